@@ -8,9 +8,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use lockkeeper::NodeFormat;
+use lockkeeper::admin::ContenderInfo;
 use lockkeeper::embedded::{Home, MACHINE_DIR};
 use lockkeeper::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
-use lockkeeper::{ContenderInfo, NodeFormat};
 
 use crate::args::connect::ConnectArgs;
 use crate::text::is_active;

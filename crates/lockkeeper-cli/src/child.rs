@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select, select_all};
+use lockkeeper::admin::LockInfo;
 use lockkeeper::helix::Preemption;
-use lockkeeper::{HoldState, Holding, LockInfo, Lockkeeper, Loss, MultiGuard, Revocation};
+use lockkeeper::{HoldState, Holding, Lockkeeper, Loss, MultiGuard, Revocation};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,

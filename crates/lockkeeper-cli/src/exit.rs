@@ -6,10 +6,11 @@
 use std::fmt;
 
 use lockkeeper::error::{
-    AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, LeaseError, Mismatch, Misuse, SessionError,
+    AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, LeaseError, Mismatch, Misuse,
+    PathError, SessionError,
 };
 use lockkeeper::retry::{Cause, Refusal};
-use lockkeeper::{Error, IncompatibleFormat, Loss, NodeFormat, PathError};
+use lockkeeper::{Error, Loss, NodeFormat};
 use lockkeeper_server::ServerError;
 
 use crate::advice::{Suggested, can_be_asked};

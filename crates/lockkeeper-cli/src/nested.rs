@@ -9,7 +9,8 @@ use std::process::Command;
 
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
-use lockkeeper::{Holding, LockInfo, LockPath, Lockkeeper, MultiGuard};
+use lockkeeper::admin::LockInfo;
+use lockkeeper::{Holding, LockPath, Lockkeeper, MultiGuard};
 
 use crate::exit::{Code, Failure};
 use crate::settings;

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
 
 use jiff::Timestamp;
-use lockkeeper::{LockInfo, Revocation};
+use lockkeeper::Revocation;
+use lockkeeper::admin::LockInfo;
 use serde::Serialize;
 
 use crate::advice::{PlaceOption, Suggested};

@@ -8,7 +8,8 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo, Revocation};
+use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, RequestorInfo};
+use lockkeeper::{Owner, Revocation};
 
 /// Returns text of unknown origin as a single line, with all characters escaped that a terminal would interpret.
 pub(crate) fn plain(text: &str) -> String {

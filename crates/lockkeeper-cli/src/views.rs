@@ -3,7 +3,8 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use lockkeeper::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, Revocation, TransferFacts};
+use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, TransferFacts};
+use lockkeeper::{Owner, Revocation};
 use serde::Serialize;
 
 use crate::text::{ahead, node_path};

@@ -8,7 +8,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt, select_all};
-use lockkeeper::{ContenderInfo, LockInfo, LockPath, Lockkeeper};
+use lockkeeper::admin::{ContenderInfo, LockInfo};
+use lockkeeper::{LockPath, Lockkeeper};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 
 use crate::liveline::{LiveLine, progress, spell};

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Answer, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::admin::RevokeAnswer;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,8 +29,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for reason in ["release day", "release day, please"] {
         for asked in keeper.admin().revoke("/locks/rebuild", Some(reason)).await? {
             match asked.answer(soon).await? {
-                Answer::Released => println!("{} let go", asked.contender()),
-                Answer::Refused(why) => println!("{} refuses: {why}", asked.contender()),
+                RevokeAnswer::Released => println!("{} let go", asked.contender()),
+                RevokeAnswer::Refused(why) => println!("{} refuses: {why}", asked.contender()),
                 other => panic!("no answer within {soon:?}: {other:?}"),
             }
         }

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
+use lockkeeper::Lockkeeper;
+use lockkeeper::UpgradeError;
 use lockkeeper::error::AcquireError;
-use lockkeeper::{Lockkeeper, UpgradeError};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

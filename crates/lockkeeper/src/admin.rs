@@ -22,3 +22,10 @@ pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
 pub use handle::Admin;
 pub use info::{LeaseInfo, LockInfo, RequestorInfo, Survey, Unreadable};
+pub use lockkeeper_core::TokenEpoch;
+pub use revoke::{Asked, RevokeAnswer};
+
+pub use crate::broken::Broken;
+pub use crate::contender::ContenderInfo;
+pub use crate::registers::journal::{DecisionRecord, TransferFacts};
+pub use crate::registers::requests::TransferRequest;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use lockkeeper_core::{FencingToken, Owner, SessionId};
 use serde::{Deserialize, Serialize};
 
-/// A contender that a person removed from a lock. Returned by [`Admin::broken`](crate::Admin::broken).
+/// A contender that a person removed from a lock. Returned by [`Admin::broken`](crate::admin::Admin::broken).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Broken {
@@ -28,7 +28,7 @@ pub struct Broken {
     /// Its session.
     pub session: SessionId,
     /// The token of its hold; a waiter has the one that its hold would have had. The next holder's is greater. `None`
-    /// if it was unknown, as in [`ContenderInfo::token`](crate::ContenderInfo::token).
+    /// if it was unknown, as in [`ContenderInfo::token`](crate::admin::ContenderInfo::token).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<FencingToken>,
     /// The client that broke the lock.

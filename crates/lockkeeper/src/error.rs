@@ -13,7 +13,7 @@
 //! | `verify` | [`VerifyError`] | `Lost`, `Refused` (not `Misuse`, not `Session`) |
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |
 //! | `HelixGuard::renew`, `transfer`; `HelixLock::unlock`, `info`, `close` | [`LeaseError`] | `Lost`, `Preempted`, `NotOwner`, `StillOwner`; `Mismatch` |
-//! | [`Admin`](crate::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `Decided` |
+//! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `Decided` |
 //! | settings | `SettingsError` (feature `settings`) | a list of mistakes |
 //!
 //! ```
@@ -54,6 +54,7 @@ pub use embedded::EmbeddedError;
 pub use hold::{ChangeError, ReleaseError, VerifyError, WriteError};
 pub use kind::ErrorKind;
 pub use lease::LeaseError;
+pub use lockkeeper_core::{ClassError, IncompatibleFormat, PathError};
 pub use mismatch::Mismatch;
 pub use misuse::Misuse;
 pub use session::{ConnectError, SessionError};

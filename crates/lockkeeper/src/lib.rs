@@ -95,7 +95,7 @@
 #![warn(missing_docs)]
 
 mod acl;
-mod admin;
+pub mod admin;
 mod broken;
 mod clock;
 mod contender;
@@ -123,24 +123,16 @@ pub mod realms;
 pub mod settings;
 
 pub use acl::LockAcl;
-pub use admin::revoke::{Answer, Asked};
-pub use admin::{Admin, Copied, CopyOptions, Follow, LeaseInfo, LockInfo, RequestorInfo, Survey, Unreadable};
-pub use broken::Broken;
-pub use contender::ContenderInfo;
 #[cfg(feature = "tls")]
 pub use ensemble::tls::Tls;
-pub use error::{ChangeError, Error, ReleaseError, VerifyError, WriteError};
+pub use error::Error;
 pub use futures_util::future::BoxFuture;
-pub use hold::fenced::{FencedWrite, FencedWritten};
 pub use hold::guard::{Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
 pub use hold::upgrade::{Upgrade, UpgradeError};
 pub use identity::this_process;
 pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
-pub use lockkeeper_core::{
-    Class, ClassError, FencingToken, IncompatibleFormat, LockPath, Loss, NodeFormat, Owner, PathError, Revocation,
-    SessionId, TokenEpoch,
-};
+pub use lockkeeper_core::{Class, FencingToken, LockPath, Loss, NodeFormat, Owner, Revocation, SessionId};
 pub use queue::acquire::Acquire;
 pub use queue::multi::{MultiAcquire, MultiGuard};
 pub use queue::mutex::Mutex;
@@ -150,12 +142,15 @@ pub use queue::semaphore::Semaphore;
 #[cfg(feature = "contentserv")]
 pub use recipes::contentserv;
 pub use recipes::distributed::DistributedLock;
-pub use registers::journal::{DecisionRecord, TransferFacts};
-pub use registers::requests::TransferRequest;
 pub use session::on_lost::{LostLock, OnLost};
 pub use tokio_util::sync::CancellationToken;
 #[cfg(feature = "deadletter")]
 pub use work::{deadletter, retry};
+
+/// Writes that take effect only while the lock is held.
+pub mod fenced {
+    pub use crate::hold::fenced::{FencedWrite, FencedWritten};
+}
 
 /// Leased locks with priorities, on nodes shared with Apache Helix.
 pub mod helix {

@@ -322,5 +322,5 @@ async fn a_helix_owner_is_shown_and_a_revocation_request_does_not_disturb_it(wor
     assert_eq!(world.helix.try_lock("helix").await, "true", "Helix renews its own lock");
     assert_eq!(world.helix.info("helix").await, "helix by-helix 1 NONE");
     assert!(world.helix.unlock("helix").await);
-    assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), lockkeeper::Answer::Released);
+    assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), lockkeeper::admin::RevokeAnswer::Released);
 }

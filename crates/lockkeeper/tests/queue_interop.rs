@@ -8,8 +8,9 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use lockkeeper::admin::RevokeAnswer;
 use lockkeeper::error::AcquireError;
-use lockkeeper::{Answer, Lockkeeper, NodeFormat};
+use lockkeeper::{Lockkeeper, NodeFormat};
 use lockkeeper_server::{Config, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -196,7 +197,7 @@ fn curator_and_lockkeeper_see_each_others_revocation_requests() {
         let asked = keeper.admin().revoke(&world.path, Some("please")).await.unwrap();
         curator.says("asked").await;
         curator.says("released").await;
-        assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), Answer::Released);
+        assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), RevokeAnswer::Released);
         keeper.close().await;
     });
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockkeeper::LockInfo;
+use lockkeeper::admin::LockInfo;
 
 use crate::work::{Class, Report};
 
@@ -156,7 +156,7 @@ impl Scene {
 
     /// Takes the state of a lock from the lock server.
     pub fn queue(&mut self, article: &str, info: &LockInfo) {
-        let standing = |contender: &lockkeeper::ContenderInfo| {
+        let standing = |contender: &lockkeeper::admin::ContenderInfo| {
             // "client 1: Save Article": the message begins with the client's name.
             let message = contender.message.clone().unwrap_or_default();
             let who = message.split_once(": ").map_or(message.clone(), |(who, _)| who.to_owned());

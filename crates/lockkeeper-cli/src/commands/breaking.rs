@@ -2,8 +2,8 @@
 //!
 //! It removes exactly the node that the person saw and confirmed, never a later one.
 
+use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
 use lockkeeper::error::{AdminError, Misuse};
-use lockkeeper::{Admin, ContenderInfo, LockInfo};
 
 use crate::args::ask::BreakArgs;
 use crate::commands::show::inquire;

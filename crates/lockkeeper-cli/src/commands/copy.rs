@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use lockkeeper::{Admin, Copied, CopyOptions, Lockkeeper, TokenEpoch};
+use lockkeeper::Lockkeeper;
+use lockkeeper::admin::{Admin, Copied, CopyOptions, TokenEpoch};
 use serde::Serialize;
 
 use crate::advice::Suggested;

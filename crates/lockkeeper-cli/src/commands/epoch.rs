@@ -1,6 +1,7 @@
 //! `lockkeeper epoch`: prints the epoch of fencing tokens, or raises it.
 
-use lockkeeper::{FencingToken, Lockkeeper, TokenEpoch};
+use lockkeeper::admin::TokenEpoch;
+use lockkeeper::{FencingToken, Lockkeeper};
 use serde::Serialize;
 
 use crate::args::ask::EpochArgs;

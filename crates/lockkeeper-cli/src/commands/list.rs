@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lockkeeper::{LockInfo, Unreadable};
+use lockkeeper::admin::{LockInfo, Unreadable};
 use serde::Serialize;
 
 use crate::args::ask::ListArgs;

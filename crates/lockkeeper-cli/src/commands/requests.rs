@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use lockkeeper::admin::{DecisionRecord, TransferFacts, TransferRequest};
 use lockkeeper::error::{AdminError, Misuse};
-use lockkeeper::{DecisionRecord, TransferFacts, TransferRequest};
 use serde::Serialize;
 
 use crate::advice::Suggested;

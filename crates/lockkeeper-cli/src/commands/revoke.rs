@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lockkeeper::admin::{Admin, Asked, RevokeAnswer};
 use lockkeeper::error::AdminError;
-use lockkeeper::{Admin, Answer, Asked};
 use serde::Serialize;
 
 use crate::args::ask::RevokeArgs;
@@ -72,14 +72,14 @@ async fn ask(admin: &Admin, path: &str, node: Option<&str>, reason: Option<&str>
 }
 
 /// Waits for all answers, and prints each one when it comes.
-async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<Answer>, AdminError> {
+async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<RevokeAnswer>, AdminError> {
     let answers = asked.iter().map(async |asked| {
         let answer = asked.answer(wait).await?;
         if !printer.is_json() {
             let who = &asked.contender().described;
             printer.note(&match &answer {
-                Answer::Released => format!("{who} has released it"),
-                Answer::Refused(why) => format!("{who} refuses: {why}"),
+                RevokeAnswer::Released => format!("{who} has released it"),
+                RevokeAnswer::Refused(why) => format!("{who} refuses: {why}"),
                 _ => format!("no answer within {} from {who}", humantime::format_duration(wait)),
             });
         }
@@ -88,21 +88,21 @@ async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<
     join_all(answers).await.into_iter().collect()
 }
 
-fn view<'a>(path: &str, asked: &'a Asked, answer: Option<&'a Answer>) -> AskedView<'a> {
+fn view<'a>(path: &str, asked: &'a Asked, answer: Option<&'a RevokeAnswer>) -> AskedView<'a> {
     let (answer, refusal) = match answer {
         None => (None, None),
-        Some(Answer::Released) => (Some("released"), None),
-        Some(Answer::Refused(why)) => (Some("refused"), Some(why.as_str())),
+        Some(RevokeAnswer::Released) => (Some("released"), None),
+        Some(RevokeAnswer::Refused(why)) => (Some("refused"), Some(why.as_str())),
         Some(_) => (Some("none"), None),
     };
     AskedView { contender: ContenderView::of(path, asked.contender()), answer, refusal }
 }
 
 /// Returns the exit status. A refusal counts more than a missing answer, because waiting does not change it.
-fn status(answers: &[Answer]) -> u8 {
-    if answers.iter().any(|answer| matches!(answer, Answer::Refused(_))) {
+fn status(answers: &[RevokeAnswer]) -> u8 {
+    if answers.iter().any(|answer| matches!(answer, RevokeAnswer::Refused(_))) {
         Code::Declined as u8
-    } else if answers.iter().any(|answer| !matches!(answer, Answer::Released)) {
+    } else if answers.iter().any(|answer| !matches!(answer, RevokeAnswer::Released)) {
         Code::NotAcquired as u8
     } else {
         0

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
 use lockkeeper::error::AdminError;
-use lockkeeper::{Admin, Builder, ContenderInfo, LockInfo, Lockkeeper};
+use lockkeeper::{Builder, Lockkeeper};
 
 use crate::args::ask::ShowArgs;
 use crate::exit::Failure;

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
-use lockkeeper::{Broken, ContenderInfo, LockInfo, NodeFormat};
+use lockkeeper::NodeFormat;
+use lockkeeper::admin::{Broken, ContenderInfo, LockInfo};
 use serde::Serialize;
 
 use crate::advice::{Suggested, can_be_asked};

@@ -25,7 +25,7 @@ const MAX_ATTEMPTS: usize = 16;
 /// The answer of a holder to a request to release the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Answer {
+pub enum RevokeAnswer {
     /// Its node is deleted: it released the lock, or its session ended.
     Released,
     /// It refuses, for this reason.
@@ -65,8 +65,8 @@ impl Asked {
     /// # Errors
     ///
     /// The connection is lost, or the server refuses the read.
-    pub async fn answer(&self, timeout: Duration) -> Result<Answer, AdminError> {
-        let Some(czxid) = self.czxid else { return Ok(Answer::Released) };
+    pub async fn answer(&self, timeout: Duration) -> Result<RevokeAnswer, AdminError> {
+        let Some(czxid) = self.czxid else { return Ok(RevokeAnswer::Released) };
         let (path, contender) = (self.path.clone(), self.contender.clone());
         self.admin
             .on_session(move |ensemble| async move {
@@ -77,26 +77,26 @@ impl Asked {
                     // node yet.
                     let (node, changed) = match linearizable(&*ensemble, ensemble.read_and_watch(&at)).await {
                         Ok(read) => read,
-                        Err(OpError::NoNode) => return Ok(Answer::Released),
+                        Err(OpError::NoNode) => return Ok(RevokeAnswer::Released),
                         Err(fault) => return Err(refused(&path, fault)),
                     };
                     if node.czxid != czxid {
-                        return Ok(Answer::Released);
+                        return Ok(RevokeAnswer::Released);
                     }
                     let record = match contender.is_leased() {
                         true => match owner_of(&node, &contender.described) {
                             Some(revocation) => revocation,
-                            None => return Ok(Answer::Released),
+                            None => return Ok(RevokeAnswer::Released),
                         },
                         false => NodeData::read(&node.data).record().and_then(|record| record.revocation.clone()),
                     };
                     if let Some(why) = record.and_then(|revocation| revocation.refused) {
-                        return Ok(Answer::Refused(why));
+                        return Ok(RevokeAnswer::Refused(why));
                     }
                     tokio::select! {
                         biased;
                         _ = changed => {}
-                        () = passed(deadline) => return Ok(Answer::None),
+                        () = passed(deadline) => return Ok(RevokeAnswer::None),
                     }
                 }
             })

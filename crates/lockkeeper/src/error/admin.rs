@@ -7,7 +7,7 @@ use super::session::SessionError;
 use super::text::named;
 use crate::contender::ContenderInfo;
 
-/// Why a call of [`Admin`](crate::Admin) failed.
+/// Why a call of [`Admin`](crate::admin::Admin) failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {

@@ -25,7 +25,7 @@ pub enum SessionError {
         detail: String,
     },
     /// The connection was lost before the answer. A read changed nothing; after a break,
-    /// [`Admin::broken`](crate::Admin::broken) shows whether it took effect.
+    /// [`Admin::broken`](crate::admin::Admin::broken) shows whether it took effect.
     #[error("the connection was lost before the answer about {path}")]
     ConnectionLost {
         /// The lock.

@@ -78,7 +78,7 @@ impl Holding {
     ///
     /// ```no_run
     /// # async fn example(guard: lockkeeper::Guard) -> Result<(), Box<dyn std::error::Error>> {
-    /// use lockkeeper::WriteError;
+    /// use lockkeeper::error::WriteError;
     ///
     /// match guard.fenced_write().set("/index/current", "2026-11").delete("/index/next").await {
     ///     Ok(written) => println!("now in version {:?}", written.version("/index/current")),
@@ -92,8 +92,8 @@ impl Holding {
     ///
     /// # Cost
     ///
-    /// One round trip. [`FencedWrite`](crate::FencedWrite) describes what dropping the future leaves behind, and
-    /// [`WriteError`](crate::WriteError) the errors.
+    /// One round trip. [`FencedWrite`](crate::fenced::FencedWrite) describes what dropping the future leaves behind, and
+    /// [`WriteError`](crate::error::WriteError) the errors.
     ///
     /// Some node names carry no id: those of the node format `Recipe`, the holder marker of a lock with classes, and a
     /// leased lock's record. For these, a node that was deleted by hand and created again under the same name counts as

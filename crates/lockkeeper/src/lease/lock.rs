@@ -250,8 +250,8 @@ impl HelixLock {
     }
 
     /// Asks operators when the wait has ended, the owner has not finished its cleanup, and no rule decides. The request
-    /// is a node in the ensemble, which [`Admin::requests`](crate::Admin::requests) and `lockkeeper requests` show on
-    /// any machine. [`Admin::decide`](crate::Admin::decide), `lockkeeper approve` or `lockkeeper reject` answers it. No
+    /// is a node in the ensemble, which [`Admin::requests`](crate::admin::Admin::requests) and `lockkeeper requests` show on
+    /// any machine. [`Admin::decide`](crate::admin::Admin::decide), `lockkeeper approve` or `lockkeeper reject` answers it. No
     /// answer within `timeout` means no. The function of [`HelixLock::on_unfinished`] may answer as well; the first
     /// answer counts.
     ///
@@ -270,7 +270,7 @@ impl HelixLock {
     }
 
     /// Returns the last hundred decisions about this lock object's requests, oldest first. No round trip.
-    /// [`Admin::decisions`](crate::Admin::decisions) returns those of the whole fleet.
+    /// [`Admin::decisions`](crate::admin::Admin::decisions) returns those of the whole fleet.
     pub fn decisions(&self) -> Vec<Decided> {
         self.approval.decisions()
     }
@@ -292,10 +292,10 @@ impl HelixLock {
     }
 
     /// Adds the counters of this object ([`HelixLock::statistics`]) to the fleet's counters of this lock, for
-    /// [`Admin::statistics`](crate::Admin::statistics) and `lockkeeper stats`.
+    /// [`Admin::statistics`](crate::admin::Admin::statistics) and `lockkeeper stats`.
     ///
     /// The counters are in a separate node below `/lockkeeper/stats`, of at most a few kilobytes for each of 16 owners,
-    /// until [`Admin::forget_statistics`](crate::Admin::forget_statistics). With more than 1024 locks, those that were
+    /// until [`Admin::forget_statistics`](crate::admin::Admin::forget_statistics). With more than 1024 locks, those that were
     /// not updated for the longest time are deleted. No addition is lost to another process's. Counts that a process
     /// has not written when it ends are lost: see [`HelixLock::flush_statistics`].
     ///

@@ -54,7 +54,7 @@ pub struct TransferFacts {
 }
 
 /// A decision about taking a leased lock from an owner that has not finished its cleanup in time. Returned by
-/// [`Admin::decisions`](crate::Admin::decisions).
+/// [`Admin::decisions`](crate::admin::Admin::decisions).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DecisionRecord {

@@ -23,7 +23,7 @@ pub(crate) const ROOT: &str = "/lockkeeper/requests";
 /// How often a decision is retried after a lost connection.
 const MAX_ATTEMPTS: usize = 10;
 
-/// A pending decision. Returned by [`Admin::requests`](crate::Admin::requests).
+/// A pending decision. Returned by [`Admin::requests`](crate::admin::Admin::requests).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TransferRequest {

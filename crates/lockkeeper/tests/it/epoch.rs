@@ -1,7 +1,8 @@
 //! Tokens of a rebuilt ensemble: refused until the operator raises the epoch, and above all older tokens from then on.
 
+use lockkeeper::admin::TokenEpoch;
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::{FencingToken, Lockkeeper, TokenEpoch};
+use lockkeeper::{FencingToken, Lockkeeper};
 use lockkeeper_fence::{Refused, TokenGate};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::OpCode;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lockkeeper::Loss;
 use lockkeeper::error::WriteError;
-use lockkeeper::{FencedWritten, Loss};
+use lockkeeper::fenced::FencedWritten;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Record, What};
 
 use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};

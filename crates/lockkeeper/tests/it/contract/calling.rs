@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, AdminError, ConnectError, SessionError};
-use lockkeeper::{LockPath, Lockkeeper, Loss, PathError};
+use lockkeeper::error::{AcquireError, AdminError, ConnectError, PathError, SessionError};
+use lockkeeper::{LockPath, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{EVERY_KIND, Held, PATIENCE, STEADY, World, for_every_kind, for_kinds, misused};

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, Mismatch};
-use lockkeeper::{FencingToken, HoldState, IncompatibleFormat, NodeFormat};
+use lockkeeper::error::{AcquireError, IncompatibleFormat, Mismatch};
+use lockkeeper::{FencingToken, HoldState, NodeFormat};
 
 use crate::support::{Held, Kind, PATIENCE, World, eventually, for_every_kind, grew};
 

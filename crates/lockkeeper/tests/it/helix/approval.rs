@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper::Loss;
+use lockkeeper::admin::{Admin, TransferRequest};
 use lockkeeper::error::{AcquireError, AdminError};
 use lockkeeper::helix::{CleanupAlert, Decision, HelixGuard, TransferRule};
-use lockkeeper::{Admin, Loss, TransferRequest};
 
 use super::{LONG, ask, info, lock, on_every_record_server, stored};
 use crate::support::{PATIENCE, World, eventually, misused};

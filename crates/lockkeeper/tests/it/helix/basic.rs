@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, LeaseError, Mismatch};
+use lockkeeper::error::{AcquireError, IncompatibleFormat, LeaseError, Mismatch};
 use lockkeeper::helix::{HelixLock, LockAttributes, LockOperations, QueueLock, Scope, Unlocked};
-use lockkeeper::{Error, HoldState, IncompatibleFormat, Loss, NodeFormat};
+use lockkeeper::{Error, HoldState, Loss, NodeFormat};
 use lockkeeper_core::helix::Record;
 
 use super::{LONG, info, lock, on_every_record_server, stored};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use lockkeeper::Loss;
+use lockkeeper::admin::RevokeAnswer;
 use lockkeeper::error::{AcquireError, AdminError, LeaseError, ReleaseError};
 use lockkeeper::helix::LockOperations;
-use lockkeeper::{Answer, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, requested_by, stored};
@@ -152,7 +153,7 @@ async fn an_owner_is_asked_to_release_and_releases(world: &World) {
     guard.renew().await.unwrap();
     assert!(stored(world).await.owner.unwrap().revocation.is_some());
     guard.release().await.unwrap();
-    assert_eq!(asked.answer(PATIENCE).await.unwrap(), Answer::Released);
+    assert_eq!(asked.answer(PATIENCE).await.unwrap(), RevokeAnswer::Released);
     // Another owner's lock is neither an answer to the request nor bound by it.
     let next = lock(world, &one, "b").acquire().await.unwrap();
     assert_eq!(stored(world).await.owner.unwrap().revocation, None);
@@ -165,13 +166,13 @@ async fn an_owner_can_refuse_to_release(world: &World) {
     let asked = other.admin().revoke(&world.lock(), None).await.unwrap();
     lockkeeper::Holding::revocation(&guard).await;
     guard.refuse_revocation("in the middle of it").unwrap();
-    assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), Answer::Refused("in the middle of it".into()));
+    assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), RevokeAnswer::Refused("in the middle of it".into()));
     assert!(guard.is_held());
     // The owner can be asked again.
     let again = other.admin().revoke(&world.lock(), Some("now?")).await.unwrap();
     assert_eq!(lockkeeper::Holding::revocation(&guard).await.reason.as_deref(), Some("now?"));
     drop(guard);
-    assert_eq!(again[0].answer(PATIENCE).await.unwrap(), Answer::Released);
+    assert_eq!(again[0].answer(PATIENCE).await.unwrap(), RevokeAnswer::Released);
     eventually("the lock is free", async || stored(world).await.is_free()).await;
 }
 

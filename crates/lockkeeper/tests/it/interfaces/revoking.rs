@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lockkeeper::admin::RevokeAnswer;
 use lockkeeper::error::{AcquireError, AdminError};
-use lockkeeper::{Answer, Lockkeeper, NodeFormat, Owner};
+use lockkeeper::{Lockkeeper, NodeFormat, Owner};
 use tokio::time::Instant;
 
 use super::on_every_server;
@@ -44,7 +45,7 @@ async fn case_57_a_holder_sees_who_asks_and_why_and_releases(world: &World) {
 
     let answer = tokio::spawn(async move { asked[0].answer(PATIENCE).await });
     guard.release().await.unwrap();
-    assert_eq!(answer.await.unwrap().unwrap(), Answer::Released);
+    assert_eq!(answer.await.unwrap().unwrap(), RevokeAnswer::Released);
 }
 
 /// Case 57: readers, writers, permits, classes.
@@ -77,7 +78,7 @@ async fn a_holder_may_refuse_and_is_asked_again(world: &World) {
         let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
         assert_eq!(heard.reason.as_deref(), Some(round));
         guard.refuse_revocation("in the middle of it").unwrap();
-        assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), Answer::Refused("in the middle of it".to_owned()));
+        assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), RevokeAnswer::Refused("in the middle of it".to_owned()));
         assert_eq!(guard.revocation_requested(), None);
     }
     guard.release().await.unwrap();
@@ -119,7 +120,7 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
         }
         outcome => panic!("{outcome:?}"),
     }
-    assert_eq!(asked.answer(PATIENCE).await.unwrap(), Answer::Released);
+    assert_eq!(asked.answer(PATIENCE).await.unwrap(), RevokeAnswer::Released);
     assert!(guard.is_held());
     guard.release().await.unwrap();
     drop(next.granted().await);
@@ -132,7 +133,7 @@ async fn a_revocation_request_takes_nothing_by_force(world: &World) {
     let guard = world.keeper().await.mutex(world.lock()).acquire().await.unwrap();
     let asked = world.keeper().await.admin().revoke(&world.lock(), None).await.unwrap();
     tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
-    assert_eq!(asked[0].answer(Duration::from_millis(200)).await.unwrap(), Answer::None);
+    assert_eq!(asked[0].answer(Duration::from_millis(200)).await.unwrap(), RevokeAnswer::None);
     assert!(guard.is_held() && world.exists(&guard.node()).await);
     let later = world.keeper().await;
     assert!(matches!(later.mutex(world.lock()).try_acquire().await, Err(AcquireError::Held { .. })));

@@ -83,7 +83,7 @@ async fn a_lock_with_nodes_without_a_session_is_described_without_them(world: &W
     let guard = world.subject(&keeper).acquire().timeout(PATIENCE).await.unwrap();
     let info = keeper.admin().show(&world.lock()).await.unwrap();
     let names =
-        |contenders: &[lockkeeper::ContenderInfo]| contenders.iter().map(|c| c.node.clone()).collect::<Vec<_>>();
+        |contenders: &[lockkeeper::admin::ContenderInfo]| contenders.iter().map(|c| c.node.clone()).collect::<Vec<_>>();
     assert_eq!((names(&info.holders), names(&info.waiters)), (vec![guard.name()], vec![]));
     assert_eq!(info.unknown.len(), 2, "{info:?}");
     guard.release().await.unwrap();

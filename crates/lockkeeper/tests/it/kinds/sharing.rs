@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lockkeeper::UpgradeError;
 use lockkeeper::error::AcquireError;
-use lockkeeper::{Lockkeeper, NodeFormat, RwLock, UpgradeError, WriteGuard};
+use lockkeeper::{Lockkeeper, NodeFormat, RwLock, WriteGuard};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
@@ -348,7 +349,7 @@ async fn an_upgrade_times_out_and_keeps_reading(world: &World) {
     let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
     let waited = Duration::from_millis(50);
     let UpgradeError { guard, reason } = guard.upgrade().timeout(waited).await.unwrap_err();
-    assert_eq!(reason, lockkeeper::ChangeError::Timeout { path: world.lock(), waited });
+    assert_eq!(reason, lockkeeper::error::ChangeError::Timeout { path: world.lock(), waited });
     assert!(guard.is_held() && before.is_held());
     before.release().await.unwrap();
     let guard = guard.upgrade().timeout(PATIENCE).await.unwrap();
