@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use crate::error::ChangeError;
+use crate::error::{ChangeError, Error, ErrorKind};
 use crate::hold::Request;
 use crate::hold::guard::{Holding, UpgradeableGuard, WriteGuard};
 
@@ -104,6 +104,20 @@ pub struct UpgradeError {
     pub guard: UpgradeableGuard,
     /// The reason: [`ChangeError::Timeout`] or [`ChangeError::Lost`].
     pub reason: ChangeError,
+}
+
+impl UpgradeError {
+    /// Returns what to do about the error.
+    pub fn kind(&self) -> ErrorKind {
+        self.reason.kind()
+    }
+}
+
+/// For `?`. Drops the guard, which releases the lock.
+impl From<UpgradeError> for Error {
+    fn from(error: UpgradeError) -> Self {
+        error.reason.into()
+    }
 }
 
 impl fmt::Display for UpgradeError {

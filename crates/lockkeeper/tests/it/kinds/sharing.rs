@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::UpgradeError;
-use lockkeeper::error::AcquireError;
-use lockkeeper::{Lockkeeper, NodeFormat, RwLock, WriteGuard};
+use lockkeeper::error::{AcquireError, ChangeError, ErrorKind};
+use lockkeeper::{Lockkeeper, NodeFormat, RwLock, UpgradeError, WriteGuard};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
@@ -348,8 +347,10 @@ async fn an_upgrade_times_out_and_keeps_reading(world: &World) {
     let before = lock(world, &other).read().acquire().await.unwrap();
     let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
     let waited = Duration::from_millis(50);
-    let UpgradeError { guard, reason } = guard.upgrade().timeout(waited).await.unwrap_err();
-    assert_eq!(reason, lockkeeper::error::ChangeError::Timeout { path: world.lock(), waited });
+    let error = guard.upgrade().timeout(waited).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Taken);
+    let UpgradeError { guard, reason } = error;
+    assert_eq!(reason, ChangeError::Timeout { path: world.lock(), waited });
     assert!(guard.is_held() && before.is_held());
     before.release().await.unwrap();
     let guard = guard.upgrade().timeout(PATIENCE).await.unwrap();
