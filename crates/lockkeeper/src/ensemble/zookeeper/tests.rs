@@ -254,7 +254,7 @@ async fn a_session_goes_on_after_an_outage_longer_than_its_timeout() {
 async fn servers_are_tried_until_the_deadline() {
     use tokio::io::AsyncReadExt;
 
-    let patience = Duration::from_secs(2);
+    let patience = Duration::from_secs(5);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let network = network(&listener.local_addr().unwrap().to_string(), Duration::from_secs(1));
     let started = Instant::now();
@@ -274,7 +274,8 @@ async fn servers_are_tried_until_the_deadline() {
         () = accepting => None,
     };
     assert!(started.elapsed() >= patience, "given up after {:?}", started.elapsed());
-    assert!(last_try >= patience - Duration::from_millis(300), "last tried after {last_try:?}");
+    // A busy machine delays a try by some hundred milliseconds.
+    assert!(last_try >= patience - Duration::from_secs(1), "last tried after {last_try:?}");
     match error {
         Some(SessionError::Unreachable { waited, detail, .. }) => {
             assert_eq!(waited, patience);
