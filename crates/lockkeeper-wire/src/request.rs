@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A frame of a client after the connect request.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
     /// A request of the session.
     Request {

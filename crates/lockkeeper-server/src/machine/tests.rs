@@ -239,6 +239,29 @@ fn an_expired_session_hears_of_its_end_and_not_of_its_own_nodes() {
     assert_eq!(machine.watches().len(), 0);
 }
 
+/// A client that resumes a session must not get the one of another client.
+#[test]
+fn ids_of_sessions_grow_and_those_of_restored_ones_are_not_given_again() {
+    let mut machine = machine();
+    let second = Duration::from_secs(1);
+    for connection in [1, 2] {
+        connect(&mut machine, connection);
+    }
+    assert_eq!([1, 2].map(|connection| machine.session_of(ConnectionId(connection))), [Some(1), Some(2)]);
+    assert_eq!((machine.next_session(), machine.zxid()), (3, 2), "each start of a session is a transaction");
+    for (restored, next) in [(7, 8), (5, 8)] {
+        machine.restore_session(restored, second, [7; 16], at(500));
+        assert_eq!(machine.next_session(), next);
+    }
+    connect(&mut machine, 3);
+    assert_eq!(machine.session_of(ConnectionId(3)), Some(8));
+    // Its client could not reach the server before: the whole timeout counts from now.
+    machine.tick(at(1_400), &mut Vec::new());
+    assert!(machine.sessions().get(7).is_some() && machine.sessions().get(1).is_none());
+    machine.tick(at(1_700), &mut Vec::new());
+    assert!(machine.sessions().get(7).is_none());
+}
+
 #[test]
 fn a_request_over_a_replaced_connection_has_no_effect() {
     let mut machine = machine();

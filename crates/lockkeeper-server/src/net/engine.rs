@@ -301,6 +301,7 @@ impl Engine {
     }
 
     /// Sets the sequence number of a node's next child.
+    #[cfg(feature = "faults")]
     pub(crate) fn set_child_counter(&mut self, parent: &str, next: i32) -> bool {
         let now = self.clock.now();
         self.stepping = true;

@@ -96,6 +96,13 @@ impl Faults {
         self.commands.run(move |engine| engine.expire(session)).await
     }
 
+    /// Sets the sequence number of a node's next child, so that a test can pass 2^31; returns false if there is no
+    /// such node.
+    pub async fn set_child_counter(&self, parent: &str, next: i32) -> Result<bool, ServerError> {
+        let parent = parent.to_owned();
+        self.commands.run(move |engine| engine.set_child_counter(&parent, next)).await
+    }
+
     /// Cuts the connection of a session; returns false if it has none. The session lives on until its timeout.
     pub async fn cut(&self, session: i64) -> Result<bool, ServerError> {
         self.commands

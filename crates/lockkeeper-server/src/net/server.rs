@@ -134,16 +134,6 @@ impl Server {
         self.counters.snapshot()
     }
 
-    /// Sets the sequence number of a node's next child, so that a test can pass 2^31; returns false if there is no
-    /// such node.
-    ///
-    /// # Errors
-    /// [`ServerError::Stopped`].
-    pub async fn set_child_counter(&self, parent: &str, next: i32) -> Result<bool, ServerError> {
-        let parent = parent.to_owned();
-        self.commands.run(move |engine| engine.set_child_counter(&parent, next)).await
-    }
-
     /// Returns the ids of the live sessions, in order.
     ///
     /// # Errors

@@ -108,7 +108,10 @@ impl Snapshot {
     /// Reads the committed numbers and their seal.
     fn reopen(&mut self) -> Result<Option<(Marks, Option<i64>)>, redb::Error> {
         let file = private_file(&self.directory.join(STATE))?;
-        let database = Database::builder().set_cache_size(CACHE_BYTES).create_file(file)?;
+        let mut database = Database::builder().set_cache_size(CACHE_BYTES).create_file(file)?;
+        // After an orderly stop redb trusts its list of free pages, which our seal does not cover: with a damaged list it
+        // would write over records. This compares all checksums and makes the list again from the records.
+        database.check_integrity()?;
         let read = database.begin_read()?;
         self.database = Some(database);
         let meta = match read.open_table(META) {

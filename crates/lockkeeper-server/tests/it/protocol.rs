@@ -158,12 +158,12 @@ fn the_sequence_counts_creates_and_wraps_to_negative() {
     assert_eq!(client.create("/a/", 3).unwrap(), "/a/0000000002", "the name may be all number");
     client.delete("/a/s-0000000001");
     assert_eq!(client.create("/a/s-", 3).unwrap(), "/a/s-0000000003");
-    assert!(wait(server.set_child_counter("/a", i32::MAX - 1)).unwrap());
+    assert!(wait(server.faults().set_child_counter("/a", i32::MAX - 1)).unwrap());
     let made: Vec<_> = (0..4).map(|_| client.create("/a/s-", 2).unwrap()).collect();
     assert_eq!(made, ["/a/s-2147483646", "/a/s-2147483647", "/a/s--2147483648", "/a/s--2147483647"]);
-    assert!(wait(server.set_child_counter("/a", -5)).unwrap());
+    assert!(wait(server.faults().set_child_counter("/a", -5)).unwrap());
     assert_eq!(client.create("/a/s-", 2).unwrap(), "/a/s--000000005");
-    assert!(!wait(server.set_child_counter("/none", 0)).unwrap());
+    assert!(!wait(server.faults().set_child_counter("/none", 0)).unwrap());
 }
 
 #[test]
