@@ -1,8 +1,8 @@
 //! Builds the lockkeeper commands that are printed for a person to run.
 //!
 //! Each command can be pasted into a POSIX shell, on any terminal of this user, and reaches the locks that this process
-//! reached. So it repeats the options that name the place of the locks, even if a variable named it: another terminal
-//! may lack the variable. Files in the usual places are not repeated, because every command of this user reads them.
+//! reached. It repeats the options that name the place of the locks, even if a variable named it, because another
+//! terminal may lack the variable. Files in the usual places are not repeated: every command of this user reads them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -72,7 +72,7 @@ impl Suggested {
         self
     }
 
-    /// Removes its place, for a command without one, or one whose words name it.
+    /// Removes its place: the command has none, or its words name it.
     #[must_use]
     pub(crate) fn elsewhere(mut self) -> Self {
         self.at = At::Nowhere;
@@ -110,10 +110,10 @@ impl Suggested {
 }
 
 /// Whether this holder can receive a request to release. Some clients' nodes have no room for one, and no process reads
-/// the node of a vanished holder.
+/// the node of an abandoned hold.
 pub(crate) fn can_be_asked(holder: &ContenderInfo) -> bool {
-    let understood = || NodeFormat::of(std::slice::from_ref(&holder.node)).revocation_word().is_some();
-    !holder.vanished && (holder.mode == "lease" || holder.owner.is_some() || understood())
+    let understood = || NodeFormat::of_node(&holder.node).revocation_word().is_some();
+    !holder.abandoned && (holder.mode == "lease" || holder.owner.is_some() || understood())
 }
 
 /// Returns the options that name the place of the locks, from the command line or from variables. Paths are absolute,
@@ -135,6 +135,8 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
         tls_ca,
         tls_cert,
         tls_key,
+        auth_file,
+        acl,
         strict: _,
     } = typed;
     if let Some(config) = config.clone().map(OsString::from).or_else(|| set(CONFIG_VARIABLE)) {
@@ -159,13 +161,26 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
         ("--tls-ca", Key::TlsCa, tls_ca),
         ("--tls-cert", Key::TlsCert, tls_cert),
         ("--tls-key", Key::TlsKey, tls_key),
+        ("--auth-file", Key::AuthFile, auth_file),
     ] {
         let excluded = (flag == STATE_DIR && shared) || (flag == MACHINE && !shared);
         if let Some(file) = file.clone().map(OsString::from).or_else(|| set(&key.variable())).filter(|_| !excluded) {
             add(flag, absolute(file));
         }
     }
+    if let Some(acl) = acl.clone().map(OsString::from).or_else(|| set(&Key::Acl.variable())) {
+        add("--acl", acl);
+    }
+    if shared || (state_dir.is_some() && !options.iter().any(|(flag, _)| *flag == SERVERS)) {
+        return on_this_machine(&options);
+    }
     options
+}
+
+/// Returns these options without those that only servers of an ensemble use: variables may set them for other commands.
+pub(crate) fn on_this_machine(options: &[PlaceOption]) -> Vec<PlaceOption> {
+    let only_ensembles = ["--tls-ca", "--tls-cert", "--tls-key", "--auth-file", "--acl"];
+    options.iter().filter(|(flag, _)| !only_ensembles.contains(flag)).cloned().collect()
 }
 
 pub(crate) fn absolute(path: OsString) -> OsString {
@@ -241,6 +256,7 @@ mod tests {
             "LOCKKEEPER_SERVERS" => Some("zk9:2181".into()),
             "LOCKKEEPER_STATE_DIR" => Some("/var/own".into()),
             "LOCKKEEPER_MACHINE" => Some("/var/shared".into()),
+            "LOCKKEEPER_ACL" => Some("creator-all".into()),
             _ => None,
         };
         let without_servers = |name: &str| all(name).filter(|_| name != "LOCKKEEPER_SERVERS");
@@ -250,7 +266,7 @@ mod tests {
         let machine = ConnectArgs { machine: Some("/typed".into()), ..ConnectArgs::default() };
         assert_eq!(text(&machine, &all), "lockkeeper list --machine=/typed");
         let none = ConnectArgs::default();
-        assert_eq!(text(&none, &all), "lockkeeper list --servers zk9:2181 --state-dir /var/own");
+        assert_eq!(text(&none, &all), "lockkeeper list --servers zk9:2181 --state-dir /var/own --acl creator-all");
         assert_eq!(text(&none, &without_servers), "lockkeeper list --machine=/var/shared");
         let own = ConnectArgs { state_dir: Some("/typed".into()), ..ConnectArgs::default() };
         assert_eq!(text(&own, &without_servers), "lockkeeper list --state-dir /typed");

@@ -63,20 +63,20 @@ impl Alerts {
         let (request, facts) = (alert.request.as_deref(), alert.facts());
         let view = AlertView { event: "cleanup_unfinished", request, facts: FactsView::of(&facts) };
         let body = serde_json::to_string(&view).expect("structs of strings and numbers always serialise");
-        let mut told: Vec<BoxFuture<'_, Option<Decision>>> = Vec::new();
+        let mut answers: Vec<BoxFuture<'_, Option<Decision>>> = Vec::new();
         if let Some(command) = &self.command {
-            told.push(run(command, body.clone(), self.printer).boxed());
+            answers.push(run(command, body.clone(), self.printer).boxed());
         }
         #[cfg(feature = "webhook")]
         if let Some(url) = &self.webhook {
-            told.push(post(url.clone(), body, self.printer).boxed());
+            answers.push(post(url.clone(), body, self.printer).boxed());
         }
-        while !told.is_empty() {
-            let (decision, _, others) = select_all(told).await;
+        while !answers.is_empty() {
+            let (decision, _, others) = select_all(answers).await;
             if let Some(decision) = decision {
                 return decision;
             }
-            told = others;
+            answers = others;
         }
         // All receivers have the alert. A decision comes later, through a server.
         std::future::pending().await
@@ -85,7 +85,7 @@ impl Alerts {
 
 /// Runs the command, and returns its decision if it makes one.
 async fn run(command: &str, body: String, printer: Printer) -> Option<Decision> {
-    let told = async {
+    let answered = async {
         let mut shell = tokio::process::Command::new("sh");
         shell.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = shell.spawn()?;
@@ -106,7 +106,7 @@ async fn run(command: &str, body: String, printer: Printer) -> Option<Decision> 
         let (said, ()) = tokio::join!(read, write);
         Ok::<_, std::io::Error>((said?, child.wait().await?))
     };
-    match told.await {
+    match answered.await {
         Ok((said, status)) => {
             if !status.success() {
                 printer.note(&format!("the alert command ended with {status}"));
@@ -148,8 +148,8 @@ fn answer(said: &str, whose: &str, printer: Printer) -> Option<Decision> {
 /// Sends the alert to an address, once.
 #[cfg(feature = "webhook")]
 async fn post(url: String, body: String, printer: Printer) -> Option<Decision> {
-    let (address, told) = (url.clone(), tokio::task::spawn_blocking(move || post_blocking(&url, &body)));
-    match told.await {
+    let (address, answered) = (url.clone(), tokio::task::spawn_blocking(move || post_blocking(&url, &body)));
+    match answered.await {
         Ok(Ok(said)) => answer(&said, &address, printer),
         Ok(Err(error)) => {
             printer.note(&format!("cannot alert {address}: {error}"));

@@ -5,6 +5,7 @@
 pub(crate) mod ask;
 pub(crate) mod connect;
 pub(crate) mod dlq;
+pub(crate) mod jobs;
 pub(crate) mod leased;
 mod mistakes;
 pub(crate) mod pages;
@@ -20,6 +21,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use self::ask::{BreakArgs, ConfigArgs, CopyArgs, EpochArgs, FenceArgs, ListArgs, ManArgs, RevokeArgs, ShowArgs};
 use self::dlq::{DlqArgs, DlqVerb};
+use self::jobs::JobsArgs;
 use self::leased::{DecideArgs, RequestsArgs, StatsArgs};
 use self::run::RunArgs;
 use self::serve::ServeArgs;
@@ -50,6 +52,8 @@ pub(crate) enum Verb {
     List(ListArgs),
     /// Show the holders and waiters of a lock
     Show(ShowArgs),
+    /// Show the jobs that run once per slot: what ran, where, when, and how it ended
+    Jobs(JobsArgs),
     /// Explain why a lock is not available now, and what to do about it
     Why(ShowArgs),
     /// Ask the holders of a lock to release it
@@ -99,6 +103,7 @@ impl Verb {
             Verb::Run(args) => args.json,
             Verb::List(args) => args.json,
             Verb::Show(args) => args.json,
+            Verb::Jobs(args) => args.json,
             Verb::Why(args) => args.json,
             Verb::Revoke(args) => args.json,
             Verb::Break(args) => args.json,
@@ -128,6 +133,7 @@ impl Verb {
             Verb::Run(args) => &args.connect,
             Verb::List(args) => &args.connect,
             Verb::Show(args) | Verb::Why(args) => &args.connect,
+            Verb::Jobs(args) => args.connect(),
             Verb::Revoke(args) => &args.connect,
             Verb::Break(args) => &args.connect,
             Verb::Stats(args) => &args.connect,

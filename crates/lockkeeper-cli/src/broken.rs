@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use lockkeeper::{FencingToken, Lockkeeper, MultiGuard};
+use lockkeeper::{FencingToken, Lockkeeper};
 use tokio::time::timeout;
 
+use crate::held::Held;
 use crate::output::Printer;
 
 /// Time limit for reading the records of breaks.
@@ -14,7 +15,7 @@ const JOURNAL: Duration = Duration::from_secs(1);
 pub(crate) type HeldNode = (String, String, Option<FencingToken>);
 
 /// Returns the holds of a guard.
-pub(crate) fn holds(guard: &MultiGuard) -> Vec<HeldNode> {
+pub(crate) fn holds(guard: Held<'_>) -> Vec<HeldNode> {
     let holds = guard.holdings().iter();
     holds.map(|hold| (hold.path().to_owned(), hold.node(), hold.fencing_token())).collect()
 }
@@ -22,7 +23,7 @@ pub(crate) fn holds(guard: &MultiGuard) -> Vec<HeldNode> {
 /// Prints the author and the reason if a record says that one of these holds was broken. Dropping the future leaves
 /// nothing behind.
 pub(crate) async fn tell_author(keeper: &Lockkeeper, held: Vec<HeldNode>, printer: Printer) {
-    let told = async {
+    let report = async {
         for (path, node, token) in &held {
             let Ok(broken) = keeper.admin().broken(path).await else { continue };
             if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(node, *token)) {
@@ -31,5 +32,5 @@ pub(crate) async fn tell_author(keeper: &Lockkeeper, held: Vec<HeldNode>, printe
         }
     };
     // Without an answer in time, only the loss is printed.
-    _ = timeout(JOURNAL, told).await;
+    _ = timeout(JOURNAL, report).await;
 }

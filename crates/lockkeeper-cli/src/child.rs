@@ -4,7 +4,7 @@
 //! before.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, PipeWriter};
 use std::pin::pin;
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select, select_all};
 use lockkeeper::admin::LockInfo;
 use lockkeeper::helix::Preemption;
-use lockkeeper::{HoldState, Holding, Lockkeeper, Loss, MultiGuard, Revocation};
+use lockkeeper::{HoldState, Holding, Lockkeeper, Loss, Revocation};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,
@@ -27,6 +27,7 @@ use crate::args::run::{OnRevoke, OnSuspect};
 use crate::broken;
 use crate::exit::Failure;
 use crate::group::Group;
+use crate::held::Held;
 use crate::launcher;
 use crate::nested;
 use crate::output::Printer;
@@ -71,17 +72,30 @@ pub(crate) struct Terms {
     pub on_revoke: OnRevoke,
     /// The preemption of a leased lock by a contender with a higher priority.
     pub preemption: Option<watch::Receiver<Option<Preemption>>>,
+    /// The longest run; then the command gets SIGTERM, and SIGKILL after the grace period.
+    pub max_run: Option<Duration>,
 }
 
 impl Terms {
-    /// Returns how long the command may take to end because a higher priority wants the lock, counted from now; `None`
-    /// if no contender does.
+    /// Returns how long the command may take to end because another contender wants the leased lock, counted from now,
+    /// and whether the lease is over; `None` if no contender wants it.
     ///
-    /// The limit is the owner's own cleanup time. A contender that waits for a shorter time may give up.
-    fn cleanup(&self) -> Option<Duration> {
+    /// The limit is the owner's own cleanup time, or the notice after the end of the lease. A contender that waits for a
+    /// shorter time may give up.
+    fn cleanup(&self) -> Option<(Duration, bool)> {
         let preemption = self.preemption.as_ref()?.borrow().clone()?;
-        Some(preemption.deadline.saturating_duration_since(std::time::Instant::now()))
+        let left = preemption.deadline.saturating_duration_since(std::time::Instant::now());
+        Some((left, preemption.lease_over))
     }
+}
+
+/// What only a job's command gets.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    /// Its standard error.
+    pub stderr: Option<PipeWriter>,
+    /// The name of its slot.
+    pub slot: Option<String>,
 }
 
 /// How the command ended.
@@ -91,16 +105,28 @@ pub(crate) struct CommandEnd {
     pub status: u8,
     /// The reason of the loss, if the lock was lost.
     pub loss: Option<Loss>,
-    /// Whether the command got SIGTERM because the lock could no longer be relied on.
+    /// Whether the command got a signal because the lock could no longer be relied on, or because its lease is over and
+    /// another contender wants it.
     pub stopped: bool,
     /// Whether a higher priority wanted the lock, and the command got a signal for it or lost the lock.
     pub preempted: bool,
+    /// Whether the command got SIGTERM because it ran for too long.
+    pub too_long: bool,
+    /// The signal that killed the command, if one did.
+    pub killed_by: Option<i32>,
+    /// Whether a person or a program asked the command to end: by a signal to lockkeeper, or by a revoke.
+    pub asked_to_end: bool,
     _watchdog: Option<Dismissed>,
 }
 
 impl Job {
     /// Starts a command that holds `guard`.
-    pub(crate) fn start(command: &[OsString], guard: &MultiGuard, grace: Duration) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        command: &[OsString],
+        guard: Held<'_>,
+        grace: Duration,
+        extras: Extras,
+    ) -> Result<Self, Failure> {
         let catch = |kind| unix::signal(kind).map_err(|error| Failure::system("cannot catch signals", error));
         let (changed, continued) = (catch(SignalKind::child())?, catch(SignalKind::from_raw(Signal::CONT.as_raw()))?);
         let terminal = Terminal::controlling();
@@ -111,12 +137,18 @@ impl Job {
         // If the watchdog cannot be started, the kernel's death signal remains.
         let mut watchdog = Watchdog::start().ok();
         let now = watchdog::now();
-        let end = now + valid_for(guard);
+        let end = now + guard.valid_for();
         if let Some(watchdog) = &mut watchdog {
             watchdog.until(trusted_until(end, grace));
         }
         let mut child = launcher::command(command, foreground, end, watchdog.as_ref());
         tell_of_the_hold(&mut child, guard);
+        if let Some(stderr) = extras.stderr {
+            child.stderr(stderr);
+        }
+        if let Some(slot) = extras.slot {
+            child.env("LOCKKEEPER_SLOT", slot);
+        }
         let child = match &watchdog {
             Some(watchdog) => watchdog.lent(|| child.spawn()).flatten(),
             None => child.spawn(),
@@ -129,22 +161,26 @@ impl Job {
     /// lost.
     pub(crate) async fn attend(
         mut self,
-        keeper: &Lockkeeper,
-        guard: &MultiGuard,
+        keeper: Option<&Lockkeeper>,
+        guard: Held<'_>,
         signals: &mut Signals,
         terms: Terms,
         printer: Printer,
     ) -> Result<CommandEnd, Failure> {
         let mut loss = None;
         let mut kill_at = None;
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut preempted = false;
         let mut stopped = false;
+        let mut too_long = false;
+        let mut asked_to_end = false;
+        // A sum that is too large means no limit.
+        let mut run_end = terms.max_run.and_then(|limit| Instant::now().checked_add(limit));
         let mut author: Option<BoxFuture<'_, ()>> = None;
         let lost = guard.lost();
-        let unreliable = unreliable(guard, &terms);
+        let unreliable = unreliable(&guard, &terms);
         tokio::pin!(lost, unreliable);
-        let status = loop {
+        let (status, killed_by) = loop {
             let renewed = guard.holdings().first().map(Holding::renewed);
             let renewed = async {
                 match renewed {
@@ -165,7 +201,7 @@ impl Job {
                     preempted |= why == Loss::Preempted;
                     let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
                     if why == Loss::Removed {
-                        author = Some(broken::tell_author(keeper, broken::holds(guard), printer).boxed());
+                        author = keeper.map(|keeper| broken::tell_author(keeper, broken::holds(guard), printer).boxed());
                     }
                     let stopping = if stopped { "" } else { "; stopping the command" };
                     printer.note(&format!("lock {path} is lost: {why}{stopping}"));
@@ -187,10 +223,10 @@ impl Job {
                         stopped = true;
                         kill_at = Some(self.overtaken(guard, terms.grace, printer));
                     } else if !matches!(state, HoldState::Lost(_)) {
-                        let left = valid_for(guard);
-                        let told = humantime::format_duration(Duration::from_millis(left.as_millis() as u64));
+                        let left = guard.valid_for();
+                        let remaining = humantime::format_duration(Duration::from_millis(left.as_millis() as u64));
                         printer.note(&format!(
-                            "{} can be relied on for {told} more ({}); stopping the command",
+                            "{} can be relied on for {remaining} more ({}); stopping the command",
                             locks(guard), reason(guard, state)
                         ));
                         stopped = true;
@@ -198,21 +234,23 @@ impl Job {
                         kill_at = Some(Instant::now() + left.min(terms.grace));
                     }
                 }
-                (holding, request) = asked(guard, &told), if loss.is_none() => {
+                (holding, request) = asked(guard, &reported), if loss.is_none() => {
                     let signal = terms.on_revoke.signal();
-                    let again = told.iter().any(|(path, _)| *path == holding.path());
+                    let again = reported.iter().any(|(path, _)| *path == holding.path());
                     printer.asked(holding.path(), &request, signal.map(|(_, name)| name), again);
                     match signal {
                         Some((signal, _)) => {
-                            told.retain(|(path, _)| *path != holding.path());
-                            told.push((holding.path(), request));
+                            reported.retain(|(path, _)| *path != holding.path());
+                            reported.push((holding.path(), request));
                             streams::STDERR.flush(IN_ORDER);
                             // The command gets one signal per lock, and may take its time to end.
                             if !again {
+                                asked_to_end = true;
                                 self.signal(signal);
                             }
-                            if let Some(cleanup) = terms.cleanup() {
-                                preempted = true;
+                            if let Some((cleanup, lease_over)) = terms.cleanup() {
+                                stopped |= lease_over;
+                                preempted |= !lease_over;
                                 kill_at = Some(Instant::now() + cleanup);
                             }
                         }
@@ -230,13 +268,24 @@ impl Job {
                             stopped = true;
                             kill_at = Some(self.overtaken(guard, terms.grace, printer));
                         }
-                        break status;
+                        break (status, change.terminating_signal());
                     }
                     if let Some(signal) = change.stopping_signal() {
                         self.stopped(signal, keeper, guard).await;
                     }
                 }
-                signal = signals.next() => self.pass_on(signal),
+                () = sleep_until(run_end.unwrap_or(deadline)), if run_end.is_some() && !stopped && loss.is_none() => {
+                    (run_end, too_long) = (None, true);
+                    let limit = humantime::format_duration(terms.max_run.unwrap_or_default());
+                    printer.note(&format!("the command has run for {limit}, the limit of --max-run; stopping the command"));
+                    self.stop();
+                    let end = Instant::now() + terms.grace;
+                    kill_at = Some(kill_at.map_or(end, |before| before.min(end)));
+                }
+                signal = signals.next() => {
+                    asked_to_end |= signals::ENDING.contains(&signal);
+                    self.pass_on(signal);
+                }
                 // The new deadline goes to the watchdog at the start of the loop.
                 () = renewed => {}
                 () = async { author.as_mut().expect("checked").await }, if author.is_some() => author = None,
@@ -258,13 +307,14 @@ impl Job {
                 author.await;
             }
         });
-        Ok(CommandEnd { status, loss, stopped, preempted, _watchdog: self.watchdog.map(Watchdog::dismiss) })
+        let watchdog = self.watchdog.map(Watchdog::dismiss);
+        Ok(CommandEnd { status, loss, stopped, preempted, too_long, killed_by, asked_to_end, _watchdog: watchdog })
     }
 
     /// Sets the deadline in the watchdog; returns `false` if the watchdog has begun to end the group.
     ///
     /// Without `kill_at`, the deadline is the instant until which the locks can be relied on.
-    fn move_deadline(&mut self, guard: &MultiGuard, grace: Duration, kill_at: Option<Instant>, ending: bool) -> bool {
+    fn move_deadline(&mut self, guard: Held<'_>, grace: Duration, kill_at: Option<Instant>, ending: bool) -> bool {
         let Some(watchdog) = &mut self.watchdog else { return true };
         if !ending && !guard.is_held() {
             // Lost a moment ago: the loop decides next how long the group may take to end.
@@ -272,7 +322,7 @@ impl Job {
         }
         // Read first: a stop of this process between the two reads makes the deadline earlier, not later.
         let now = watchdog::now();
-        let trusted = now + valid_for(guard);
+        let trusted = now + guard.valid_for();
         let kill_at = kill_at.map(|at| now + at.saturating_duration_since(Instant::now()));
         watchdog.until(match kill_at {
             Some(kill) if ending || kill <= trusted => Deadline { kill, term: kill },
@@ -287,12 +337,12 @@ impl Job {
     }
 
     /// Lets the watchdog, which acted first, end the group. Returns the instant of its SIGKILL.
-    fn overtaken(&mut self, guard: &MultiGuard, grace: Duration, printer: Printer) -> Instant {
+    fn overtaken(&mut self, guard: Held<'_>, grace: Duration, printer: Printer) -> Instant {
         let lock = locks(guard);
         printer.note(&format!(
             "lockkeeper was paused for too long: its watchdog stopped the command, because {lock} was about to be lost"
         ));
-        let left = valid_for(guard).min(grace);
+        let left = guard.valid_for().min(grace);
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.end_by(watchdog::now() + left);
         }
@@ -322,8 +372,9 @@ impl Job {
     /// Passes a signal that lockkeeper got on to the group.
     fn pass_on(&self, signal: Signal) {
         // The terminal sends SIGWINCH to its foreground group itself.
-        let told = signal == Signal::WINCH && self.terminal.as_ref().is_some_and(|tty| tty.belongs_to(self.pid));
-        if !told {
+        let sent_by_terminal =
+            signal == Signal::WINCH && self.terminal.as_ref().is_some_and(|tty| tty.belongs_to(self.pid));
+        if !sent_by_terminal {
             self.signal(signal);
         }
     }
@@ -335,7 +386,7 @@ impl Job {
     }
 
     /// Handles a stop of the command: by Ctrl-Z, by its access to the terminal, or by `kill -STOP`.
-    async fn stopped(&mut self, signal: i32, keeper: &Lockkeeper, guard: &MultiGuard) {
+    async fn stopped(&mut self, signal: i32, keeper: Option<&Lockkeeper>, guard: Held<'_>) {
         let Some(terminal) = &self.terminal else {
             // Without a terminal there is no job control: whatever stopped the command also continues it.
             return;
@@ -395,27 +446,22 @@ trait Trusted {
     fn valid_for(&self) -> Duration;
 }
 
-impl Trusted for MultiGuard {
+impl Trusted for Held<'_> {
     async fn nearly_lost(&self, margin: Duration) -> HoldState {
-        self.nearly_lost(margin).await
+        (*self).nearly_lost(margin).await
     }
 
     async fn changed(&self, seen: HoldState) -> HoldState {
-        self.changed(seen).await
+        (*self).changed(seen).await
     }
 
     fn state(&self) -> HoldState {
-        self.state()
+        (*self).state()
     }
 
     fn valid_for(&self) -> Duration {
-        valid_for(self)
+        (*self).valid_for()
     }
-}
-
-/// Returns how long all of the locks can be relied on.
-fn valid_for(guard: &MultiGuard) -> Duration {
-    guard.holdings().iter().map(Holding::valid_for).min().unwrap_or_default()
 }
 
 /// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
@@ -425,13 +471,13 @@ fn trusted_until(kill: Duration, grace: Duration) -> Deadline {
 }
 
 /// `lock /locks/nightly`; of several locks, the first that ends.
-fn locks(guard: &MultiGuard) -> String {
+fn locks(guard: Held<'_>) -> String {
     let first = guard.holdings().iter().min_by_key(|holding| holding.valid_for());
     format!("lock {}", first.map_or("", |holding| holding.path()))
 }
 
 /// Returns in a few words why the command is stopped.
-fn reason(guard: &MultiGuard, state: HoldState) -> &'static str {
+fn reason(guard: Held<'_>, state: HoldState) -> &'static str {
     let leased = guard.holdings().iter().any(|holding| holding.node() == holding.path());
     match state {
         HoldState::Suspected => "the connection is lost",
@@ -441,7 +487,14 @@ fn reason(guard: &MultiGuard, state: HoldState) -> &'static str {
 }
 
 /// Sets the variables that describe the hold, with one line for each lock, in the order of their paths.
-fn tell_of_the_hold(command: &mut Command, guard: &MultiGuard) {
+fn tell_of_the_hold(command: &mut Command, guard: Held<'_>) {
+    if guard.holdings().is_empty() {
+        // Variables in our own environment belong to another lock.
+        for name in ["LOCKKEEPER_PATH", "LOCKKEEPER_NODE", "LOCKKEEPER_TOKEN"] {
+            command.env_remove(name);
+        }
+        return;
+    }
     let lines = |line: fn(&Holding) -> String| guard.holdings().iter().map(line).collect::<Vec<_>>().join("\n");
     command.env("LOCKKEEPER_PATH", lines(|holding| holding.path().to_owned()));
     command.env("LOCKKEEPER_NODE", lines(Holding::node));
@@ -459,9 +512,12 @@ fn tell_of_the_hold(command: &mut Command, guard: &MultiGuard) {
 
 /// Returns the next revoke request that differs from the last one reported for its lock. Dropping the future loses no
 /// request.
-async fn asked<'a>(guard: &'a MultiGuard, told: &[(&str, Revocation)]) -> (&'a Holding, Revocation) {
+async fn asked<'a>(guard: Held<'a>, reported: &[(&str, Revocation)]) -> (&'a Holding, Revocation) {
+    if guard.holdings().is_empty() {
+        return std::future::pending().await;
+    }
     let requests = guard.holdings().iter().map(|holding| {
-        let last = told.iter().find(|(path, _)| *path == holding.path()).map(|(_, request)| request);
+        let last = reported.iter().find(|(path, _)| *path == holding.path()).map(|(_, request)| request);
         async move {
             let request = match last {
                 Some(last) => holding.revocation_after(last).await,
@@ -478,7 +534,8 @@ async fn asked<'a>(guard: &'a MultiGuard, told: &[(&str, Revocation)]) -> (&'a H
 /// which the guard reports too.
 ///
 /// This process was stopped as well. Without asking it cannot know for how long, nor what its connection has missed.
-async fn still_held(keeper: &Lockkeeper, guard: &MultiGuard) -> bool {
+async fn still_held(keeper: Option<&Lockkeeper>, guard: Held<'_>) -> bool {
+    let Some(keeper) = keeper else { return guard.is_held() };
     let admin = keeper.admin();
     for holding in guard.holdings() {
         if holding.node() == holding.path() {
@@ -574,7 +631,7 @@ mod tests {
         for on_suspect in [OnSuspect::Wait, OnSuspect::Stop] {
             locks.heartbeats.set(3);
             locks.timers.set(0);
-            let terms = Terms { grace, on_suspect, on_revoke: OnRevoke::Term, preemption: None };
+            let terms = Terms { grace, on_suspect, on_revoke: OnRevoke::Term, preemption: None, max_run: None };
             let stopped = unreliable(&locks, &terms).now_or_never();
             assert_eq!((stopped, locks.timers.get()), (Some(HoldState::Held), 4), "{on_suspect:?}");
         }

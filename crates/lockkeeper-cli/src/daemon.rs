@@ -71,7 +71,7 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let code = failure.code as u8;
-            tell(&Readiness::Failed { message: failure.message, hint: failure.hint });
+            report(&Readiness::Failed { message: failure.message, hint: failure.hint });
             ExitCode::from(code)
         }
     }
@@ -110,7 +110,7 @@ async fn serve(home: &Home) -> Result<(), Failure> {
         None => IDLE_EXIT,
     };
     let Some(hosted) = host(home).await? else {
-        tell(&Readiness::Ready);
+        report(&Readiness::Ready);
         return Ok(());
     };
     log(home.dir())?;
@@ -118,7 +118,7 @@ async fn serve(home: &Home) -> Result<(), Failure> {
         let now = hosted.endpoint().address;
         tracing::warn!(%former, %now, "another program listens at the former address; serving at another one");
     }
-    tell(&Readiness::Ready);
+    report(&Readiness::Ready);
     // The starter reads no further. /dev/null, which always exists, replaces the pipe.
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         _ = rustix::stdio::dup2_stdout(null);
@@ -193,7 +193,7 @@ async fn idle(hosted: &Hosted, dir: &Path, patience: Duration) {
     }
 }
 
-fn tell(readiness: &Readiness) {
+fn report(readiness: &Readiness) {
     let line = serde_json::to_string(readiness).expect("strings always serialise");
     // It fails if the starter was killed.
     _ = writeln!(std::io::stdout(), "{line}");

@@ -1,7 +1,7 @@
 //! The exit codes of the command, and failures as people and scripts see them.
 //!
-//! The codes are those of sysexits.h where it has a suitable one. So they differ from those of commands under a lock
-//! (small numbers) and of shells (126 and above).
+//! The codes are those of sysexits.h where it has a suitable one, and 124 as of timeout(1). They differ from those of commands
+//! under a lock (small numbers) and of shells (126 and above).
 
 use std::fmt;
 
@@ -46,6 +46,10 @@ pub(crate) enum Code {
     SessionExpired = 80,
     /// At the release, the lock's node did not exist any more.
     NoNode = 81,
+    /// An earlier run of the job failed, and a person must decide.
+    Kept = 82,
+    /// The command ran for longer than its limit.
+    TooLong = 124,
     /// The command cannot be executed.
     NotExecutable = 126,
     /// The command was not found.
@@ -54,7 +58,7 @@ pub(crate) enum Code {
 
 /// The exit statuses of `run` that are lockkeeper's own, with their meanings and details. Help and docs/command.md are
 /// generated from this table.
-pub(crate) const STATUSES: [(Code, &str, &str); 13] = [
+pub(crate) const STATUSES: [(Code, &str, &str); 15] = [
     (
         Code::Usage,
         "the command line or a setting is wrong; nothing was done",
@@ -86,6 +90,12 @@ pub(crate) const STATUSES: [(Code, &str, &str); 13] = [
         "the command has ended, and there was no node left to unlock",
         "it was removed at the end, or a contender of a higher priority took the leased lock and released it before `run` saw that",
     ),
+    (
+        Code::Kept,
+        "an earlier run of the job failed or crashed, and a person must decide",
+        "only with --on-failure keep or --on-crash keep; lockkeeper jobs resolve decides",
+    ),
+    (Code::TooLong, "the command ran for longer than --max-run, and was stopped", "the status of timeout(1)"),
     (Code::NotExecutable, "the command cannot be executed", "no permission, or its interpreter is missing"),
     (Code::NotFound, "the command was not found", ""),
 ];
@@ -240,41 +250,62 @@ fn hint(error: &Error) -> Option<String> {
     let hint = match error {
         Error::Misuse(Misuse { argument: "servers", .. }) => "write them as zk1:2181,zk2:2181,zk3:2181/app",
         Error::Misuse(Misuse { argument: "tls", .. }) if !cfg!(feature = "tls") => {
-            "install a lockkeeper that has it: cargo install lockkeeper-cli --features tls"
+            "install a lockkeeper with the default features: cargo install lockkeeper-cli"
         }
+        Error::Misuse(Misuse { argument: "auth file", remedy, .. }) => return remedy.clone(),
+        Error::Misuse(Misuse { argument: "credential", .. }) => "name a file with credentials with --auth-file",
         Error::Session(SessionError::NoChroot { chroot, .. }) => {
             return Some(format!("check the spelling of {chroot}; if it is new, create it with --create-chroot"));
         }
-        Error::Session(SessionError::AuthFailed { .. }) => "this server answers only to the user who started it",
+        Error::Session(SessionError::AuthFailed { .. }) => {
+            "check the credentials of --auth-file; a user's own server answers only to the user who started it"
+        }
         Error::Session(SessionError::Embedded(EmbeddedError::File { .. })) => {
             "correct that, or choose another directory with --machine=DIR or --state-dir"
         }
-        Error::Acquire(AcquireError::Mismatch(Mismatch::Format { theirs, .. })) => {
-            let same = match theirs {
-                IncompatibleFormat::Named(NodeFormat::Curator) => "no --format and no class",
-                IncompatibleFormat::Named(NodeFormat::Recipe) => "--format recipe",
-                IncompatibleFormat::Named(NodeFormat::Kazoo) => "--format kazoo",
-                IncompatibleFormat::Named(_) => "--foreground, --background or --class",
-                _ => "--lease",
-            };
-            return Some(format!(
-                "all clients of the path must use the same node format: {same}; change this command, or use another path"
-            ));
+        Error::Acquire(AcquireError::Mismatch(mismatch))
+        | Error::Admin(AdminError::Mismatch(mismatch))
+        | Error::Lease(LeaseError::Mismatch(mismatch)) => return hint_of_mismatch(mismatch),
+        Error::Misuse(Misuse { argument: "lock delay", .. }) => {
+            "write --lock-delay with 1ms to 1h, and without --format, --foreground, --background, --class and --lease"
         }
-        Error::Acquire(AcquireError::Mismatch(Mismatch::Permits { stated: Some(stated), .. })) => {
-            return Some(format!("all users of the path must agree: use --permits {stated}, or another name"));
-        }
+        Error::Acquire(AcquireError::TooManyWaiters { .. }) => "try again later, or spread the work over several locks",
         Error::Acquire(AcquireError::CleanupUnfinished { .. }) => {
             "wait longer with --waiting, ask operators with --ask, or take it with --forceful"
         }
         Error::Admin(AdminError::SeveralHold { .. }) => "choose one with --node",
-        Error::Acquire(AcquireError::Timeout { .. } | AcquireError::Held { .. })
-        | Error::Admin(
-            AdminError::NotContending { .. } | AdminError::NoSuchRequest { .. } | AdminError::CannotAsk { .. },
-        ) => return None,
-        error => return error.hint(),
+        // These name no call of the library.
+        Error::Misuse(_) | Error::Session(_) => return error.hint(),
+        Error::Acquire(AcquireError::SessionLost { .. } | AcquireError::Evicted { .. }) => {
+            "run it again to enter the queue again"
+        }
+        // Any other hint of the library is for programs.
+        _ => return None,
     };
     Some(hint.to_owned())
+}
+
+/// Returns how to use a path as its other clients do.
+fn hint_of_mismatch(mismatch: &Mismatch) -> Option<String> {
+    match mismatch {
+        Mismatch::Format { theirs, .. } => {
+            let same = match theirs {
+                IncompatibleFormat::Named(NodeFormat::Curator) => "no --format and no class",
+                IncompatibleFormat::Named(NodeFormat::Recipe) => "--format recipe",
+                IncompatibleFormat::Named(NodeFormat::Kazoo) => "--format kazoo",
+                IncompatibleFormat::Named(NodeFormat::Numbered) => "--format numbered",
+                IncompatibleFormat::Named(_) => "--foreground, --background or --class",
+                _ => "--lease",
+            };
+            Some(format!(
+                "all clients of the path must use the same node format: {same}; change this command, or use another path"
+            ))
+        }
+        Mismatch::Permits { stated: Some(stated), .. } => {
+            Some(format!("all clients of the path must agree: use --permits {stated}, or another name"))
+        }
+        other => other.hint(),
+    }
 }
 
 /// Returns the commands that help: what each one does, and the command.
@@ -289,7 +320,7 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
             AcquireError::Timeout { path, holder, .. } | AcquireError::Held { path, holder, .. } => {
                 let mut advice = vec![why(path)];
                 if holder.as_deref().is_none_or(can_be_asked) {
-                    advice.push(("ask for it", Suggested::new(["revoke", path])));
+                    advice.push(("ask the holder to release it", Suggested::new(["revoke", path])));
                 }
                 return advice;
             }
@@ -310,6 +341,9 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
             AdminError::CannotAsk { path, .. } => ("see who holds it", Suggested::new(["why", path])),
             AdminError::SeveralHold { path, .. } => ("see their nodes", Suggested::new(["show", path])),
             AdminError::NotContending { path, .. } => show(path),
+            AdminError::NothingToDecide { path } => {
+                ("see its runs", Suggested::new(["jobs", path.as_str(), "--history"]))
+            }
             AdminError::NoSuchRequest { path, .. } => {
                 ("see the open decisions", Suggested::new(["requests", top(path)]))
             }
@@ -335,7 +369,41 @@ impl From<PathError> for Failure {
 
 impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Self {
-        let hint = error.hint();
+        let hint = match error {
+            ServerError::NotLoopback { .. } => {
+                "listen on 127.0.0.1, or add --allow-remote, with --tls-cert unless you trust the network".to_owned()
+            }
+            _ => error.hint(),
+        };
         Failure::new(Code::CannotServe, error.to_string()).hint(hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The library's own hints name its calls, which a person at a terminal cannot write.
+    #[test]
+    fn hints_of_a_path_in_other_use_name_flags_whichever_call_failed() {
+        let leased = || Mismatch::Format { path: "/a".to_owned(), theirs: IncompatibleFormat::Leased };
+        let library = leased().hint().unwrap();
+        assert!(library.contains("helix_lock"), "{library}");
+        let errors: [Error; 3] = [
+            AcquireError::Mismatch(leased()).into(),
+            AdminError::Mismatch(leased()).into(),
+            LeaseError::Mismatch(leased()).into(),
+        ];
+        for error in errors {
+            let hint = hint(&error).unwrap();
+            assert!(hint.contains("--lease") && !hint.contains("helix_lock"), "{hint}");
+        }
+    }
+
+    /// `max_waiters` is an option of the library only.
+    #[test]
+    fn hints_offer_only_what_the_command_has() {
+        let error = AcquireError::TooManyWaiters { path: "/a".to_owned(), ahead: 3, most: 2 };
+        assert!(!hint(&error.into()).unwrap().contains("max_waiters"));
     }
 }

@@ -49,11 +49,11 @@ impl Term {
         if grace <= self.limit() {
             return Ok(grace);
         }
-        let (told, limit) = (format_duration(grace), format_duration(self.limit()));
+        let (given, limit) = (format_duration(grace), format_duration(self.limit()));
         let (text, hint) = match self {
             Term::Session(timeout) => (
                 format!(
-                    "a grace of {told} does not fit into a session timeout of {}: a lock can be relied on for three quarters of \
+                    "a grace of {given} does not fit into a session timeout of {}: a lock can be relied on for three quarters of \
                      that from the servers' last answer, they are asked every fifth, and what is left of the rest when an \
                      answer is late is {limit}",
                     format_duration(timeout)
@@ -66,7 +66,7 @@ impl Term {
             ),
             Term::Lease(lease) => (
                 format!(
-                    "a grace of {told} does not fit into a lease of {}: at most half of it, {limit}",
+                    "a grace of {given} does not fit into a lease of {}: at most half of it, {limit}",
                     format_duration(lease)
                 ),
                 format!("give --grace {} or less, or a longer --lease", joined(self.limit())),

@@ -91,7 +91,7 @@ pub(crate) struct CommandLine {
 }
 
 /// Options that concern the attempts, not the replay. Each has a value.
-const OF_ATTEMPTS: &[&str] = &["--retries", "--retry-delay", "--dead-letter"];
+const OF_ATTEMPTS: &[&str] = &["--retries", "--retry-delay", "--dead-letter", "--jitter"];
 
 impl CommandLine {
     /// Returns this process's command line, with `--wait` added if `wait` is given.

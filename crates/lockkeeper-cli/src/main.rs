@@ -20,10 +20,13 @@ mod broken;
 mod child;
 mod commands;
 mod confirm;
+mod crontab;
 mod daemon;
 mod exit;
 mod grace;
 mod group;
+mod held;
+mod jobsview;
 mod kind;
 mod launcher;
 mod letters;
@@ -32,11 +35,13 @@ mod local;
 mod nested;
 mod output;
 mod place;
+mod presence;
 mod program;
 mod retrying;
 mod settings;
 mod signals;
 mod streams;
+mod tail;
 mod terminal;
 mod text;
 mod views;
@@ -90,6 +95,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Run(args) => commands::run::run(*args, printer).await,
             Verb::List(args) => commands::list::list(args, printer).await,
             Verb::Show(args) => commands::show::show(args, printer).await,
+            Verb::Jobs(args) => commands::jobs::jobs(args, printer).await,
             Verb::Why(args) => commands::why::why(args, printer).await,
             Verb::Revoke(args) => commands::revoke::revoke(args, printer).await,
             Verb::Break(args) => commands::breaking::break_lock(args, printer).await,

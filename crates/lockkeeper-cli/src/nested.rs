@@ -10,9 +10,10 @@ use std::process::Command;
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use lockkeeper::admin::LockInfo;
-use lockkeeper::{Holding, LockPath, Lockkeeper, MultiGuard};
+use lockkeeper::{Holding, LockPath, Lockkeeper};
 
 use crate::exit::{Code, Failure};
+use crate::held::Held;
 use crate::settings;
 use crate::waiting::{looks, own_place};
 
@@ -20,7 +21,7 @@ use crate::waiting::{looks, own_place};
 const HELD: &str = "LOCKKEEPER_HELD";
 
 /// Sets the variable for a command: the nodes of this guard, and those of outer commands.
-pub(crate) fn tell_held(command: &mut Command, guard: &MultiGuard) {
+pub(crate) fn tell_held(command: &mut Command, guard: Held<'_>) {
     let nodes = held().into_iter().chain(guard.holdings().iter().map(Holding::node));
     command.env(HELD, nodes.collect::<Vec<_>>().join("\n"));
 }

@@ -10,7 +10,7 @@ use lockkeeper::Revocation;
 use lockkeeper::admin::LockInfo;
 use serde::Serialize;
 
-use crate::advice::{PlaceOption, Suggested};
+use crate::advice::{self, PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
 use crate::place::Place;
 use crate::streams::STDERR;
@@ -67,7 +67,12 @@ impl Printer {
 
     /// Sets the place of the locks, which each event names.
     pub(crate) fn at(self, place: &Place) -> Self {
-        Printer { scope: Some(Box::leak(Box::new(ScopeView::of(place)))), ..self }
+        let scope = Some(&*Box::leak(Box::new(ScopeView::of(place))));
+        match place {
+            Place::Ensemble(_) => Printer { scope, ..self },
+            // A printed command would be refused with them.
+            Place::Machine(_) => Printer { scope, ..self.with_place(advice::on_this_machine(self.place)) },
+        }
     }
 
     /// Returns `, on root's own server`; empty unless the locks are on a server of this machine.
@@ -115,13 +120,13 @@ impl Printer {
     /// Prints who asks for a lock of the command's, and which signal the command got.
     pub(crate) fn asked(self, path: &str, request: &Revocation, signal: Option<&str>, again: bool) {
         let why = request.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
-        let told = match signal.filter(|_| !again) {
+        let consequence = match signal.filter(|_| !again) {
             Some(signal) => format!("{signal} sent to the command"),
             None if again => "the command got its signal before".to_owned(),
             None => "refused".to_owned(),
         };
         let signal = signal.filter(|_| !again);
-        let message = format!("{} asks for {path}{why}: {told}", asker(request));
+        let message = format!("{} asks for {path}{why}: {consequence}", asker(request));
         if self.json {
             self.event(&LogEvent::Asked { message: &message, path, request: RequestView::of(request), signal });
         } else {
@@ -141,7 +146,7 @@ impl Printer {
             let event = LogEvent::Error { exit_code: *code as u8, message, hint, commands };
             STDERR.push(self.event_line(&event, scope.as_ref().or(self.scope)));
         } else {
-            // One write, so that no other line gets between. A command stands at the end of its line, so that it can be
+            // One write, so that no other line gets between. A command is at the end of its line, so that it can be
             // copied.
             let hints: String = hints.iter().map(|hint| format!("  hint: {}\n", plain(hint))).collect();
             STDERR.push(format!("{}{hints}", self.line(message)));

@@ -36,12 +36,8 @@ impl Settings {
         let create_chroot = args.create_chroot;
         let (all, place) = Self::read_all(args, printer)?;
         let place = place?;
-        // A file may name it for servers that other commands use.
-        if let (Place::Machine(_), Origin::Flag(flag), Some(ca)) = (&place, &all.tls.ca.origin, &all.tls.ca.value)
-            && all.routing()?.is_none()
-        {
-            let message = format!("{flag} {} is not used with {place}, which needs no TLS", ca.display());
-            return Err(Failure::new(Code::Usage, message).hint("name the servers with --servers, or leave it out"));
+        if matches!(place, Place::Machine(_)) && all.routing()?.is_none() {
+            refuse_options_of_ensembles(&all, &place)?;
         }
         Ok(Settings { place, all, create_chroot })
     }
@@ -55,10 +51,10 @@ impl Settings {
         for warning in all.warnings() {
             printer.note(&warning.to_string());
         }
-        let told = |name: &String| all.warnings().iter().any(|warning| warning.key == *name);
+        let warned = |name: &String| all.warnings().iter().any(|warning| warning.key == *name);
         let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
         let names = set.filter_map(|(name, _)| name.into_string().ok());
-        let unknown = unknown_variables(names.filter(|name| !told(name)));
+        let unknown = unknown_variables(names.filter(|name| !warned(name)));
         match &unknown[..] {
             [] => {}
             unknown if all.strict.value => return Err(Failure::new(Code::Usage, unknown.join(" | "))),
@@ -114,6 +110,27 @@ impl Settings {
     }
 }
 
+/// Refuses options that only servers of an ensemble use. A file or a variable may set them for other commands.
+///
+/// # Errors
+/// The first such option.
+fn refuse_options_of_ensembles(all: &lockkeeper::settings::Settings, place: &Place) -> Result<(), Failure> {
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let (ca, auth_file) = (&all.tls.ca, &all.auth_file);
+    let options = [
+        (&ca.origin, path(&ca.value), "needs no TLS"),
+        (&auth_file.origin, path(&auth_file.value), "needs no credentials"),
+        (&all.acl.origin, Some(all.acl.value.to_string()), "has no access lists for its users"),
+    ];
+    for (origin, value, why) in options {
+        if let (Origin::Flag(flag), Some(value)) = (origin, value) {
+            let message = format!("{flag} {value} is not used with {place}, which {why}");
+            return Err(Failure::new(Code::Usage, message).hint("name the servers with --servers, or leave it out"));
+        }
+    }
+    Ok(())
+}
+
 /// Returns a warning for each variable that has our prefix but is unknown: its author expects an effect.
 fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let known = known_variables();
@@ -165,6 +182,8 @@ fn layers(args: ConnectArgs) -> Sources {
         tls_ca,
         tls_cert,
         tls_key,
+        auth_file,
+        acl,
         strict,
         ..
     } = args;
@@ -184,6 +203,7 @@ fn layers(args: ConnectArgs) -> Sources {
         (Key::TlsCa, "--tls-ca", tls_ca),
         (Key::TlsCert, "--tls-cert", tls_cert),
         (Key::TlsKey, "--tls-key", tls_key),
+        (Key::AuthFile, "--auth-file", auth_file),
     ] {
         if let Some(path) = path {
             sources = sources.flag(key, flag, path.to_string_lossy());
@@ -192,6 +212,9 @@ fn layers(args: ConnectArgs) -> Sources {
     if let Some(timeout) = session_timeout {
         sources =
             sources.flag(Key::SessionTimeout, "--session-timeout", humantime::format_duration(timeout).to_string());
+    }
+    if let Some(acl) = acl {
+        sources = sources.flag(Key::Acl, "--acl", acl);
     }
     if strict {
         sources = sources.flag(Key::Strict, "--strict", "true");
@@ -284,17 +307,17 @@ mod tests {
 
     #[test]
     fn an_unknown_variable_is_reported_with_the_probable_one() {
-        let told = |name: &str| unknown_variables([name.to_owned()]).pop().unwrap_or_default();
+        let warned = |name: &str| unknown_variables([name.to_owned()]).pop().unwrap_or_default();
         for known in ["LOCKKEEPER_SERVERS", "LOCKKEEPER_TOKEN", "LOCKKEEPER_LOG", "LOCKKEEPER_CONFIG", "PATH"] {
-            assert_eq!(told(known), "");
+            assert_eq!(warned(known), "");
         }
-        assert!(told("LOCKKEEPER_WAIT").ends_with("; write --wait on the command line"));
-        assert!(told("LOCKKEEPER_ON_REVOKE").ends_with("; write --on-revoke on the command line"));
-        assert!(told("LOCKKEEPER_TIMEOUT").ends_with("; the nearest one is LOCKKEEPER_SESSION_TIMEOUT"));
+        assert!(warned("LOCKKEEPER_WAIT").ends_with("; write --wait on the command line"));
+        assert!(warned("LOCKKEEPER_ON_REVOKE").ends_with("; write --on-revoke on the command line"));
+        assert!(warned("LOCKKEEPER_TIMEOUT").ends_with("; the nearest one is LOCKKEEPER_SESSION_TIMEOUT"));
         for of_kubernetes in
             ["SERVICE_HOST", "SERVICE_PORT_CLIENT", "PORT", "PORT_2181_TCP", "PORT_2181_TCP_ADDR", "ADMIN_SERVICE_HOST"]
         {
-            assert_eq!(told(&format!("LOCKKEEPER_{of_kubernetes}")), "");
+            assert_eq!(warned(&format!("LOCKKEEPER_{of_kubernetes}")), "");
         }
     }
 

@@ -328,9 +328,9 @@ mod tests {
         STREAM.flush(Duration::ZERO);
         let expected: String =
             [first, format!("{lost} lost\n")].into_iter().chain((lost..fit + lost).map(line)).collect();
-        let mut told = vec![0; expected.len()];
-        reader.read_exact(&mut told).unwrap();
-        assert!(told == expected.as_bytes());
+        let mut received = vec![0; expected.len()];
+        reader.read_exact(&mut received).unwrap();
+        assert!(received == expected.as_bytes());
         STREAM.flush(Duration::from_secs(60));
         assert!(STREAM.state().lines.is_empty());
         // The reader has gone: no line is kept.

@@ -4,7 +4,7 @@
 //! every writer of a lock's node could move the cursor, change the window's title or fake a line.
 
 use std::fmt::Write as _;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -48,6 +48,14 @@ pub(crate) fn moment(time: SystemTime) -> String {
     let (time, now) = (time.to_zoned(zone.clone()), Timestamp::now().to_zoned(zone));
     let format = if time.date() == now.date() { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };
     time.strftime(format).to_string()
+}
+
+/// Returns a time of the servers, in milliseconds since 1970, in this machine's zone.
+pub(crate) fn when_ms(ms: i64) -> String {
+    match u64::try_from(ms) {
+        Ok(ms) => moment(SystemTime::UNIX_EPOCH + Duration::from_millis(ms)),
+        Err(_) => "?".to_owned(),
+    }
 }
 
 /// `build@ci-7 (pid 4711), reading, since 10:42:03 (nightly index)`

@@ -4,9 +4,11 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, TransferFacts};
+use lockkeeper::jobs::RunRecord;
 use lockkeeper::{Owner, Revocation};
 use serde::Serialize;
 
+use crate::presence::is_gone;
 use crate::text::{ahead, node_path};
 
 /// A contender that was removed from a lock, as `--json` shows it. These fields are documented and stay.
@@ -106,7 +108,8 @@ pub(crate) struct ContenderView<'a> {
     pid: Option<u32>,
     program: Option<&'a str>,
     described: &'a str,
-    vanished: bool,
+    abandoned: bool,
+    process_gone: bool,
     message: Option<&'a str>,
     revocation: Option<RequestView<'a>>,
     since: Option<String>,
@@ -124,6 +127,8 @@ pub(crate) struct LockView<'a> {
     waiters: Vec<ContenderView<'a>>,
     unknown: &'a [String],
     lease: Option<LeaseView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_run: Option<&'a RunRecord>,
 }
 
 /// The fields that only a leased lock has, as `--json` shows them. These fields are documented and stay.
@@ -177,7 +182,19 @@ impl<'a> LockView<'a> {
             waiters: lock.waiters.iter().enumerate().map(waits).collect(),
             unknown: &lock.unknown,
             lease: lock.lease.as_ref().map(LeaseView::of),
+            last_run: None,
         }
+    }
+
+    /// Returns the view of a lock whose path has no node.
+    pub(crate) fn free(path: &'a str) -> Self {
+        let (holders, waiters) = (Vec::new(), Vec::new());
+        LockView { path, permits: None, holders, waiters, unknown: &[], lease: None, last_run: None }
+    }
+
+    /// Adds the last run of the job with this lock.
+    pub(crate) fn with_last_run(self, last_run: Option<&'a RunRecord>) -> Self {
+        LockView { last_run, ..self }
     }
 }
 
@@ -197,7 +214,8 @@ impl<'a> ContenderView<'a> {
             pid: owner.map(|owner| owner.pid),
             program: owner.and_then(|owner| owner.program.as_deref()),
             described: &contender.described,
-            vanished: contender.vanished,
+            abandoned: contender.abandoned,
+            process_gone: is_gone(owner),
             message: contender.message.as_deref(),
             revocation: contender.revocation.as_ref().map(RequestView::of),
             since: since.map(|since| since.to_string()),

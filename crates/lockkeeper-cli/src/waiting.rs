@@ -12,6 +12,7 @@ use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper::{LockPath, Lockkeeper};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 
+use crate::args::values::Waiting;
 use crate::liveline::{LiveLine, progress, spell};
 use crate::output::Printer;
 use crate::text::{self, permits, plain, who};
@@ -42,7 +43,7 @@ impl Wait {
 }
 
 /// Prints which contenders this process waits for, until it is dropped.
-pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, printer: Printer) -> Infallible {
+pub(crate) async fn report(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, printer: Printer) -> Infallible {
     sleep(SHORT).await;
     let mut looks = select_all(paths.iter().map(|path| looks(keeper, path.as_str()).boxed()));
     if !printer.is_json()
@@ -51,14 +52,14 @@ pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, pr
         return live(keeper, paths, &mut looks, wait, (line, printer)).await;
     }
     // A request for several locks waits for one lock at a time: one line for each of them.
-    let mut told = HashSet::new();
+    let mut reported = HashSet::new();
     while let Some(lock) = looks.next().await {
         if let Some(ahead) = ahead(keeper, &lock).filter(|ahead| *ahead > 0)
-            && told.insert(lock.path.clone())
+            && reported.insert(lock.path.clone())
         {
             let (who, many) = describe(keeper, &lock, ahead, printer);
             printer.waiting(&format!("{who}{many}{}", wait.at_most()), &lock, ahead);
-            if told.len() == paths.len() {
+            if reported.len() == paths.len() {
                 break;
             }
         }
@@ -68,11 +69,11 @@ pub(crate) async fn tell(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, pr
 
 /// Prints the owner that a leased lock waits for, and the longest time that the wait takes, until it is dropped.
 ///
-/// `patience` is the requested wait, and how long operators are asked after it.
-pub(crate) async fn tell_lease(
+/// `waiting` is the requested wait, `ask` how long operators are asked after it.
+pub(crate) async fn report_lease(
     keeper: &Lockkeeper,
     path: &str,
-    (waiting, ask): (Option<Duration>, Option<Duration>),
+    (waiting, ask): (Option<Waiting>, Option<Duration>),
     printer: Printer,
 ) -> Infallible {
     let started = Instant::now();
@@ -83,7 +84,11 @@ pub(crate) async fn tell_lease(
         }
     };
     let cleanup = lock.lease.as_ref().map(|lease| lease.cleanup);
-    let limit = waiting.into_iter().chain(cleanup).min();
+    let limit = match waiting {
+        Some(Waiting::Infinite) => None,
+        Some(Waiting::Limit(limit)) => Some(cleanup.map_or(limit, |cleanup| limit.min(cleanup))),
+        None => cleanup,
+    };
     let wait = Wait { started, limit: limit.map(|limit| limit.saturating_add(ask.unwrap_or_default())) };
     let (holder, _) = describe(keeper, &lock, 1, printer);
     let line = LiveLine::on_terminal().filter(|_| !printer.is_json());
@@ -104,7 +109,7 @@ pub(crate) async fn tell_lease(
 /// Dropping the future drops `connecting` and wipes the line.
 pub(crate) async fn connecting<T>(to: &str, limit: Option<Duration>, connecting: impl Future<Output = T>) -> T {
     let wait = Wait { started: Instant::now(), limit };
-    let tell = async {
+    let report = async {
         sleep(SHORT).await;
         let Some(mut line) = LiveLine::on_terminal() else { return };
         let mut clock = seconds();
@@ -116,7 +121,7 @@ pub(crate) async fn connecting<T>(to: &str, limit: Option<Duration>, connecting:
     tokio::select! {
         biased;
         connected = connecting => connected,
-        never = async { tell.await; std::future::pending().await } => never,
+        never = async { report.await; std::future::pending().await } => never,
     }
 }
 

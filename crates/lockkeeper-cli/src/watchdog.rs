@@ -115,7 +115,7 @@ pub(crate) fn now() -> Duration {
 pub(crate) struct Watchdog {
     pipe: PipeWriter,
     child: Child,
-    told: Option<Deadline>,
+    sent: Option<Deadline>,
 }
 
 impl Watchdog {
@@ -126,7 +126,7 @@ impl Watchdog {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
         let mut watch = this_program(WORD);
         let child = watch.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        Ok(Watchdog { pipe, child, told: None })
+        Ok(Watchdog { pipe, child, sent: None })
     }
 
     /// Runs `spawn`, during which a started process inherits the pipe, for [`introduce`].
@@ -144,9 +144,9 @@ impl Watchdog {
 
     /// Moves the deadline; `false` if it is too late, because the watchdog has sent SIGTERM or is about to.
     pub(crate) fn until(&mut self, deadline: Deadline) -> bool {
-        let before = self.told;
-        if !before.is_some_and(|told| told.is_about(deadline)) {
-            self.told = Some(deadline);
+        let before = self.sent;
+        if !before.is_some_and(|sent| sent.is_about(deadline)) {
+            self.sent = Some(deadline);
             self.order(Order::Until(deadline));
         }
         // Checked after the write: the watchdog obeys an order that was written before its deadline.
@@ -155,18 +155,18 @@ impl Watchdog {
 
     /// Whether the watchdog has sent SIGTERM, or is about to.
     pub(crate) fn has_acted(&self) -> bool {
-        self.told.is_some_and(Deadline::has_begun)
+        self.sent.is_some_and(Deadline::has_begun)
     }
 
     /// Lets the watchdog send SIGTERM, unless it has, and kill the group at `kill`.
     pub(crate) fn end_by(&mut self, kill: Duration) {
-        self.told = Some(Deadline { kill, term: kill });
+        self.sent = Some(Deadline { kill, term: kill });
         self.order(Order::EndBy(kill));
     }
 
     /// Removes the deadline, until the next one.
     pub(crate) fn pause(&mut self) {
-        self.told = None;
+        self.sent = None;
         self.order(Order::Paused);
     }
 

@@ -1,10 +1,17 @@
 //! Raw operations: our client and the crate `zookeeper-client` beside the bare wire, on one embedded server.
 //!
-//! `cargo bench -p lockkeeper-client` prints medians over interleaved rounds. Only the ratios of one run can be compared.
-//! `LOCKKEEPER_ROUNDS` is the number of rounds.
+//! `cargo bench -p lockkeeper-client --bench raw [-- WORDS]` prints medians over interleaved rounds, of the rows whose
+//! name contains every word. A ratio is the median of each round's ratio, so it holds on a busy machine, as far as
+//! anything does. `LOCKKEEPER_ROUNDS` is the number of rounds, `LOCKKEEPER_WORKERS` the threads of the clients' runtime.
+//!
+//! The bare wire is one task on the same runtime, with the same encoding and decoding: it reads what has arrived, decodes
+//! each reply, and writes as many requests at once. A task of a client does the same through the client's calls in the
+//! rows "of a task". In the rows "tasks" each request belongs to a task of its own, which has to be woken; the bare wire
+//! wakes none.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by panicking")]
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -18,7 +25,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zookeeper_client as zk;
 
-const ROUND: Duration = Duration::from_millis(500);
+/// Number of replies between two looks at the clock.
+const CLOCK: u64 = 64;
+const ROUND: Duration = Duration::from_millis(200);
 const PATH: &str = "/bench";
 const DATA: &[u8] = &[b'x'; 100];
 
@@ -95,58 +104,71 @@ impl Bare {
     }
 }
 
-/// Runs this number of tasks that call one after the other. Returns the number of replies.
-async fn tasks<T: Future<Output = ()> + Send + 'static>(
-    flight: usize,
+/// How many requests are in flight, and the number of tasks that make them.
+#[derive(Clone, Copy)]
+struct Flight {
+    requests: usize,
+    tasks: usize,
+}
+
+/// Keeps the requests in flight: each task has its share of them, and waits for the oldest one. Returns the number of
+/// replies.
+async fn calls<T: Future<Output = ()> + Send + 'static>(
+    flight: Flight,
     call: impl Fn() -> T + Clone + Send + 'static,
 ) -> u64 {
-    let until = Instant::now() + ROUND;
-    let tasks: Vec<_> = (0..flight)
+    let tasks: Vec<_> = (0..flight.tasks)
         .map(|_| {
             let call = call.clone();
             tokio::spawn(async move {
-                let mut calls = 0;
-                while Instant::now() < until {
-                    call().await;
-                    calls += 1;
+                let until = Instant::now() + ROUND;
+                let share = flight.requests / flight.tasks;
+                let mut flying: VecDeque<_> = (0..share).map(|_| Box::pin(call())).collect();
+                let mut replies = 0_u64;
+                while let Some(oldest) = flying.pop_front() {
+                    oldest.await;
+                    replies += 1;
+                    // The bare wire looks at the clock once for as many replies.
+                    if !replies.is_multiple_of(CLOCK) || Instant::now() < until {
+                        flying.push_back(Box::pin(call()));
+                    } else {
+                        break;
+                    }
                 }
-                calls
+                for left in flying {
+                    left.await;
+                    replies += 1;
+                }
+                replies
             })
         })
         .collect();
-    let mut calls = 0;
+    let mut replies = 0;
     for task in tasks {
-        calls += task.await.unwrap();
+        replies += task.await.unwrap();
     }
-    calls
+    replies
 }
 
-async fn ours(client: &Client, op: Op, flight: usize) -> u64 {
+async fn ours(client: &Client, op: Op, flight: Flight) -> u64 {
     let client = client.clone();
-    tasks(flight, move || {
-        let client = client.clone();
-        async move {
-            match op {
-                Op::Get => _ = client.get(PATH).await.unwrap(),
-                Op::Set => _ = client.set(PATH, DATA, None).await.unwrap(),
-            }
-        }
-    })
-    .await
+    match op {
+        Op::Get => calls(flight, move || done(client.get(PATH))).await,
+        Op::Set => calls(flight, move || done(client.set(PATH, DATA, None))).await,
+    }
 }
 
-async fn theirs(client: &zk::Client, op: Op, flight: usize) -> u64 {
+async fn theirs(client: &zk::Client, op: Op, flight: Flight) -> u64 {
     let client = client.clone();
-    tasks(flight, move || {
-        let client = client.clone();
-        async move {
-            match op {
-                Op::Get => _ = client.get_data(PATH).await.unwrap(),
-                Op::Set => _ = client.set_data(PATH, DATA, None).await.unwrap(),
-            }
-        }
-    })
-    .await
+    match op {
+        Op::Get => calls(flight, move || done(client.get_data(PATH))).await,
+        Op::Set => calls(flight, move || done(client.set_data(PATH, DATA, None))).await,
+    }
+}
+
+/// Waits for a reply, which must be a response.
+async fn done<T, E: std::fmt::Debug>(reply: impl Future<Output = Result<T, E>>) {
+    reply.await.unwrap();
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -156,40 +178,53 @@ fn median(values: &mut [f64]) -> f64 {
 
 async fn measure() {
     let server = lockkeeper_server::Server::ephemeral().await.unwrap();
-    let rounds = std::env::var("LOCKKEEPER_ROUNDS").map_or(11, |rounds| rounds.parse().unwrap());
+    let rounds = std::env::var("LOCKKEEPER_ROUNDS").map_or(25, |rounds| rounds.parse().unwrap());
     let mut bare = Bare::connect(server.addr()).await;
     let (client, _states) =
         Client::open(server.connect_string().parse().unwrap(), Config::new(Duration::from_secs(40)));
     let their = zk::Client::connect(&server.connect_string()).await.unwrap();
     client.create(PATH, DATA, &[Acl::OPEN], CreateMode::Persistent).await.unwrap();
+    let workers = tokio::runtime::Handle::current().metrics().num_workers();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("load {}; {rounds} rounds of {ROUND:?}; medians", load.trim());
+    println!("load {}; {workers} workers; {rounds} rounds of {ROUND:?}; medians", load.trim());
     println!("{:<20} {:>9} {:>9} {:>7} {:>9} {:>7}", "operations/s", "bare", "ours", "ratio", "zk-client", "ratio");
-    for (name, op, flight) in [
-        ("get, 1 in flight", Op::Get, 1),
-        ("get, 64 in flight", Op::Get, 64),
-        ("set, 1 in flight", Op::Set, 1),
-        ("set, 64 in flight", Op::Set, 64),
+    for (name, op, requests, tasks) in [
+        ("get, 1 in flight", Op::Get, 1, 1),
+        ("get, 64 of a task", Op::Get, 64, 1),
+        ("get, 64 tasks", Op::Get, 64, 64),
+        ("set, 1 in flight", Op::Set, 1, 1),
+        ("set, 64 of a task", Op::Set, 64, 1),
+        ("set, 64 tasks", Op::Set, 64, 64),
     ] {
+        if !std::env::args().skip(1).all(|word| word.starts_with('-') || name.contains(&word)) {
+            continue;
+        }
+        let flight = Flight { requests, tasks };
         let mut rates = [const { Vec::new() }; 3];
         for _ in 0..rounds {
             for (which, rates) in rates.iter_mut().enumerate() {
                 let begin = Instant::now();
                 let calls = match which {
-                    0 => bare.run(op, flight).await,
+                    0 => bare.run(op, requests).await,
                     1 => ours(&client, op, flight).await,
                     _ => theirs(&their, op, flight).await,
                 };
                 rates.push(calls as f64 / begin.elapsed().as_secs_f64());
             }
         }
+        let mut ratios = [1, 2].map(|which| {
+            let pairs = rates[which].iter().zip(&rates[0]);
+            pairs.map(|(rate, bare)| rate / bare).collect::<Vec<_>>()
+        });
         let [bare, ours, theirs] = rates.each_mut().map(|rates| median(rates));
-        println!("{name:<20} {bare:>9.0} {ours:>9.0} {:>7.2} {theirs:>9.0} {:>7.2}", ours / bare, theirs / bare);
+        let [our_ratio, their_ratio] = ratios.each_mut().map(|ratios| median(ratios));
+        println!("{name:<20} {bare:>9.0} {ours:>9.0} {our_ratio:>7.2} {theirs:>9.0} {their_ratio:>7.2}");
     }
 }
 
 fn main() {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
+    let workers = std::env::var("LOCKKEEPER_WORKERS").map_or(2, |workers| workers.parse().unwrap());
+    tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build().unwrap().block_on(async {
         // On a worker, as a program's tasks are.
         tokio::spawn(measure()).await.unwrap();
     });

@@ -1,6 +1,8 @@
 //! The operations of ZooKeeper as typed calls.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,7 +11,7 @@ use lockkeeper_wire::{
     WatchedPath, WriteOp,
 };
 
-use crate::client::{Client, Watcher};
+use crate::client::{Client, Reply, Watcher};
 use crate::types::RequestError;
 
 /// Why a transaction has no results. Nothing of it was carried out, unless the request's error says otherwise.
@@ -38,6 +40,20 @@ fn number(version: Option<i32>) -> i32 {
 
 fn watched(path: &str, watch: bool) -> WatchedPath {
     WatchedPath { path: path.to_owned(), watch }
+}
+
+/// A call's reply, and how to take its fields. It can be polled without pinning it first.
+struct Call<T> {
+    reply: Reply,
+    take: fn(Response) -> T,
+}
+
+impl<T> Future for Call<T> {
+    type Output = Result<T, RequestError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.reply).poll(context).map(|result| result.map(self.take))
+    }
 }
 
 /// Takes the fields of a response. A response is decoded by the operation of its request, so it always fits.
@@ -369,8 +385,8 @@ impl Client {
         request: Request,
         take: fn(Response) -> T,
     ) -> impl Future<Output = Result<T, RequestError>> + Send + use<T> {
-        let reply = self.request(request);
-        async move { reply.await.map(take) }
+        let reply = self.send(request, None).1;
+        Call { reply, take }
     }
 
     fn call_and_watch<T>(

@@ -1,6 +1,5 @@
 //! The prefix of every path of a client.
 
-use std::fmt;
 use std::sync::Arc;
 
 use lockkeeper_wire::{OpResult, ReadOp, Request, Response, WriteOp};
@@ -17,13 +16,17 @@ impl Chroot {
         }
         for name in path.split('/').skip(1) {
             match name {
-                "" => return Err("has an empty name"),
+                "" => return Err("has an empty component"),
                 "." | ".." => return Err("contains \".\" or \"..\""),
                 _ if name.contains('\0') => return Err("contains a NUL character"),
                 _ => {}
             }
         }
         Ok(Chroot(Some(Arc::from(path))))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        self.0.as_deref().unwrap_or("")
     }
 
     /// Adds the prefix to the paths of a request.
@@ -74,7 +77,7 @@ impl Chroot {
 
     /// Returns the path without the prefix; `None` for a path outside of it.
     fn strip<'a>(&self, path: &'a str) -> Option<&'a str> {
-        let rest = path.strip_prefix(self.0.as_deref().unwrap_or(""))?;
+        let rest = path.strip_prefix(self.as_str())?;
         if rest.is_empty() { Some("/") } else { rest.starts_with('/').then_some(rest) }
     }
 
@@ -112,12 +115,6 @@ impl Chroot {
             _ => {}
         }
         response
-    }
-}
-
-impl fmt::Display for Chroot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_deref().unwrap_or(""))
     }
 }
 

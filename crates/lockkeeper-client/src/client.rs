@@ -3,7 +3,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use lockkeeper_wire::{Request, Response};
@@ -34,11 +34,11 @@ use crate::types::{Config, ConnectionState, RequestError, RequestId, Resume, Wat
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
+    chroot: Chroot,
 }
 
 struct Handle {
     shared: Arc<SharedState>,
-    chroot: Chroot,
 }
 
 impl Drop for Handle {
@@ -84,7 +84,7 @@ impl Client {
         let session = Session::new(config, connect.servers(), fastrand::u64(..), Duration::ZERO);
         let (driver, shared) = Driver::new(session, connect, states);
         tokio::spawn(driver.run());
-        (Client { handle: Arc::new(Handle { shared, chroot }) }, receiver)
+        (Client { handle: Arc::new(Handle { shared }), chroot }, receiver)
     }
 
     /// Sends a request as it is on the wire. The future resolves to the reply. The typed calls such as [`Client::get`] do
@@ -96,7 +96,10 @@ impl Client {
     ///
     /// # Cancel safety
     /// This call sends the request; dropping the future does not cancel it.
-    pub fn request(&self, request: Request) -> impl Future<Output = Result<Response, RequestError>> + Send + use<> {
+    pub fn request(
+        &self,
+        request: Request,
+    ) -> impl Future<Output = Result<Response, RequestError>> + Send + Unpin + use<> {
         self.send(request, None).1
     }
 
@@ -114,7 +117,7 @@ impl Client {
     ) -> impl Future<Output = (Result<Response, RequestError>, Watcher)> + Send + use<> {
         let (fired, watched) = oneshot::channel();
         let (id, reply) = self.send(request, Some(WatchSender::Once(fired)));
-        let (shared, chroot) = (self.handle.shared.clone(), self.handle.chroot.clone());
+        let (shared, chroot) = (self.handle.shared.clone(), self.chroot.clone());
         let watcher = Watcher { id, shared, chroot, watched };
         async move { (reply.await, watcher) }
     }
@@ -138,7 +141,7 @@ impl Client {
         let (sender, events) = mpsc::unbounded_channel();
         let request = Request::AddWatch { path: path.to_owned(), recursive };
         let (id, reply) = self.send(request, Some(WatchSender::Always(sender)));
-        let (shared, chroot) = (self.handle.shared.clone(), self.handle.chroot.clone());
+        let (shared, chroot) = (self.handle.shared.clone(), self.chroot.clone());
         let watcher = PersistentWatcher { id, shared, chroot, events };
         async move { reply.await.map(|_| watcher) }
     }
@@ -158,9 +161,25 @@ impl Client {
         self.handle.shared.session(Session::resume)
     }
 
-    /// Returns the error of the last attempt to connect, unless a later attempt succeeded.
-    pub fn connect_error(&self) -> Option<String> {
-        self.handle.shared.connect_error()
+    /// Returns every server, and why the last attempt to connect to it failed; `None` if no attempt has failed since the
+    /// last connection.
+    ///
+    /// A reason completes a sentence that begins with the server: `refuses connections (nothing listens there)`.
+    pub fn connect_errors(&self) -> Vec<(String, Option<String>)> {
+        self.handle.shared.connect_errors()
+    }
+
+    /// Changes the current pause between two rounds over all servers: the next round begins after this time. Without a
+    /// pause, this does nothing.
+    ///
+    /// By default, the pauses grow from 50 ms to 1 s.
+    pub fn pause_for(&self, pause: Duration) {
+        self.handle.shared.change(|session, now| session.pause_for(pause, now));
+    }
+
+    /// Returns the same session without the chroot of its connect string, for example to create the chroot's node.
+    pub fn without_chroot(&self) -> Client {
+        Client { handle: self.handle.clone(), chroot: Chroot::default() }
     }
 
     /// Adds a credential that this connection and every later one presents, for example `digest` and `user:password`. It
@@ -179,19 +198,25 @@ impl Client {
     }
 
     /// Passes a request to the session. The future resolves to the reply.
-    fn send(
-        &self,
-        mut request: Request,
-        watching: Option<WatchSender>,
-    ) -> (RequestId, impl Future<Output = Result<Response, RequestError>> + Send + use<>) {
-        let chroot = self.handle.chroot.clone();
-        chroot.enter(&mut request);
+    pub(crate) fn send(&self, mut request: Request, watching: Option<WatchSender>) -> (RequestId, Reply) {
+        self.chroot.enter(&mut request);
         let (id, received) = self.handle.shared.send(request, watching);
-        let reply = async move {
-            let result = received.await.unwrap_or(Err(RequestError::DriverEnded));
-            result.map(|response| chroot.leave(response))
-        };
-        (id, reply)
+        (id, Reply { received, chroot: self.chroot.clone() })
+    }
+}
+
+/// Resolves to the reply to a request. Dropping it does not cancel the request.
+pub(crate) struct Reply {
+    received: oneshot::Receiver<Result<Response, RequestError>>,
+    chroot: Chroot,
+}
+
+impl Future for Reply {
+    type Output = Result<Response, RequestError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = ready!(Pin::new(&mut self.received).poll(context)).unwrap_or(Err(RequestError::DriverEnded));
+        Poll::Ready(result.map(|response| self.chroot.leave(response)))
     }
 }
 
@@ -214,7 +239,7 @@ impl Future for Watcher {
     type Output = Option<WatchEvent>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let event = std::task::ready!(Pin::new(&mut self.watched).poll(context)).ok();
+        let event = ready!(Pin::new(&mut self.watched).poll(context)).ok();
         Poll::Ready(event.map(|event| inside(event, &self.chroot)))
     }
 }

@@ -4,22 +4,24 @@ use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::Buf;
+use bytes::{Buf, BytesMut};
 use lockkeeper_wire::{Request, Response};
 use tokio::io::ReadBuf;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::servers::{Connect, Connecting, Stream};
+use crate::servers::{Connect, Connecting, ServerConnection, Stream};
 use crate::session::Session;
 use crate::types::{ConnectionState, RequestError, RequestId, SessionEvent, Transport, WatchEvent};
 
 /// Maximum bytes per read from a socket.
 const READ: usize = 64 << 10;
+/// Maximum bytes of memory that an empty buffer keeps.
+const KEPT: usize = 256 << 10;
 
 type Reply = oneshot::Sender<Result<Response, RequestError>>;
 
@@ -41,17 +43,23 @@ struct Waiting {
 struct Inner {
     session: Session,
     waiting: Waiting,
-    /// Error of the last attempt to connect.
-    connect_error: Option<String>,
+    /// Every server, and the error of the last attempt to connect to it.
+    connect_errors: Vec<(String, Option<String>)>,
     /// Whether the driver has ended. Then nothing delivers the session's events.
     ended: bool,
+    /// The newest time that the session was given.
+    now: Duration,
+    /// Wakes the driver, if it waits.
+    driver: Option<Waker>,
+    /// Whether the session has changed and the driver has not looked at it.
+    changed: bool,
+    /// How many requests were made since the driver took the session's bytes.
+    made: usize,
 }
 
 /// What the driver and the handles of a session share.
 pub(crate) struct SharedState {
     inner: Mutex<Inner>,
-    /// Wakes the driver when there are bytes to send, or when the session closes.
-    wake: Notify,
     origin: Instant,
 }
 
@@ -71,13 +79,16 @@ impl SharedState {
 
     /// Changes the session and wakes the driver.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Session, Duration)) {
-        let now = self.now();
-        change(&mut self.lock().session, now);
-        self.wake.notify_one();
+        let mut inner = self.lock();
+        inner.now = self.now();
+        let now = inner.now;
+        change(&mut inner.session, now);
+        inner.changed = true;
+        wake(inner);
     }
 
-    pub(crate) fn connect_error(&self) -> Option<String> {
-        self.lock().connect_error.clone()
+    pub(crate) fn connect_errors(&self) -> Vec<(String, Option<String>)> {
+        self.lock().connect_errors.clone()
     }
 
     /// Passes a request to the session. The receiver gets the reply, always.
@@ -87,37 +98,56 @@ impl SharedState {
         watching: Option<WatchSender>,
     ) -> (RequestId, oneshot::Receiver<Result<Response, RequestError>>) {
         let (reply, received) = oneshot::channel();
-        let now = self.now();
         let mut inner = self.lock();
-        let left = inner.session.outgoing().len();
         let end = inner.session.end().map(RequestError::SessionOver);
-        let id = if let Some(error) = end.or(inner.ended.then_some(RequestError::DriverEnded)) {
+        if let Some(error) = end.or(inner.ended.then_some(RequestError::DriverEnded)) {
+            drop(inner);
             _ = reply.send(Err(error));
-            RequestId(0)
-        } else {
-            let id = inner.session.request(request, now);
-            inner.waiting.replies.push_back(Some(reply));
-            inner.waiting.watchers.extend(watching.map(|watching| (id, watching)));
-            id
-        };
-        // The driver knows already of bytes that are left. A request that adds none has an event.
-        let wakes = left == 0 || inner.session.outgoing().len() == left;
-        drop(inner);
-        if wakes {
-            self.wake.notify_one();
+            return (RequestId(0), received);
+        }
+        let left = inner.session.outgoing().len();
+        // Requests that leave together have one time, if the driver takes them as soon as it runs.
+        if left == 0 || inner.driver.is_some() {
+            inner.now = self.now();
+        }
+        let now = inner.now;
+        let id = inner.session.request(request, now);
+        inner.waiting.replies.push_back(Some(reply));
+        if let Some(watching) = watching {
+            inner.waiting.watchers.insert(id, watching);
+        }
+        inner.made += 1;
+        // A request that adds no bytes has an event, or it waits for a connection.
+        let silent = inner.session.outgoing().len() == left;
+        inner.changed |= silent;
+        // The driver knows already of bytes that are left.
+        if left == 0 || silent {
+            wake(inner);
         }
         (id, received)
     }
 
     /// Removes a watch that has no receiver any more.
     pub(crate) fn unwatch(&self, id: RequestId) {
-        let now = self.now();
         let mut inner = self.lock();
-        if inner.waiting.watchers.remove(&id).is_some() {
+        // The sender is dropped when the mutex is free, because a waker may call back.
+        let watched = inner.waiting.watchers.remove(&id);
+        if watched.is_some() {
+            inner.now = self.now();
+            let now = inner.now;
             inner.session.unwatch(id, now);
-            drop(inner);
-            self.wake.notify_one();
+            inner.changed = true;
+            wake(inner);
         }
+    }
+}
+
+/// Releases the mutex, then wakes the driver if it waits.
+fn wake(mut inner: MutexGuard<'_, Inner>) {
+    let driver = inner.driver.take();
+    drop(inner);
+    if let Some(driver) = driver {
+        driver.wake();
     }
 }
 
@@ -136,18 +166,28 @@ impl Driver {
         states: mpsc::UnboundedSender<ConnectionState>,
     ) -> (Driver, Arc<SharedState>) {
         let waiting = Waiting { first: 1, ..Waiting::default() };
-        let inner = Mutex::new(Inner { session, waiting, connect_error: None, ended: false });
-        let shared = Arc::new(SharedState { inner, wake: Notify::new(), origin: Instant::now() });
+        let connect_errors = (0..connect.servers()).map(|server| (connect.name(server), None)).collect();
+        let inner = Inner {
+            session,
+            waiting,
+            connect_errors,
+            ended: false,
+            now: Duration::ZERO,
+            driver: None,
+            changed: false,
+            made: 0,
+        };
+        let shared = Arc::new(SharedState { inner: Mutex::new(inner), origin: Instant::now() });
         (Driver { shared: shared.clone(), connect, states }, shared)
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let (end, waiting) = {
+        let (end, waiting, _driver) = {
             let mut inner = self.shared.lock();
             inner.ended = true;
-            (inner.session.end(), std::mem::take(&mut inner.waiting))
+            (inner.session.end(), std::mem::take(&mut inner.waiting), inner.driver.take())
         };
         // The mutex is free here, because a waker may call back.
         let error = end.map_or(RequestError::DriverEnded, RequestError::SessionOver);
@@ -194,25 +234,33 @@ impl Inner {
                     deliveries.extend(self.waiting.watchers.remove(&id).map(Delivery::Ended));
                 }
                 SessionEvent::Connected { .. } => {
-                    self.connect_error = None;
+                    self.connect_errors.iter_mut().for_each(|(_, error)| *error = None);
                     deliveries.push(Delivery::ConnectionState(ConnectionState::Connected));
                 }
                 SessionEvent::Disconnected => deliveries.push(Delivery::ConnectionState(ConnectionState::Disconnected)),
+                SessionEvent::Paused => deliveries.push(Delivery::ConnectionState(ConnectionState::Paused)),
                 SessionEvent::Over(end) => {
-                    deliveries.extend(self.waiting.watchers.drain().map(|(_, sender)| Delivery::Ended(sender)));
+                    // In the order in which they were set: the same history wakes the same waiters in the same order.
+                    let mut ended: Vec<_> = self.waiting.watchers.drain().collect();
+                    ended.sort_unstable_by_key(|(id, _)| *id);
+                    deliveries.extend(ended.into_iter().map(|(_, sender)| Delivery::Ended(sender)));
                     deliveries.push(Delivery::ConnectionState(ConnectionState::Over(end)));
                 }
             }
         }
     }
 
-    fn failed(&mut self, why: &str, connect: &dyn Connect, transport: Option<Transport>, now: Duration) {
-        if let Some(transport) = transport {
-            let server = connect.name(transport.server);
+    /// Changes the session. Notes the reason if it gives up its transport.
+    fn progress(&mut self, why: impl FnOnce() -> String, change: impl FnOnce(&mut Session)) {
+        // A probe says nothing about the reason why its server does not accept the session.
+        let before = self.session.transport().filter(|_| !self.session.is_probing());
+        change(&mut self.session);
+        let left = before.filter(|before| self.session.end().is_none() && self.session.transport() != Some(*before));
+        if let Some((server, error)) = left.and_then(|left| self.connect_errors.get_mut(left.server)) {
+            let why = why();
             debug!(%server, why, "connection failed");
-            self.connect_error = Some(format!("{server}: {why}"));
+            *error = Some(why);
         }
-        self.session.failed(now);
     }
 }
 
@@ -234,39 +282,57 @@ impl Connection {
 
 /// The reason why the driver woke up.
 enum WakeReason {
-    Opened(std::io::Result<Box<dyn Stream>>),
+    Opened(std::io::Result<ServerConnection>),
     Read(std::io::Result<usize>),
+    /// There are requests to send, and more may be made in a moment.
+    Requests,
     Due,
-    Woken,
+    Changed,
+}
+
+/// The connection and its bytes.
+struct Wire {
+    connection: Connection,
+    /// Bytes that the session has given out and that are not sent.
+    unsent: BytesMut,
+    read: Vec<u8>,
+    /// How many replies the driver has delivered since it took the session's bytes.
+    delivered: usize,
+    /// Whether the tasks that were ready have made their requests since the driver took the session's bytes.
+    gathered: bool,
 }
 
 impl Driver {
     /// Drives the session until it is over.
     pub(crate) async fn run(self) {
         let Driver { shared, connect, states } = &self;
-        let mut connection = Connection::None;
-        let mut buffer = vec![0_u8; READ];
+        let (connection, unsent, read) = (Connection::None, BytesMut::new(), vec![0_u8; READ]);
+        let mut wire = Wire { connection, unsent, read, delivered: 0, gathered: false };
         let mut deliveries = Vec::new();
         let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
         let mut sleeps_until = Duration::ZERO;
-        let mut sends = false;
         loop {
             let (wanted, deadline) = {
                 let mut inner = shared.lock();
+                inner.changed = false;
                 inner.collect(&mut deliveries);
                 (inner.session.transport(), inner.session.deadline())
             };
             for delivery in deliveries.drain(..) {
                 match delivery {
-                    Delivery::Reply(reply, result) => _ = reply.send(result),
+                    Delivery::Reply(reply, result) => {
+                        _ = reply.send(result);
+                        wire.delivered += 1;
+                    }
                     Delivery::Once(fired, watched) => _ = fired.send(watched),
                     Delivery::ConnectionState(state) => _ = states.send(state),
                     Delivery::Ended(sender) => drop(sender),
                 }
             }
             let Some(deadline) = deadline else { return };
-            if connection.transport() != wanted {
-                connection = match wanted {
+            if wire.connection.transport() != wanted {
+                wire.unsent.clear();
+                wire.connection = match wanted {
                     None => Connection::None,
                     Some(transport) => Connection::Opening(transport, connect.connect(transport.server)),
                 };
@@ -276,85 +342,128 @@ impl Driver {
                 sleep.as_mut().reset(shared.origin + deadline);
                 sleeps_until = deadline;
             }
-            let wake = tokio::select! {
-                biased;
-                () = shared.wake.notified(), if !sends => WakeReason::Woken,
-                wake = progress(&mut connection, shared, &mut buffer) => wake,
-                () = shared.wake.notified() => WakeReason::Woken,
-                () = sleep.as_mut() => WakeReason::Due,
-            };
-            sends = matches!(wake, WakeReason::Woken);
-            if sends && shared.session(Session::in_flight) > 1 {
-                // The tasks that are ready make their requests first, so that one write sends them all. A request that
-                // is alone would only be late.
+            let reason = poll_fn(|context| match wire.poll(shared, context) {
+                Poll::Pending => sleep.as_mut().poll(context).map(|()| WakeReason::Due),
+                ready => ready,
+            })
+            .await;
+            if matches!(reason, WakeReason::Requests) {
+                wire.gathered = true;
                 tokio::task::yield_now().await;
             }
-            let now = shared.now();
+            let looked = matches!(reason, WakeReason::Read(_) | WakeReason::Due);
             let mut inner = shared.lock();
-            match wake {
-                WakeReason::Woken | WakeReason::Due => {}
-                WakeReason::Read(Ok(read)) if read > 0 => inner.session.received(&buffer[..read], now),
-                WakeReason::Read(end) => {
-                    let why =
-                        end.map_or_else(|error| error.to_string(), |_| "the server closed the connection".to_owned());
-                    inner.failed(&why, &**connect, connection.transport(), now);
-                    connection = Connection::None;
+            inner.now = shared.now();
+            let now = inner.now;
+            match reason {
+                WakeReason::Requests | WakeReason::Changed | WakeReason::Due => {}
+                WakeReason::Read(Ok(read)) if read > 0 => {
+                    let why = || "answers, but not as ZooKeeper does".to_owned();
+                    inner.progress(why, |session| session.received(&wire.read[..read], now));
                 }
-                WakeReason::Opened(Ok(stream)) => {
-                    if let Connection::Opening(transport, _) = connection {
-                        inner.session.opened(now);
-                        connection = Connection::Open(transport, stream);
+                WakeReason::Read(end) => {
+                    let connected = inner.session.is_connected();
+                    let why = || match end {
+                        Err(error) if connected || error.kind() != std::io::ErrorKind::ConnectionReset => {
+                            format!("breaks the connection ({error})")
+                        }
+                        Ok(_) if connected => "closes the connection".to_owned(),
+                        _ => "closes the connection without an answer".to_owned(),
+                    };
+                    inner.progress(why, |session| session.failed(now));
+                    wire.connection = Connection::None;
+                }
+                WakeReason::Opened(Ok(ServerConnection { stream, credentials })) => {
+                    if let Connection::Opening(transport, _) = wire.connection {
+                        inner.session.opened(credentials, now);
+                        wire.connection = Connection::Open(transport, stream);
                     }
                 }
                 WakeReason::Opened(Err(error)) => {
-                    inner.failed(&error.to_string(), &**connect, connection.transport(), now);
-                    connection = Connection::None;
+                    inner.progress(|| error.to_string(), |session| session.failed(now));
+                    wire.connection = Connection::None;
                 }
             }
-            // This runs even if the socket is always ready.
-            if now >= deadline {
-                inner.session.timeout(now);
+            // This runs even if the socket is always ready. A driver that is late, because a task has blocked its thread,
+            // first reads what has arrived.
+            if looked && now >= deadline {
+                inner.progress(|| "does not answer".to_owned(), |session| session.timeout(now));
             }
         }
     }
 }
 
-/// Waits for the next event of the connection. Dropping the future loses nothing.
-async fn progress(connection: &mut Connection, shared: &SharedState, buffer: &mut [u8]) -> WakeReason {
-    match connection {
-        Connection::None => std::future::pending().await,
-        Connection::Opening(_, dialing) => WakeReason::Opened(dialing.as_mut().await),
-        Connection::Open(_, stream) => WakeReason::Read(exchange(&mut **stream, shared, buffer).await),
+impl Wire {
+    /// Sends what the session has to send, and resolves to the next event of the connection or of the session. Dropping
+    /// the future loses nothing.
+    fn poll(&mut self, shared: &SharedState, context: &mut Context<'_>) -> Poll<WakeReason> {
+        let changed = {
+            let mut inner = shared.lock();
+            if matches!(self.connection, Connection::Open(..)) && self.takes(&mut inner) {
+                return Poll::Ready(WakeReason::Requests);
+            }
+            if inner.driver.as_ref().is_none_or(|driver| !driver.will_wake(context.waker())) {
+                inner.driver = Some(context.waker().clone());
+            }
+            inner.changed
+        };
+        let progress = match &mut self.connection {
+            Connection::None => Poll::Pending,
+            Connection::Opening(_, dialing) => dialing.as_mut().poll(context).map(WakeReason::Opened),
+            Connection::Open(_, stream) => {
+                exchange(&mut **stream, &mut self.unsent, &mut self.read, context).map(WakeReason::Read)
+            }
+        };
+        // The bytes come first, so that frequent changes do not keep the driver from them.
+        if progress.is_pending() && changed { Poll::Ready(WakeReason::Changed) } else { progress }
+    }
+
+    /// Takes the session's bytes when the earlier ones are sent. Returns whether more requests may be made in a moment;
+    /// then it takes nothing.
+    fn takes(&mut self, inner: &mut Inner) -> bool {
+        if !self.unsent.is_empty() || inner.session.outgoing().is_empty() {
+            return false;
+        }
+        // A task that has got a reply, and one behind it in the runtime's queue, may make a request in a moment. One write
+        // then sends them all. A request that is alone would only be late, and so would those of a task that has made
+        // one for each of its replies.
+        let in_flight = inner.session.in_flight();
+        let complete = match in_flight {
+            0 | 1 => self.delivered <= 1,
+            _ => self.delivered > 0 && inner.made >= self.delivered && 2 * inner.made >= in_flight,
+        };
+        if !self.gathered && !complete {
+            return true;
+        }
+        (self.delivered, self.gathered, inner.made) = (0, false, 0);
+        if self.unsent.capacity() > KEPT {
+            self.unsent = BytesMut::new();
+        }
+        // The write is outside of the mutex: a caller never waits for the kernel.
+        std::mem::swap(&mut self.unsent, inner.session.outgoing());
+        false
     }
 }
 
-/// Sends the outgoing bytes, and resolves when bytes were read or the connection ended. Dropping the future loses
-/// nothing.
-async fn exchange(stream: &mut dyn Stream, shared: &SharedState, buffer: &mut [u8]) -> std::io::Result<usize> {
-    poll_fn(|context| {
-        let mut inner = shared.lock();
-        loop {
-            let outgoing = inner.session.outgoing();
-            if outgoing.is_empty() {
-                break;
-            }
-            match Pin::new(&mut *stream).poll_write(context, outgoing) {
-                Poll::Ready(Ok(sent)) => outgoing.advance(sent),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => break,
-            }
+/// Sends the bytes, and resolves when bytes were read or the connection ended.
+fn exchange(
+    stream: &mut dyn Stream,
+    unsent: &mut BytesMut,
+    buffer: &mut [u8],
+    context: &mut Context<'_>,
+) -> Poll<std::io::Result<usize>> {
+    while !unsent.is_empty() {
+        match Pin::new(&mut *stream).poll_write(context, unsent) {
+            Poll::Ready(Ok(sent)) => unsent.advance(sent),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => break,
         }
-        drop(inner);
-        // TLS keeps the last bytes until it is flushed. If this is pending, a later poll continues.
-        if let Poll::Ready(Err(error)) = Pin::new(&mut *stream).poll_flush(context) {
-            return Poll::Ready(Err(error));
-        }
-        let mut read = ReadBuf::new(buffer);
-        match Pin::new(&mut *stream).poll_read(context, &mut read) {
-            Poll::Ready(Ok(())) => Poll::Ready(Ok(read.filled().len())),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
+    }
+    // TLS keeps the last bytes until it is flushed. If this is pending, a later poll continues.
+    if let Poll::Ready(Err(error)) = Pin::new(&mut *stream).poll_flush(context) {
+        return Poll::Ready(Err(error));
+    }
+    let mut read = ReadBuf::new(buffer);
+    ready!(Pin::new(&mut *stream).poll_read(context, &mut read))?;
+    Poll::Ready(Ok(read.filled().len()))
 }

@@ -37,7 +37,7 @@ mod watches;
 pub use calls::{MultiError, Watched};
 pub use client::{Client, PersistentWatcher, Watcher};
 pub use lockkeeper_wire as wire;
-pub use servers::{Connect, Connecting, InvalidServers, Servers, Stream};
+pub use servers::{Connect, Connecting, InvalidServers, ServerConnection, Servers, Stream};
 pub use session::Session;
 #[cfg(feature = "tls")]
 pub use tls::{InvalidTls, Tls};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
@@ -20,8 +21,23 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
+/// An open connection to a server.
+pub struct ServerConnection {
+    /// Its bytes.
+    pub stream: Box<dyn Stream>,
+    /// The credentials that only this server must get, for example its own secret: scheme and credential. They are
+    /// presented before those of [`Config`](crate::Config).
+    pub credentials: Vec<(String, Vec<u8>)>,
+}
+
+impl<T: Stream + 'static> From<T> for ServerConnection {
+    fn from(stream: T) -> Self {
+        ServerConnection { stream: Box::new(stream), credentials: Vec::new() }
+    }
+}
+
 /// The result of [`Connect::connect`].
-pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+pub type Connecting = Pin<Box<dyn Future<Output = io::Result<ServerConnection>> + Send>>;
 
 /// Opens connections to a fixed number of servers. [`Servers`] does it for a connect string.
 pub trait Connect: Send + Sync + 'static {
@@ -30,10 +46,26 @@ pub trait Connect: Send + Sync + 'static {
 
     /// Opens a connection to the server with this index, below [`Connect::servers`]. The session drops the future if it
     /// takes too long.
+    ///
+    /// The text of an error completes a sentence that begins with the server: `refuses connections`.
     fn connect(&self, server: usize) -> Connecting;
 
     /// Returns the server's name for messages.
     fn name(&self, server: usize) -> String;
+}
+
+impl<T: Connect + ?Sized> Connect for Arc<T> {
+    fn servers(&self) -> usize {
+        (**self).servers()
+    }
+
+    fn connect(&self, server: usize) -> Connecting {
+        (**self).connect(server)
+    }
+
+    fn name(&self, server: usize) -> String {
+        (**self).name(server)
+    }
 }
 
 /// A parsed connect string: `zk1:2181,zk2:2181,[2001:db8::1]:2181/app`.
@@ -76,9 +108,10 @@ impl FromStr for Servers {
         let invalid = |problem: String| InvalidServers { servers: text.to_owned(), problem };
         let (list, path) = text.split_at(text.find('/').unwrap_or(text.len()));
         let chroot = Chroot::new(path).map_err(|problem| invalid(format!("the chroot {path:?} {problem}")))?;
-        let endpoints = list.split(',').map(str::trim).map(|server| {
-            server.parse().map_err(|problem: String| invalid(format!("the server {server:?} {problem}")))
-        });
+        let endpoints = list
+            .split(',')
+            .map(str::trim)
+            .map(|server| server.parse().map_err(|problem: String| invalid(format!("{server:?} {problem}"))));
         Ok(Servers {
             endpoints: endpoints.collect::<Result<_, _>>()?,
             chroot,
@@ -92,6 +125,9 @@ impl FromStr for Endpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Endpoint, String> {
+        if text.is_empty() {
+            return Err("is not a server: write host:port, several with commas between".to_owned());
+        }
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (address, port) = rest.split_once(']').ok_or("has '[' without ']'")?;
@@ -117,7 +153,9 @@ impl FromStr for Endpoint {
         let port = match port.filter(|port| !port.is_empty()).map(str::parse) {
             None => DEFAULT_PORT,
             Some(Ok(port)) if port > 0 => port,
-            Some(_) => return Err("has an invalid port: expected a number from 1 to 65535".to_owned()),
+            Some(_) => {
+                return Err(format!("has the port {:?}: expected a number from 1 to 65535", port.unwrap_or_default()));
+            }
         };
         Ok(Endpoint { host: host.to_owned(), port })
     }
@@ -132,14 +170,22 @@ impl fmt::Display for Endpoint {
 
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, endpoint) in self.endpoints.iter().enumerate() {
-            write!(f, "{}{endpoint}", if at == 0 { "" } else { "," })?;
-        }
-        write!(f, "{}", self.chroot)
+        write!(f, "{}{}", self.endpoints(), self.chroot())
     }
 }
 
 impl Servers {
+    /// Returns the servers without the chroot.
+    pub fn endpoints(&self) -> String {
+        let endpoints: Vec<_> = self.endpoints.iter().map(Endpoint::to_string).collect();
+        endpoints.join(",")
+    }
+
+    /// Returns the chroot: an absolute path, or the empty one.
+    pub fn chroot(&self) -> &str {
+        self.chroot.as_str()
+    }
+
     /// Returns the same servers with TLS.
     ///
     /// # Errors
@@ -165,22 +211,33 @@ impl Connect for Servers {
         #[cfg(feature = "tls")]
         let tls = self.tls.clone();
         Box::pin(async move {
-            let mut addresses: Vec<_> = lookup_host((host.as_str(), port)).await?.collect();
-            fastrand::shuffle(&mut addresses);
-            let stream = TcpStream::connect(&addresses[..]).await?;
-            // Send each request immediately; do not wait for a full packet.
-            stream.set_nodelay(true)?;
+            let stream = dial(&host, port).await.map_err(|error| match error.kind() {
+                io::ErrorKind::ConnectionRefused => {
+                    io::Error::new(error.kind(), "refuses connections (nothing listens there)")
+                }
+                kind => io::Error::new(kind, format!("cannot be reached ({error})")),
+            })?;
             #[cfg(feature = "tls")]
             if let Some(tls) = tls {
-                return Ok(Box::new(tls.connect(&host, stream).await?) as Box<dyn Stream>);
+                let failed = |error| io::Error::other(format!("fails the TLS handshake ({error})"));
+                return Ok(tls.connect(&host, stream).await.map_err(failed)?.into());
             }
-            Ok(Box::new(stream) as Box<dyn Stream>)
+            Ok(stream.into())
         })
     }
 
     fn name(&self, server: usize) -> String {
         self.endpoints[server].to_string()
     }
+}
+
+async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut addresses: Vec<_> = lookup_host((host, port)).await?.collect();
+    fastrand::shuffle(&mut addresses);
+    let stream = TcpStream::connect(&addresses[..]).await?;
+    // Send each request immediately; do not wait for a full packet.
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 #[cfg(test)]
@@ -201,11 +258,11 @@ mod tests {
     #[test]
     fn an_invalid_connect_string_is_refused_with_its_reason() {
         for (text, problem) in [
-            ("", "\"\" has no valid host name"),
-            ("zk1,,zk2", "\"\" has no valid host name"),
+            ("", "\"\" is not a server"),
+            ("zk1,,zk2", "\"\" is not a server"),
             ("zk 1", "no valid host name"),
-            ("zk1:0", "invalid port"),
-            ("zk1:70000", "invalid port"),
+            ("zk1:0", "the port \"0\""),
+            ("zk1:70000", "from 1 to 65535"),
             ("::1", "without brackets"),
             ("[::1", "without ']'"),
             ("[::1]2", "after ']'"),

@@ -8,8 +8,8 @@
 //! their order.
 //!
 //! Invariants:
-//! - The session is over only if a server reports that it has expired, a server refuses its credentials, or its owner
-//!   closes it.
+//! - The session is over only if a server reports that it has expired, the servers have provably lost transactions that
+//!   it saw (probe.rs), a server refuses its credentials, or its owner closes it.
 //! - Requests leave in the order in which they were made, and their replies are reported in that order.
 //! - An event is reported before the reply to any request that the server answered after it.
 //! - A request that was sent and not answered before its connection ended is reported as
@@ -19,6 +19,7 @@
 //! - No one-shot watch misses a change, even if the connection that sets the watches again is cut in between.
 
 mod incoming;
+mod probe;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ use lockkeeper_wire::{ConnectRequest, ErrorCode, Malformed, OpCode, PING_XID, Re
 
 use crate::types::{Config, End, RequestError, RequestId, Resume, SessionEvent, Transport};
 use crate::watches::{Class, Watched, Watches};
+
+use probe::{Evidence, Probe};
 
 /// Share of the accepted silence after which an idle client sends a ping: 3/8, so that the replies to two pings may be
 /// late.
@@ -58,7 +61,7 @@ enum State {
     Connecting {
         until: Duration,
     },
-    /// A server has accepted the session; the SASL exchange is running.
+    /// A server has accepted the session; it checks the credentials or the SASL exchange is running.
     Login {
         until: Duration,
     },
@@ -71,6 +74,8 @@ enum State {
 #[derive(Debug)]
 struct Sent {
     xid: i32,
+    /// The newest request of the owner that was sent: this one or an earlier one.
+    newest: RequestId,
     at: Duration,
     opcode: OpCode,
     purpose: Purpose,
@@ -86,8 +91,10 @@ enum Purpose {
     Watches(bool),
     /// Removes a watch; its answer is ignored.
     Unwatch,
-    /// Closes the session.
+    /// Closes the session, or the session of a probe.
     Close,
+    /// The write of a probe.
+    Probe,
     /// A step of the SASL exchange, with the answer that the server must give, once that is known.
     Sasl(Option<String>),
 }
@@ -121,6 +128,8 @@ pub struct Session {
     received: BytesMut,
     outgoing: BytesMut,
     sent: VecDeque<Sent>,
+    /// The newest sent request that leaves a watch, until it is answered.
+    watching: Option<RequestId>,
     /// Requests that wait for a connection.
     waiting: VecDeque<(RequestId, Request)>,
     watches: Watches,
@@ -129,10 +138,22 @@ pub struct Session {
     last_received: Duration,
     next_xid: i32,
     next_id: u64,
+    newest_sent: RequestId,
     /// Whether the current connection has opened the session.
     opened_here: bool,
+    /// Whether a server may be opening the session: the current connection has sent the connect request.
+    asked: bool,
+    /// The credentials that only the current connection presents.
+    credentials_here: Vec<(String, Vec<u8>)>,
+    /// How many of the credentials that the current connection has presented have no answer, while the session waits for
+    /// these answers.
+    presented: usize,
     /// When the owner stops waiting for the server's answer to the close.
     closing: Option<Duration>,
+    /// What suggests that the servers have lost the session's history.
+    evidence: Evidence,
+    /// The probe that the current connection is for.
+    probe: Option<Probe>,
 }
 
 impl Session {
@@ -166,6 +187,8 @@ impl Session {
             received: BytesMut::new(),
             outgoing: BytesMut::new(),
             sent: VecDeque::new(),
+            watching: None,
+            newest_sent: RequestId(0),
             waiting: VecDeque::new(),
             watches: Watches::default(),
             events: VecDeque::new(),
@@ -174,7 +197,12 @@ impl Session {
             next_xid: 0,
             next_id: 0,
             opened_here: false,
+            asked: false,
+            credentials_here: Vec::new(),
+            presented: 0,
             closing: None,
+            evidence: Evidence::new(now),
+            probe: None,
             config,
         };
         session.attempt(now);
@@ -226,16 +254,26 @@ impl Session {
         }
     }
 
-    /// Reports that the transport is open.
-    pub fn opened(&mut self, now: Duration) {
+    /// Returns whether a server has accepted the session over the current connection.
+    pub fn is_connected(&self) -> bool {
+        self.state == State::Connected
+    }
+
+    /// Reports that the transport is open. This connection presents these credentials before those of every connection.
+    pub fn opened(&mut self, credentials: Vec<(String, Vec<u8>)>, now: Duration) {
         if !matches!(self.state, State::Connecting { .. }) {
             return;
         }
+        (self.asked, self.credentials_here) = (true, credentials);
+        let (last_zxid_seen, session, password) = match self.probe {
+            Some(_) => (0, 0, [0; 16]),
+            None => (self.newest_zxid, self.id, self.password),
+        };
         let connect = ConnectRequest {
-            last_zxid_seen: self.newest_zxid,
+            last_zxid_seen,
             timeout_ms: i32::try_from(self.config.session_timeout.as_millis()).unwrap_or(i32::MAX),
-            session: self.id,
-            password: self.password.to_vec(),
+            session,
+            password: password.to_vec(),
             has_read_only: true,
         };
         request::encode_connect(&mut self.outgoing, &connect);
@@ -244,6 +282,14 @@ impl Session {
 
     /// Reports that the transport could not be opened, or has ended.
     pub fn failed(&mut self, now: Duration) {
+        if matches!(self.state, State::Connecting { .. }) && self.asked && self.received.is_empty() {
+            self.evidence.refusals += 1;
+        }
+        self.give_up(now);
+    }
+
+    /// Gives up the transport.
+    fn give_up(&mut self, now: Duration) {
         match self.state {
             State::Over(_) | State::Pause { .. } => {}
             State::Connecting { .. } | State::Login { .. } => {
@@ -252,6 +298,7 @@ impl Session {
             }
             State::Connected => {
                 self.disconnect();
+                self.evidence = Evidence::new(now);
                 self.next_server(now);
             }
         }
@@ -283,7 +330,7 @@ impl Session {
                     return;
                 }
                 Ok(Some(payload)) => payload,
-                Err(Malformed) => return self.failed(now),
+                Err(Malformed) => return self.give_up(now),
             };
             rest = &rest[4 + payload.len()..];
             let taken = match self.state {
@@ -291,7 +338,7 @@ impl Session {
                 _ => self.frame(payload, now),
             };
             if taken.is_err() {
-                return self.failed(now);
+                return self.give_up(now);
             }
         }
     }
@@ -325,14 +372,14 @@ impl Session {
         match self.state {
             State::Over(_) => {}
             State::Pause { until } if now >= until => self.attempt(now),
-            State::Connecting { until } | State::Login { until } if now >= until => self.failed(now),
+            State::Connecting { until } | State::Login { until } if now >= until => self.give_up(now),
             State::Pause { .. } | State::Connecting { .. } | State::Login { .. } => {}
             State::Connected => {
                 let silent = now >= self.last_received + self.silence();
                 // A server may answer pings and nothing else.
                 let stuck = self.sent.front().is_some_and(|oldest| now >= oldest.at + self.timeout);
                 if silent || stuck {
-                    self.failed(now);
+                    self.give_up(now);
                 } else if now >= self.last_sent + share(self.silence(), PING) {
                     request::encode(&mut self.outgoing, PING_XID, &Request::Ping);
                     self.last_sent = now;
@@ -351,12 +398,21 @@ impl Session {
         self.events.pop_front()
     }
 
+    /// Changes the current pause between two rounds over all servers: the next round begins after this time. Without a
+    /// pause, this does nothing.
+    pub fn pause_for(&mut self, pause: Duration, now: Duration) {
+        if let State::Pause { until } = &mut self.state {
+            *until = now.saturating_add(pause);
+        }
+    }
+
     /// Adds a credential that this connection and every later one presents. If a server refuses it, the session is over
     /// with [`End::AuthFailed`].
     pub fn add_credential(&mut self, scheme: String, credential: Vec<u8>, now: Duration) {
-        if self.state == State::Connected {
+        if self.state == State::Connected || self.presented > 0 {
             request::encode_auth(&mut self.outgoing, &scheme, &credential);
             self.last_sent = now;
+            self.presented += usize::from(self.presented > 0);
         }
         self.config.credentials.push((scheme, credential));
     }
@@ -386,7 +442,9 @@ impl Session {
     ///
     /// If this was the last watch of its kind at the path, a request of its own removes the server's watch as well.
     pub fn unwatch(&mut self, id: RequestId, now: Duration) {
-        let under_way = self.sent.iter_mut().find_map(|sent| match &mut sent.purpose {
+        // Owners' requests are sent in the order of their ids.
+        let at = self.sent.partition_point(|sent| sent.newest < id);
+        let under_way = self.sent.get_mut(at).and_then(|sent| match &mut sent.purpose {
             Purpose::Owner(asked, watch) if *asked == id => watch.take(),
             _ => None,
         });
@@ -397,10 +455,11 @@ impl Session {
         let under_way = under_way.filter(|(path, class)| !class.is_one_shot() && !self.watches.has(path, *class));
         let Some((path, class)) = self.watches.remove(id).or(under_way) else { return };
         // Another unanswered request may leave a watch of this kind at the path, and that watch must stay.
-        let renewed = self.sent.iter().any(|sent| match &sent.purpose {
-            Purpose::Owner(_, Some((other, kind))) => *other == path && kind.kind() == class.kind(),
-            _ => false,
-        });
+        let renewed = self.watching.is_some()
+            && self.sent.iter().any(|sent| match &sent.purpose {
+                Purpose::Owner(_, Some((other, kind))) => *other == path && kind.kind() == class.kind(),
+                _ => false,
+            });
         if self.state == State::Connected && !renewed {
             let request = Request::RemoveWatches { path: path.to_string(), kind: class.kind() };
             self.push(&request, Purpose::Unwatch, now);
@@ -416,26 +475,46 @@ impl Session {
         self.closing = Some(now + self.timeout);
         match self.state {
             State::Connected => self.push(&Request::CloseSession, Purpose::Close, now),
-            // No server knows this session.
-            _ if self.id == 0 && self.waiting.is_empty() => self.over(End::Closed),
+            // No server knows this session. If one is opening it, its answer gets the request to close.
+            _ if self.is_unknown() && !self.asked => self.over(End::Closed),
             _ => {}
         }
+    }
+
+    /// Whether no server has assigned an id, and no request needs a server.
+    fn is_unknown(&self) -> bool {
+        self.id == 0 && self.waiting.is_empty()
     }
 
     /// Continues with the next server, after a pause if all have been tried.
     fn next_server(&mut self, now: Duration) {
         self.received.clear();
         self.outgoing.clear();
-        self.at += 1;
-        if self.at < self.order.len() {
-            return self.attempt(now);
+        (self.asked, self.presented) = (false, 0);
+        if self.closing.is_some() && self.is_unknown() {
+            return self.over(End::Closed);
         }
-        self.at = 0;
+        match self.probe.take() {
+            Some(Probe { lost: true }) => return self.over(End::Expired),
+            Some(_) => {}
+            None => {
+                self.at += 1;
+                if self.at < self.order.len() {
+                    return self.attempt(now);
+                }
+                if self.must_probe(now) {
+                    return self.begin_probe(now);
+                }
+            }
+        }
+        (self.at, self.evidence.refusals) = (0, 0);
         let longest = (FIRST_PAUSE * 2_u32.saturating_pow(self.rounds)).min(LONGEST_PAUSE);
         self.rounds = self.rounds.saturating_add(1);
         // Jitter: clients that lost the same server must not come back in the same moment.
-        let pause = longest.mul_f64(0.5 + self.random.f64() / 2.0);
+        let jitter = longest.mul_f64(0.5 + self.random.f64() / 2.0);
+        let pause = self.config.pause.unwrap_or(jitter);
         self.state = State::Pause { until: now + pause };
+        self.events.push_back(SessionEvent::Paused);
     }
 
     fn attempt(&mut self, now: Duration) {
@@ -449,6 +528,7 @@ impl Session {
     /// The connection has ended. The server may or may not have carried out what was sent.
     fn disconnect(&mut self) {
         self.events.push_back(SessionEvent::Disconnected);
+        self.watching = None;
         for sent in std::mem::take(&mut self.sent) {
             match sent.purpose {
                 Purpose::Owner(id, _) => self.reply(id, Err(RequestError::ConnectionLoss)),
@@ -460,6 +540,10 @@ impl Session {
 
     fn send(&mut self, id: RequestId, request: &Request, now: Duration) {
         let watch = request.watch().map(|(path, class)| (Arc::from(path), class));
+        self.newest_sent = id;
+        if watch.is_some() {
+            self.watching = Some(id);
+        }
         self.push(request, Purpose::Owner(id, watch), now);
     }
 
@@ -478,7 +562,7 @@ impl Session {
             return;
         };
         request::encode(&mut self.outgoing, xid, request);
-        self.sent.push_back(Sent { xid, at: now, opcode, purpose });
+        self.sent.push_back(Sent { xid, newest: self.newest_sent, at: now, opcode, purpose });
         self.last_sent = now;
     }
 

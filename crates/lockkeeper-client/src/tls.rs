@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::net::TcpStream;
@@ -20,24 +20,37 @@ use tracing::warn;
 /// Cheap to clone. `Debug` shows none of its content.
 #[derive(Clone)]
 pub struct Tls {
-    roots: Arc<RootCertStore>,
-    config: Arc<ClientConfig>,
-    files: Option<Arc<Files>>,
+    files: Files,
+    current: Arc<Mutex<Current>>,
+}
+
+/// The files that every connection reads again.
+#[derive(Clone, Default)]
+struct Files {
+    authorities: Option<PathBuf>,
+    /// A certificate with its chain, and its key.
+    identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// The PEM texts of a configuration.
+#[derive(Clone, PartialEq, Eq)]
+struct Material {
+    authorities: Vec<u8>,
+    identity: Option<Identity>,
 }
 
 /// A certificate, the chain of its authorities, and its key, in PEM.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Identity {
     chain: Vec<u8>,
     key: Vec<u8>,
 }
 
-/// An identity whose files may change.
-struct Files {
-    chain: PathBuf,
-    key: PathBuf,
-    /// What was read last, and the configuration with it.
-    current: Mutex<(Identity, Arc<ClientConfig>)>,
+/// What was read last, and the configuration with it.
+#[derive(Clone)]
+struct Current {
+    material: Material,
+    config: Arc<ClientConfig>,
 }
 
 /// A certificate or key that cannot be used.
@@ -61,23 +74,29 @@ impl Tls {
     /// # Errors
     /// [`InvalidTls`] if there is no certificate, or one that cannot be read.
     pub fn trusting(authorities: &[u8]) -> Result<Tls, InvalidTls> {
-        let what = "the certificates of authorities";
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(authorities, what)? {
-            roots.add(certificate).map_err(|problem| invalid(what, problem))?;
-        }
-        let roots = Arc::new(roots);
-        Ok(Tls { config: configured(&roots, None)?, roots, files: None })
+        Tls::new(Files::default(), Material { authorities: authorities.to_vec(), identity: None })
+    }
+
+    /// Trusts the certificate authorities of this file, as [`Tls::trusting`].
+    ///
+    /// Every connection reads the file again, so that a new authority is trusted, and a removed one is not, without a
+    /// restart. While the file cannot be used, connections use the authorities before it. An open connection stays open.
+    ///
+    /// # Errors
+    /// [`InvalidTls`] if the file cannot be read, or its content cannot be used.
+    pub fn trusting_file(authorities: impl Into<PathBuf>) -> Result<Tls, InvalidTls> {
+        let file = authorities.into();
+        let material = Material { authorities: read(&file)?, identity: None };
+        Tls::new(Files { authorities: Some(file), identity: None }, material)
     }
 
     /// Presents this client certificate, with the chain of its authorities after it, and its key; both in PEM.
     ///
     /// # Errors
     /// [`InvalidTls`] if the certificate or the key cannot be read, or if they do not match.
-    pub fn with_identity(mut self, chain: &[u8], key: &[u8]) -> Result<Tls, InvalidTls> {
+    pub fn with_identity(self, chain: &[u8], key: &[u8]) -> Result<Tls, InvalidTls> {
         let identity = Identity { chain: chain.to_vec(), key: key.to_vec() };
-        (self.config, self.files) = (configured(&self.roots, Some(&identity))?, None);
-        Ok(self)
+        self.presenting(identity, None)
     }
 
     /// Presents the client certificate and the key of these files; both in PEM, as [`Tls::with_identity`].
@@ -88,17 +107,24 @@ impl Tls {
     ///
     /// # Errors
     /// [`InvalidTls`] if a file cannot be read, or its content cannot be used.
-    pub fn with_identity_files(
-        mut self,
-        chain: impl Into<PathBuf>,
-        key: impl Into<PathBuf>,
-    ) -> Result<Tls, InvalidTls> {
+    pub fn with_identity_files(self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Tls, InvalidTls> {
         let (chain, key) = (chain.into(), key.into());
-        let identity = Identity::read(&chain, &key)?;
-        self.config = configured(&self.roots, Some(&identity))?;
-        let current = Mutex::new((identity, self.config.clone()));
-        self.files = Some(Arc::new(Files { chain, key, current }));
-        Ok(self)
+        self.presenting(Identity::read(&chain, &key)?, Some((chain, key)))
+    }
+
+    fn presenting(self, identity: Identity, files: Option<(PathBuf, PathBuf)>) -> Result<Tls, InvalidTls> {
+        let Current { material, .. } = self.current();
+        Tls::new(Files { identity: files, ..self.files }, Material { identity: Some(identity), ..material })
+    }
+
+    fn new(files: Files, material: Material) -> Result<Tls, InvalidTls> {
+        let config = material.configured()?;
+        Ok(Tls { files, current: Arc::new(Mutex::new(Current { material, config })) })
+    }
+
+    /// Returns whether it has a client certificate.
+    pub fn has_identity(&self) -> bool {
+        self.current().material.identity.is_some()
     }
 
     /// Returns whether a certificate can contain this name.
@@ -109,60 +135,88 @@ impl Tls {
     /// Performs the handshake. The server's certificate must contain this name.
     pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let config = match &self.files {
-            None => self.config.clone(),
-            Some(files) => {
-                let (files, roots) = (files.clone(), self.roots.clone());
-                // A file system may block.
-                tokio::task::spawn_blocking(move || files.renewed(&roots)).await.map_err(io::Error::other)?
-            }
+        let config = if self.files.authorities.is_none() && self.files.identity.is_none() {
+            self.current().config
+        } else {
+            let tls = self.clone();
+            // A file system may block.
+            tokio::task::spawn_blocking(move || tls.renewed()).await.map_err(io::Error::other)?
         };
         TlsConnector::from(config).connect(name, stream).await
+    }
+
+    fn current(&self) -> Current {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the configuration with what is in the files now.
+    fn renewed(&self) -> Arc<ClientConfig> {
+        let before = self.current();
+        let renewed = self.files.read(&before.material).and_then(|material| match material == before.material {
+            true => Ok(before.clone()),
+            false => Ok(Current { config: material.configured()?, material }),
+        });
+        match renewed {
+            Ok(renewed) => {
+                *self.current.lock().unwrap_or_else(PoisonError::into_inner) = renewed.clone();
+                renewed.config
+            }
+            Err(error) => {
+                warn!(%error, "the changed TLS files are not used");
+                before.config
+            }
+        }
     }
 }
 
 impl Files {
-    /// Returns the configuration with the certificate that is in the files now.
-    fn renewed(&self, roots: &Arc<RootCertStore>) -> Arc<ClientConfig> {
-        let read = Identity::read(&self.chain, &self.key);
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let renewed = read.and_then(|identity| match identity == current.0 {
-            true => Ok(None),
-            false => configured(roots, Some(&identity)).map(|config| Some((identity, config))),
-        });
-        match renewed {
-            Ok(None) => {}
-            Ok(Some(renewed)) => *current = renewed,
-            Err(error) => warn!(%error, "the changed client certificate is not used"),
+    /// Returns the material with the texts that are in the files now.
+    fn read(&self, before: &Material) -> Result<Material, InvalidTls> {
+        let Material { mut authorities, mut identity } = before.clone();
+        if let Some(file) = &self.authorities {
+            authorities = read(file)?;
         }
-        current.1.clone()
+        if let Some((chain, key)) = &self.identity {
+            identity = Some(Identity::read(chain, key)?);
+        }
+        Ok(Material { authorities, identity })
     }
 }
 
+fn read(file: &Path) -> Result<Vec<u8>, InvalidTls> {
+    std::fs::read(file).map_err(|error| invalid(file.display().to_string(), error))
+}
+
 impl Identity {
-    fn read(chain: &PathBuf, key: &PathBuf) -> Result<Identity, InvalidTls> {
-        let read = |path: &PathBuf| std::fs::read(path).map_err(|error| invalid(path.display().to_string(), error));
+    fn read(chain: &Path, key: &Path) -> Result<Identity, InvalidTls> {
         Ok(Identity { chain: read(chain)?, key: read(key)? })
     }
 }
 
-/// Returns the configuration of rustls.
-fn configured(roots: &Arc<RootCertStore>, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, InvalidTls> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|problem| invalid("TLS", problem))?
-        .with_root_certificates(roots.clone());
-    let config = match identity {
-        None => builder.with_no_client_auth(),
-        Some(Identity { chain, key }) => {
-            let chain = certificates(chain, "the client's certificate")?;
-            let key = PrivateKeyDer::from_pem_slice(key).map_err(|problem| invalid("the client's key", problem))?;
-            builder
-                .with_client_auth_cert(chain, key)
-                .map_err(|problem| invalid("the client's certificate with this key", problem))?
+impl Material {
+    /// Returns the configuration of rustls.
+    fn configured(&self) -> Result<Arc<ClientConfig>, InvalidTls> {
+        let what = "the certificates of authorities";
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&self.authorities, what)? {
+            roots.add(certificate).map_err(|problem| invalid(what, problem))?;
         }
-    };
-    Ok(Arc::new(config))
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|problem| invalid("TLS", problem))?
+            .with_root_certificates(roots);
+        let config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(Identity { chain, key }) => {
+                let chain = certificates(chain, "the client's certificate")?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|problem| invalid("the client's key", problem))?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|problem| invalid("the client's certificate with this key", problem))?
+            }
+        };
+        Ok(Arc::new(config))
+    }
 }
 
 /// Returns all certificates of a PEM text, at least one.

@@ -15,13 +15,16 @@ pub struct RequestId(pub u64);
 pub struct Config {
     /// The requested session timeout; the server may grant another.
     pub session_timeout: Duration,
-    /// Credentials that every connection presents before its first request: scheme and credential.
+    /// Credentials that every connection presents before its first request: scheme and credential. The session is
+    /// connected when the server has accepted them, which costs a round trip.
     pub credentials: Vec<(String, Vec<u8>)>,
     /// The SASL DIGEST-MD5 user and password that every connection proves first.
     pub sasl: Option<(String, String)>,
     /// Maximum time without an answer while a connection is opened and without a byte later; two fifths of the session
     /// timeout if that is shorter. A short time finds a dead server sooner, and needs more pings.
     pub max_silence: Duration,
+    /// The pause between two rounds over all servers; `None` means pauses that grow from 50 ms to 1 s, with jitter.
+    pub pause: Option<Duration>,
     /// Maximum length of a frame in bytes; a longer one ends the connection.
     pub max_frame: usize,
     /// The session to resume; `None` opens a new one.
@@ -32,7 +35,15 @@ impl Config {
     /// Returns the options for a new session with this timeout, without credentials.
     pub fn new(session_timeout: Duration) -> Config {
         let (credentials, sasl, resume) = (Vec::new(), None, None);
-        Config { session_timeout, credentials, sasl, max_silence: Duration::MAX, max_frame: 64 << 20, resume }
+        Config {
+            session_timeout,
+            credentials,
+            sasl,
+            max_silence: Duration::MAX,
+            pause: None,
+            max_frame: 64 << 20,
+            resume,
+        }
     }
 }
 
@@ -66,7 +77,7 @@ impl fmt::Debug for Resume {
 /// Why a session is over. It cannot be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum End {
-    /// A server reported that the session has expired.
+    /// A server reported that the session has expired, or the servers have lost transactions that the session saw.
     #[error("the session has expired")]
     Expired,
     /// A server refused a credential.
@@ -106,6 +117,9 @@ pub enum SessionEvent {
     },
     /// The connection ended. The session may live on.
     Disconnected,
+    /// Every server was tried. After a pause, the session tries them all again; [`Session::pause_for`](crate::Session::pause_for)
+    /// changes the pause.
+    Paused,
     /// The session is over. Every request has its reply, and no watch will fire. No event follows.
     Over(End),
     /// A request has its result.
@@ -149,6 +163,9 @@ pub enum ConnectionState {
     Connected,
     /// The connection ended; the session may live on.
     Disconnected,
+    /// Every server was tried. After a pause, the session tries them all again; [`Client::pause_for`](crate::Client::pause_for)
+    /// changes the pause, and [`Client::connect_errors`](crate::Client::connect_errors) has the reasons.
+    Paused,
     /// The session is over. Nothing follows.
     Over(End),
 }

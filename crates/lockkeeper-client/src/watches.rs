@@ -206,9 +206,12 @@ impl Watches {
     /// Persistent watches have packets of their own, because a server older than 3.6 refuses those.
     pub(crate) fn set_again(&self, zxid: i64) -> Vec<SetWatches> {
         let mut packets = Vec::new();
+        // In the order in which they were set: the same history sends the same bytes.
+        let mut paths: Vec<_> = self.by_path.iter().collect();
+        paths.sort_unstable_by_key(|(_, here)| here.first().map(|(_, id)| *id));
         for persistent in [false, true] {
             let (mut packet, mut bytes) = (SetWatches { relative_zxid: zxid, ..SetWatches::default() }, 0);
-            for (path, here) in &self.by_path {
+            for (path, here) in &paths {
                 for class in Class::ALL.into_iter().filter(|class| class.is_one_shot() != persistent) {
                     if here.iter().all(|(other, _)| *other != class) {
                         continue;

@@ -36,7 +36,7 @@ impl Stage {
             self.now = self.session.deadline().unwrap();
             self.session.timeout(self.now);
         }
-        self.session.opened(self.now);
+        self.session.opened(Vec::new(), self.now);
         request::decode_connect(&self.frames()[0]).unwrap()
     }
 
@@ -328,5 +328,224 @@ fn an_added_credential_is_presented_now_and_by_every_later_connection() {
         );
         stage.cut();
         stage.accept();
+        assert!(!stage.session.is_connected(), "the server has not accepted the credential");
+    }
+    let mut accepted = BytesMut::new();
+    response::encode_auth(&mut accepted, lockkeeper_wire::AUTH_XID, Ok(()));
+    stage.session.received(&accepted, stage.now);
+    assert!(stage.session.is_connected());
+}
+
+#[test]
+fn the_pause_after_a_round_can_be_changed() {
+    let mut stage = Stage::new();
+    for pause in [Duration::ZERO, Duration::from_secs(7)] {
+        stage.cut();
+        assert!(stage.events().contains(&SessionEvent::Paused));
+        stage.session.pause_for(pause, stage.now);
+        assert_eq!((stage.session.transport(), stage.session.deadline()), (None, Some(stage.now + pause)));
+        stage.now += pause;
+        stage.session.timeout(stage.now);
+        assert!(stage.session.transport().is_some());
+    }
+}
+
+/// Otherwise the server would keep a session that has no owner until it expires.
+#[test]
+fn a_session_that_a_server_is_opening_is_closed_there() {
+    let mut stage = Stage::new();
+    stage.open();
+    stage.session.close(stage.now);
+    assert_eq!(stage.session.end(), None);
+    stage.answer_connect(ID, 10_000);
+    let requests: Vec<_> = stage.requests().into_iter().map(|(_, request)| request).collect();
+    assert_eq!(requests, [Request::CloseSession]);
+    // No server has opened it.
+    let mut stage = Stage::new();
+    stage.open();
+    stage.session.close(stage.now);
+    stage.cut();
+    assert_eq!(stage.session.end(), Some(End::Closed));
+}
+
+/// Goes through rounds in which every server closes the connection after the connect request, until a probe begins.
+/// Answers the probe's connect request. Returns the xid of the probe's write.
+fn probe(stage: &mut Stage) -> i32 {
+    for _ in 0..1_000 {
+        let connect = stage.open();
+        if connect.session == 0 {
+            assert_eq!((connect.last_zxid_seen, &connect.password[..]), (0, &[0; 16][..]));
+            stage.answer_connect(ID + 5, 10_000);
+            let requests = stage.requests();
+            assert!(
+                matches!(&requests[..], [(_, Request::Delete(delete))] if delete.version == i32::MAX),
+                "{requests:?}"
+            );
+            return requests[0].0;
+        }
+        stage.cut();
+    }
+    panic!("no probe");
+}
+
+/// Answers the close of the probe's session.
+fn end_probe(stage: &mut Stage) {
+    let requests = stage.requests();
+    assert!(matches!(requests[..], [(_, Request::CloseSession)]), "{requests:?}");
+    stage.reply(requests[0].0, 3, Ok(Response::Done));
+}
+
+/// A session with these servers that has seen transaction 50 and then lost its connection.
+fn refused(servers: usize) -> Stage {
+    let mut stage = Stage::new();
+    stage.session = Session::new(Config::new(TIMEOUT), servers, 1, stage.now);
+    stage.accept();
+    stage.watch("/a", 50);
+    stage.cut();
+    stage.events();
+    stage
+}
+
+#[test]
+fn a_session_whose_history_the_servers_have_lost_is_over() {
+    let mut stage = refused(1);
+    let lost = stage.now;
+    let waits = stage.ask(sync());
+    let xid = probe(&mut stage);
+    assert!(stage.now >= lost + TIMEOUT, "it waits for a server for a session timeout: {:?}", stage.now - lost);
+    stage.reply(xid, 2, Err(ErrorCode::NoNode));
+    assert_eq!(stage.session.end(), None, "the probe's session is closed first");
+    end_probe(&mut stage);
+    assert_eq!(stage.session.end(), Some(End::Expired));
+    assert_eq!(stage.results(), [(waits, Some(RequestError::SessionOver(End::Expired)))]);
+}
+
+#[test]
+fn a_session_whose_servers_are_only_behind_lives_on() {
+    let mut stage = refused(1);
+    for _ in 0..3 {
+        let begin = stage.now;
+        let xid = probe(&mut stage);
+        assert!(stage.now >= begin + TIMEOUT, "a probe opens a session, so the next one waits");
+        stage.reply(xid, 51, Err(ErrorCode::NoNode));
+        end_probe(&mut stage);
+        assert_eq!(stage.session.end(), None);
+    }
+    assert_eq!(stage.accept().last_zxid_seen, 50, "a probe's transactions are not the session's");
+    assert_eq!(stage.session.id(), ID);
+    assert!(matches!(&stage.requests()[..], [(_, Request::SetWatches(packet))] if packet.relative_zxid == 50));
+}
+
+#[test]
+fn a_probe_follows_only_if_every_server_has_refused_the_session() {
+    let mut stage = refused(2);
+    let mut refusals = 0;
+    while stage.now < Duration::from_secs(100) {
+        let connect = stage.open();
+        assert_ne!(connect.session, 0, "a probe");
+        if stage.session.transport().unwrap().server == 0 {
+            refusals += 1;
+            stage.cut();
+        } else {
+            // This server is silent.
+            stage.now = stage.session.deadline().unwrap();
+            stage.session.timeout(stage.now);
+        }
+    }
+    assert!(refusals > 5, "{refusals}");
+    probe(&mut stage);
+}
+
+#[test]
+fn a_probe_that_is_cut_or_refused_proves_nothing_and_the_next_one_asks_another_server() {
+    let mut stage = refused(2);
+    let mut asked = Vec::new();
+    for end in 0..4 {
+        let xid = probe(&mut stage);
+        asked.push(stage.session.transport().unwrap().server);
+        match end {
+            0 => stage.cut(),
+            1 => stage.session.timeout(stage.session.deadline().unwrap()),
+            2 => {
+                // Such an answer is not ordered by the leader, and its zxid means nothing.
+                stage.reply(xid, 0, Err(ErrorCode::SessionClosedRequireSaslAuth));
+                end_probe(&mut stage);
+            }
+            _ => {
+                stage.reply(xid, 2, Err(ErrorCode::SystemError));
+                stage.cut();
+            }
+        }
+        assert_eq!(stage.session.end(), None, "{end}");
+    }
+    asked.sort_unstable();
+    asked.dedup();
+    assert_eq!(asked.len(), 2, "every probe asked the same server");
+    // A verdict counts even if the answer to the close is lost.
+    let xid = probe(&mut stage);
+    stage.reply(xid, 2, Err(ErrorCode::NoAuth));
+    stage.cut();
+    assert_eq!(stage.session.end(), Some(End::Expired));
+}
+
+#[test]
+fn a_probe_presents_the_credentials() {
+    let mut stage =
+        Stage::with(Config { credentials: vec![("digest".to_owned(), b"u:p".to_vec())], ..Config::new(TIMEOUT) });
+    let mut accepted = BytesMut::new();
+    response::encode_auth(&mut accepted, lockkeeper_wire::AUTH_XID, Ok(()));
+    stage.accept();
+    stage.session.received(&accepted, stage.now);
+    stage.frames();
+    stage.watch("/a", 50);
+    stage.cut();
+    while stage.open().session != 0 {
+        stage.cut();
+    }
+    stage.answer_connect(ID + 5, 10_000);
+    let sent = stage.frames();
+    assert!(matches!(request::decode(&sent[0]), Ok(Packet::Auth { .. })) && sent.len() == 1);
+    stage.session.received(&accepted, stage.now);
+    let xid = stage.requests()[0].0;
+    stage.reply(xid, 50, Err(ErrorCode::NoNode));
+    end_probe(&mut stage);
+    assert_eq!(stage.session.end(), Some(End::Expired), "the write is not newer than what the session saw");
+}
+
+#[test]
+fn a_watch_is_not_removed_at_the_server_while_another_request_may_leave_it_again() {
+    let read = || Request::GetData(WatchedPath { path: "/a".to_owned(), watch: true });
+    let mut stage = Stage::new();
+    stage.accept();
+    let first = stage.watch("/a", 1);
+    let second = stage.ask(read());
+    let xid = stage.requests()[0].0;
+    stage.session.unwatch(first, stage.now);
+    assert_eq!(stage.requests(), []);
+    stage.reply(xid, 2, Ok(Response::Data { data: None, stat: Stat::default() }));
+    stage.session.unwatch(second, stage.now);
+    assert!(matches!(&stage.requests()[..], [(_, Request::RemoveWatches { path, .. })] if path == "/a"));
+    // The removal is not answered yet.
+    stage.ask(sync());
+    stage.requests();
+    stage.session.unwatch(second, stage.now);
+    assert_eq!(stage.requests(), [], "it is removed once");
+}
+
+#[test]
+fn a_persistent_watch_that_ends_before_its_answer_is_removed_at_the_server() {
+    let add = |path: &str| Request::AddWatch { path: path.to_owned(), recursive: false };
+    let mut stage = Stage::new();
+    stage.accept();
+    stage.ask(sync());
+    let ids = ["/a", "/b", "/c"].map(|path| stage.ask(add(path)));
+    stage.requests();
+    for (id, path) in ids.into_iter().zip(["/a", "/b", "/c"]).rev() {
+        stage.session.unwatch(id, stage.now);
+        let removed = stage.requests();
+        assert!(
+            matches!(&removed[..], [(_, Request::RemoveWatches { path: gone, .. })] if gone == path),
+            "{removed:?}"
+        );
     }
 }

@@ -15,7 +15,7 @@ use lockkeeper_client::{Client, Config, ConnectionState};
 use lockkeeper_server::Server;
 use proxy::{Loss, Proxy};
 
-const WATCHES: usize = 20_000;
+const WATCHES: usize = 100_000;
 
 #[tokio::test]
 async fn many_watches_go_on_after_a_cut_without_a_read_of_each_node() {
@@ -27,35 +27,40 @@ async fn many_watches_go_on_after_a_cut_without_a_read_of_each_node() {
     assert_eq!(states.recv().await, Some(ConnectionState::Connected));
 
     let path = |number: usize| format!("/a-name-that-fills-several-packets-{number:010}");
-    let asked: Vec<_> = (0..WATCHES).map(|number| client.exists_and_watch(&path(number))).collect();
     let mut watchers = Vec::new();
-    for reply in asked {
-        let (missing, watcher) = reply.await;
-        assert_eq!(missing, Ok(None));
-        watchers.push(watcher);
+    // In parts: the proxy forwards on this thread.
+    for part in 0..WATCHES / 1_000 {
+        let numbers = part * 1_000..(part + 1) * 1_000;
+        let asked: Vec<_> = numbers.map(|number| client.exists_and_watch(&path(number))).collect();
+        for reply in asked {
+            let (missing, watcher) = reply.await;
+            assert_eq!(missing, Ok(None));
+            watchers.push(watcher);
+        }
     }
     proxy.lose(Loss::All);
     assert_eq!(states.recv().await, Some(ConnectionState::Disconnected));
     let create = async |number| {
         other.create(&path(number), "", &[Acl::OPEN], CreateMode::Persistent).await.unwrap();
     };
-    for number in (0..WATCHES).step_by(100) {
+    for number in (0..WATCHES).step_by(1_000) {
         create(number).await;
     }
     let before = server.stats().packets_received;
     proxy.lose(Loss::None);
-    assert_eq!(states.recv().await, Some(ConnectionState::Connected));
+    // On a busy machine, the session has tried its only server several times.
+    while states.recv().await.unwrap() != ConnectionState::Connected {}
     client.sync("/").await.unwrap();
     let packets = server.stats().packets_received - before;
-    assert!(packets < 20, "{packets} packets for {WATCHES} watches");
+    assert!(packets < 100, "{packets} packets for {WATCHES} watches");
 
     // Those that are left were set again, too.
-    for number in (0..WATCHES).skip(50).step_by(100) {
+    for number in (0..WATCHES).skip(500).step_by(1_000) {
         create(number).await;
     }
     client.sync("/").await.unwrap();
     for (number, mut watcher) in watchers.into_iter().enumerate() {
-        if number % 50 == 0 {
+        if number % 500 == 0 {
             assert_eq!(watcher.await.unwrap().kind, EventKind::Created);
         } else {
             let fired = Pin::new(&mut watcher).poll(&mut Context::from_waker(Waker::noop()));

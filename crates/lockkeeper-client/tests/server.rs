@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lockkeeper_client::wire::{
@@ -125,7 +127,7 @@ fn a_session_without_its_runtime_answers_every_request() {
         assert_eq!(client.request(Request::WhoAmI).await, Err(RequestError::DriverEnded));
         assert_eq!((watcher.next().await, fired.await), (None, None));
         while let Some(state) = states.recv().await {
-            assert_eq!(state, ConnectionState::Disconnected);
+            assert!(matches!(state, ConnectionState::Disconnected | ConnectionState::Paused), "{state:?}");
         }
         client.close();
     };
@@ -155,4 +157,62 @@ async fn a_user_of_sasl_is_known_to_the_server_and_a_wrong_password_is_refused()
     assert_eq!(logged_in("client1", "password1").await, Some(ConnectionState::Connected));
     assert_eq!(logged_in("client1", "password2").await, Some(ConnectionState::Over(End::AuthFailed)));
     assert_eq!(logged_in("nobody", "password1").await, Some(ConnectionState::Over(End::AuthFailed)));
+}
+
+#[tokio::test]
+async fn a_session_whose_server_was_replaced_by_an_empty_one_is_over() {
+    let memory = |listen: &str| {
+        let config = lockkeeper_server::Config::default().with_storage(Storage::Memory);
+        Server::start(config.with_listen(listen.parse().unwrap()))
+    };
+    let server = memory("127.0.0.1:0").await.unwrap();
+    let address = server.connect_string();
+    let config = Config::new(Duration::from_secs(1));
+    let (client, mut states) = Client::open(address.parse().unwrap(), config);
+    assert_eq!(states.recv().await, Some(ConnectionState::Connected));
+    for _ in 0..50 {
+        client.request(Request::Create(Create::new("/n-", "x", CreateMode::EphemeralSequential))).await.unwrap();
+    }
+    server.shutdown().await.unwrap();
+    let _empty = memory(&address).await.unwrap();
+    let over = async {
+        while let Some(state) = states.recv().await {
+            if let ConnectionState::Over(end) = state {
+                return Some(end);
+            }
+        }
+        None
+    };
+    assert_eq!(tokio::time::timeout(TIMEOUT, over).await.unwrap(), Some(End::Expired));
+}
+
+#[tokio::test]
+async fn a_thread_that_was_blocked_reads_what_has_arrived_before_it_gives_up_the_connection() {
+    let server = Server::ephemeral().await.unwrap();
+    let (client, mut states) = connected(&server).await;
+    let before = server.stats().packets_received;
+    let early = client.get("/");
+    while server.stats().packets_received == before {
+        tokio::task::yield_now().await;
+    }
+    // Longer than the accepted silence, shorter than the session timeout: this is the fault.
+    std::thread::sleep(client.session_timeout() / 2);
+    let late = client.get("/");
+    assert!(early.await.is_ok());
+    assert!(late.await.is_ok());
+    assert!(states.try_recv().is_err(), "the connection has stayed");
+}
+
+#[tokio::test]
+async fn a_request_that_the_session_refuses_is_answered_without_a_word_from_the_server() {
+    let server = Server::ephemeral().await.unwrap();
+    let (client, _states) = connected(&server).await;
+    client.request(Request::Sync { path: "/".to_owned() }).await.unwrap();
+    let mut refused = client.request(Request::Ping);
+    // The driver is the only other task of this runtime.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    let answer = Pin::new(&mut refused).poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!(answer, Poll::Ready(Err(RequestError::Refused(ErrorCode::BadArguments))));
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_client::{Client, Config, Servers, Tls};
+use lockkeeper_client::{Client, Config, ConnectionState, Servers, Tls};
 use lockkeeper_server::Server;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
@@ -72,6 +72,61 @@ async fn a_renewed_certificate_is_used_by_the_next_connection() {
     assert!(user(&client).await.contains("first"), "an open connection keeps its certificate");
 }
 
+/// Waits for a connection; returns the error of the first attempt that fails instead.
+async fn connects(servers: &Servers) -> Result<(), String> {
+    let (client, mut states) = Client::open(servers.clone(), Config::new(TIMEOUT));
+    let connected = loop {
+        tokio::select! {
+            biased;
+            state = states.recv() => match state {
+                Some(ConnectionState::Connected) => break Ok(()),
+                Some(_) => {}
+                None => panic!("the driver has ended"),
+            },
+            () = tokio::time::sleep(Duration::from_millis(5)) => {}
+        }
+        if let Some(error) = client.connect_errors().remove(0).1 {
+            break Err(error);
+        }
+    };
+    client.close();
+    while states.recv().await.is_some() {}
+    connected
+}
+
+#[tokio::test]
+async fn a_changed_file_of_authorities_is_used_by_the_next_connection() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ca.pem");
+    std::fs::write(&file, old.pem()).unwrap();
+    let tls = Tls::trusting_file(&file).unwrap();
+    let mut running = Vec::new();
+    let mut servers = Vec::new();
+    for authority in [&old, &new] {
+        let (certificate, key) = authority.issue("localhost", "server");
+        let secured = lockkeeper_server::Tls::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap();
+        let server = Server::start(lockkeeper_server::Config::default().with_tls(secured)).await.unwrap();
+        let address: Servers = format!("localhost:{}", server.addr().port()).parse().unwrap();
+        servers.push(address.with_tls(tls.clone()).unwrap());
+        running.push(server);
+    }
+    let trusted = async || [connects(&servers[0]).await.is_ok(), connects(&servers[1]).await.is_ok()];
+    assert_eq!(trusted().await, [true, false]);
+    std::fs::write(&file, format!("{}{}", old.pem(), new.pem())).unwrap();
+    assert_eq!(trusted().await, [true, true]);
+    std::fs::write(&file, new.pem()).unwrap();
+    assert_eq!(trusted().await, [false, true]);
+    for unusable in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        std::fs::write(&file, unusable).unwrap();
+        assert_eq!(trusted().await, [false, true], "the authorities before it");
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(trusted().await, [false, true], "the authorities before it");
+    let error = connects(&servers[0]).await.unwrap_err();
+    assert!(error.contains("certificate"), "{error}");
+}
+
 #[tokio::test]
 async fn a_server_with_another_name_or_authority_is_not_used() {
     let authority = Authority::new();
@@ -85,7 +140,7 @@ async fn a_server_with_another_name_or_authority_is_not_used() {
         let servers = servers.with_tls(trusting(trusted)).unwrap();
         let (client, mut states) = Client::open(servers, Config::new(TIMEOUT));
         let error = loop {
-            match client.connect_error() {
+            match client.connect_errors().remove(0).1 {
                 Some(error) => break error,
                 None => tokio::time::sleep(Duration::from_millis(5)).await,
             }
@@ -93,7 +148,7 @@ async fn a_server_with_another_name_or_authority_is_not_used() {
         assert!(error.contains("certificate"), "{error}");
         client.close();
         while let Some(state) = states.recv().await {
-            assert_ne!(state, lockkeeper_client::ConnectionState::Connected);
+            assert_ne!(state, ConnectionState::Connected);
         }
     }
 }
@@ -104,6 +159,7 @@ fn files_that_cannot_be_used_are_named() {
     let tls = Tls::trusting(authority.pem().as_bytes()).unwrap();
     let error = tls.clone().with_identity_files("/none/cert.pem", "/none/key.pem").unwrap_err();
     assert_eq!(error.what, "/none/cert.pem");
+    assert_eq!(Tls::trusting_file("/none/ca.pem").unwrap_err().what, "/none/ca.pem");
     assert!(Tls::trusting(b"nothing").is_err());
     let ((certificate, _), (_, other)) = (authority.issue("a", "a"), authority.issue("b", "b"));
     assert!(tls.with_identity(certificate.as_bytes(), other.as_bytes()).is_err(), "the key of another certificate");

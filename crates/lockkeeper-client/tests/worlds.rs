@@ -424,7 +424,7 @@ impl World {
                     silent: !self.healed && self.random.u32(0..12) == 0,
                     closed: false,
                 });
-                client.session.opened(self.now);
+                client.session.opened(Vec::new(), self.now);
             }
             let client = &mut self.clients[who];
             if let Some(link) = &mut client.link {
@@ -486,6 +486,7 @@ impl World {
                 }
                 asked.reply = Some(result);
             }
+            SessionEvent::Paused => {}
         }
     }
 

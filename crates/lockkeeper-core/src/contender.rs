@@ -37,11 +37,11 @@ use self::exit::{Exit, Leaving};
 use self::hold::{Hold, Stage};
 use self::marker::HolderMarker;
 use self::nodes::{Nodes, Own};
-use self::record::Record;
+use self::record::OwnRecord;
 use self::terms::Terms;
 use self::tombstone::OwnTombstone;
 use self::view::{Blocker, View};
-use crate::protocol::{Command, End, Event, Failure, Grant, Inspection, Listing, Place, WatchKind};
+use crate::protocol::{Arrival, Command, End, Event, Failure, Grant, Inspection, Listing, QueuePlace, WatchKind};
 use crate::{AttemptId, Discipline, FencingToken, LockDelay, Mode, NodeFormat, Revocation, SessionId, Zxid};
 
 /// The command in flight, as far as its outcome is not in the event.
@@ -105,7 +105,7 @@ pub struct Contender {
     hold: Hold,
     marker: HolderMarker,
     change: Change,
-    record: Record,
+    record: OwnRecord,
     tombstone: OwnTombstone,
     exit: Exit,
     flight: Option<Flight>,
@@ -125,7 +125,7 @@ impl Contender {
             hold: Hold::NONE,
             marker: HolderMarker::None,
             change: Change::NONE,
-            record: Record::default(),
+            record: OwnRecord::default(),
             tombstone: OwnTombstone::None,
             exit: Exit::default(),
             flight: None,
@@ -207,8 +207,30 @@ impl Contender {
         self.holds() && !reads && self.change.upgrade != Upgrade::Wanted
     }
 
+    /// Its node, if a contender behind it in this process may hold as soon as the caller releases, before the node is
+    /// deleted: it holds alone, so every older contender has ended. Ask before [`Event::Leave`], and report
+    /// [`Event::Released`] to the contenders that this node blocks.
+    ///
+    /// This keeps the order of arrival: the contender behind was blocked by this node in a listing, numbers only grow, so
+    /// no contender of another process is or comes between the two. All others still wait behind both nodes. A lock delay
+    /// takes longer: the tombstone must be deleted first.
+    pub fn passes_on(&self) -> Option<&str> {
+        let at_once = self.terms.discipline.lists_decide() && self.terms.delay.is_none();
+        self.node().filter(|_| at_once && self.hold.is_handed_over() && self.is_alone())
+    }
+
+    /// Whether it watches its node, so the node has existed from its create until the last event.
+    pub fn watches_itself(&self) -> bool {
+        self.nodes.watched
+    }
+
+    /// The node of another contender whose end it waits for.
+    pub fn waits_for(&self) -> Option<&str> {
+        self.view.blocker.as_ref().filter(|_| self.waits()).and_then(Blocker::ends)
+    }
+
     /// Its place in the last listing, while it waits.
-    pub fn place(&self) -> Option<&Place> {
+    pub fn place(&self) -> Option<&QueuePlace> {
         self.view.place.as_ref().filter(|_| self.waits())
     }
 
@@ -225,29 +247,32 @@ impl Contender {
     }
 
     /// Takes in an event.
-    pub fn handle(&mut self, event: Event<'_>) {
+    pub fn handle(&mut self, event: Event) {
         match event {
             Event::Leave => self.exit.leave(Leaving::Asked),
             Event::Lost => self.exit.leave(Leaving::Lost),
             Event::SessionOver => self.exit.session_over = true,
-            Event::Lingered => self.nodes.lingered = true,
+            Event::Lingered => self.lingered(),
             Event::Disconnected => self.disconnected(),
-            Event::NoContender(name) => _ = self.no_contender(name),
-            Event::Gone(name) => self.gone(name),
-            Event::Changed(name) => self.changed(name),
+            Event::NoContender(name) => _ = self.no_contender(&name),
+            Event::Gone(name) => self.gone(&name),
+            Event::Changed(name) => self.changed(&name),
+            Event::Released { name, watched } => self.neighbour_released(&name, watched),
+            Event::Ended { name, deleted } => self.neighbour_ended(&name, deleted),
             Event::ChildrenChanged => self.view.children_changed(),
             Event::Ask(ask) => self.asked_by_its_caller(ask),
-            Event::Refuse(why) => self.record.refuse(why),
-            Event::Entered { created, listed } => self.entered(created, listed),
+            Event::Refuse(why) => self.record.refuse(&why),
+            Event::Entered { created, arrival } => self.entered(created, arrival),
             Event::ParentMade(outcome) => self.parent_made(outcome),
             Event::LimitStored(outcome) => self.limit_stored(outcome),
             Event::Listed(outcome) => self.listed(outcome),
             Event::Inspected(outcome) => self.inspected(outcome),
             Event::Watched(outcome) => self.watched(outcome),
+            Event::Neighbour => self.blocker_is_neighbour(),
             Event::HolderMarkerTaken(outcome) => self.holder_marker_taken(outcome),
             Event::RecordWritten(outcome) => self.record_written(outcome),
             Event::TombstoneMade(outcome) => self.tombstone_made(outcome),
-            Event::DelayOver(name) => self.abandoned.delay_over(name),
+            Event::DelayOver(name) => self.abandoned.delay_over(&name),
             Event::Downgraded(outcome) => self.downgraded(outcome),
             Event::Deleted(outcome) => self.deleted(outcome),
         }
@@ -290,10 +315,12 @@ impl Contender {
         let discipline = self.terms.discipline;
         if self.nodes.parent_missing {
             self.flight = Some(Flight::MakeParent);
-            return Command::MakeParent { stays: discipline.keeps_path(), limit: discipline.limit() };
+            let stays = self.terms.node_format.is_beside();
+            return Command::MakeParent { stays, limit: discipline.limit() };
         }
         self.flight = Some(Flight::Enter);
-        Command::Enter { prefix: self.terms.prefix(self.terms.mode), limit: discipline.limit().is_some() }
+        let alone = discipline.lists_decide() && !self.terms.once && !self.nodes.doubted;
+        Command::Enter { prefix: self.terms.prefix(self.terms.mode), limit: discipline.limit().is_some(), alone }
     }
 
     /// The next command with an own node: the first rule that has one.
@@ -369,19 +396,22 @@ impl Contender {
         Command::End(end)
     }
 
-    fn entered(&mut self, created: Result<(&str, Zxid), Failure>, listed: Result<Listing<'_>, Failure>) {
+    fn entered(&mut self, created: Result<(String, Zxid), Failure>, arrival: Arrival) {
         self.flight = None;
+        let exists = created.is_ok();
         self.created(created);
-        if created.is_ok() {
+        if exists {
             self.view.listing_due = true;
-            if let Ok(listing) = listed {
-                self.judge(listing, false);
+            match arrival {
+                Arrival::Listed(listing) => self.judge(&listing, false),
+                Arrival::Behind { name, ahead } => self.stand_behind(name, ahead),
+                Arrival::Unknown => {}
             }
         }
     }
 
-    fn listed(&mut self, outcome: Result<Listing<'_>, Failure>) {
-        match (self.flight.take(), outcome.map(|listing| listing.names)) {
+    fn listed(&mut self, outcome: Result<Listing, Failure>) {
+        match (self.flight.take(), outcome.as_ref().map(|listing| &*listing.names)) {
             (Some(Flight::List { watch }), _) => self.listed_queue(outcome, watch),
             (Some(Flight::Recover), Ok(names)) => self.nodes.search(&self.terms, names),
             // No parent, no children: none of our nodes can be left.
@@ -391,7 +421,7 @@ impl Contender {
             (Some(Flight::Settle), Err(Failure::NoNode)) => self.settled(&[]),
             (Some(Flight::Settle), Err(Failure::ConnectionLoss)) => {}
             (Some(Flight::Recover | Flight::Settle), Err(_)) => self.exit.stuck = true,
-            // The outcome of no command of ours.
+            // No command of this attempt has this outcome.
             _ => {}
         }
     }

@@ -25,7 +25,7 @@ pub enum Discipline {
 pub enum Verdict<'a> {
     /// It holds the lock.
     Granted,
-    /// It is first and nobody holds: it takes the holder marker, and holds once it has it.
+    /// It is first, and there is no holder: it takes the holder marker, and holds once it has it.
     TakeHolderMarker,
     /// It waits for this.
     Blocked(Watch<'a>),
@@ -77,6 +77,15 @@ impl Discipline {
         }
     }
 
+    /// Whether a contender holds as soon as every older one that conflicts with it has released: neither a limit nor a holder
+    /// marker decides as well.
+    pub const fn lists_decide(&self) -> bool {
+        match self {
+            Discipline::SharedExclusive => true,
+            Discipline::Permits { .. } | Discipline::Classes => false,
+        }
+    }
+
     /// Whether a holder writes its grant into its node, because a contender behind it may wait for the grant.
     pub const fn announces_grants(&self) -> bool {
         match self {
@@ -90,14 +99,6 @@ impl Discipline {
         match self {
             Discipline::SharedExclusive | Discipline::Classes => true,
             Discipline::Permits { .. } => false,
-        }
-    }
-
-    /// Whether the lock's path stays when its last child is deleted.
-    pub const fn keeps_path(&self) -> bool {
-        match self {
-            Discipline::Classes => true,
-            Discipline::SharedExclusive | Discipline::Permits { .. } => false,
         }
     }
 

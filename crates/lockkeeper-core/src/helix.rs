@@ -19,6 +19,6 @@ pub use clock::{ServerClock, ServerNow};
 pub use histogram::Histogram;
 pub use record::{Held, LockAttributes, NOBODY, Record, RecordError, Requested};
 pub use scope::{Scope, ScopeError};
-pub use statistics::{Event, Outcome, Statistics, Tally, owner_class};
+pub use statistics::{Measurement, PreemptionOutcome, Statistics, Tally, owner_class};
 pub use terms::{EMERGENCY, Terms, TermsError};
-pub use transition::{Answer, Refusal, Rules, Seen, Transition, Unfinished, Wish, transition};
+pub use transition::{Answer, Refusal, Rules, SeenRecord, Transition, Unfinished, Wish, transition};

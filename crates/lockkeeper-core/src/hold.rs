@@ -82,6 +82,8 @@ pub struct Link {
     pub missed_deadlines: u32,
     /// How often the connection was lost. Afterwards, the events of the meantime come in no order.
     pub disconnects: u32,
+    /// How many tries to connect again have failed since the connection was last lost.
+    pub failed_tries: u32,
 }
 
 /// How far a hold may be trusted.
@@ -130,6 +132,7 @@ pub struct SessionClock {
     overdue: bool,
     missed_deadlines: u32,
     disconnects: u32,
+    failed_tries: u32,
     over: Option<Loss>,
 }
 
@@ -145,6 +148,7 @@ impl SessionClock {
             overdue: false,
             missed_deadlines: 0,
             disconnects: 0,
+            failed_tries: 0,
             over,
         }
     }
@@ -158,7 +162,8 @@ impl SessionClock {
             None => LinkState::Suspected,
         };
         let connected = self.connected && self.over.is_none();
-        Link { state, connected, missed_deadlines: self.missed_deadlines, disconnects: self.disconnects }
+        let SessionClock { missed_deadlines, disconnects, failed_tries, .. } = *self;
+        Link { state, connected, missed_deadlines, disconnects, failed_tries }
     }
 
     /// How long a heartbeat is valid, counted from when it was sent.
@@ -227,8 +232,16 @@ impl SessionClock {
 
     /// The connection was lost.
     pub fn disconnected(&mut self) {
-        self.disconnects += u32::from(self.connected);
+        if self.connected {
+            self.disconnects += 1;
+            self.failed_tries = 0;
+        }
         (self.connected, self.proved) = (false, false);
+    }
+
+    /// A try to connect again has failed.
+    pub fn try_failed(&mut self) {
+        self.failed_tries = self.failed_tries.saturating_add(1);
     }
 
     /// The same session is connected again.
@@ -335,6 +348,25 @@ mod tests {
         clock.proved(at(100_100), at(107_000));
         assert_eq!(clock.until(), until);
         assert_eq!(clock.link().state, LinkState::Overdue);
+        let sent = at(101_000);
+        clock.proved(sent, sent + clock.validity());
+        assert_eq!((clock.until(), clock.link().state), (until, LinkState::Overdue), "it ends as it comes");
+    }
+
+    #[test]
+    fn a_hold_is_due_when_its_last_heartbeat_ends_and_at_once_after_a_missed_deadline() {
+        let (mut clock, until) = proved();
+        let granted = clock.link().missed_deadlines;
+        assert_eq!(clock.due(granted), until);
+        assert_eq!(clock.due(granted + 1), Duration::ZERO, "granted under another deadline");
+        let mut over = clock.clone();
+        over.over(Loss::Closed);
+        assert_eq!(over.due(granted), Duration::ZERO);
+        clock.tick(until);
+        assert_eq!(clock.due(clock.link().missed_deadlines), Duration::ZERO, "no heartbeat since");
+        clock.proved(until, until + at(10));
+        assert_eq!(clock.due(clock.link().missed_deadlines), until + clock.validity());
+        assert_eq!(clock.due(granted), Duration::ZERO, "loss is final");
     }
 
     #[test]

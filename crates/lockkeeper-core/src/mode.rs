@@ -15,7 +15,7 @@ pub enum Mode {
     Read,
     /// This many of the path's permits.
     Permits(u32),
-    /// Exclusive; a lower class goes first.
+    /// Exclusive; a lower class is granted first.
     Class(Class),
 }
 

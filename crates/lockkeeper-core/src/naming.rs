@@ -25,6 +25,11 @@ pub enum NodeFormat {
     Kazoo,
     /// `A-0000000001`, `B-…`: Contentserv's, any class before its number. Not protected.
     Contentserv,
+    /// `<path>0000000001`: the number follows the lock's own name, so the nodes are beside the lock's path and not below
+    /// it. So name the nodes the clients with a base path and a lock name. Exclusive locks only. Not protected.
+    ///
+    /// A name in this node format is the number alone: what a sequential create appended to the lock's path.
+    Numbered,
 }
 
 /// How another client locks the path, so that neither sees the other.
@@ -69,7 +74,7 @@ const PROTECTION: &str = "_c_";
 const PERMITS: &str = "permits-";
 
 impl NodeFormat {
-    /// Every node format.
+    /// Every node format with nodes below the lock's path. A listing of the path shows them.
     pub const ALL: [NodeFormat; 4] =
         [NodeFormat::Curator, NodeFormat::Recipe, NodeFormat::Kazoo, NodeFormat::Contentserv];
 
@@ -98,15 +103,54 @@ impl NodeFormat {
     pub const fn holder_marker(self) -> Option<&'static str> {
         match self {
             NodeFormat::Contentserv => Some(HOLDER_MARKER),
-            NodeFormat::Curator | NodeFormat::Recipe | NodeFormat::Kazoo => None,
+            NodeFormat::Curator | NodeFormat::Recipe | NodeFormat::Kazoo | NodeFormat::Numbered => None,
         }
+    }
+
+    /// The node format of one contender's node, by its name in a queue.
+    pub fn of_node(name: &str) -> NodeFormat {
+        match Sequence::read(name) {
+            Some(_) => NodeFormat::Numbered,
+            None => NodeFormat::of(&[name]),
+        }
+    }
+
+    /// Whether the nodes are beside the lock's path. Then the node above the path is a directory that clients share, and stays.
+    pub const fn is_beside(self) -> bool {
+        matches!(self, NodeFormat::Numbered)
+    }
+
+    /// The node whose children are listed for the queue of the lock at `path`.
+    pub fn listed(self, path: &str) -> &str {
+        match (self, path.rfind('/')) {
+            (NodeFormat::Numbered, Some(at)) if at > 0 => &path[..at],
+            (NodeFormat::Numbered, _) => "/",
+            _ => path,
+        }
+    }
+
+    /// The name of the lock that this child of a directory is a contender's node of, if its name is a lock's and a number
+    /// ([`NodeFormat::Numbered`]).
+    pub fn beside(child: &str) -> Option<&str> {
+        Sequence::split(child).map(|(lock, _)| lock).filter(|lock| !lock.is_empty())
+    }
+
+    /// The names in the queue of the lock at `path`, from those that a listing of [`NodeFormat::listed`] shows.
+    pub fn names(self, path: &str, listed: Vec<String>) -> Vec<String> {
+        if self != NodeFormat::Numbered {
+            return listed;
+        }
+        let own = last_component(path);
+        let number =
+            |name: &String| name.strip_prefix(own).filter(|rest| Sequence::read(rest).is_some()).map(str::to_owned);
+        listed.iter().filter_map(number).collect()
     }
 
     /// Parses the name of a tombstone. `None`: not one that counts beside nodes of this format.
     pub fn tombstone(self, name: &str) -> Option<Tombstone> {
         match self {
             NodeFormat::Curator => Tombstone::read(name),
-            NodeFormat::Recipe | NodeFormat::Kazoo | NodeFormat::Contentserv => None,
+            NodeFormat::Recipe | NodeFormat::Kazoo | NodeFormat::Contentserv | NodeFormat::Numbered => None,
         }
     }
 
@@ -120,7 +164,7 @@ impl NodeFormat {
         match self {
             NodeFormat::Curator => Some("__REVOKE__"),
             NodeFormat::Recipe => Some("unlock"),
-            NodeFormat::Kazoo | NodeFormat::Contentserv => None,
+            NodeFormat::Kazoo | NodeFormat::Contentserv | NodeFormat::Numbered => None,
         }
     }
 
@@ -131,6 +175,7 @@ impl NodeFormat {
             NodeFormat::Recipe => &[("lock-", Mode::Exclusive), ("write-", Mode::Write), ("read-", Mode::Read)],
             NodeFormat::Kazoo => &[("__lock__", Mode::Write), ("__rlock__", Mode::Read), ("__lock__", Mode::Exclusive)],
             NodeFormat::Contentserv => &[],
+            NodeFormat::Numbered => &[("", Mode::Exclusive)],
         }
     }
 
@@ -162,7 +207,7 @@ impl NodeFormat {
         Some(match self {
             NodeFormat::Curator => format!("{PROTECTION}{id}-{marker}"),
             NodeFormat::Kazoo => format!("{:032x}{marker}", id.bits()),
-            NodeFormat::Recipe | NodeFormat::Contentserv => (*marker).to_owned(),
+            NodeFormat::Recipe | NodeFormat::Contentserv | NodeFormat::Numbered => (*marker).to_owned(),
         })
     }
 
@@ -171,6 +216,10 @@ impl NodeFormat {
     /// Curator nodes count with and without protection: its own recipes sort by what follows the marker.
     #[doc(hidden)]
     pub fn parse(self, name: &str) -> Option<NodeName> {
+        if self == NodeFormat::Numbered {
+            let sequence = Sequence::read(name)?;
+            return Some(NodeName { id: None, mode: Mode::Exclusive, sequence, delay: None });
+        }
         let (prefix, sequence) = Sequence::split(name)?;
         let mut delay = None;
         let (id, marker) = match (self, prefix.strip_prefix(PROTECTION)) {
@@ -204,9 +253,25 @@ impl NodeFormat {
     /// `permits-3-`, as ours are named; exactly as printed, so that one name is read one way.
     fn permits(marker: &str) -> Option<Mode> {
         let digits = marker.strip_prefix(PERMITS)?.strip_suffix('-')?;
-        let permits = digits.parse().ok().filter(|permits| *permits > 0 && !digits.starts_with(['0', '+']))?;
+        // Not `0` either: no contender asks for no permit.
+        let permits = digits.parse().ok().filter(|_| !digits.starts_with(['0', '+']))?;
         Some(Mode::Permits(permits))
     }
+}
+
+/// The path of a contender's node in the lock at `path`; the node of a leased lock has no name of its own.
+///
+/// A name that is a number alone is the rest of a node's name beside the path ([`NodeFormat::Numbered`]).
+pub fn node_path(path: &str, name: &str) -> String {
+    match name {
+        "" => path.to_owned(),
+        number if Sequence::read(number).is_some() => format!("{path}{number}"),
+        name => format!("{path}/{name}"),
+    }
+}
+
+fn last_component(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 #[cfg(test)]
@@ -227,8 +292,8 @@ mod tests {
 
     #[test]
     fn printed_names_read_back() {
-        for (node_format, mode) in NodeFormat::ALL.iter().flat_map(|node_format| MODES.map(|mode| (*node_format, mode)))
-        {
+        let formats = NodeFormat::ALL.into_iter().chain([NodeFormat::Numbered]);
+        for (node_format, mode) in formats.flat_map(|node_format| MODES.map(|mode| (node_format, mode))) {
             let Some(prefix) = node_format.prefix(mode, ID) else { continue };
             for count in [0, i32::MAX, i32::MIN, -5] {
                 let sequence = Sequence::new(count);
@@ -248,6 +313,37 @@ mod tests {
         assert_eq!(named(NodeFormat::Recipe), [true, true, true, false, false, false, false]);
         assert_eq!(named(NodeFormat::Kazoo), [true, true, true, false, false, false, false]);
         assert_eq!(named(NodeFormat::Contentserv), [false, false, false, false, false, true, true]);
+        assert_eq!(named(NodeFormat::Numbered), [true, false, false, false, false, false, false]);
+    }
+
+    #[test]
+    fn each_node_format_has_the_revocation_word_that_its_clients_know() {
+        let words = NodeFormat::ALL.map(NodeFormat::revocation_word);
+        let named: Vec<_> =
+            NodeFormat::ALL.into_iter().zip(words).filter_map(|(format, word)| Some((format, word?))).collect();
+        assert_eq!(named, [(NodeFormat::Curator, "__REVOKE__"), (NodeFormat::Recipe, "unlock")]);
+    }
+
+    /// N-07, D-04: of the nodes beside a path, only those of its own name count, whatever number they have.
+    #[test]
+    fn nodes_beside_a_path_are_those_of_its_name_and_a_number() {
+        let listed = ["A0000000001", "A-2147483648", "A-000000005", "A", "AB0000000002", "A10000000003", "B0000000004"];
+        let listed = listed.map(str::to_owned).to_vec();
+        let names = |path| NodeFormat::Numbered.names(path, listed.clone());
+        assert_eq!(names("/base/A"), ["0000000001", "-2147483648", "-000000005"]);
+        assert_eq!(names("/base/A1"), ["0000000003"]);
+        assert_eq!(names("/base/C"), [""; 0]);
+        assert_eq!(NodeFormat::Curator.names("/base/A", listed.clone()), listed);
+        for (path, listed) in [("/base/A", "/base"), ("/A", "/")] {
+            assert_eq!(NodeFormat::Numbered.listed(path), listed);
+            assert_eq!(NodeFormat::Recipe.listed(path), path);
+        }
+        assert_eq!(node_path("/base/A", "0000000001"), "/base/A0000000001");
+        assert_eq!(node_path("/base/A", "-000000005"), "/base/A-000000005");
+        assert_eq!(node_path("/base/A", "lock-0000000001"), "/base/A/lock-0000000001");
+        assert_eq!(node_path("/base/A", ""), "/base/A");
+        assert_eq!(NodeFormat::of_node("0000000001"), NodeFormat::Numbered);
+        assert_eq!(NodeFormat::of_node("read-0000000001"), NodeFormat::Recipe);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Checks a lock's path before anything of it reaches the network.
+//! Checks a lock's path before it is sent.
 //!
-//! The rules are ZooKeeper's own (`PathUtils.validatePath`), applied here so that a mistake is named with the value and
-//! the remedy instead of coming back as "bad arguments" from a server. Two rules are Lockkeeper's: no component reads as a
-//! contender's node, and nothing below `/lockkeeper` is a lock's.
+//! The rules are those of ZooKeeper (`PathUtils.validatePath`). Checked here, an error names the value and the remedy. A
+//! server would only answer "bad arguments". Two more rules are Lockkeeper's: no component has the form of a contender's
+//! node, and no lock is below `/lockkeeper`.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -10,18 +10,19 @@ use std::fmt::Write as _;
 use thiserror::Error;
 
 use crate::NodeFormat;
+use crate::class::storable;
 
-/// Longest path accepted, in bytes. A listing and a create carry the path in one frame of 1 MiB by default; a path of
-/// this length leaves all but a thousandth of it to the rest.
+/// The maximum length of a path, in bytes: a thousandth of a frame, which has 1 MiB by default. A create and a listing each
+/// send the path in one frame.
 const MAX_PATH_BYTES: usize = 1024;
 
-/// The node below which Lockkeeper keeps records of its own.
+/// The node below which Lockkeeper keeps its own records.
 const OWN_TREE: &str = "/lockkeeper";
 
 /// An absolute path that ZooKeeper accepts, other than the root.
 ///
-/// A lock's path often ends in a name that comes from outside: an article's number, a customer's key. Pass such a name to
-/// [`LockPath::join`], which escapes it:
+/// A lock's path often ends in a name from the user's data: the number of an article, the key of a customer. Pass such a
+/// name to [`LockPath::join`], which escapes it:
 ///
 /// ```
 /// use lockkeeper_core::LockPath;
@@ -29,32 +30,32 @@ const OWN_TREE: &str = "/lockkeeper";
 /// let articles = LockPath::parse("/articles")?;
 /// assert_eq!(articles.join("4711")?.as_str(), "/articles/4711");
 /// assert_eq!(articles.join("a/b")?.as_str(), "/articles/a%2Fb");
-/// // This name would read as a waiter of the lock "/articles".
+/// // This name has the form of a waiter's node of the lock "/articles".
 /// assert_eq!(articles.join("lock-0000000000")?.as_str(), "/articles/%6Cock-0000000000");
 /// # Ok::<(), lockkeeper_core::PathError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockPath(String);
 
-/// Why a path cannot be a lock's.
+/// Why a path is not valid for a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// Nothing was given.
+    /// The path is empty.
     #[error("a lock's path must not be empty; write one like /locks/nightly")]
     Empty,
-    /// It does not start at the root.
+    /// The path does not start with `/`.
     #[error("lock path {path:?} must start with '/', as in {suggestion:?}")]
     Relative {
-        /// What was given.
+        /// The value.
         path: String,
-        /// The same from the root.
+        /// The same path with a `/` in front.
         suggestion: String,
     },
-    /// The root itself holds other applications' nodes.
+    /// The path is the root, which contains the nodes of other applications.
     #[error("lock path \"/\" is the root of all nodes; choose one below it, like /locks/nightly")]
     Root,
-    /// Over the limit.
+    /// The path is too long.
     #[error("lock path of {bytes} bytes is longer than the {max} allowed (it starts {start:?})")]
     TooLong {
         /// Its length.
@@ -67,53 +68,60 @@ pub enum PathError {
     /// Two slashes in a row, or one at the end.
     #[error("lock path {path:?} has an empty component at byte {at}; remove the extra '/'")]
     EmptyComponent {
-        /// What was given.
+        /// The value.
         path: String,
-        /// Where, in bytes.
+        /// The position, in bytes.
         at: usize,
     },
-    /// `.` or `..`.
+    /// A component is `.` or `..`.
     #[error("lock path {path:?} has a relative component {component:?}; ZooKeeper has no directories to step through")]
     RelativeComponent {
-        /// What was given.
+        /// The value.
         path: String,
         /// The component.
         component: String,
     },
-    /// NUL, a control character, or one outside what ZooKeeper stores.
+    /// A character is NUL, a control character, or another one that ZooKeeper does not store.
     #[error("lock path {path:?} has the character {character:?} at byte {at}, which ZooKeeper does not store")]
     BadCharacter {
-        /// What was given.
+        /// The value.
         path: String,
         /// The character.
         character: char,
-        /// Where, in bytes.
+        /// The position, in bytes.
         at: usize,
     },
-    /// Below `/zookeeper`, which is the server's.
+    /// The path is below `/zookeeper`, which belongs to the server.
     #[error("lock path {path:?} is inside /zookeeper, which belongs to the server; choose another")]
     Reserved {
-        /// What was given.
+        /// The value.
         path: String,
     },
-    /// Below `/lockkeeper`, where Lockkeeper keeps its own records.
+    /// The path is below `/lockkeeper`, where Lockkeeper keeps its own records.
     #[error("lock path {path:?} is inside /lockkeeper, where Lockkeeper keeps its own records; choose another")]
     OwnTree {
-        /// What was given.
+        /// The value.
         path: String,
     },
-    /// A component reads as the node of a contender, of a holder or of a tombstone: a lock on the path above would wait for it.
+    /// The name of a lock whose nodes are beside its path has a `/`.
+    #[error("lock name {name:?} has a '/', which ends the name of a node; move what is before it to the base path")]
+    SlashInName {
+        /// The value.
+        name: String,
+    },
+    /// A component has the form of a contender's node, of a holder marker or of a tombstone. A lock on the path above would
+    /// wait for it.
     #[error(
-        "lock path {path:?} has the component {component:?}, which reads as a contender's node in the {} format: \
-         a lock on {above:?} would wait for it; rename it, or write {escaped:?}, as LockPath::join does",
+        "lock path {path:?} has the component {component:?}, which is the name of a contender's node in the {} format: \
+         a lock on {above:?} would wait for it; rename it, or write {escaped:?} instead",
         format!("{format:?}").to_lowercase()
     )]
     Contender {
-        /// What was given.
+        /// The value.
         path: String,
         /// The component.
         component: String,
-        /// The node format that it is a name of.
+        /// The node format of that name.
         format: NodeFormat,
         /// The path above the component.
         above: String,
@@ -123,10 +131,10 @@ pub enum PathError {
 }
 
 impl LockPath {
-    /// Checks that a lock may be at `path`.
+    /// Parses the path of a lock.
     ///
     /// # Errors
-    /// [`PathError`] names the value, the place and the remedy.
+    /// [`PathError`] names the value, the position and the remedy.
     pub fn parse(path: &str) -> Result<Self, PathError> {
         let checked = Self::parse_node(path)?;
         if path == OWN_TREE || path.strip_prefix(OWN_TREE).is_some_and(|rest| rest.starts_with('/')) {
@@ -149,7 +157,7 @@ impl LockPath {
         Ok(checked)
     }
 
-    /// Checks that a node may be at `path`, also where no lock may be: for reads.
+    /// Parses the path of any node, for reads. It accepts also paths that no lock can have.
     ///
     /// # Errors
     /// As [`LockPath::parse`], except [`PathError::Contender`] and [`PathError::OwnTree`].
@@ -162,7 +170,7 @@ impl LockPath {
             let start = path.chars().take(40).collect();
             return Err(PathError::TooLong { bytes: path.len(), max: MAX_PATH_BYTES, start });
         }
-        // Characters before structure: a relative path with a NUL in it is first of all unusable as a suggestion.
+        // Check the characters first: the error of a relative path repeats the path as a suggestion.
         if let Some((at, character)) = path.char_indices().find(|&(_, c)| !storable(c)) {
             return Err(PathError::BadCharacter { path: owned(), character, at });
         }
@@ -188,11 +196,12 @@ impl LockPath {
         Ok(LockPath(owned()))
     }
 
-    /// The path of `name` below this one. Any name but the empty one is possible, and no two names give the same path.
+    /// Returns the path of `name` below this one. It accepts any name except the empty one. Two different names never give
+    /// the same path.
     ///
-    /// A name that is a component as it stands stays as it is. Elsewhere `%`, `/` and the characters that ZooKeeper does not
-    /// store become `%` and the two hexadecimal digits of each byte; so does the first character of a name that reads as a
-    /// contender's node, and each `.` of the names `.` and `..`.
+    /// A valid component does not change. In other names, it replaces each byte of some characters by `%` and two
+    /// hexadecimal digits: `%`, `/`, the characters that ZooKeeper does not store, the first character of a name with the
+    /// form of a contender's node, and each `.` of the names `.` and `..`.
     ///
     /// # Errors
     /// [`PathError::EmptyComponent`] for an empty name; [`PathError::TooLong`] if the path is longer than 1024 bytes.
@@ -200,12 +209,27 @@ impl LockPath {
         Self::joined(&self.0, name)
     }
 
-    /// The path of `name` below the root, as [`LockPath::join`] writes it. The names `zookeeper` and `lockkeeper` are escaped too.
+    /// Returns the path of `name` below the root, escaped as by [`LockPath::join`]. The names `zookeeper` and `lockkeeper` are escaped too.
     ///
     /// # Errors
     /// As [`LockPath::join`].
     pub fn at_root(name: &str) -> Result<Self, PathError> {
         Self::joined("", name)
+    }
+
+    /// The path of `name` below the node `base`, as a foreign client writes it that only puts a `/` between the two.
+    ///
+    /// # Errors
+    /// As [`LockPath::parse`]; [`PathError::SlashInName`] if the name is several components.
+    pub fn plain(base: &str, name: &str) -> Result<Self, PathError> {
+        let base = base.trim_end_matches('/');
+        if name.is_empty() {
+            return Err(PathError::EmptyComponent { path: format!("{base}/"), at: base.len() });
+        }
+        if name.contains('/') {
+            return Err(PathError::SlashInName { name: name.to_owned() });
+        }
+        Self::parse(&format!("{base}/{name}"))
     }
 
     fn joined(above: &str, name: &str) -> Result<Self, PathError> {
@@ -220,24 +244,24 @@ impl LockPath {
         Ok(LockPath(path))
     }
 
-    /// The path as text.
+    /// Returns the path as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The path of a child: `name` must be a name that a listing of this path showed or that a node format printed.
+    /// Returns the path of a child. `name` must come from a listing of this path or from a node format.
     pub fn child(&self, name: &str) -> String {
         format!("{}/{name}", self.0)
     }
 
-    /// The node above the lock's, where that is not the root.
+    /// Returns the path of the node above; `None` if that is the root.
     pub fn parent(&self) -> Option<&str> {
         self.0.rfind('/').filter(|&at| at > 0).map(|at| &self.0[..at])
     }
 }
 
-/// A name as a component of a path; see [`LockPath::join`]. A contender's name has no `%` in any node format, so what was
-/// escaped is none.
+/// Escapes a name for a path; see [`LockPath::join`]. No node format has a `%` in its names, so an escaped name is never a
+/// contender's.
 fn escape(name: &str, at_root: bool) -> String {
     let dots = matches!(name, "." | "..");
     let reserved = at_root && matches!(name, "zookeeper" | "lockkeeper");
@@ -253,12 +277,6 @@ fn escape(name: &str, at_root: bool) -> String {
         }
     }
     escaped
-}
-
-/// What ZooKeeper's `PathUtils` lets through: no NUL, no C0 or C1 controls, no private use; and, as it looks at UTF-16 units and
-/// refuses surrogates, nothing beyond the basic plane.
-fn storable(c: char) -> bool {
-    !matches!(c, '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{10ffff}')
 }
 
 impl fmt::Display for LockPath {
@@ -322,7 +340,7 @@ mod tests {
 
     const UUID: &str = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d";
 
-    /// One name of each kind of node that a reader counts, in every node format, also with the numbers of a counter that wrapped.
+    /// Returns a name of each kind of node that counts in a queue, in every node format, also with numbers after the wrap.
     fn contenders() -> Vec<String> {
         let number = ["0000000000", "0000004711", "2147483647", "-2147483648", "-000000005"];
         let prefixes = [
@@ -338,6 +356,8 @@ mod tests {
             "write-".to_owned(),
             "A-".to_owned(),
             "backup-".to_owned(),
+            "BACKGROUND-".to_owned(),
+            "FG_B-".to_owned(),
         ];
         let numbered = prefixes.iter().flat_map(|prefix| number.map(|number| format!("{prefix}{number}")));
         numbered.chain(["privateLock".to_owned(), format!("_s_{UUID}-x-d30000")]).collect()
@@ -351,13 +371,13 @@ mod tests {
             {
                 let error = LockPath::parse(&path).expect_err(&path);
                 assert!(
-                    matches!(&error, PathError::Contender { component, above: told, .. }
-                        if *component == name && told == above),
+                    matches!(&error, PathError::Contender { component, above: message, .. }
+                        if *component == name && message == above),
                     "{error:?}"
                 );
-                let told = error.to_string();
+                let message = error.to_string();
                 let component = format!("has the component {name:?}");
-                assert!(told.contains(&component) && told.contains("LockPath::join"), "{told}");
+                assert!(message.contains(&component) && message.contains(" instead"), "{message}");
                 assert_eq!(LockPath::parse_node(&path).map(|path| path.to_string()), Ok(path));
             }
         }
@@ -373,8 +393,9 @@ mod tests {
             "lock-00000000000",
             "lock-9999999999",
             "2024010112",
-            "nightlies-2024010112",
-            "a_b-0000000001",
+            "nightly backups-2024010112",
+            "a-b-0000000001",
+            "abcdefghijklmnopqrstuvwxyz0123456-0000000001",
             "_c_x-lock-0000000000",
             "privatelock",
             "lock-0000000000.json",
@@ -448,6 +469,18 @@ mod tests {
         }
         assert!(matches!(above.join(""), Err(PathError::EmptyComponent { .. })));
         assert!(matches!(above.join(&"x".repeat(MAX_PATH_BYTES)), Err(PathError::TooLong { .. })));
+    }
+
+    #[test]
+    fn a_plain_name_stays_as_it_is_or_is_refused() {
+        let plain = |base, name| LockPath::plain(base, name).map(|path| path.to_string());
+        assert_eq!(plain("/a", "50%"), Ok("/a/50%".to_owned()));
+        assert_eq!(plain("/a/", "lock-"), Ok("/a/lock-".to_owned()));
+        assert_eq!(plain("/", "b"), Ok("/b".to_owned()));
+        assert_eq!(plain("/a", "b/c"), Err(PathError::SlashInName { name: "b/c".to_owned() }));
+        for (base, name) in [("/a", ""), ("/a", ".."), ("a", "b"), ("/a//b", "c"), ("/a", "lock-0000000000")] {
+            assert!(plain(base, name).is_err(), "{base:?} {name:?}");
+        }
     }
 
     #[test]

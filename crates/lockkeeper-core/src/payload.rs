@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::AttemptId;
+use crate::text::head;
 
 /// The words by which foreign clients ask a holder to release.
 const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
@@ -150,8 +151,7 @@ pub enum Limit {
 
 /// At most 4096 bytes of a text, cut at a character.
 fn cut(text: &str) -> String {
-    let end = (0..=MAX_MESSAGE_BYTES.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
-    text[..end].to_owned()
+    head(text, MAX_MESSAGE_BYTES).to_owned()
 }
 
 impl Payload {
@@ -235,7 +235,7 @@ impl std::fmt::Display for NodeData {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             NodeData::Record(record) => record.owner.fmt(f),
-            NodeData::Revoked => f.write_str("an owner asked to let go"),
+            NodeData::Revoked => f.write_str("an owner that was asked to release"),
             NodeData::Text(text) => text.fmt(f),
             NodeData::Empty => f.write_str("an unnamed owner"),
             NodeData::Opaque(bytes) => write!(f, "an owner of another make ({bytes} bytes)"),
@@ -282,6 +282,20 @@ mod tests {
         assert_eq!(NodeData::read(b"10.1.2.3"), NodeData::Text("10.1.2.3".into()));
         assert_eq!(NodeData::read(&[0, 159, 146, 150]), NodeData::Opaque(4));
         assert_eq!(NodeData::read(b"a\x1b[2Jb"), NodeData::Opaque(6));
+        let asked = |data: &[u8]| NodeData::read(data).revocation();
+        assert_eq!(
+            [asked(b"unlock"), asked(b"__REVOKE__")],
+            [Some(Revocation::default()), Some(Revocation::default())]
+        );
+        assert_eq!([asked(b""), asked(b"10.1.2.3")], [None, None]);
+    }
+
+    /// A path's node with data of another client belongs to that client.
+    #[test]
+    fn the_number_of_permits_is_read_and_foreign_data_is_not_taken_for_none() {
+        assert_eq!(PathRecord::limit(&PathRecord::new(3).to_bytes(), 5), Limit::Permits(3));
+        assert_eq!(PathRecord::limit(b"", 5), Limit::Unset { version: 5 });
+        assert_eq!(PathRecord::limit(b"10.1.2.3", 5), Limit::Foreign);
     }
 
     #[test]

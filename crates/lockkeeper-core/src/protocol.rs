@@ -7,32 +7,35 @@ use crate::{AttemptId, Class, FencingToken, IncompatibleFormat, Limit, LockDelay
 
 /// An event: the outcome of the command in flight, a watch, or a request of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Event<'a> {
+pub enum Event {
     /// The outcome of [`Command::Enter`].
     Entered {
         /// The create's outcome: the node's full name and the transaction that created it.
-        created: Result<(&'a str, Zxid), Failure>,
-        /// The outcome of the listing, which was sent behind the create.
-        listed: Result<Listing<'a>, Failure>,
+        created: Result<(String, Zxid), Failure>,
+        /// What is known of the queue.
+        arrival: Arrival,
     },
     /// The outcome of [`Command::MakeParent`]; a parent that existed already counts as success.
     ParentMade(Result<(), Failure>),
     /// The outcome of [`Command::StoreLimit`].
     LimitStored(Result<(), Failure>),
     /// The outcome of [`Command::List`] or [`Command::Recover`].
-    Listed(Result<Listing<'a>, Failure>),
+    Listed(Result<Listing, Failure>),
     /// The outcome of [`Command::Inspect`].
     Inspected(Result<Inspection, Failure>),
     /// The outcome of [`Command::Watch`]: the watch is set and this was read, or the node is deleted
     /// ([`Failure::NoNode`]) and no watch is set.
     Watched(Result<Inspection, Failure>),
+    /// The outcome of [`Command::Watch`] for a blocker that is the node of a contender of this session. It needs no
+    /// request, and [`Event::Released`] or [`Event::Ended`] follows.
+    Neighbour,
     /// The outcome of [`Command::TakeHolderMarker`]: the transaction that created it. [`Failure::NoNode`]: the own node
     /// does not exist; [`Failure::NodeExists`]: another contender has the holder marker.
     HolderMarkerTaken(Result<Zxid, Failure>),
     /// The outcome of [`Command::Tombstone`]. [`Failure::NoNode`]: the own node does not exist.
     TombstoneMade(Result<(), Failure>),
     /// The delay of [`Command::Delay`] has passed for this node.
-    DelayOver(&'a str),
+    DelayOver(String),
     /// The outcome of [`Command::WriteRecord`]: the version of the own node's data now.
     RecordWritten(Result<i32, Failure>),
     /// The outcome of [`Command::Downgrade`]: the transaction that made the reader's node.
@@ -40,11 +43,27 @@ pub enum Event<'a> {
     /// The outcome of [`Command::Delete`].
     Deleted(Result<(), Failure>),
     /// A read showed that this child is no contender: its node has no session ([`SessionId::is_none`]).
-    NoContender(&'a str),
+    NoContender(String),
     /// A watched node was deleted.
-    Gone(&'a str),
+    Gone(String),
     /// A watched node has new data; its watch has fired.
-    Changed(&'a str),
+    Changed(String),
+    /// The caller of another contender of this session has released, and that contender had this node and held alone
+    /// ([`Contender::passes_on`](crate::Contender::passes_on)). The node still exists; its delete follows.
+    Released {
+        /// The node.
+        name: String,
+        /// The contender watched its node, so the node existed until then
+        /// ([`Contender::watches_itself`](crate::Contender::watches_itself)).
+        watched: bool,
+    },
+    /// The contender of this session that had this node has it no more, and reports nothing more of it.
+    Ended {
+        /// The node.
+        name: String,
+        /// Its delete took effect. Otherwise the node may exist.
+        deleted: bool,
+    },
     /// The parent has other children; the watch has fired.
     ChildrenChanged,
     /// The node is old enough for a watch of its own, even if the contender never waited.
@@ -57,13 +76,46 @@ pub enum Event<'a> {
     /// The caller requests something of the contender.
     Ask(Ask),
     /// The holder refuses to release, for this reason. Its node must say so, and the next request is reported again.
-    Refuse(&'a str),
+    Refuse(String),
     /// The caller no longer wants to wait or to hold.
     Leave,
     /// The caller's hold is lost, by a clock, and the caller has not released it: it may not know yet.
     Lost,
     /// The session is over.
     SessionOver,
+}
+
+impl Event {
+    /// The failure of the operation whose outcome it is. [`Event::Entered`] has only the failure of the create.
+    pub fn failure(&self) -> Option<Failure> {
+        match self {
+            Event::Entered { created, .. } => created.as_ref().err(),
+            Event::HolderMarkerTaken(made) | Event::Downgraded(made) => made.as_ref().err(),
+            Event::ParentMade(done) | Event::LimitStored(done) | Event::TombstoneMade(done) | Event::Deleted(done) => {
+                done.as_ref().err()
+            }
+            Event::Listed(listed) => listed.as_ref().err(),
+            Event::Inspected(read) | Event::Watched(read) => read.as_ref().err(),
+            Event::RecordWritten(written) => written.as_ref().err(),
+            _ => None,
+        }
+        .copied()
+    }
+
+    /// Whether it proves that the session was alive when the operation was sent: a write of one request took effect.
+    pub fn proves_session(&self) -> bool {
+        let writes = matches!(
+            self,
+            Event::Entered { .. }
+                | Event::LimitStored(_)
+                | Event::HolderMarkerTaken(_)
+                | Event::TombstoneMade(_)
+                | Event::RecordWritten(_)
+                | Event::Downgraded(_)
+                | Event::Deleted(_)
+        );
+        writes && self.failure().is_none()
+    }
 }
 
 /// What a caller may request of a contender, apart from leaving.
@@ -79,21 +131,38 @@ pub enum Ask {
     Reclassify(Class),
 }
 
-/// The result of one read of the parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Listing<'a> {
-    /// Its children's names.
-    pub names: &'a [String],
-    /// The limit that its data states, if requested; read after the names.
-    pub limit: Option<Limit>,
-    /// The parent's data is a leased lock's record.
-    pub leased: bool,
+/// What a contender knows of the queue when its create is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Arrival {
+    /// This was listed behind the create.
+    Listed(Listing),
+    /// Nothing was listed. This node has the number right before the own one, and its contender, of this session, is in the
+    /// queue and has not released.
+    Behind {
+        /// The node.
+        name: String,
+        /// At most so many contenders are ahead.
+        ahead: usize,
+    },
+    /// Nothing: the listing failed, or it was not sent.
+    Unknown,
 }
 
-impl<'a> Listing<'a> {
+/// The result of one read of the parent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Listing {
+    /// Its children's names.
+    pub names: Vec<String>,
+    /// The limit that its data states, if requested; read after the names.
+    pub limit: Option<Limit>,
+    /// Another way of locking this path that these names do not show.
+    pub other: Option<IncompatibleFormat>,
+}
+
+impl Listing {
     /// A listing of names alone.
-    pub fn of(names: &'a [String]) -> Self {
-        Listing { names, limit: None, leased: false }
+    pub fn of(names: Vec<String>) -> Self {
+        Listing { names, limit: None, other: None }
     }
 }
 
@@ -145,6 +214,8 @@ pub enum Command {
         prefix: String,
         /// Read the parent's data too, behind the listing and in the same round trip.
         limit: bool,
+        /// The listing may be left out if contenders of this session are in the queue: see [`Arrival::Behind`].
+        alone: bool,
     },
     /// Create the parent and its missing ancestors.
     MakeParent {
@@ -303,7 +374,7 @@ pub enum End {
 
 /// The position of a waiting contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct QueuePlace {
     /// How many were ahead of it in the last listing.
     pub ahead: usize,
     /// The first node of that listing, or the holder marker if there is one: its data names the holder.

@@ -23,6 +23,12 @@ impl Sequence {
         self.0
     }
 
+    /// Reads a text that is a number as the server prints it, and nothing else.
+    pub fn read(text: &str) -> Option<Sequence> {
+        let sequence = Sequence(text.parse().ok()?);
+        (sequence.to_string() == text).then_some(sequence)
+    }
+
     /// Splits a node's name into what was asked for and the number the server appended.
     ///
     /// `None` if the name does not end as `%010d` prints: ten digits, or a minus and nine or ten of them. Nineteen
@@ -82,6 +88,16 @@ mod tests {
                 let name = format!("{prefix}{}", Sequence(count));
                 assert_eq!(Sequence::split(&name), Some((prefix, Sequence(count))), "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn a_number_alone_reads_back() {
+        for count in [0, 41, 999_999_999, i32::MAX, i32::MIN, -1, -5] {
+            assert_eq!(Sequence::read(&Sequence(count).to_string()), Some(Sequence(count)));
+        }
+        for text in ["", "1", "+000000001", "00000000001", "-0000000005", "-000000000", "9999999999", "x0000000001"] {
+            assert_eq!(Sequence::read(text), None, "{text}");
         }
     }
 

@@ -159,7 +159,7 @@ impl FromStr for FencingToken {
     fn from_str(text: &str) -> Result<Self, TokenError> {
         let is_plain = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|_| is_plain);
-        // The start of it only: it may be anything that somebody sent.
+        // Only its start: it may be any text that a client sent.
         number.map(FencingToken).ok_or_else(|| TokenError(text.chars().take(40).collect()))
     }
 }
@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(first.in_epoch(TokenEpoch::default()), first);
         assert_eq!(TokenEpoch::above(token(i64::MAX)), None);
         assert_eq!(TokenEpoch::new(32_768), None);
+        assert_eq!(TokenEpoch::new(7).map(|epoch| epoch.to_string()).as_deref(), Some("7"));
         assert!(first.in_epoch(TokenEpoch::MAX) > first);
     }
 }

@@ -1,8 +1,8 @@
 //! A contender that receives any events, requested or not, stays consistent: it trusts nothing from the network.
 
 use lockkeeper_core::{
-    Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection, Limit, Listing,
-    LockDelay, Mode, NodeFormat, Revocation, Sequence, SessionId, Tombstone, Zxid,
+    Arrival, Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection, Limit,
+    Listing, LockDelay, Mode, NodeFormat, Revocation, Sequence, SessionId, Tombstone, Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -81,15 +81,18 @@ type Look = (Vec<usize>, Option<Limit>);
 #[derive(Clone, Debug)]
 enum Told {
     Entered(Result<(usize, i64), Failure>, Result<Look, Failure>),
+    EnteredBehind(usize, usize),
     Listed(Result<Look, Failure>),
     Inspected(Result<Inspection, Failure>),
     Watched(Result<Inspection, Failure>),
     Written(Written, Result<i64, Failure>),
     Gone(usize),
     Changed(usize),
+    Released(usize, bool),
+    Ended(usize, bool),
     DelayOver(usize),
     Ask(Ask),
-    Other(Event<'static>),
+    Other(Event),
 }
 
 /// The write whose outcome is reported.
@@ -139,7 +142,13 @@ fn told() -> impl Strategy<Value = Told> {
         Written::Tombstone,
     ];
     let outcome = prop_oneof![3 => (0..9i64).prop_map(Ok), 2 => failure().prop_map(Err)];
-    let other = [Event::ChildrenChanged, Event::Lingered, Event::Disconnected, Event::Refuse("busy")];
+    let other = [
+        Event::ChildrenChanged,
+        Event::Lingered,
+        Event::Disconnected,
+        Event::Neighbour,
+        Event::Refuse("busy".to_owned()),
+    ];
     let asks = [
         Ask::Downgrade,
         Ask::Upgrade,
@@ -149,12 +158,15 @@ fn told() -> impl Strategy<Value = Told> {
     ];
     prop_oneof![
         6 => (created, look.clone()).prop_map(|(created, listed)| Told::Entered(created, listed)),
+        3 => (0..NAMES - 4, 0..NAMES - 4).prop_map(|(own, next)| Told::EnteredBehind(own, next)),
         6 => look.prop_map(Told::Listed),
         6 => seen().prop_map(Told::Inspected),
         6 => seen().prop_map(Told::Watched),
         12 => (select(writes.to_vec()), outcome).prop_map(|(write, outcome)| Told::Written(write, outcome)),
         4 => (0..NAMES).prop_map(Told::Gone),
         2 => (0..NAMES).prop_map(Told::Changed),
+        2 => (0..NAMES, any::<bool>()).prop_map(|(name, watched)| Told::Released(name, watched)),
+        2 => (0..NAMES, any::<bool>()).prop_map(|(name, deleted)| Told::Ended(name, deleted)),
         3 => (NAMES - 2..NAMES).prop_map(Told::DelayOver),
         4 => select(asks.to_vec()).prop_map(Told::Ask),
         3 => select(other.to_vec()).prop_map(Told::Other),
@@ -164,19 +176,22 @@ fn told() -> impl Strategy<Value = Told> {
 
 /// Passes the event to a contender.
 fn tell(contender: &mut Contender, names: &[String], told: &Told) {
-    let pick = |(shown, limit): &Look| -> (Vec<String>, Option<Limit>) {
-        (shown.iter().map(|i| names[*i].clone()).collect(), *limit)
+    let pick = |(shown, limit): &Look| {
+        let names = shown.iter().map(|i| names[*i].clone()).collect();
+        Listing { names, limit: *limit, other: None }
     };
     let listing = |look: &Result<Look, Failure>| look.as_ref().map(pick).map_err(|failure| *failure);
-    fn shown(look: &Result<(Vec<String>, Option<Limit>), Failure>) -> Result<Listing<'_>, Failure> {
-        look.as_ref().map(|(names, limit)| Listing { names, limit: *limit, leased: false }).map_err(|failure| *failure)
-    }
     match told {
         Told::Entered(created, look) => {
-            let created = created.map(|(i, zxid)| (names[i].as_str(), Zxid(zxid)));
-            contender.handle(Event::Entered { created, listed: shown(&listing(look)) });
+            let created = created.map(|(i, zxid)| (names[i].clone(), Zxid(zxid)));
+            let arrival = listing(look).map_or(Arrival::Unknown, Arrival::Listed);
+            contender.handle(Event::Entered { created, arrival });
         }
-        Told::Listed(look) => contender.handle(Event::Listed(shown(&listing(look)))),
+        Told::EnteredBehind(own, next) => {
+            let arrival = Arrival::Behind { name: names[*next].clone(), ahead: 1 };
+            contender.handle(Event::Entered { created: Ok((names[*own].clone(), Zxid(1))), arrival });
+        }
+        Told::Listed(look) => contender.handle(Event::Listed(listing(look))),
         Told::Inspected(seen) => contender.handle(Event::Inspected(seen.clone())),
         Told::Watched(seen) => contender.handle(Event::Watched(seen.clone())),
         Told::Written(write, outcome) => {
@@ -191,9 +206,13 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
                 Written::Delete => Event::Deleted(done),
             });
         }
-        Told::Gone(i) => contender.handle(Event::Gone(&names[*i])),
-        Told::Changed(i) => contender.handle(Event::Changed(&names[*i])),
-        Told::DelayOver(i) => contender.handle(Event::DelayOver(&names[*i])),
+        Told::Gone(i) => contender.handle(Event::Gone(names[*i].clone())),
+        Told::Changed(i) => contender.handle(Event::Changed(names[*i].clone())),
+        Told::DelayOver(i) => contender.handle(Event::DelayOver(names[*i].clone())),
+        Told::Released(i, watched) => {
+            contender.handle(Event::Released { name: names[*i].clone(), watched: *watched });
+        }
+        Told::Ended(i, deleted) => contender.handle(Event::Ended { name: names[*i].clone(), deleted: *deleted }),
         Told::Ask(ask) => contender.handle(Event::Ask(*ask)),
         Told::Other(event) => contender.handle(event.clone()),
     }

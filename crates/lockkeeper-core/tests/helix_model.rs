@@ -14,7 +14,9 @@ use std::time::Instant;
 
 use lockkeeper_core::helix::Terms;
 use stateright::{Checker, HasDiscoveries, Model};
-use world::{BELIEVES, Budget, EQUALS, GETS_IN, HANDED_OVER, Mistake, ONE_OWNER, PRIORITIES, SETTLES, Witness, World};
+use world::{
+    BELIEVES, Budget, EQUALS, GETS_IN, HANDED_OVER, LAZY, Mistake, ONE_OWNER, PRIORITIES, SETTLES, Witness, World,
+};
 
 const NO_FAULT: Budget = Budget { losses: 0, crashes: 0, renewals: 0, transfers: 0, cancels: 0 };
 
@@ -28,6 +30,15 @@ fn middle() -> Terms {
 
 fn high() -> Terms {
     Terms { priority: 3, waiting_ms: Some(3), forceful: true, ..Terms::new("c", 3) }
+}
+
+/// An owner with a short lease, which it keeps until another client asks.
+fn lazy() -> Terms {
+    Terms { priority: 1, notice_ms: Some(2), ..Terms::new("a", 1) }
+}
+
+fn lazy_too() -> Terms {
+    Terms { notice_ms: Some(1), ..Terms::new("b", 1) }
 }
 
 /// The worlds in which every claim must hold.
@@ -80,6 +91,32 @@ fn worlds() -> Vec<World> {
             clients: vec![low(), Terms { wait_past_cleanup: true, waiting_ms: None, ..middle() }, high()],
             witnesses: vec![Witness::Displaced, Witness::LeaseTaken],
             ..world("one waits past the cleanup", 3, Budget { crashes: 1, ..NO_FAULT })
+        },
+        World {
+            clients: vec![lazy(), Terms { priority: 0, ..Terms::new("b", 2) }],
+            witnesses: vec![Witness::Kept, Witness::HandedOver, Witness::LeaseTaken],
+            gets_in: None,
+            ask_by_ms: 3,
+            ..world(LAZY, 6, Budget { renewals: 1, crashes: 1, losses: 1, ..NO_FAULT })
+        },
+        World {
+            clients: vec![lazy(), lazy_too()],
+            witnesses: vec![Witness::Kept, Witness::HandedOver, Witness::LeaseTaken],
+            gets_in: None,
+            blur_ms: 1,
+            ask_by_ms: 3,
+            ..world("two lazy owners, no client knows the time", 6, Budget { crashes: 1, cancels: 1, ..NO_FAULT })
+        },
+        World {
+            clients: vec![lazy(), lazy_too(), high()],
+            witnesses: vec![Witness::Kept, Witness::Forced, Witness::Displaced, Witness::LeaseTaken],
+            ..world("two lazy owners and a higher client that uses force", 4, NO_FAULT)
+        },
+        World {
+            clients: vec![lazy(), lazy_too()],
+            witnesses: vec![Witness::Kept, Witness::Transferred, Witness::LeaseTaken],
+            gets_in: None,
+            ..world("a lazy owner hands over", 5, Budget { transfers: 1, losses: 1, ..NO_FAULT })
         },
     ]
 }
@@ -164,6 +201,18 @@ fn a_transfer_that_wipes_the_request_is_found() {
 #[test]
 fn an_owner_that_holds_on_after_a_transfer_is_found() {
     found(Mistake::HeldOn, &[ONE_OWNER]);
+}
+
+/// H-15: an owner that keeps an ended lease gets its notice before another client gets the lock.
+#[test]
+fn an_ended_lease_taken_without_notice_is_found() {
+    found(Mistake::NoNotice, &[ONE_OWNER]);
+}
+
+/// H-15: a lazy owner relies on the lock only as long as it knows that no client has asked.
+#[test]
+fn an_owner_that_does_not_look_for_requests_is_found() {
+    found(Mistake::LookedAway, &[ONE_OWNER]);
 }
 
 /// The claims by name, so that a typing error cannot leave one unchecked.

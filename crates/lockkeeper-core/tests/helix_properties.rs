@@ -5,9 +5,9 @@ mod referee;
 
 use lockkeeper_core::Revocation;
 use lockkeeper_core::helix::{
-    Answer, EMERGENCY, Held, NOBODY, Record, Refusal, Requested, Rules, Seen, ServerNow, Terms, Wish, transition,
+    Answer, EMERGENCY, Held, NOBODY, Record, Refusal, Requested, Rules, SeenRecord, ServerNow, Terms, Wish, transition,
 };
-use lockkeeper_core::helix::{Event, Histogram, Outcome, Statistics};
+use lockkeeper_core::helix::{Histogram, Measurement, PreemptionOutcome, Statistics};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -33,16 +33,20 @@ fn end() -> impl Strategy<Value = i64> {
 }
 
 fn held() -> impl Strategy<Value = Held> {
-    (id(), end(), priority(), select(&[-1, 0, 30, 200][..])).prop_map(|(id, until_ms, priority, cleanup_ms)| Held {
-        id,
-        message: None,
-        until_ms,
-        priority,
-        waiting_ms: 5,
-        cleanup_ms,
-        revocation: None,
-        granted_by: None,
-    })
+    let notice = proptest::option::of(select(&[0, 30, 200][..]));
+    (id(), end(), priority(), select(&[-1, 0, 30, 200][..]), notice).prop_map(
+        |(id, until_ms, priority, cleanup_ms, notice_ms)| Held {
+            id,
+            message: None,
+            until_ms,
+            priority,
+            waiting_ms: 5,
+            cleanup_ms,
+            revocation: None,
+            notice_ms,
+            granted_by: None,
+        },
+    )
 }
 
 fn requested() -> impl Strategy<Value = Requested> {
@@ -65,6 +69,7 @@ fn terms() -> impl Strategy<Value = Terms> {
             forceful,
             wait_past_cleanup,
             cleanup_ms: 7,
+            notice_ms: forceful.then_some(40),
             ..Terms::new(id, lease_ms)
         },
     )
@@ -98,7 +103,7 @@ proptest! {
     fn the_referee_allows_every_write(
         record in record(), modified_ms in 850..1_001i64, me in terms(), wish in wish(), now in now(),
     ) {
-        let seen = Seen { record: &record, modified_ms };
+        let seen = SeenRecord { record: &record, modified_ms };
         if let Ok(done) = transition(seen, &me, wish, now, &RULES)
             && let Some(after) = &done.record
         {
@@ -114,10 +119,10 @@ proptest! {
     /// B14: a write whose reply was lost is simply decided again.
     #[test]
     fn a_step_done_twice_is_done_once(record in record(), me in terms(), wish in wish(), now in now()) {
-        let seen = Seen { record: &record, modified_ms: NOW - 10 };
+        let seen = SeenRecord { record: &record, modified_ms: NOW - 10 };
         let Ok(once) = transition(seen, &me, wish, now, &RULES) else { return Ok(()) };
         let written = once.record.unwrap_or_else(|| record.clone());
-        let again = transition(Seen { record: &written, modified_ms: NOW }, &me, wish, now, &RULES);
+        let again = transition(SeenRecord { record: &written, modified_ms: NOW }, &me, wish, now, &RULES);
         let same = match (&once.answer, &again) {
             (Answer::Holds { .. }, Ok(again)) => {
                 let owner = again.record.as_ref().and_then(|record| record.owner.as_ref());
@@ -127,6 +132,7 @@ proptest! {
             (Answer::Left { .. }, Ok(again)) => again.record.as_ref().is_none_or(|record| record.owner.is_none()),
             // Its time may already have come with the first step.
             (Answer::Waits { .. }, Ok(again)) => !matches!(again.answer, Answer::Left { .. }),
+            (Answer::GivesNotice { .. }, Ok(again)) => matches!(again.answer, Answer::GivesNotice { .. } | Answer::Holds { .. }),
             (Answer::Unfinished(_), Ok(again)) => !matches!(again.answer, Answer::Holds { .. }),
             (Answer::Unfinished(_), Err(Refusal::Unfinished(_))) => true,
             // A lease so short that it may already be over is not renewed ahead of the requestor.
@@ -145,7 +151,7 @@ proptest! {
         owner.until_ms = owner.until_ms.max(NOW + 1);
         me.priority = me.priority.min(owner.priority);
         let record = Record { owner: Some(owner.clone()), request: None };
-        let seen = Seen { record: &record, modified_ms: NOW - 10 };
+        let seen = SeenRecord { record: &record, modified_ms: NOW - 10 };
         prop_assert_eq!(transition(seen, &me, Wish::Acquire { give_up_ms }, now, &RULES), Err(Refusal::Held(owner)));
         let unlocked = transition(seen, &me, Wish::Unlock, now, &RULES);
         prop_assert_eq!(unlocked, Err(Refusal::NotOwner { owner: record.owner.map(|owner| owner.id) }));
@@ -163,23 +169,55 @@ proptest! {
         }
         let record = Record { owner: Some(owner.clone()), request: request.clone() };
         let me = Terms::new(owner.id.clone(), 5);
-        let seen = Seen { record: &record, modified_ms: NOW - 10 };
+        let seen = SeenRecord { record: &record, modified_ms: NOW - 10 };
         let done = transition(seen, &me, Wish::Transfer { to: "heir" }, now, &RULES);
-        if owner.until_ms <= now.latest_ms {
+        let asked = request.as_ref().is_some_and(|request| request.id != owner.id);
+        if owner.until_ms <= now.latest_ms && (owner.notice_ms.is_none() || asked) {
             prop_assert_eq!(done, Err(Refusal::LeaseOver { until_ms: owner.until_ms }));
         } else {
-            let heir = Held { id: "heir".into(), revocation: None, ..owner };
+            let heir = Held { id: "heir".into(), revocation: None, notice_ms: None, ..owner };
             prop_assert_eq!(done.unwrap().record, Some(Record { owner: Some(heir), request }));
         }
         let stranger = transition(seen, &Terms::new("d", 5), Wish::Transfer { to: "heir" }, now, &RULES);
         prop_assert_eq!(stranger, Err(Refusal::NotOwner { owner: Some(me.id) }));
     }
 
+    /// H-15, H-16: an owner that keeps its ended lease is asked, by any priority, and replaced when its notice is over. Neither
+    /// force nor a wait of zero makes the notice shorter.
+    #[test]
+    fn an_ended_lease_is_kept_until_its_owner_was_asked(
+        mut owner in held(), mut me in terms(), now in now(), give_up_ms in end(), notice_ms in 0..100i64, asked_before in 0..200i64,
+    ) {
+        me.id = "me".to_owned();
+        (owner.until_ms, owner.notice_ms) = (900, Some(notice_ms));
+        let wish = Wish::Acquire { give_up_ms };
+        let before = Record { owner: Some(owner), request: None };
+        let first = transition(SeenRecord { record: &before, modified_ms: 900 }, &me, wish, now, &RULES).unwrap();
+        let asked = first.record.expect("the request is written");
+        prop_assert!(matches!(first.answer, Answer::GivesNotice { .. }), "{:?}", first.answer);
+        prop_assert_eq!((&asked.owner, &asked.request.as_ref().unwrap().id), (&before.owner, &me.id));
+        let modified_ms = NOW - asked_before;
+        let then = transition(SeenRecord { record: &asked, modified_ms }, &me, wish, now, &RULES).unwrap();
+        match then.answer {
+            Answer::Holds { .. } => prop_assert!(NOW >= modified_ms + notice_ms + RULES.skew_ms),
+            Answer::GivesNotice { until_ms } => {
+                prop_assert!(now.earliest_ms < until_ms);
+                // Written again, it would begin again; so only if it was let pass.
+                let passed_ms = modified_ms + notice_ms + RULES.skew_ms + RULES.grace_ms;
+                prop_assert!(then.record.is_none() || now.earliest_ms >= passed_ms);
+            }
+            other => prop_assert!(false, "{other:?}"),
+        }
+        let stranger = transition(SeenRecord { record: &before, modified_ms: 900 }, &me, Wish::Unlock, now, &RULES);
+        let other = before.owner.map(|owner| owner.id);
+        prop_assert_eq!(stranger, Err(Refusal::NotOwner { owner: other }));
+    }
+
     /// A revocation changes nothing except that the owner learns of it.
     #[test]
     fn asking_takes_nothing(record in record(), now in now()) {
         let request = Revocation::default();
-        let seen = Seen { record: &record, modified_ms: NOW - 10 };
+        let seen = SeenRecord { record: &record, modified_ms: NOW - 10 };
         match transition(seen, &Terms::new("d", 5), Wish::Revoke { request: &request }, now, &RULES) {
             Ok(done) => {
                 let mut told = done.record.expect("nobody was asked before");
@@ -208,22 +246,24 @@ proptest! {
     }
 }
 
-fn event() -> impl Strategy<Value = (String, Event)> {
+fn event() -> impl Strategy<Value = (String, Measurement)> {
     let ms = prop_oneof![0..20u64, 0..1_000_000u64, any::<u64>()];
-    let outcome = select(&[Outcome::InTime, Outcome::Late, Outcome::Forced, Outcome::Refused][..]);
+    let outcome = select(
+        &[PreemptionOutcome::InTime, PreemptionOutcome::Late, PreemptionOutcome::Forced, PreemptionOutcome::Refused][..],
+    );
     let owner = select(&["a", "b", "c", "d", "e"][..]).prop_map(str::to_owned);
     let event =
         (ms.clone(), ms, any::<bool>(), 0..3u8, outcome).prop_map(
             |(one, other, overran, which, outcome)| match which {
-                0 => Event::Hold { held_ms: one, lease_ms: other, overran },
-                1 => Event::Cleanup { real_ms: one, allotted_ms: other },
-                _ => Event::Preemption { waited_ms: one, outcome },
+                0 => Measurement::Hold { held_ms: one, lease_ms: other, overran },
+                1 => Measurement::Cleanup { real_ms: one, allotted_ms: other },
+                _ => Measurement::Preemption { waited_ms: one, outcome },
             },
         );
     (owner, event)
 }
 
-fn counted(events: &[(String, Event)]) -> Statistics {
+fn counted(events: &[(String, Measurement)]) -> Statistics {
     let mut statistics = Statistics::default();
     events.iter().for_each(|(owner, event)| statistics.record(owner, *event));
     statistics
@@ -280,12 +320,12 @@ fn the_largest_lease_does_not_overflow() {
     let now = ServerNow { earliest_ms: NOW, latest_ms: NOW };
     let free = Record::default();
     let wish = Wish::Acquire { give_up_ms: i64::MAX };
-    let taken = transition(Seen { record: &free, modified_ms: 0 }, &me, wish, now, &RULES).unwrap();
+    let taken = transition(SeenRecord { record: &free, modified_ms: 0 }, &me, wish, now, &RULES).unwrap();
     assert_eq!(taken.answer, Answer::Holds { until_ms: i64::MAX });
     let record = taken.record.unwrap();
     assert_eq!(record.info().timeout, i64::MAX);
     let late = ServerNow { earliest_ms: i64::MAX - 5, latest_ms: i64::MAX };
     let other = Terms::new("b", 5);
-    let refused = transition(Seen { record: &record, modified_ms: NOW }, &other, wish, late, &RULES);
+    let refused = transition(SeenRecord { record: &record, modified_ms: NOW }, &other, wish, late, &RULES);
     assert!(matches!(refused, Err(Refusal::Held(_))), "{refused:?}");
 }

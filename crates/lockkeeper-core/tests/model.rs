@@ -33,12 +33,15 @@ mod worlds;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use claims::{EXCLUSION, LATE_ENOUGH, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NOTHING_LEFT, OWN_NODES, SETTLES, SOMEONE_IN};
+use claims::{
+    EXCLUSION, LATE_ENOUGH, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NODE_STANDS, NOTHING_LEFT, OWN_NODES, SETTLES,
+    SOMEONE_IN,
+};
 use lockkeeper_core::{Discipline, NodeFormat};
 use stateright::{Checker, HasDiscoveries, Model, Path};
 use witness::Witness::*;
 use world::{Action, Budget, Mistake, State, World};
-use worlds::{BACKGROUND, FOREGROUND, NO_FAULT, WRITE, classes_rule, takes, world};
+use worlds::{BACKGROUND, FOREGROUND, NO_FAULT, READ, WRITE, classes_rule, takes, world};
 
 /// Formats a counterexample, for people to read and to replay.
 fn tell(path: Path<State, Action>) -> String {
@@ -118,6 +121,13 @@ fn every_interleaving_of_priority_classes_keeps_the_promises() {
     explore_all(worlds::classes(), 1_000_000);
 }
 
+/// A release lets the next contender of the same process hold before the delete is sent. No two hold together, and each
+/// gets the lock in its turn, beside contenders of another process.
+#[test]
+fn every_interleaving_of_neighbours_keeps_the_promises() {
+    explore_all(worlds::neighbours(), 1_000_000);
+}
+
 /// A try gets the lock or leaves, and leaves nothing behind. A node without a session blocks no contender for ever.
 #[test]
 fn every_interleaving_with_tries_and_persistent_nodes_keeps_the_promises() {
@@ -148,160 +158,83 @@ fn is_found(world: impl Fn() -> World, claims: &[&'static str]) {
     }
 }
 
-#[test]
-fn seeded_mistake_recovery_without_an_ordered_write_is_found() {
-    // A second node is created although the first exists. The contender finds and deletes such a stray while it waits.
-    // Without the ordered write it cannot know, when it leaves, that there is no stray.
-    let world = || World {
-        mistake: Some(Mistake::NoOrderedWrite),
-        budget: Budget { cuts: 1, cancels: 1, ..NO_FAULT },
-        witnesses: vec![StrayDeleted],
-        ..World::new("recovery without an ordered write", 2)
-    };
-    is_found(world, &[NOTHING_LEFT, NO_GHOST]);
+/// Makes a test of each mistake: its name, the mistake, the claims that it violates, and a world in which it does.
+macro_rules! mistakes {
+    ($($(#[$doc:meta])* $name:ident: $mistake:ident breaks [$($claim:ident),+] in $world:expr;)+) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            is_found(|| World { mistake: Some(Mistake::$mistake), ..$world }, &[$($claim),+]);
+        }
+    )+};
 }
 
-#[test]
-fn seeded_mistake_unprotected_create_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::Unprotected),
-        budget: Budget { cuts: 1, ..NO_FAULT },
-        ..World::new("unprotected create", 2)
-    };
-    is_found(world, &[SOMEONE_IN, NO_GHOST]);
-}
-
-#[test]
-fn seeded_mistake_listing_before_create_is_found() {
-    let world = || World { mistake: Some(Mistake::ListBeforeCreate), lag: 0, ..World::new("listing before create", 2) };
-    is_found(world, &[EXCLUSION]);
-}
-
-/// Correct, but expensive: each deletion wakes every waiter.
-#[test]
-fn seeded_mistake_watching_the_first_is_found() {
-    let world = || World { mistake: Some(Mistake::WatchTheFirst), lag: 0, ..World::new("watch on the first", 3) };
-    is_found(world, &[NO_HERD]);
-}
-
-#[test]
-fn seeded_mistake_watching_the_wrong_node_is_found() {
-    let world =
-        || World { mistake: Some(Mistake::WatchTheNextYounger), lag: 0, ..World::new("watch on the next younger", 3) };
-    is_found(world, &[NO_LOST_WAKEUP, SOMEONE_IN, SETTLES]);
-}
-
-/// Curator's `setMaxLeases` makes this mistake: another holder leaves first, and no watch fires.
-#[test]
-fn seeded_mistake_watching_one_place_for_permits_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::WatchOnePlace),
-        lag: 0,
-        ..world("watch on one place", Discipline::Permits { permits: 2 }, &[takes(1); 3])
-    };
-    is_found(world, &[NO_LOST_WAKEUP]);
-}
-
-#[test]
-fn seeded_mistake_no_announcement_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::NoAnnouncement),
-        lag: 0,
-        ..world("no announcement", Discipline::Permits { permits: 2 }, &[takes(2), takes(1), takes(1)])
-    };
-    is_found(world, &[NO_LOST_WAKEUP]);
-}
-
-#[test]
-fn seeded_mistake_classes_without_a_holder_marker_are_found() {
-    let world = || World {
-        mistake: Some(Mistake::NoHolderMarker),
-        lag: 0,
-        ..world("no holder marker", classes_rule(), &[BACKGROUND, FOREGROUND])
-    };
-    is_found(world, &[EXCLUSION]);
-}
-
-/// Without a real read of the holder marker, a release whose reply was lost deletes the next holder's marker.
-#[test]
-fn seeded_mistake_deleting_the_holder_marker_by_name_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::HolderMarkerByName),
-        budget: Budget { cuts: 1, ..NO_FAULT },
-        lag: 0,
-        ..world("holder marker deleted by name", classes_rule(), &[BACKGROUND, BACKGROUND, FOREGROUND])
-    };
-    is_found(world, &[OWN_NODES, EXCLUSION]);
-}
-
-#[test]
-fn seeded_mistake_granting_behind_a_writer_that_reads_on_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::WritersLookExclusive),
-        budget: Budget { downgrades: 1, ..NO_FAULT },
-        lag: 0,
-        ..world("a writer that reads on, taken for one that has left", Discipline::SharedExclusive, &[WRITE; 2])
-    };
-    is_found(world, &[EXCLUSION]);
-}
-
-/// A waiter takes the deletion of the node ahead of it for its turn.
-#[test]
-fn seeded_mistake_a_delay_that_names_do_not_contain_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::DelayNotInNames),
-        budget: Budget { crashes: 1, ..NO_FAULT },
-        lag: 0,
-        ..worlds::two_delayed("a delay that names do not contain")
-    };
-    is_found(world, &[LATE_ENOUGH]);
-}
-
-#[test]
-fn seeded_mistake_a_listing_without_tombstones_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::TombstonesUnseen),
-        budget: Budget { crashes: 1, ..NO_FAULT },
-        lag: 0,
-        ..worlds::two_delayed("tombstones unseen")
-    };
-    is_found(world, &[LATE_ENOUGH]);
-}
-
-/// The caller has not released: its work may not know of the loss yet.
-#[test]
-fn seeded_mistake_a_loss_that_looks_like_leaving_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::LossLooksLikeLeaving),
-        budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT },
-        lag: 0,
-        ..worlds::two_delayed("a loss that looks like leaving")
-    };
-    is_found(world, &[LATE_ENOUGH]);
-}
-
-/// Case 20.
-#[test]
-fn seeded_mistake_deleting_by_name_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::DeleteByName),
-        node_format: NodeFormat::Recipe,
-        budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
-        lag: 0,
-        ..World::new("delete by name", 3)
-    };
-    is_found(world, &[OWN_NODES, EXCLUSION]);
-}
-
-/// Cases 2 and 3.
-#[test]
-fn seeded_mistake_adopting_a_node_of_another_session_is_found() {
-    let world = || World {
-        mistake: Some(Mistake::AdoptForeign),
-        budget: Budget { cuts: 2, closes: 1, returns: 1, ..NO_FAULT },
-        lag: 0,
-        witnesses: vec![OldNodeBesideTheReturned],
-        ..World::new("adoption without a look at the session", 2)
-    };
-    is_found(world, &[EXCLUSION]);
+mistakes! {
+    /// A second node is created although the first exists. The contender finds and deletes such a stray while it waits.
+    /// Without the ordered write it cannot know, when it leaves, that there is no stray.
+    seeded_mistake_recovery_without_an_ordered_write_is_found: NoOrderedWrite breaks [NOTHING_LEFT, NO_GHOST]
+        in World { budget: Budget { cuts: 1, cancels: 1, ..NO_FAULT }, witnesses: vec![StrayDeleted],
+            ..World::new("recovery without an ordered write", 2) };
+    seeded_mistake_unprotected_create_is_found: Unprotected breaks [SOMEONE_IN, NO_GHOST]
+        in World { budget: Budget { cuts: 1, ..NO_FAULT }, ..World::new("unprotected create", 2) };
+    seeded_mistake_listing_before_create_is_found: ListBeforeCreate breaks [EXCLUSION]
+        in World { lag: 0, ..World::new("listing before create", 2) };
+    /// Correct, but expensive: each deletion wakes every waiter.
+    seeded_mistake_watching_the_first_is_found: WatchTheFirst breaks [NO_HERD]
+        in World { lag: 0, ..World::new("watch on the first", 3) };
+    seeded_mistake_watching_the_wrong_node_is_found: WatchTheNextYounger breaks [NO_LOST_WAKEUP, SOMEONE_IN, SETTLES]
+        in World { lag: 0, ..World::new("watch on the next younger", 3) };
+    /// Curator's `setMaxLeases` makes this mistake: another holder leaves first, and no watch fires.
+    seeded_mistake_watching_one_place_for_permits_is_found: WatchOnePlace breaks [NO_LOST_WAKEUP]
+        in World { lag: 0, ..world("watch on one place", Discipline::Permits { permits: 2 }, &[takes(1); 3]) };
+    seeded_mistake_no_announcement_is_found: NoAnnouncement breaks [NO_LOST_WAKEUP]
+        in World { lag: 0,
+            ..world("no announcement", Discipline::Permits { permits: 2 }, &[takes(2), takes(1), takes(1)]) };
+    seeded_mistake_classes_without_a_holder_marker_are_found: NoHolderMarker breaks [EXCLUSION]
+        in World { lag: 0, ..world("no holder marker", classes_rule(), &[BACKGROUND, FOREGROUND]) };
+    /// Without a real read of the holder marker, a release whose reply was lost deletes the next holder's marker.
+    seeded_mistake_deleting_the_holder_marker_by_name_is_found: HolderMarkerByName breaks [OWN_NODES, EXCLUSION]
+        in World { budget: Budget { cuts: 1, ..NO_FAULT }, lag: 0,
+            ..world("holder marker deleted by name", classes_rule(), &[BACKGROUND, BACKGROUND, FOREGROUND]) };
+    seeded_mistake_granting_behind_a_writer_that_reads_on_is_found: WritersLookExclusive breaks [EXCLUSION]
+        in World { budget: Budget { downgrades: 1, ..NO_FAULT }, lag: 0,
+            ..world("a writer that reads on, taken for one that has left", Discipline::SharedExclusive, &[WRITE; 2]) };
+    /// A waiter takes the deletion of the node ahead of it for its turn.
+    seeded_mistake_a_delay_that_names_do_not_contain_is_found: DelayNotInNames breaks [LATE_ENOUGH]
+        in World { budget: Budget { crashes: 1, ..NO_FAULT }, lag: 0,
+            ..worlds::two_delayed("a delay that names do not contain") };
+    seeded_mistake_a_listing_without_tombstones_is_found: TombstonesUnseen breaks [LATE_ENOUGH]
+        in World { budget: Budget { crashes: 1, ..NO_FAULT }, lag: 0, ..worlds::two_delayed("tombstones unseen") };
+    /// The caller has not released: its work may not know of the loss yet.
+    seeded_mistake_a_loss_that_looks_like_leaving_is_found: LossLooksLikeLeaving breaks [LATE_ENOUGH]
+        in World { budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT }, lag: 0,
+            ..worlds::two_delayed("a loss that looks like leaving") };
+    /// Its session may be over.
+    seeded_mistake_a_neighbour_without_a_connection_is_found: HearsWithoutConnection breaks [NODE_STANDS]
+        in World { neighbours: 2, budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT }, lag: 0,
+            ..World::new("a neighbour without a connection", 3) };
+    /// It gives up its wait, and the one behind it waits for ever.
+    seeded_mistake_a_neighbours_end_unheard_is_found: EndsUnheard breaks [NO_LOST_WAKEUP, SOMEONE_IN]
+        in World { neighbours: 2, budget: Budget { cancels: 1, ..NO_FAULT }, lag: 0,
+            ..World::new("the end of a neighbour unheard", 3) };
+    /// A contender of another process is between the two.
+    seeded_mistake_a_place_behind_any_neighbour_is_found: BehindAnyNumber breaks [EXCLUSION]
+        in World { neighbours: 2, linger: true, lag: 0, ..World::new("behind any neighbour", 3) };
+    /// Its node was deleted, the parent was created again, and numbers began again: another node may be between the two.
+    seeded_mistake_a_place_behind_a_node_that_no_one_watched_is_found: SaysItWatched breaks [EXCLUSION]
+        in World { neighbours: 2, budget: Budget { removals: 1, reaps: 1, ..NO_FAULT }, linger: true, lag: 0,
+            ..World::new("behind a node that no one watched", 3) };
+    /// Other readers may still hold.
+    seeded_mistake_a_reader_that_passes_the_lock_on_is_found: ReadersPassOn breaks [EXCLUSION]
+        in World { neighbours: 3, lag: 0,
+            ..world("a reader passes the lock on", Discipline::SharedExclusive, &[READ, READ, WRITE]) };
+    /// Case 20.
+    seeded_mistake_deleting_by_name_is_found: DeleteByName breaks [OWN_NODES, EXCLUSION]
+        in World { node_format: NodeFormat::Recipe, budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT }, lag: 0,
+            ..World::new("delete by name", 3) };
+    /// Cases 2 and 3.
+    seeded_mistake_adopting_a_node_of_another_session_is_found: AdoptForeign breaks [EXCLUSION]
+        in World { budget: Budget { cuts: 2, closes: 1, returns: 1, ..NO_FAULT }, lag: 0,
+            witnesses: vec![OldNodeBesideTheReturned],
+            ..World::new("adoption without a look at the session", 2) };
 }

@@ -259,7 +259,7 @@ proptest! {
                     Said::GrantedOrDeleted(name) => name == gone || after.judge(name) == Said::Granted,
                     _ => false,
                 };
-                prop_assert!(fires, "{me} is told {said:?} and hears nothing of {gone}");
+                prop_assert!(fires, "{me} was judged {said:?} and does not wake for {gone}");
             }
             if let Said::Deleted { name, grants } = said {
                 let names = line.names[..line.names.len().min(i + 1 + newcomers)].to_vec();

@@ -1,4 +1,4 @@
-//! When two at once would do damage: what a resource, a file and the ensemble itself do about a holder that comes too late.
+//! How a service, a file and the ensemble reject the writes of a stale holder.
 //!
 //! `cargo run -p lockkeeper --example fencing`
 
@@ -14,13 +14,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (gate, file) = (TokenGate::new(), FencedFile::new(dir.path().join("report")));
     let lock = keeper.mutex("/locks/report");
 
-    // A holder makes the node that its successors will change, and writes everywhere.
+    // The first holder creates the node that later holders change, and writes to each resource.
     let paused = lock.acquire().await?;
     paused.fenced_write().create("/report", "draft").await?;
     drop(gate.enter("report", paused.token()).await?);
     file.replace(paused.token(), "draft")?;
 
-    // It is paused for so long that an operator takes the lock from it, and somebody else works.
+    // It is paused for so long that an operator breaks the lock. Another contender acquires it and works.
     keeper.admin().break_lock("/locks/report", "its host does not answer").await?;
     let successor = lock.acquire().await?;
     assert!(successor.token() > paused.token());
@@ -28,14 +28,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(gate.enter("report", successor.token()).await?);
     file.replace(successor.token(), "final")?;
 
-    // It wakes up and goes on where it stood. Nothing of it gets through.
+    // The first holder continues. Every resource rejects its writes.
     match paused.fenced_write().set("/report", "draft, second page").await {
         Err(error @ WriteError::Lost { .. }) => println!("the ensemble: {error}"),
-        other => panic!("the past has overwritten the present: {other:?}"),
+        other => panic!("a stale holder has written: {other:?}"),
     }
     match gate.enter("report", paused.token()).await {
         Err(refused @ Refused::Stale { .. }) => println!("a server: {refused}"),
-        other => panic!("a stale holder got in: {other:?}"),
+        other => panic!("a stale holder was admitted: {other:?}"),
     }
     match file.replace(paused.token(), "draft, second page") {
         Err(error @ FileError::Refused { .. }) => println!("a file: {error}"),

@@ -1,4 +1,4 @@
-//! A lock for a time, which the more important may take over: Helix's lock.
+//! Helix's leased lock: held for a limited time, and preempted by requests with a higher priority.
 //!
 //! `cargo run -p lockkeeper --example leased`
 
@@ -15,24 +15,24 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let resource = || Scope::resource("cluster", "db_7");
     let lease = Duration::from_secs(3600);
 
-    // Routine work, with ten seconds to clean up when somebody more important comes.
+    // Routine work. It gets ten seconds to clean up when a request with a higher priority preempts it.
     let routine = keeper
         .helix_lock(resource(), lease)
         .user_id("rebalancer")
         .message("moving partitions")
         .cleanup(Duration::from_secs(10))
-        .on_cleanup(|preemption| async move { println!("{} wants it: putting things back", preemption.by) });
+        .on_cleanup(|preemption| async move { println!("{} preempts this owner: cleaning up", preemption.by) });
     let guard = routine.acquire().await?;
 
-    // An equal one is refused at once, and told who has it.
+    // A request with the same priority fails immediately. The error names the owner.
     match keeper.helix_lock(resource(), lease).user_id("other").acquire().await {
         Err(error @ AcquireError::Outranked { .. }) => println!("{error}"),
         other => panic!("two owners: {other:?}"),
     }
 
-    // A more important one waits for the cleanup, and has it then.
+    // A request with a higher priority waits for the cleanup and is then granted the lock.
     let repair = keeper.helix_lock(resource(), lease).user_id("repair").priority(5).acquire().await?;
-    println!("the old owner lost it: {}", guard.lost().await);
+    println!("the first owner lost the lock: {}", guard.lost().await);
     assert!(repair.token() > guard.token() && !guard.is_held());
     repair.release().await?;
     keeper.close().await;

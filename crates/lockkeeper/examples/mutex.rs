@@ -1,4 +1,4 @@
-//! One at a time: the exclusive lock, and the token that a resource checks.
+//! The exclusive lock, and the fencing token that a resource checks.
 //!
 //! `cargo run -p lockkeeper --example mutex`
 
@@ -8,8 +8,8 @@ use std::time::Duration;
 use lockkeeper::error::AcquireError;
 use lockkeeper::{FencingToken, Lockkeeper};
 
-/// What the lock protects. It refuses whoever comes with an older token than another before: a holder that was paused for too
-/// long cannot undo what its successor did.
+/// The resource. It rejects a token that is older than one it has seen. So a holder that was paused for too long cannot
+/// overwrite the work of its successor.
 #[derive(Default)]
 struct Index(Mutex<(Option<FencingToken>, Vec<String>)>);
 
@@ -17,7 +17,7 @@ impl Index {
     fn write(&self, token: FencingToken, entry: &str) -> Result<(), String> {
         let mut guarded = self.0.lock().expect("no writer panics");
         if guarded.0.is_some_and(|newest| token < newest) {
-            return Err(format!("{entry} comes too late"));
+            return Err(format!("{entry} is rejected: a newer holder has written"));
         }
         guarded.0 = Some(token);
         guarded.1.push(entry.to_owned());
@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guard = nightly.acquire().timeout(Duration::from_secs(5)).message("nightly index").await?;
     index.write(guard.token(), "first")?;
 
-    // Somebody else is told who has it, and may choose not to wait.
+    // Another attempt fails without waiting, and the error names the holder.
     match nightly.try_acquire().await {
         Err(error @ AcquireError::Held { .. }) => println!("{error}"),
         other => panic!("two holders: {other:?}"),
@@ -51,7 +51,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     index.write(guard.token(), "second")?;
     match index.write(old, "the first again") {
         Err(refusal) => println!("{refusal}"),
-        Ok(()) => panic!("the past has overwritten the present"),
+        Ok(()) => panic!("a stale holder has written"),
     }
     guard.release().await?;
     keeper.close().await;

@@ -1,4 +1,4 @@
-//! A lock as an object with `lock` and `unlock`, without async: for code that is built that way.
+//! A lock as an object with `lock` and `unlock`, for programs without async.
 //!
 //! `cargo run -p lockkeeper --example object`
 

@@ -1,4 +1,4 @@
-//! People before batch jobs: the lock with a foreground and a background.
+//! The priority lock: the foreground, for people, is granted before the background, for batch jobs.
 //!
 //! `cargo run -p lockkeeper --example priority`
 
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let product = keeper.priority_lock(PRODUCT);
     let served = Arc::new(Mutex::new(Vec::new()));
 
-    // An import runs; another waits, and then somebody presses "save".
+    // One import holds the lock, and another one waits. Then a person presses "save".
     let running = product.background().acquire().message("import 1").await?;
     let mut waiting = Vec::new();
     for (name, lock) in [("import 2", product.background()), ("save", product.foreground())] {
@@ -26,10 +26,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             guard.release().await.map_err(|error| error.to_string())?;
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
         }));
-        in_line(&keeper, waiting.len()).await?;
+        until_queued(&keeper, waiting.len()).await?;
     }
 
-    // Nobody is interrupted. When the first import is done, the save goes before the import that came earlier.
+    // The holder is not interrupted. After the first import, the save is granted before the import that waited longer.
     running.release().await?;
     for task in waiting {
         task.await?.map_err(|error| error.to_string())?;
@@ -41,8 +41,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Waits until so many stand in line, so that this example is always the same.
-async fn in_line(keeper: &Lockkeeper, count: usize) -> Result<(), lockkeeper::Error> {
+/// Waits until this many waiters are in the queue, so that the example always prints the same text.
+async fn until_queued(keeper: &Lockkeeper, count: usize) -> Result<(), lockkeeper::Error> {
     let mut follow = keeper.admin().follow(PRODUCT);
     while follow.next().await?.waiters.len() < count {}
     Ok(())

@@ -1,4 +1,4 @@
-//! Asking for a lock: the holder hears who wants it and why, and lets go or refuses.
+//! Revocation: the holder learns who asks for the release and why, and releases or refuses.
 //!
 //! `cargo run -p lockkeeper --example revocation`
 
@@ -14,13 +14,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rebuild = keeper.mutex("/locks/rebuild");
     let soon = Duration::from_secs(10);
 
-    // A holder that works in steps, and looks between them whether it was asked.
+    // The holder waits for a request to release.
     let guard = rebuild.acquire().message("full rebuild").await?;
     let holder = tokio::spawn(async move {
         let asked = guard.revocation().await;
         let (who, why) = (asked.by.as_ref().map(ToString::to_string), asked.reason.as_deref());
-        println!("asked by {}: {}", who.as_deref().unwrap_or("somebody"), why.unwrap_or("no reason given"));
-        // The first time it is nearly done; the second time it lets go.
+        println!("asked by {}: {}", who.as_deref().unwrap_or("an unknown client"), why.unwrap_or("no reason given"));
+        // The holder refuses the first request and releases at the second one.
         guard.refuse_revocation("two minutes left").expect("the text is short");
         guard.revocation().await;
         guard.release().await
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for reason in ["release day", "release day, please"] {
         for asked in keeper.admin().revoke("/locks/rebuild", Some(reason)).await? {
             match asked.answer(soon).await? {
-                RevokeAnswer::Released => println!("{} let go", asked.contender()),
+                RevokeAnswer::Released => println!("{} released the lock", asked.contender()),
                 RevokeAnswer::Refused(why) => println!("{} refuses: {why}", asked.contender()),
                 other => panic!("no answer within {soon:?}: {other:?}"),
             }
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     holder.await??;
 
-    // Nothing was taken by force; for a holder that does not answer there is Admin::break_lock.
+    // Nothing was taken by force. Admin::break_lock removes a holder that does not answer.
     rebuild.try_acquire().await?.release().await?;
     keeper.close().await;
     Ok(())

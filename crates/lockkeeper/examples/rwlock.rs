@@ -1,4 +1,4 @@
-//! Many readers or one writer: the shared lock, its downgrade and its upgrade.
+//! The shared lock: many readers or one writer, with a downgrade and an upgrade.
 //!
 //! `cargo run -p lockkeeper --example rwlock`
 
@@ -14,7 +14,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let keeper = Lockkeeper::embedded(dir.path()).await?;
     let catalogue = keeper.rwlock("/locks/catalogue");
 
-    // Readers hold together, and keep a writer out.
+    // Readers hold the lock together. A writer is not granted meanwhile.
     let one = catalogue.read().acquire().await?;
     let other = catalogue.read().acquire().await?;
     println!("two read: {} {}", one.node(), other.node());
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     one.release().await?;
     other.release().await?;
 
-    // A writer goes on as a reader in the same place: nobody gets in between, and what it wrote is what it reads.
+    // The writer becomes a reader in the same position. No other writer is granted in between, so it reads what it wrote.
     let writer = catalogue.write().acquire().message("new prices").await?;
     let reader = writer.downgrade().await?;
     let beside = catalogue.read().acquire().await?;
@@ -33,7 +33,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     beside.release().await?;
     reader.release().await?;
 
-    // Look first, write only if need be. There is one such at a time, so that two of them cannot wait for each other.
+    // Read first, and write only if it is necessary. Only one contender at a time can hold the lock in this way, so two of
+    // them never wait for each other.
     let looking = catalogue.upgradeable().acquire().await?;
     let writer = match looking.upgrade().timeout(Duration::from_secs(5)).await {
         Ok(writer) => writer,

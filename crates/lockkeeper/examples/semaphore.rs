@@ -1,4 +1,4 @@
-//! A number of permits: at most three jobs at once in the whole fleet, and one that counts for two.
+//! The semaphore: at most three permits in the whole fleet; a large job takes two.
 //!
 //! `cargo run -p lockkeeper --example semaphore`
 
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for job in 0..8 {
         let (encoders, busy, most) = (encoders.clone(), busy.clone(), most.clone());
         jobs.push(tokio::spawn(async move {
-            // Every fourth job is a large one. It waits until both its permits are free, and nobody overtakes it meanwhile.
+            // Every fourth job is large. It waits until two permits are free. No later job overtakes it.
             let take = if job % 4 == 0 { 2 } else { 1 };
             let permit = encoders.acquire_many(take).message(format!("film {job}")).await?;
             most.fetch_max(busy.fetch_add(take, SeqCst) + take, SeqCst);
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("at most {} of {PERMITS} permits were in use", most.load(SeqCst));
     assert!(most.load(SeqCst) <= PERMITS);
 
-    // The number belongs to the path: whoever thinks otherwise is told, not let in.
+    // The number belongs to the path: a client with another number gets an error.
     match keeper.semaphore("/locks/encoders", 5).acquire().await {
         Err(error @ AcquireError::Mismatch(Mismatch::Permits { .. })) => println!("{error}"),
         other => panic!("two numbers for one semaphore: {other:?}"),

@@ -1,4 +1,4 @@
-//! Several locks at once, all or none, without a deadlock whatever order they are named in.
+//! Several locks in one call, all or none. No order of their names leads to a deadlock.
 //!
 //! `cargo run -p lockkeeper --example several`
 
@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("holding {} locks, the catalogue under token {token:?}", mixed.holdings().len());
     mixed.release().await?;
 
-    // All or none: b is taken, so a is not kept either.
+    // All or none: b has another holder, so the call does not keep a either.
     let taken = keeper.mutex("/accounts/b").acquire().await?;
     let both = [keeper.mutex("/accounts/a").acquire(), keeper.mutex("/accounts/b").acquire()];
     match keeper.multi_lock(both).timeout(Duration::from_millis(100)).await {

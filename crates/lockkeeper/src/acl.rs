@@ -1,5 +1,9 @@
 //! The access list of the nodes that a handle creates.
 
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
 /// The access list of the nodes that a handle creates, including the parents of a lock.
 ///
 /// The rights to a *parent* decide who may delete a node; the right to write to the node itself decides who may request
@@ -7,7 +11,7 @@
 /// not let them request its release.
 ///
 /// Existing nodes keep their lists. The first contender's list must admit all clients that contend for the lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockAcl {
     /// Every client may do anything. Most recipes do this, and it works on a new server.
@@ -19,4 +23,130 @@ pub enum LockAcl {
     /// Clients with the same credential may do anything; other clients nothing. Needs
     /// [`Builder::credential`](crate::Builder::credential) or a client certificate (`Builder::tls`).
     Private,
+    /// These clients may do this. It is read from text, as the settings and the command do:
+    ///
+    /// ```
+    /// use lockkeeper::LockAcl;
+    ///
+    /// let list: LockAcl = "sasl:jobs:cdrwa,world:anyone:r".parse()?;
+    /// assert!("sasl:jobs".parse::<LockAcl>().is_err());
+    /// # Ok::<(), lockkeeper::AclError>(())
+    /// ```
+    List(AclList),
+}
+
+/// The entries of an access list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AclList(pub(crate) Arc<[AclEntry]>);
+
+/// What one identity may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AclEntry {
+    pub(crate) scheme: String,
+    pub(crate) id: String,
+    /// Some of the letters of [`PERMS`].
+    pub(crate) perms: String,
+}
+
+/// The letters for create, delete, read, write and administrate, as in ZooKeeper's command line.
+const PERMS: &str = "cdrwa";
+
+/// A text that is no access list.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{entry:?} is no entry of an access list: {problem}")]
+pub struct AclError {
+    entry: String,
+    problem: String,
+}
+
+impl LockAcl {
+    /// Whether it refers to the credentials of the client that creates a node.
+    pub(crate) fn names_the_creator(&self) -> bool {
+        match self {
+            LockAcl::Open => false,
+            LockAcl::Visible | LockAcl::Private => true,
+            LockAcl::List(AclList(entries)) => entries.iter().any(|entry| entry.scheme == "auth"),
+        }
+    }
+}
+
+impl FromStr for LockAcl {
+    type Err = AclError;
+
+    /// Reads `open`, `creator-all`, `creator-all-world-read`, or entries `SCHEME:ID:PERMS` with commas between them.
+    fn from_str(text: &str) -> Result<Self, AclError> {
+        Ok(match text {
+            "open" => LockAcl::Open,
+            "creator-all" => LockAcl::Private,
+            "creator-all-world-read" => LockAcl::Visible,
+            entries => LockAcl::List(AclList(entries.split(',').map(entry).collect::<Result<_, _>>()?)),
+        })
+    }
+}
+
+/// Reads an entry. The id may contain colons.
+fn entry(text: &str) -> Result<AclEntry, AclError> {
+    let fault = |problem: &str| AclError { entry: text.to_owned(), problem: problem.to_owned() };
+    let (scheme, rest) = text.split_once(':').ok_or_else(|| fault("it has no colon"))?;
+    let (id, perms) = rest.rsplit_once(':').ok_or_else(|| fault("it has only one colon"))?;
+    if scheme.is_empty() {
+        return Err(fault("its scheme is empty"));
+    }
+    if (scheme == "world") != (id == "anyone") {
+        return Err(fault("the scheme world has the id anyone, and no other scheme has it"));
+    }
+    if perms.is_empty() || perms.chars().any(|letter| !PERMS.contains(letter)) {
+        return Err(fault(&format!("its permissions are not letters of {PERMS}")));
+    }
+    Ok(AclEntry { scheme: scheme.to_owned(), id: id.to_owned(), perms: perms.to_owned() })
+}
+
+impl fmt::Display for LockAcl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LockAcl::Open => f.write_str("open"),
+            LockAcl::Visible => f.write_str("creator-all-world-read"),
+            LockAcl::Private => f.write_str("creator-all"),
+            LockAcl::List(AclList(entries)) => {
+                for (at, AclEntry { scheme, id, perms }) in entries.iter().enumerate() {
+                    let comma = if at == 0 { "" } else { "," };
+                    write!(f, "{comma}{scheme}:{id}:{perms}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_list_is_read_as_it_is_written() {
+        let all = [
+            "open",
+            "creator-all",
+            "creator-all-world-read",
+            "world:anyone:r",
+            "digest:a:x=:cdrwa,ip:::1:r",
+            "auth::r",
+        ];
+        for text in all {
+            assert_eq!(text.parse::<LockAcl>().map(|acl| acl.to_string()), Ok(text.to_owned()));
+        }
+        for wrong in [
+            "",
+            "private",
+            "digest:a",
+            ":a:r",
+            "ip:127.0.0.1:",
+            "ip:127.0.0.1:x",
+            "world:me:r",
+            "ip:anyone:r",
+            "auth::r,",
+        ] {
+            assert!(wrong.parse::<LockAcl>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -11,8 +11,12 @@ mod copy;
 mod describe;
 mod epoch;
 mod follow;
+#[cfg(feature = "jobs")]
+mod follow_jobs;
 mod handle;
 mod info;
+#[cfg(feature = "jobs")]
+mod jobs;
 mod lease;
 mod questions;
 mod requests;
@@ -20,12 +24,16 @@ mod statistics;
 
 pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
+#[cfg(feature = "jobs")]
+pub use follow_jobs::FollowJobs;
 pub use handle::Admin;
 pub use info::{LeaseInfo, LockInfo, RequestorInfo, Survey, Unreadable};
+#[cfg(feature = "jobs")]
+pub use jobs::{JobState, JobStatus, Resolve};
 pub use lockkeeper_core::TokenEpoch;
 pub use revoke::{Asked, RevokeAnswer};
 
 pub use crate::broken::Broken;
 pub use crate::contender::ContenderInfo;
-pub use crate::registers::journal::{DecisionRecord, TransferFacts};
+pub use crate::registers::journal::{DecisionRecord, EmergencyRecord, TransferFacts};
 pub use crate::registers::requests::TransferRequest;

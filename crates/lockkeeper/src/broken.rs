@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use lockkeeper_core::{FencingToken, Owner, SessionId};
+use lockkeeper_core::{FencingToken, Owner, SessionId, node_path};
 use serde::{Deserialize, Serialize};
 
 /// A contender that a person removed from a lock. Returned by [`Admin::broken`](crate::admin::Admin::broken).
@@ -44,11 +44,7 @@ impl Broken {
     /// Returns whether this break ended the hold or wait with this node, given by its full path, and this token if it
     /// has one. A holder whose node was removed finds out this way which client did it.
     pub fn removed(&self, node: &str, token: Option<FencingToken>) -> bool {
-        let own = match self.node.as_str() {
-            // A leased lock has one node, whichever client holds it.
-            "" => self.path == node,
-            name => node.strip_prefix(&self.path).and_then(|rest| rest.strip_prefix('/')) == Some(name),
-        };
-        own && self.token.zip(token).is_none_or(|(its, ours)| its == ours)
+        // A leased lock has one node, whichever client holds it.
+        node_path(&self.path, &self.node) == node && self.token.zip(token).is_none_or(|(its, ours)| its == ours)
     }
 }

@@ -23,6 +23,25 @@ impl Clock {
             Clock::Runtime(origin) => origin.elapsed(),
         }
     }
+
+    /// The current time for people, in milliseconds since 1970.
+    pub(crate) fn wall_ms(self) -> u64 {
+        match self {
+            Clock::System => wall_clock_ms(),
+            Clock::Runtime(_) => {
+                SIMULATED_START_MS.saturating_add(u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX))
+            }
+        }
+    }
+
+    /// Returns a new id. In a simulation it follows from the seed of the thread's generator, because servers order
+    /// nodes by their names.
+    pub(crate) fn unique_id(self) -> u128 {
+        match self {
+            Clock::System => uuid::Uuid::new_v4().as_u128(),
+            Clock::Runtime(_) => fastrand::u128(..),
+        }
+    }
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -39,6 +58,9 @@ fn boot_time() -> Duration {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     ORIGIN.get_or_init(Instant::now).elapsed()
 }
+
+/// When the clock of a simulation starts, in milliseconds since 1970.
+const SIMULATED_START_MS: u64 = 1_700_000_000_000;
 
 /// The current time by this machine's clock, in milliseconds since 1970, for people.
 pub(crate) fn wall_clock_ms() -> u64 {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use lockkeeper_core::{AttemptId, Class, FencingToken, Owner, Revocation, SessionId};
+use lockkeeper_core::{AttemptId, Class, FencingToken, Owner, Revocation, SessionId, node_path};
 use serde::{Serialize, Serializer};
 
 use crate::clock::as_millis;
@@ -41,9 +41,9 @@ pub struct ContenderInfo {
     pub since: SystemTime,
     /// Its session; 0 for the owner of a leased lock, which survives sessions.
     pub session: SessionId,
-    /// Whether it has vanished: its hold was lost, and the lock stays unavailable until its lock delay has passed.
+    /// Whether its hold is abandoned: it was lost, and the lock stays unavailable until its lock delay has passed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub vanished: bool,
+    pub abandoned: bool,
     /// The fencing token of its hold; a waiter has the one that its hold will have. The holder of a lock with classes
     /// has the token of the holder marker. `None` for the owner of a leased lock if a foreign client has written the
     /// record since the grant.
@@ -64,11 +64,7 @@ fn as_text<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok,
 impl ContenderInfo {
     /// Returns the full path of its node in the lock at `path`.
     pub fn node_path(&self, path: impl AsRef<str>) -> String {
-        let path = path.as_ref();
-        match self.node.as_str() {
-            "" => path.to_owned(),
-            node => format!("{path}/{node}"),
-        }
+        node_path(path.as_ref(), &self.node)
     }
 
     /// Whether it owns a leased lock.

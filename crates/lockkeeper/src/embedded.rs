@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::acl::LockAcl;
-use crate::ensemble::zookeeper::{Locate, Located, ZooKeeper};
+use crate::ensemble::zookeeper::{Locate, Located, Locating, ZooKeeper};
 use crate::ensemble::{Network, Opened};
 use crate::error::{EmbeddedError, SessionError};
 
@@ -443,7 +443,7 @@ impl Site {
 }
 
 impl Locate for Site {
-    fn locate(&self) -> BoxFuture<'_, Result<Located, SessionError>> {
+    fn locate(self: Arc<Self>) -> Locating {
         async move {
             let endpoint = self.find_or_start().await?;
             let credentials = vec![("lockkeeper".to_owned(), endpoint.secret.into_bytes())];
@@ -466,7 +466,7 @@ impl Network for Embedded {
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, SessionError>> {
         async move {
             let started = Instant::now();
-            let located = timeout(patience, self.site.locate()).await.unwrap_or_else(|_| {
+            let located = timeout(patience, self.site.clone().locate()).await.unwrap_or_else(|_| {
                 let dir = self.site.home.dir.display();
                 let (servers, detail) = (dir.to_string(), format!("another process is starting the server of {dir}"));
                 Err(SessionError::Unreachable { servers, waited: patience, detail })
@@ -476,9 +476,11 @@ impl Network for Embedded {
                 session_timeout: self.session_timeout,
                 reconnect: None,
                 credentials: Vec::new(),
+                sasl: None,
                 acl: LockAcl::Open,
                 tasks: self.tasks.clone(),
                 locate: Some(self.site.clone()),
+                simulated: None,
                 create_chroot: false,
             };
             let mut opened = network.open(patience.saturating_sub(started.elapsed())).await?;

@@ -1,8 +1,8 @@
 //! The operations that the library needs from an ensemble, independent of how they travel.
 //!
-//! This is the one boundary between the locks and the network. `zookeeper.rs` implements it over TCP; a simulator
-//! implements it over the server's data tree in one process, with a seed for every delay and fault. Hidden from the
-//! docs: it may change in any release.
+//! This is the one boundary between the locks and the network. `zookeeper.rs` implements it with
+//! the crate `lockkeeper-client`, over TCP or over the simulator's links. Hidden from the docs: it may change in any
+//! release.
 //!
 //! An implementation must guarantee the following, because the protocol depends on it. Operations of one session take
 //! effect in the order in which their futures were *first polled*. Reads of one session never go back in time. A watch
@@ -69,7 +69,7 @@ pub enum Fired {
 
 /// The kind of node to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NodeKind {
     /// Ephemeral, with a number that the server appends.
     EphemeralSequential,
     /// Ephemeral: deleted with its session.
@@ -167,7 +167,7 @@ pub struct Written {
 
 /// One step of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TxnStep {
     /// The node must exist and, if a version is given, its data must have it.
     Check {
         /// The node.
@@ -182,7 +182,7 @@ pub enum Step {
         /// Its data.
         data: Vec<u8>,
         /// The kind of node.
-        kind: Kind,
+        kind: NodeKind,
     },
     /// Replace a node's data.
     Write {
@@ -202,14 +202,14 @@ pub enum Step {
     },
 }
 
-impl Step {
+impl TxnStep {
     /// Returns the path of its node.
     pub fn path(&self) -> &str {
         match self {
-            Step::Check { path, .. }
-            | Step::Create { path, .. }
-            | Step::Write { path, .. }
-            | Step::Delete { path, .. } => path,
+            TxnStep::Check { path, .. }
+            | TxnStep::Create { path, .. }
+            | TxnStep::Write { path, .. }
+            | TxnStep::Delete { path, .. } => path,
         }
     }
 }
@@ -268,13 +268,13 @@ pub trait Ensemble: Send + Sync + 'static {
     /// The session's id.
     fn session(&self) -> SessionId;
     /// Creates a node; the reply has its name, including the number of a sequential one.
-    fn create(&self, path: &str, data: Vec<u8>, kind: Kind) -> Reply<(String, Zxid)>;
+    fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)>;
     /// Deletes a node; if a version is given, only if its data has it.
     fn delete(&self, path: &str, version: Option<i32>) -> Reply<()>;
     /// Replaces a node's data; if a version is given, only if the data has it.
     fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written>;
     /// Does all of these steps or none, in one transaction, and returns what each did.
-    fn transact(&self, steps: Vec<Step>) -> Reply<Vec<Done>, Undone>;
+    fn transact(&self, steps: Vec<TxnStep>) -> Reply<Vec<Done>, Undone>;
     /// Lists a node's children.
     fn list(&self, path: &str) -> Reply<Children>;
     /// Lists the names of a node's children and watches for changes of the list.
@@ -338,6 +338,9 @@ pub(crate) fn refused(path: &str, fault: OpError) -> AdminError {
 pub enum Connection {
     /// Lost; the session may live.
     Lost,
+    /// No server accepted the session in a round over all servers since it was lost. Reported only to callers that count
+    /// the retries.
+    TryFailed,
     /// Connected again, in the same session.
     Back,
     /// The session is over. No more changes follow.
@@ -361,13 +364,6 @@ pub struct Opened {
 pub(crate) struct Reconnect {
     pub(crate) retries: u32,
     pub(crate) delay: Duration,
-}
-
-impl Reconnect {
-    /// How long a connection may stay lost before these retries are used up. The client retries at its own pace.
-    pub(crate) fn patience(self) -> Duration {
-        self.delay.saturating_mul(self.retries)
-    }
 }
 
 /// The source of sessions.

@@ -9,11 +9,12 @@
 //! | `connect`, `embedded`, `Realms` | [`ConnectError`] | none |
 //! | `acquire`, `try_acquire`, `multi_lock`, `lock`, `HelixLock::acquire` | [`AcquireError`] | `Held`, `Timeout`, `TooManyWaiters`, `Outranked`, `Preempted`, `CleanupUnfinished`; `Cancelled`; `Revoked`, `Evicted`, `ParentVanishes`; `SessionLost`; `Mismatch`; `NoSuchLock`; `AlreadyHeld` |
 //! | `release`, `unlock` | [`ReleaseError`] | `NotHeld`, `NotLocked`, `Failed` (not `Misuse`, not `Session`) |
-//! | `upgrade`, `downgrade` | [`ChangeError`] | `Timeout`, `Lost` (not `Misuse`, not `Session`) |
+//! | `upgrade`, `downgrade` | [`ChangeError`] | `Timeout`, `Cancelled`, `Lost` (not `Misuse`, not `Session`) |
 //! | `verify` | [`VerifyError`] | `Lost`, `Refused` (not `Misuse`, not `Session`) |
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |
 //! | `HelixGuard::renew`, `transfer`; `HelixLock::unlock`, `info`, `close` | [`LeaseError`] | `Lost`, `Preempted`, `NotOwner`, `StillOwner`; `Mismatch` |
-//! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `Decided` |
+//! | `Job::claim`, `Job::run` | `JobError` (feature `jobs`) | `Acquire`; `Lost`, `Unknown`, `Refused`, `Unreadable` |
+//! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `NothingToDecide`, `Decided` |
 //! | settings | `SettingsError` (feature `settings`) | a list of mistakes |
 //!
 //! ```
@@ -36,6 +37,8 @@ mod admin;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod hold;
+#[cfg(feature = "jobs")]
+mod job;
 mod kind;
 mod lease;
 mod mismatch;
@@ -52,6 +55,8 @@ pub use admin::AdminError;
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedError;
 pub use hold::{ChangeError, ReleaseError, VerifyError, WriteError};
+#[cfg(feature = "jobs")]
+pub use job::JobError;
 pub use kind::ErrorKind;
 pub use lease::LeaseError;
 pub use lockkeeper_core::{ClassError, IncompatibleFormat, PathError};
@@ -92,6 +97,10 @@ pub enum Error {
     /// A leased lock was not renewed, handed over, unlocked, read or closed.
     #[error(transparent)]
     Lease(LeaseError),
+    /// A slot of a job was not claimed.
+    #[cfg(feature = "jobs")]
+    #[error(transparent)]
+    Job(JobError),
     /// An admin call failed.
     #[error(transparent)]
     Admin(AdminError),
@@ -113,6 +122,8 @@ impl Error {
             Error::Verify(error) => error.kind(),
             Error::Write(error) => error.kind(),
             Error::Lease(error) => error.kind(),
+            #[cfg(feature = "jobs")]
+            Error::Job(error) => error.kind(),
             Error::Admin(error) => error.kind(),
             #[cfg(feature = "settings")]
             Error::Settings(_) => ErrorKind::Misuse,
@@ -132,6 +143,8 @@ impl Error {
             Error::Session(error) => error.hint(),
             Error::Acquire(error) => error.hint(),
             Error::Lease(error) => error.hint(),
+            #[cfg(feature = "jobs")]
+            Error::Job(error) => error.hint(),
             Error::Admin(error) => error.hint(),
             _ => None,
         }
@@ -149,41 +162,39 @@ impl From<ConnectError> for Error {
     }
 }
 
-impl From<AcquireError> for Error {
-    fn from(error: AcquireError) -> Self {
-        match error {
-            AcquireError::Misuse(error) => Error::Misuse(error),
-            AcquireError::Session(error) => Error::Session(error),
-            error => Error::Acquire(error),
-        }
-    }
+/// Converts a call's own error. What every call can meet becomes the same variant, whichever call returned it.
+macro_rules! from_calls {
+    ($($error:ident => $variant:ident),+) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                match error {
+                    $error::Misuse(error) => Error::Misuse(error),
+                    $error::Session(error) => Error::Session(error),
+                    error => Error::$variant(error),
+                }
+            }
+        })+
+    };
 }
-
-impl From<LeaseError> for Error {
-    fn from(error: LeaseError) -> Self {
-        match error {
-            LeaseError::Misuse(error) => Error::Misuse(error),
-            LeaseError::Session(error) => Error::Session(error),
-            error => Error::Lease(error),
-        }
-    }
-}
-
-impl From<AdminError> for Error {
-    fn from(error: AdminError) -> Self {
-        match error {
-            AdminError::Misuse(error) => Error::Misuse(error),
-            AdminError::Session(error) => Error::Session(error),
-            error => Error::Admin(error),
-        }
-    }
-}
+from_calls!(AcquireError => Acquire, LeaseError => Lease, AdminError => Admin);
 
 impl From<WriteError> for Error {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::Misuse(error) => Error::Misuse(error),
             error => Error::Write(error),
+        }
+    }
+}
+
+#[cfg(feature = "jobs")]
+impl From<JobError> for Error {
+    fn from(error: JobError) -> Self {
+        match error {
+            JobError::Misuse(error) => Error::Misuse(error),
+            JobError::Session(error) => Error::Session(error),
+            JobError::Acquire(error) => error.into(),
+            error => Error::Job(error),
         }
     }
 }

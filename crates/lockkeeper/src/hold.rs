@@ -6,6 +6,7 @@
 pub(crate) mod account;
 pub(crate) mod fenced;
 pub(crate) mod guard;
+pub(crate) mod holding;
 pub(crate) mod lease;
 pub(crate) mod upgrade;
 
@@ -13,12 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use lockkeeper_core::{FencingToken, Grant, LockDelay, Loss, Revocation, Trust};
-use tokio::sync::{mpsc, oneshot, watch};
+use lockkeeper_core::{FencingToken, Grant, LockDelay, Loss, Revocation, Trust, node_path};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::ensemble::{TxnStep, Written};
 use crate::error::ReleaseError;
 use crate::hold::lease::Lease;
+use crate::latest;
 use crate::session::Session;
 use crate::session::on_lost::{LostLock, OnLost};
 use crate::session::watchdog::{Ward, Watched};
@@ -26,9 +29,20 @@ use crate::session::watchdog::{Ward, Watched};
 /// How long a process that is about to abort waits for its log.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
+/// A write in the transaction that deletes the node of a hold.
+#[derive(Debug)]
+pub(crate) struct AtRelease {
+    pub(crate) step: TxnStep,
+    /// Notified when the write is done; dropped if it is not done, or if that is unknown.
+    pub(crate) written: oneshot::Sender<Written>,
+}
+
 /// A message from a guard to its driver. Dropping all guards requests the release without an answer.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum HoldRequest {
+    /// Write this node in the transaction of the release that follows.
+    #[cfg_attr(not(feature = "jobs"), expect(dead_code, reason = "only jobs write at a release"))]
+    WriteAtRelease(AtRelease),
     /// Release, and confirm it.
     Release(oneshot::Sender<Result<(), ReleaseError>>),
     /// Become a reader in the writer's position.
@@ -78,7 +92,7 @@ enum TrustBasis {
         missed_deadlines: u32,
     },
     /// A record that outlives sessions, until its lease expires.
-    Lease(watch::Sender<Lease>),
+    Lease(latest::Sender<Lease>),
 }
 
 /// One hold.
@@ -97,10 +111,10 @@ pub(crate) struct Hold {
     loss: OnceLock<Loss>,
     pub(crate) lost: CancellationToken,
     /// The latest request to release the lock.
-    pub(crate) asked: watch::Sender<Option<Revocation>>,
+    pub(crate) asked: latest::Sender<Option<Revocation>>,
     /// The channel to the task that can release the lock. Weak, because dropping the guard's sender requests the
     /// release.
-    requests: OnceLock<mpsc::WeakUnboundedSender<Request>>,
+    requests: OnceLock<mpsc::WeakUnboundedSender<HoldRequest>>,
     ward: OnceLock<Ward>,
     /// Tasks to notify before the loss, each with how long before.
     early: Mutex<Vec<(Duration, oneshot::Sender<()>)>>,
@@ -122,7 +136,7 @@ impl Hold {
 
     /// A hold that depends on the record at `path`.
     pub(crate) fn leased(path: String, token: FencingToken, lease: Lease, options: &HoldOptions) -> Arc<Hold> {
-        Self::on(path, String::new(), None, token, true, TrustBasis::Lease(watch::Sender::new(lease)), options)
+        Self::on(path, String::new(), None, token, true, TrustBasis::Lease(latest::Sender::new(lease)), options)
     }
 
     fn on(
@@ -145,7 +159,7 @@ impl Hold {
             liveness: None,
             loss: OnceLock::new(),
             lost: CancellationToken::new(),
-            asked: watch::Sender::new(None),
+            asked: latest::Sender::new(None),
             requests: OnceLock::new(),
             ward: OnceLock::new(),
             early: Mutex::default(),
@@ -162,7 +176,7 @@ impl Hold {
     }
 
     /// Sets the channel to the task that can release the lock.
-    pub(crate) fn can_ask(&self, requests: &mpsc::UnboundedSender<Request>) {
+    pub(crate) fn can_ask(&self, requests: &mpsc::UnboundedSender<HoldRequest>) {
         _ = self.requests.set(requests.downgrade());
     }
 
@@ -173,8 +187,19 @@ impl Hold {
         }
     }
 
+    /// From now on, another client may ask for the lock without this hold's knowledge: it ends when it would end without
+    /// a further heartbeat.
+    pub(crate) fn freeze(&self) {
+        let TrustBasis::Lease(lease) = &self.basis else { return };
+        lease.send_if_modified(|lease| {
+            let was_unasked = lease.unasked.is_some();
+            (lease.until, lease.unasked) = (lease.ends(), None);
+            was_unasked
+        });
+    }
+
     /// Watches the state of its lease, if it has one.
-    pub(crate) fn leases(&self) -> Option<watch::Receiver<Lease>> {
+    pub(crate) fn leases(&self) -> Option<latest::Receiver<Lease>> {
         match &self.basis {
             TrustBasis::Session { .. } => None,
             TrustBasis::Lease(lease) => Some(lease.subscribe()),
@@ -202,7 +227,7 @@ impl Hold {
             TrustBasis::Lease(_) => Vec::new(),
             TrustBasis::Session { .. } => {
                 let names = std::iter::once(self.node()).chain(self.mark.clone());
-                names.map(|name| format!("{}/{name}", self.path)).collect()
+                names.map(|name| node_path(&self.path, &name)).collect()
             }
         }
     }
@@ -220,7 +245,7 @@ impl Hold {
     /// Marks it lost and reports the loss. The first reason stays.
     pub(crate) fn lose(&self, loss: Loss) {
         if self.mark(loss) {
-            self.tell();
+            self.report_loss();
         }
     }
 
@@ -232,7 +257,7 @@ impl Hold {
             && loss == Loss::Unattended
             && let Some(requests) = self.requests.get().and_then(mpsc::WeakUnboundedSender::upgrade)
         {
-            _ = requests.send(Request::LetGo);
+            _ = requests.send(HoldRequest::LetGo);
         }
         first
     }
@@ -257,10 +282,7 @@ impl Hold {
         }
         let trust = match &self.basis {
             TrustBasis::Session { session, missed_deadlines } => session.trust(*missed_deadlines),
-            TrustBasis::Lease(lease) => {
-                let lease = lease.borrow();
-                lease.session.lease_trust(lease.until)
-            }
+            TrustBasis::Lease(lease) => lease.borrow().trust(),
         };
         let Some(liveness) = &self.liveness else { return trust };
         let attended = Duration::from_nanos(liveness.until.load(Ordering::Relaxed));
@@ -275,10 +297,10 @@ impl Hold {
     }
 
     /// When the clock ends it, unless something renews it first.
-    fn ends(&self) -> Duration {
+    pub(crate) fn ends(&self) -> Duration {
         let ends = match &self.basis {
             TrustBasis::Session { session, missed_deadlines } => session.due(*missed_deadlines),
-            TrustBasis::Lease(_) => self.lease_until(),
+            TrustBasis::Lease(lease) => lease.borrow().ends(),
         };
         match &self.liveness {
             Some(liveness) => ends.min(Duration::from_nanos(liveness.until.load(Ordering::Relaxed))),
@@ -353,22 +375,32 @@ impl Hold {
     /// Resolves when it can be trusted for longer than at the call. Dropping the future leaves nothing behind.
     pub(crate) fn renewed(self: &Arc<Self>) -> impl Future<Output = ()> + use<> {
         // Subscribe now, so that no heartbeat between this call and the first poll is missed.
-        let (mut proofs, lease) = (self.session().proofs(), self.leases());
+        let (mut proofs, mut lease) = (self.session().proofs(), self.leases());
         let (hold, before) = (self.clone(), self.trust().until());
         async move {
-            let more = match lease {
-                Some(mut lease) => lease.wait_for(|lease| lease.until > before).await.is_ok(),
-                None => loop {
-                    match proofs.changed().await {
-                        Ok(()) if hold.trust().until() > before => break true,
-                        Ok(()) => {}
-                        Err(_) => break false,
+            while hold.trust().until() <= before {
+                // An error means that the session has ended, so nothing of it renews the hold.
+                let proved = async {
+                    if proofs.changed().await.is_err() {
+                        std::future::pending().await
                     }
-                },
-            };
-            if !more {
-                // The session has ended, so nothing renews it.
-                std::future::pending().await
+                };
+                let leased = async {
+                    let changed = match &mut lease {
+                        Some(lease) => lease.changed().await.is_ok(),
+                        None => false,
+                    };
+                    if !changed {
+                        std::future::pending().await
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = proved => continue,
+                    () = leased => {}
+                }
+                // Another session may keep it now.
+                proofs = hold.session().proofs();
             }
         }
     }
@@ -403,7 +435,7 @@ impl Watched for Hold {
         }
     }
 
-    fn tell(&self) {
+    fn report_loss(&self) {
         let Some(loss) = self.loss() else { return };
         let (path, node, token) = (self.path.clone(), self.node(), self.token);
         match &self.on_lost {
@@ -419,11 +451,11 @@ impl Watched for Hold {
                 }
                 std::process::abort();
             }
-            OnLost::Call(told) => {
-                let (told, token) = (told.clone(), Some(token).filter(|_| self.fences));
+            OnLost::Call(callback) => {
+                let (callback, token) = (callback.clone(), Some(token).filter(|_| self.fences));
                 let lost = LostLock { path, token, loss };
                 let calling =
-                    std::thread::Builder::new().name("lockkeeper-on-lost".to_owned()).spawn(move || told(&lost));
+                    std::thread::Builder::new().name("lockkeeper-on-lost".to_owned()).spawn(move || callback(&lost));
                 if let Err(error) = calling {
                     tracing::error!(path = %self.path, %error, "cannot create the thread that reports a lost lock");
                 }

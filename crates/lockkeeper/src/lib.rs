@@ -64,20 +64,22 @@
 //!
 //! # Features
 //!
-//! Only `embedded` is on by default. Every combination of features compiles.
+//! `embedded` and `tls` are on by default. Every combination of features compiles.
 //!
 //! - `embedded`: `Lockkeeper::embedded` and the module `embedded`: a ZooKeeper-compatible server inside this process,
 //!   for one machine.
+//! - `tls`: TLS to the servers, with `Builder::tls`: rustls with ring.
 //! - `contentserv`: the module `contentserv`: Contentserv's monitor lock, a `synchronized` block on several machines.
 //! - `deadletter`: the modules `retry` and `deadletter`: attempts that are repeated, and the record of work that never
 //!   got its lock. Turns on `contentserv`.
+//! - `jobs`: the module `jobs`: work that runs once per calendar period on a fleet, and the records of its runs.
 //! - `realms`: the module `realms`: locks on several ensembles.
 //! - `settings`: the module `settings`: settings from files, the environment and a program's own flags. Turns on
 //!   `contentserv` and `realms`.
-//! - `tls`: TLS to the servers, with `Builder::tls`. Builds a cryptography library in C.
 //! - `metrics`: exports counts and times through the crate `metrics`: for every kind of lock
-//!   `lockkeeper_acquires_total` and `lockkeeper_acquire_wait_seconds`, labelled by lock and outcome (`granted` or
-//!   `failed`), and the counters of leased locks.
+//!   `lockkeeper_acquires_total` and `lockkeeper_acquire_wait_seconds`, labelled by lock, mode (as
+//!   [`ContenderInfo::mode`](admin::ContenderInfo::mode)) and outcome (`granted` or `failed`), and the counters of
+//!   leased locks.
 //! - `kafka`: dead letters in a Kafka topic, with `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler
 //!   and make. Turns on `deadletter`.
 //!
@@ -101,7 +103,10 @@ mod clock;
 mod contender;
 mod hold;
 mod identity;
+#[cfg(feature = "jobs")]
+pub mod jobs;
 mod keeper;
+mod latest;
 mod lease;
 mod queue;
 mod recipes;
@@ -122,12 +127,13 @@ pub mod realms;
 #[cfg(feature = "settings")]
 pub mod settings;
 
-pub use acl::LockAcl;
+pub use acl::{AclError, AclList, LockAcl};
 #[cfg(feature = "tls")]
 pub use ensemble::tls::Tls;
 pub use error::Error;
 pub use futures_util::future::BoxFuture;
-pub use hold::guard::{Guard, HoldState, Holding, Permit, UpgradeableGuard, WriteGuard};
+pub use hold::guard::{Guard, Permit, UpgradeableGuard, WriteGuard};
+pub use hold::holding::{HoldState, Holding};
 pub use hold::upgrade::{Upgrade, UpgradeError};
 pub use identity::this_process;
 pub use keeper::Lockkeeper;
@@ -137,6 +143,7 @@ pub use queue::acquire::Acquire;
 pub use queue::multi::{MultiAcquire, MultiGuard};
 pub use queue::mutex::Mutex;
 pub use queue::priority::PriorityLock;
+pub use queue::requeue::Requeued;
 pub use queue::rwlock::{Access, RwLock};
 pub use queue::semaphore::Semaphore;
 #[cfg(feature = "contentserv")]
@@ -190,6 +197,9 @@ mod guide {
     #[cfg(feature = "kafka")]
     #[doc = include_str!("../../../docs/guide/dead-letters.md")]
     struct DeadLetters;
+    #[cfg(feature = "jobs")]
+    #[doc = include_str!("../../../docs/guide/jobs-library.md")]
+    struct Jobs;
     #[cfg(feature = "settings")]
     #[doc = include_str!("../../../docs/guide/synchronized.md")]
     struct Synchronized;

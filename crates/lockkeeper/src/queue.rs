@@ -7,5 +7,6 @@ pub(crate) mod driver;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod priority;
+pub(crate) mod requeue;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockkeeper_core::LockPath;
 use tokio::sync::OnceCell;
 
-use crate::ensemble::servers::Servers;
+use crate::ensemble::servers;
 use crate::error::{ConnectError, Misuse};
 use crate::lease::{HelixLock, Place};
 use crate::{Builder, Lockkeeper};
@@ -69,7 +69,7 @@ impl Realms {
         for (prefix, servers) in realms {
             let (prefix, servers) = (prefix.into(), servers.into());
             check_prefix(&prefix)?;
-            servers.parse::<Servers>()?;
+            servers::parse(&servers)?;
             if routes.iter().any(|route| route.prefix == prefix) {
                 return Err(invalid(&prefix, "is given twice"));
             }

@@ -10,6 +10,7 @@
 pub(crate) mod context;
 pub(crate) mod epoch;
 pub(crate) mod lag;
+pub(crate) mod neighbours;
 pub(crate) mod on_lost;
 pub(crate) mod process;
 pub(crate) mod watchdog;
@@ -22,7 +23,7 @@ use futures_util::FutureExt;
 use lockkeeper_core::helix::ServerClock;
 use lockkeeper_core::{Link, LinkState, Loss, SessionClock, SessionId, TokenEpoch, Trust};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
@@ -30,7 +31,9 @@ use tracing::{debug, info, warn};
 use crate::clock::Clock;
 use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, Opened, Reply};
 use crate::error::SessionError;
+use crate::latest;
 use crate::session::lag::Lag;
+use crate::session::neighbours::Neighbours;
 use crate::session::watchdog::{Ward, Watchdog, Watched};
 
 /// Where the library's tasks run.
@@ -94,6 +97,7 @@ impl Io {
         let (mut asker, passed) = oneshot::channel::<()>();
         self.handle.spawn(async move {
             tokio::select! {
+                biased;
                 () = asker.closed() => {}
                 () = tokio::time::sleep(time) => drop(asker),
             }
@@ -130,13 +134,13 @@ struct Life {
     link_clock: Mutex<SessionClock>,
     clock: Clock,
     /// Notified of changes of the state, not of every heartbeat: there may be many listeners.
-    link: watch::Sender<Link>,
+    link: latest::Sender<Link>,
     /// The number of dependants, which need the session to be trusted at all times.
     dependants: AtomicUsize,
     /// Wakes the supervisor: a heartbeat is needed.
     wanted: Notify,
     /// Notified of every confirmed heartbeat and write, for grants that wait for a later one.
-    proofs: watch::Sender<()>,
+    proofs: latest::Sender<()>,
     lag: Lag,
 }
 
@@ -144,11 +148,11 @@ impl Life {
     /// Changes the clock, and notifies the listeners if the state changed.
     fn learn<T>(&self, change: impl FnOnce(&mut SessionClock, Duration) -> T) -> T {
         let mut clock = self.link_clock.lock().expect("held for a change only");
-        let told = change(&mut clock, self.clock.now());
+        let result = change(&mut clock, self.clock.now());
         let link = clock.link();
         drop(clock);
         self.link.send_if_modified(|known| std::mem::replace(known, link) != link);
-        told
+        result
     }
 
     fn look<T>(&self, look: impl FnOnce(&SessionClock, Duration) -> T) -> T {
@@ -184,13 +188,14 @@ pub(crate) struct Session {
     ensemble: Weak<dyn Ensemble>,
     life: Arc<Life>,
     contenders: TaskTracker,
+    neighbours: Arc<Neighbours>,
     /// Cancelled to end the session: contenders leave, then it closes.
     closing: CancellationToken,
     /// Cancelled once it is closed or over.
     closed: CancellationToken,
     io: Arc<Io>,
     /// The epoch of its tokens.
-    epoch: Arc<watch::Sender<epoch::Known>>,
+    epoch: Arc<latest::Sender<epoch::Known>>,
     /// What the session's own writes have shown of the server's time.
     server_clock: Mutex<Option<ServerClock>>,
 }
@@ -200,8 +205,8 @@ impl Session {
     pub(crate) fn start(io: Arc<Io>, clock: Clock, opened: Opened) -> Arc<Session> {
         let Opened { ensemble, timeout, connection, anchor } = opened;
         let link_clock = SessionClock::connected(timeout);
-        let link = watch::Sender::new(link_clock.link());
-        let (dependants, wanted, proofs) = (AtomicUsize::new(0), Notify::new(), watch::Sender::new(()));
+        let link = latest::Sender::new(link_clock.link());
+        let (dependants, wanted, proofs) = (AtomicUsize::new(0), Notify::new(), latest::Sender::new(()));
         let lag = Lag::default();
         let life = Arc::new(Life { link_clock: Mutex::new(link_clock), clock, link, dependants, wanted, proofs, lag });
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
@@ -215,11 +220,11 @@ impl Session {
             contenders: contenders.clone(),
             patience: timeout,
         };
-        let epoch = Arc::new(watch::Sender::new(epoch::Known::Unknown));
+        let epoch = Arc::new(latest::Sender::new(epoch::Known::Unknown));
         let waiting = life.clone();
         // A contender that was granted a lock and waits for its token listens to this channel anyway.
-        let told = move || waiting.link.send_modify(|_| {});
-        io.spawn(epoch::follow(Arc::downgrade(&ensemble), epoch.clone(), closing.clone(), told));
+        let changed = move || waiting.link.send_modify(|_| {});
+        io.spawn(epoch::follow(Arc::downgrade(&ensemble), epoch.clone(), closing.clone(), changed));
         let done = closed.clone();
         io.spawn(async move {
             supervisor.run().await;
@@ -232,6 +237,7 @@ impl Session {
             ensemble: Arc::downgrade(&ensemble),
             life,
             contenders,
+            neighbours: Arc::default(),
             closing,
             closed,
             io,
@@ -257,6 +263,11 @@ impl Session {
         self.contenders.spawn_on(task, &self.io.handle);
     }
 
+    /// The releases inside this session.
+    pub(crate) fn neighbours(&self) -> &Arc<Neighbours> {
+        &self.neighbours
+    }
+
     pub(crate) fn id(&self) -> SessionId {
         self.id
     }
@@ -271,7 +282,7 @@ impl Session {
         self.ensemble.upgrade().filter(|_| self.is_usable())
     }
 
-    pub(crate) fn link(&self) -> watch::Receiver<Link> {
+    pub(crate) fn link(&self) -> latest::Receiver<Link> {
         self.life.link.subscribe()
     }
 
@@ -286,7 +297,7 @@ impl Session {
     }
 
     /// Changes with every confirmed heartbeat and write.
-    pub(crate) fn proofs(&self) -> watch::Receiver<()> {
+    pub(crate) fn proofs(&self) -> latest::Receiver<()> {
         self.life.proofs.subscribe()
     }
 
@@ -318,8 +329,7 @@ impl Session {
     /// behind.
     pub(crate) async fn epoch(&self) -> Result<TokenEpoch, SessionError> {
         let mut known = self.epoch.subscribe();
-        let known = known.wait_for(|known| *known != epoch::Known::Unknown).await.map(|known| known.clone());
-        match known.unwrap_or(epoch::Known::Over) {
+        match known.wait_for(|known| *known != epoch::Known::Unknown).await.unwrap_or(epoch::Known::Over) {
             epoch::Known::Epoch(epoch) => Ok(epoch),
             epoch::Known::Unreadable(problem) | epoch::Known::Refused(problem) => Err(epoch::unreadable(problem)),
             epoch::Known::Unknown | epoch::Known::Over => {
@@ -483,7 +493,7 @@ impl Supervisor {
     /// Processes one change of the connection; `true` if it was the last.
     fn follow(&mut self, change: Option<Connection>) -> bool {
         let over = match change {
-            Some(Connection::Lost | Connection::Back) => None,
+            Some(Connection::Lost | Connection::TryFailed | Connection::Back) => None,
             Some(Connection::Over(loss)) => Some(loss),
             None => Some(Loss::Closed),
         };
@@ -492,6 +502,7 @@ impl Supervisor {
             match (change, over) {
                 (_, Some(loss)) => clock.over(loss),
                 (Some(Connection::Back), _) => clock.reconnected(),
+                (Some(Connection::TryFailed), _) => clock.try_failed(),
                 _ => clock.disconnected(),
             }
         });
@@ -499,6 +510,7 @@ impl Supervisor {
         match (change, over) {
             (_, Some(loss)) => info!(%loss, "session over"),
             (Some(Connection::Back), _) => debug!("connection back"),
+            (Some(Connection::TryFailed), _) => debug!("no server accepts the session"),
             _ => debug!("connection lost; holds are suspected"),
         }
         over.is_some()

@@ -27,9 +27,11 @@
 
 mod file;
 mod java;
+mod jobs;
 mod keys;
 mod layers;
 mod properties;
+mod read;
 mod tables;
 mod types;
 mod values;
@@ -38,11 +40,13 @@ mod variables;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use self::jobs::output_size;
 pub use self::keys::Key;
 use self::layers::{Given, Layers, Unit};
 use self::types::CONNECTION_RETRIES;
 pub use self::types::{
-    CONFIG_VARIABLE, ClassSettings, PROPERTIES_VARIABLE, RETRIES, RealmSetting, Setting, Settings, TlsSettings,
+    CONFIG_VARIABLE, ClassSettings, IfUnreachable, JobSettings, PROPERTIES_VARIABLE, RETRIES, RealmSetting, Setting,
+    Settings, TlsSettings,
 };
 pub use self::values::SettingEntry;
 pub use self::variables::known_variables;
@@ -54,6 +58,7 @@ use crate::keeper::builder::CONNECT_TIMEOUT;
 use crate::realms::Realms;
 use crate::recipes::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
 use crate::{Builder, Lockkeeper};
+pub use lockkeeper_core::jobs::Rule;
 
 /// The settings of the whole machine.
 const MACHINE: &str = "/etc/lockkeeper/config.toml";
@@ -172,6 +177,11 @@ impl Settings {
         let TlsSettings { ca, cert, key } = &self.tls;
         let builder = match &ca.value {
             Some(authorities) => builder.tls_files(authorities, cert.value.as_ref().zip(key.value.as_ref())),
+            None => builder,
+        };
+        let builder = builder.acl(self.acl.value.clone());
+        let builder = match &self.auth_file.value {
+            Some(file) => builder.auth_file(file),
             None => builder,
         };
         match self.reconnect() {

@@ -1,6 +1,6 @@
 //! Locks over TLS: the same locks, and a clear error when no session can be opened.
 //!
-//! Apart from the other tests because the feature `tls` needs a build of its own: `cargo xtask tls`.
+//! `cargo xtask tls` runs them against Apache's server too.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

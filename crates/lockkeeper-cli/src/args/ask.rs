@@ -151,7 +151,7 @@ then copy. It also leaves out /zookeeper, with its quotas, and the epoch of toke
 other content, or if the target's tokens are not above the source's. Copying again is harmless.
 
 Exit status:
-   0  copied; with --dry-run, nothing stands against a copy
+   0  copied; with --dry-run, nothing prevents a copy
   78  nothing was copied: other content at the target, or tokens would fall
 
 Examples:
@@ -174,9 +174,6 @@ pub(crate) struct CopyArgs {
     /// Compare, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Authenticate on both sides with the lines of this file, such as `digest USER:PASSWORD`
-    #[arg(long, value_name = "FILE")]
-    pub auth_file: Option<PathBuf>,
     /// Print what was done as one JSON document
     #[arg(long)]
     pub json: bool,

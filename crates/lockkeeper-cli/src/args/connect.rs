@@ -51,6 +51,18 @@ pub(crate) struct ConnectArgs {
     /// Use this key of the certificate (PEM) [env: LOCKKEEPER_TLS_KEY]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub tls_key: Option<PathBuf>,
+    /// Authenticate with the lines of this file, such as digest USER:PASSWORD or sasl USER PASSWORD
+    /// [env: LOCKKEEPER_AUTH_FILE]
+    ///
+    /// A file that every user may read is refused. Servers of this machine need no credentials, and refuse the option.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub auth_file: Option<PathBuf>,
+    /// Create nodes with this access list: open, creator-all, creator-all-world-read, or entries SCHEME:ID:PERMS
+    /// [env: LOCKKEEPER_ACL]
+    ///
+    /// The default is open. Servers of this machine refuse the option. PERMS are letters of cdrwa: create, delete, read, write, administrate. Commas separate entries.
+    #[arg(long, value_name = "LIST", hide_short_help = true)]
+    pub acl: Option<String>,
     /// Treat unknown zookeeper.* keys and unknown variables as errors, not as warnings [env: LOCKKEEPER_STRICT]
     #[arg(long, hide_short_help = true)]
     pub strict: bool,

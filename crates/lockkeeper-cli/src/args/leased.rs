@@ -3,25 +3,34 @@
 use std::time::Duration;
 
 use super::connect::ConnectArgs;
-use super::values::duration;
+use super::values::{Waiting, duration, waiting};
 
 /// The options of a leased lock, as in Apache Helix.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Leased locks, shared with Apache Helix")]
 pub(crate) struct LeaseArgs {
-    /// Hold a leased lock for at most this long; if another owner has it, do not wait
+    /// Hold a leased lock, with a lease of this length; if another owner has it, do not wait
     ///
-    /// The command is stopped at the end of the lease.
+    /// After the end of the lease, the command runs on until someone else asks for the lock.
     #[arg(long, value_name = "DURATION", value_parser = duration, group = "kind", conflicts_with_all = ["wait", "once", "node_format"])]
     pub lease: Option<Duration>,
+    /// Stop the command at the end of the lease, even if nobody else asks for the lock; --keep-node implies this
+    #[arg(long, hide_short_help = true, requires = "lease")]
+    pub strict_lease: bool,
     /// Preempt owners of a lower priority; 0 is the lowest
     #[arg(long, hide_short_help = true, value_name = "NUMBER", default_value_t = 0, requires = "lease")]
     pub priority: i32,
-    /// Wait at most this long for the cleanup of a lower owner [default: the owner's --cleanup]
+    /// Preempt every owner, with the priority that is reserved for emergencies; the journal records the --reason
+    #[arg(long, hide_short_help = true, requires_all = ["lease", "reason"], conflicts_with = "priority")]
+    pub emergency: bool,
+    /// Record this reason for --emergency; not empty, at most 1024 bytes
+    #[arg(long, hide_short_help = true, value_name = "TEXT", requires = "emergency")]
+    pub reason: Option<String>,
+    /// Wait at most this long for the cleanup of a lower owner; infinite: until it is finished [default: the owner's --cleanup]
     ///
-    /// The earlier of this and the owner's --cleanup applies.
-    #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = duration, requires = "lease")]
-    pub waiting: Option<Duration>,
+    /// The earlier of a duration and the owner's --cleanup applies.
+    #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = waiting, requires = "lease")]
+    pub waiting: Option<Waiting>,
     /// Give the command this long to end when a higher priority preempts it: it gets the signal of --on-revoke, and its group is
     /// killed after this time
     #[arg(long, hide_short_help = true, value_name = "DURATION", value_parser = duration, default_value = "0s", requires = "lease")]
@@ -56,6 +65,13 @@ pub(crate) struct LeaseArgs {
     pub stats: bool,
 }
 
+impl LeaseArgs {
+    /// Returns whether the hold ends with its lease, even if nobody asks for the lock.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.strict_lease || self.keep_node
+    }
+}
+
 /// `lockkeeper stats`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -83,7 +99,7 @@ pub(crate) struct StatsArgs {
 pub(crate) struct RequestsArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
     pub prefix: Option<String>,
-    /// List the latest decisions instead, with their authors and reasons, the oldest first
+    /// List the latest decisions and uses of --emergency instead, with their authors and reasons, the oldest first
     #[arg(long)]
     pub decided: bool,
     /// Print one JSON document

@@ -8,8 +8,9 @@ use lockkeeper::{Class, NodeFormat};
 use rustix::process::Signal;
 
 use super::connect::ConnectArgs;
+use super::jobs::JobArgs;
 use super::leased::LeaseArgs;
-use super::values::duration;
+use super::values::{duration, positive_duration};
 use crate::exit::{Code, statuses};
 
 /// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
@@ -40,7 +41,8 @@ Examples:
   lockkeeper run catalog --shared -- ./report.sh
   lockkeeper run downloads --permits 3 -- ./fetch.sh
   lockkeeper run index --background --on-revoke USR1 -- ./reindex.sh
-  lockkeeper run accounts orders -- ./transfer.sh";
+  lockkeeper run accounts orders -- ./transfer.sh
+  lockkeeper run nightly --once-per day --max-run 2h -- ./job.sh";
 
 fn long_help() -> String {
     let status = "Exit status: that of the command; 128+n if signal n killed it. Of lockkeeper itself:";
@@ -90,6 +92,14 @@ pub(crate) struct RunArgs {
     /// At most a third of the session timeout, or half of the lease.
     #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub grace: Option<Duration>,
+    /// Stop the command when it has run for this long: SIGTERM to its group, and SIGKILL after the grace period
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, hide_short_help = true)]
+    pub max_run: Option<Duration>,
+    /// Wait for a random time of up to this long before anything else, so that machines do not start at the same moment
+    ///
+    /// It comes before the time of --wait.
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
+    pub jitter: Option<Duration>,
     /// After a loss, keep the lock unavailable for this long
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "lease", hide_short_help = true)]
     pub lock_delay: Option<Duration>,
@@ -114,7 +124,7 @@ pub(crate) struct RunArgs {
     /// Write file:PATH, or file, which is in the state directory, or kafka:HOST:PORT/TOPIC.
     #[arg(long, value_name = "WHERE", conflicts_with = "lease", hide_short_help = true)]
     pub dead_letter: Option<String>,
-    /// Print the messages of lockkeeper as JSON, one object per line, on standard error
+    /// Print messages as JSON lines on standard error
     #[arg(long)]
     pub json: bool,
     /// The kind of lock.
@@ -126,6 +136,9 @@ pub(crate) struct RunArgs {
     /// The lease.
     #[command(flatten)]
     pub leased: LeaseArgs,
+    /// The job.
+    #[command(flatten)]
+    pub job: JobArgs,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND", help_heading = None::<&'static str>)]
     pub command: Vec<OsString>,
@@ -141,7 +154,9 @@ pub(crate) fn is_option(name: &str) -> bool {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "How the lock is held")]
 pub(crate) struct KindArgs {
-    /// Share the lock with other --shared holders; wait behind a waiter that does not share
+    /// Share the lock with other --shared holders
+    ///
+    /// A waiter that does not share is not overtaken.
     #[arg(long, group = "kind")]
     pub shared: bool,
     /// Hold the lock alone, with a writer's node, which the readers of foreign clients wait for
@@ -165,7 +180,7 @@ pub(crate) struct KindArgs {
     /// The same as --class B.
     #[arg(long, group = "kind")]
     pub background: bool,
-    /// Hold the lock alone; wait behind all classes before this one in the alphabet (1 to 8 letters and digits)
+    /// Hold the lock alone; wait behind all classes before this one in the alphabet (1 to 32 bytes without -, / and %)
     #[arg(long, value_name = "CLASS", group = "kind", hide_short_help = true)]
     pub class: Option<Class>,
     /// Name the lock's nodes as these foreign clients do, to queue with them [default: curator]
@@ -182,6 +197,8 @@ pub(crate) enum NodeFormatArg {
     Recipe,
     /// Kazoo
     Kazoo,
+    /// Clients with a base path and a name: nodes beside the path, a number behind its name
+    Numbered,
 }
 
 impl From<NodeFormatArg> for NodeFormat {
@@ -190,6 +207,7 @@ impl From<NodeFormatArg> for NodeFormat {
             NodeFormatArg::Curator => NodeFormat::Curator,
             NodeFormatArg::Recipe => NodeFormat::Recipe,
             NodeFormatArg::Kazoo => NodeFormat::Kazoo,
+            NodeFormatArg::Numbered => NodeFormat::Numbered,
         }
     }
 }

@@ -50,7 +50,8 @@ fn help_is_broken_into_lines_once() {
 fn documents() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let guide = std::fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
-    let files = [root.join("README.md"), root.join("docs/command.md")].into_iter().chain(guide);
+    let pages = guide.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let files = [root.join("README.md"), root.join("docs/command.md")].into_iter().chain(pages);
     files.map(|file| (file.clone(), std::fs::read_to_string(&file).unwrap())).collect()
 }
 

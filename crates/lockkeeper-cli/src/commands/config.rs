@@ -76,8 +76,8 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
     }
     for Setting { value: rule, origin } in &all.transfers {
         let TransferRule { name, owner, requestor } = rule;
-        let told = format!("transfer {name:?}  from {owner} to {requestor}  ({origin})");
-        _ = writeln!(text, "{}", plain(&told));
+        let line = format!("transfer {name:?}  from {owner} to {requestor}  ({origin})");
+        _ = writeln!(text, "{}", plain(&line));
     }
     output::data(&text)?;
     Ok(0)

@@ -1,7 +1,6 @@
 //! `lockkeeper copy`: copies from one server to others, and keeps tokens growing.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{Admin, Copied, CopyOptions, TokenEpoch};
@@ -35,12 +34,7 @@ struct Report<'a> {
 /// Copies; returns the exit status.
 pub(crate) async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failure> {
     let settings = Settings::read(args.connect, printer)?;
-    let mut builder = settings.builder();
-    if let Some(file) = &args.auth_file {
-        for (scheme, credential) in credentials(file)? {
-            builder = builder.credential(scheme, credential);
-        }
-    }
+    let builder = settings.builder();
     let mut options = CopyOptions::default();
     (options.paths, options.overwrite, options.dry_run) = (args.paths, args.overwrite, args.dry_run);
     let source = connect_running(&settings, &builder).await?;
@@ -70,22 +64,6 @@ pub(crate) async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failur
         }
         None => Ok(0),
     }
-}
-
-/// Reads the schemes and credentials of a file.
-fn credentials(file: &Path) -> Result<Vec<(String, String)>, Failure> {
-    let name = file.display();
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::new(Code::Usage, format!("cannot read {name}: {error}")))?;
-    let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|(at, line)| match line.split_once(' ') {
-            Some((scheme, credential)) => Ok((scheme.to_owned(), credential.trim().to_owned())),
-            // Without the line itself, which may be a password.
-            None => Err(Failure::new(Code::Usage, format!("{name}:{}: no scheme and credential", at + 1))
-                .hint("write lines such as: digest USER:PASSWORD")),
-        })
-        .collect()
 }
 
 async fn between(

@@ -19,9 +19,10 @@ use crate::advice::{Suggested, quoted};
 use crate::args::dlq::{DlqArgs, DlqPlace, DlqVerb};
 use crate::args::parse_run;
 use crate::args::run::{OnRevoke, OnSuspect};
-use crate::child::{Job, Terms};
+use crate::child::{Extras, Job, Terms};
 use crate::commands::run::lock_paths;
 use crate::exit::{Code, Failure};
+use crate::held::Held;
 use crate::letters::{self, CommandLine};
 use crate::local;
 use crate::output::{self, Printer};
@@ -237,11 +238,14 @@ impl Desk {
         let program = std::env::current_exe().unwrap_or_else(|_| "lockkeeper".into()).into_os_string();
         let command: Vec<OsString> = [program, "run".into()].into_iter().chain(typed.words()).collect();
         let grace = guard.holdings().first().map_or(Duration::ZERO, |holding| holding.session_timeout() / 4);
-        let terms = Terms { grace, on_suspect: OnSuspect::Wait, on_revoke: OnRevoke::Term, preemption: None };
+        let (on_suspect, on_revoke) = (OnSuspect::Wait, OnRevoke::Term);
+        // The letter's own lockkeeper run keeps its --max-run.
+        let terms = Terms { grace, on_suspect, on_revoke, preemption: None, max_run: None };
         let ran = async {
-            let job = Job::start(&command, guard, terms.grace)?;
+            let held = Held::All(guard);
+            let job = Job::start(&command, held, terms.grace, Extras::default())?;
             signals.add(RUNNING)?;
-            job.attend(keeper, guard, signals, terms, self.printer).await
+            job.attend(Some(keeper), held, signals, terms, self.printer).await
         };
         let why = match ran.await {
             // The command is done, even if the lock of the replay was lost, so the letter is marked.

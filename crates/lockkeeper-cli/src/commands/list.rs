@@ -38,7 +38,7 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
         return Ok(0);
     }
     if locks.is_empty() {
-        printer.note(&format!("nobody holds a lock or waits for one at or below {root} on {}", settings.place));
+        printer.note(&format!("no lock at or below {root} has a holder or a waiter on {}", settings.place));
         return Ok(0);
     }
     printer.scope(&settings.place);

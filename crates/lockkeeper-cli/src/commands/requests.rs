@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::admin::{DecisionRecord, TransferFacts, TransferRequest};
+use lockkeeper::admin::{DecisionRecord, EmergencyRecord, TransferFacts, TransferRequest};
 use lockkeeper::error::{AdminError, Misuse};
 use serde::Serialize;
 
@@ -27,6 +27,7 @@ struct RequestsView<'a> {
 #[derive(Serialize)]
 struct DecisionsView<'a> {
     decisions: Vec<DecisionView<'a>>,
+    emergencies: Vec<EmergencyView<'a>>,
 }
 
 /// Lists open decisions, or past ones; returns the exit status.
@@ -35,20 +36,29 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
     let settings = Settings::read(args.connect, printer)?.at([root.as_str()])?;
     let at = root.clone();
     if args.decided {
-        let decided = inquire(&settings, async move |admin| admin.decisions(&at).await).await?;
+        let asked =
+            inquire(&settings, async move |admin| Ok((admin.decisions(&at).await?, admin.emergencies(&at).await?)));
+        let (decided, emergencies) = asked.await?;
         if printer.is_json() {
             output::answer(
                 &settings.place,
-                &DecisionsView { decisions: decided.iter().map(DecisionView::of).collect() },
+                &DecisionsView {
+                    decisions: decided.iter().map(DecisionView::of).collect(),
+                    emergencies: emergencies.iter().map(EmergencyView::of).collect(),
+                },
             )?;
-        } else if decided.is_empty() {
+        } else if decided.is_empty() && emergencies.is_empty() {
             printer.note(&format!(
-                "no decision was recorded recently about locks at or below {root} on {}",
+                "no decision and no emergency was recorded recently about locks at or below {root} on {}",
                 settings.place
             ));
         } else {
             printer.scope(&settings.place);
-            output::data(&decided.iter().map(|decided| decision_line(decided) + "\n").collect::<String>())?;
+            let decided = decided.iter().map(|decided| (decided.at, decision_line(decided)));
+            let emergencies = emergencies.iter().map(|emergency| (emergency.at, emergency_line(emergency)));
+            let mut lines: Vec<_> = decided.chain(emergencies).collect();
+            lines.sort_by_key(|(at, _)| *at);
+            output::data(&lines.iter().map(|(_, line)| format!("{line}\n")).collect::<String>())?;
         }
         return Ok(0);
     }
@@ -60,7 +70,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
     } else {
         printer.scope(&settings.place);
         output::data(&waiting.iter().fold(String::new(), |mut text, request| {
-            tell(&mut text, request, printer);
+            describe(&mut text, request, printer);
             text
         }))?;
     }
@@ -96,15 +106,16 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
         output::answer(&settings.place, &DecisionView::of(&decided))?;
     } else {
         let TransferFacts { path, owner, requestor, .. } = &decided.facts;
+        let on = printer.at(&settings.place).on_place();
         printer.note(&match approve {
-            true => format!("{path}: {requestor} takes it from {owner} (on {})", settings.place),
-            false => format!("{path}: {owner} keeps it (on {})", settings.place),
+            true => format!("{path}: {requestor} takes it from {owner}{on}"),
+            false => format!("{path}: {owner} keeps it{on}"),
         });
     }
     Ok(0)
 }
 
-fn tell(text: &mut String, request: &TransferRequest, printer: &Printer) {
+fn describe(text: &mut String, request: &TransferRequest, printer: &Printer) {
     let facts = &request.facts;
     let left = request.until.duration_since(SystemTime::now()).unwrap_or_default();
     let seconds = |ms| humantime::format_duration(Duration::from_millis(ms)).to_string();
@@ -121,9 +132,9 @@ fn tell(text: &mut String, request: &TransferRequest, printer: &Printer) {
     ] {
         _ = writeln!(text, "  {name:<9} {}", plain(&value));
     }
-    for (what, verb) in [("take it away", "approve"), ("leave it", "reject")] {
+    for (what, verb) in [("transfer the lock", "approve"), ("keep its owner", "reject")] {
         let command = Suggested::new([verb, &facts.path, "--id", &request.id, "--reason", "WHY"]);
-        _ = writeln!(text, "  {what:<13} {}", printer.command(&command));
+        _ = writeln!(text, "  {what:<17} {}", printer.command(&command));
     }
 }
 
@@ -135,8 +146,7 @@ fn with_reason(id: &str, priority: i32, message: Option<&str>) -> String {
 
 /// `2026-11-20 10:42:03  /locks/a  online-1 may take it from batch-7, says op@desk (pid 7): its host is gone`
 fn decision_line(decided: &DecisionRecord) -> String {
-    let at = Timestamp::try_from(decided.at).map(|at| at.to_zoned(TimeZone::system()));
-    let at = at.map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
+    let at = to_the_second(decided.at);
     let TransferFacts { path, owner, requestor, .. } = &decided.facts;
     let may = if decided.approved { "may take it from" } else { "may not take it from" };
     let says = match (&decided.on_behalf_of, decided.by_rule) {
@@ -145,6 +155,18 @@ fn decision_line(decided: &DecisionRecord) -> String {
         (None, _) => decided.by.to_string(),
     };
     plain(&format!("{at}  {path}  {requestor} {may} {owner}, says {says}: {}", decided.why))
+}
+
+/// `2026-11-20 10:42:03  /locks/a  online-1 requested it in an emergency, says op@desk (pid 7): the index is corrupt`
+fn emergency_line(emergency: &EmergencyRecord) -> String {
+    let EmergencyRecord { path, requestor, by, why, .. } = emergency;
+    let at = to_the_second(emergency.at);
+    plain(&format!("{at}  {path}  {requestor} requested it in an emergency, says {by}: {why}"))
+}
+
+fn to_the_second(time: SystemTime) -> String {
+    let at = Timestamp::try_from(time).map(|at| at.to_zoned(TimeZone::system()));
+    at.map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 /// An open decision, as `--json` shows it. These fields are documented and stay.
@@ -169,6 +191,30 @@ struct DecisionView<'a> {
     on_behalf_of: Option<&'a str>,
     why: &'a str,
     at_ms: i64,
+}
+
+/// A request with the emergency priority, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct EmergencyView<'a> {
+    path: &'a str,
+    requestor: &'a str,
+    message: Option<&'a str>,
+    by: ByView<'a>,
+    why: &'a str,
+    at_ms: i64,
+}
+
+impl<'a> EmergencyView<'a> {
+    fn of(emergency: &'a EmergencyRecord) -> Self {
+        EmergencyView {
+            path: &emergency.path,
+            requestor: &emergency.requestor,
+            message: emergency.message.as_deref(),
+            by: ByView::of(&emergency.by),
+            why: &emergency.why,
+            at_ms: millis(emergency.at),
+        }
+    }
 }
 
 fn millis(time: SystemTime) -> i64 {

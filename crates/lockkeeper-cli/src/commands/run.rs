@@ -4,6 +4,8 @@
 //! it goes to the command, and during the release it has no effect. At the end of each phase, the lock's node is
 //! deleted, or a message says when it will be.
 
+mod job;
+
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
@@ -11,18 +13,20 @@ use std::time::Duration;
 use lockkeeper::error::{AcquireError, LeaseError, Misuse, ReleaseError};
 use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper::retry::{About, Cause};
-use lockkeeper::{Builder, Holding, LockPath, Lockkeeper, Loss, MultiGuard};
+use lockkeeper::{Builder, Holding, LockPath, Lockkeeper, Loss, MultiGuard, Requeued};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::advice::Suggested;
 use crate::alert::Alerts;
 use crate::args::leased::LeaseArgs;
 use crate::args::run::{KindArgs, RunArgs};
+use crate::args::values::Waiting;
 use crate::broken;
-use crate::child::{CommandEnd, Job, Terms};
+use crate::child::{CommandEnd, Extras, Job, Terms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
+use crate::held::Held;
 use crate::kind::Kind;
 use crate::local;
 use crate::nested;
@@ -57,34 +61,47 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure>
 }
 
 /// Runs a command under locks at the place that the settings name.
-async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer: &Printer) -> Result<u8, Failure> {
+async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer: &Printer) -> Result<u8, Failure> {
+    check_wait_for_ever(&args.leased)?;
+    if job::is_job(&args.job) && paths.len() > 1 {
+        return Err(Failure::new(Code::Usage, format!("a job has one lock, not {}", paths.len()))
+            .hint("give one NAME, or leave out --once-per, --every or --slot"));
+    }
     if let (Some(hand_to), id) = (&args.leased.hand_to, args.leased.id.as_deref().unwrap_or_default()) {
         HandoverTarget::check(id, hand_to)?;
     }
-    let lease = args.leased.lease;
     // Checked before anything is sent; the timeout that a server grants is checked again below.
-    term(lease, settings.all.session_timeout.value).grace(args.grace)?;
+    let lease = args.leased.lease.map(|lease| (lease, args.leased.is_strict()));
+    grace(lease, settings.all.session_timeout.value, args.grace)?;
     let kind = Kind::of(&args.kind, &settings.all)?;
     let retries = RetryPolicy::of(&args, &settings)?;
     let mut signals = Signals::default();
     signals.add(ENDING)?;
+    if let Some(limit) = args.jitter {
+        tokio::select! {
+            biased;
+            signal = signals.next() => return Ok(signals::status(signal.as_raw())),
+            () = sleep(limit.mul_f64(fastrand::f64())) => {}
+        }
+    }
     // A wait of zero is a try: no server could answer in no time.
     let wait = args.wait.filter(|wait| !wait.is_zero()).or_else(|| match args.wait {
         // The settings may contain a wait for the class.
         None if !args.once => task_timeout(&args.kind, &settings.all).or(retries.usual_wait()),
         _ => None,
     });
+    args.job.settle(&settings.all.jobs);
     let mut line = Line {
         paths,
         kind,
         once: args.once || (args.wait.is_some() && wait.is_none()),
-        message: args.message,
+        message: args.message.clone(),
         lock_delay: args.lock_delay,
-        leased: args.leased,
+        leased: args.leased.clone(),
         rules: settings.all.transfers.iter().map(|rule| rule.value.clone()).collect(),
         lock: None,
         preemption: None,
-        builder: settings.builder().program(published(&args.command, args.publish_command)),
+        builder: settings.builder().program(command_line(&args.command, args.publish_command)),
         connect_timeout: settings.connect_timeout(),
         asked_timeout: Some(settings.all.session_timeout.value),
         tries_on: settings.all.reconnect().is_none(),
@@ -95,6 +112,9 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
         keeper: None,
         printer: *printer,
     };
+    if job::is_job(&args.job) {
+        return job::run(&args, line, &mut signals, *printer).await;
+    }
     let about = line.about();
     let outcome = tokio::select! {
         biased;
@@ -116,7 +136,7 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
             return Ok(signals::status(signal.as_raw()));
         }
     };
-    let grace = match term(lease, session_timeout(&guard)).grace(args.grace) {
+    let grace = match grace(lease, session_timeout(&guard), args.grace) {
         Ok(grace) => grace,
         Err(failure) => {
             _ = release(guard, &line.locks()).await;
@@ -124,10 +144,11 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
             return Err(failure);
         }
     };
-    let (on_revoke, on_suspect) = (args.on_revoke, args.on_suspect);
-    let terms = Terms { grace, on_revoke, on_suspect, preemption: line.preemption.take() };
+    let (on_revoke, on_suspect, max_run) = (args.on_revoke, args.on_suspect, args.max_run);
+    let terms = Terms { grace, on_revoke, on_suspect, preemption: line.preemption.take(), max_run };
     let keeper = line.keeper.as_ref().expect("it granted the lock");
-    let ran = hold(&args.command, keeper, &guard, &mut signals, terms, *printer).await;
+    let ran =
+        hold(&args.command, Some(keeper), Held::All(&guard), &mut signals, (terms, Extras::default()), *printer).await;
     let preempted = ran.as_ref().is_ok_and(|outcome| outcome.preempted);
     if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
         // The loss was reported when it happened. There is nothing to release; closing the session deletes a node that
@@ -138,7 +159,7 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
     }
     let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
     let deadline = Instant::now() + RELEASING;
-    let held = broken::holds(&guard);
+    let held = broken::holds(Held::All(&guard));
     let released = match line.handover_target().filter(|_| succeeded) {
         Some(target) => target.hand_over(guard, printer).await,
         None => release(guard, &line.locks()).await,
@@ -156,10 +177,9 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
             problem.iter().for_each(|problem| printer.note(problem));
             Ok(Code::Lost as u8)
         }
-        Ok(None) => Ok(outcome.status),
-        Ok(Some(problem)) => {
-            printer.note(&problem);
-            Ok(outcome.status)
+        Ok(problem) => {
+            problem.iter().for_each(|problem| printer.note(problem));
+            Ok(if outcome.too_long { Code::TooLong as u8 } else { outcome.status })
         }
         Err(Loss::Preempted) => Ok(Code::Preempted as u8),
         Err(Loss::Removed) => Ok(Code::NoNode as u8),
@@ -168,6 +188,17 @@ async fn run_at(args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer
             Ok(Code::Lost as u8)
         }
     }
+}
+
+/// Checks that an infinite wait for the cleanup is combined with nothing that begins when the wait ends.
+fn check_wait_for_ever(leased: &LeaseArgs) -> Result<(), Failure> {
+    let idle = match leased {
+        LeaseArgs { waiting: Some(Waiting::Infinite), forceful: true, .. } => "--forceful",
+        LeaseArgs { waiting: Some(Waiting::Infinite), ask: Some(_), .. } => "--ask",
+        _ => return Ok(()),
+    };
+    let text = format!("--waiting infinite never ends, so {idle} has no effect");
+    Err(Failure::new(Code::Usage, text).hint(format!("give --waiting a duration, or omit {idle}")))
 }
 
 /// Returns how long requests of a class wait, according to the settings.
@@ -191,15 +222,22 @@ pub(crate) fn lock_paths(names: &[String]) -> Result<Vec<LockPath>, Failure> {
 
 async fn hold(
     command: &[OsString],
-    keeper: &Lockkeeper,
-    guard: &MultiGuard,
+    keeper: Option<&Lockkeeper>,
+    guard: Held<'_>,
     signals: &mut Signals,
-    terms: Terms,
+    (terms, extras): (Terms, Extras),
     printer: Printer,
 ) -> Result<CommandEnd, Failure> {
-    let job = Job::start(command, guard, terms.grace)?;
+    let job = Job::start(command, guard, terms.grace, extras)?;
     signals.add(RUNNING)?;
     job.attend(keeper, guard, signals, terms, printer).await
+}
+
+/// Returns the report about a position in the queue that is lost.
+fn report_requeued(printer: Printer) -> impl Fn(&Requeued) + Send + Sync + 'static {
+    move |Requeued { path, loss, .. }| {
+        printer.note(&format!("the position in the queue of {path} is lost: {loss}; joining the queue again"));
+    }
 }
 
 /// Returns how long to try to leave the queue after this failure, which comes at the deadline if there is one.
@@ -211,9 +249,19 @@ fn leaving(failure: &Failure) -> Duration {
     }
 }
 
-/// Returns what ends the hold.
-fn term(lease: Option<Duration>, session_timeout: Duration) -> Term {
-    lease.map_or(Term::Session(session_timeout), Term::Lease)
+/// Returns the grace period before the end of the hold, which is that of the lease if it is strict.
+fn grace(
+    lease: Option<(Duration, bool)>,
+    session_timeout: Duration,
+    given: Option<Duration>,
+) -> Result<Duration, Failure> {
+    let session = Term::Session(session_timeout).grace(given);
+    match lease {
+        None => session,
+        Some((lease, true)) => Term::Lease(lease).grace(given),
+        // Kept after its end, it ends with the session's trust.
+        Some((lease, false)) => Ok(session?.min(Term::Lease(lease).grace(given)?)),
+    }
 }
 
 /// Returns the timeout of the session that holds the locks.
@@ -241,7 +289,7 @@ async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss>
 }
 
 /// Returns the part of the command that readers of the lock's node see: the program's name. Arguments may be secrets.
-fn published(command: &[OsString], whole: bool) -> String {
+fn command_line(command: &[OsString], whole: bool) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let text = match words.first() {
         Some(program) if !whole => {
@@ -353,60 +401,43 @@ impl Line {
         About { monitor_object: paths.join(", "), path: paths.join(", "), lock_info: self.message.clone(), class }
     }
 
-    /// Waits in the queue until the lock is granted or the deadline has passed; replaces a session that is lost.
+    /// Waits in the queue until the lock is granted or the deadline has passed.
     async fn stand(&mut self) -> Result<MultiGuard, Failure> {
-        let mut stood = false;
-        loop {
-            let connected = match self.keeper.clone() {
-                // The session of an earlier attempt that was not granted in time.
-                Some(keeper) => Ok(keeper),
-                None => self.connect().await,
-            };
-            let keeper = match connected {
-                // It was in the queue before: a wait without a limit also waits for the servers.
-                Err(failure) if stood && self.tries_on && failure.code == Code::Unreachable && self.has_time() => {
-                    self.printer.note(&format!("{}; trying again", failure.message));
-                    continue;
-                }
-                other => other?,
-            };
-            self.keeper = Some(keeper.clone());
-            stood = true;
-            self.tell_granted_timeout(&keeper);
-            if let Some(lease) = self.leased.lease {
-                let guard = self.lease(&keeper, lease).await?;
-                self.preemption = Some(guard.follow_preemption());
-                return Ok(guard.into());
-            }
-            let requests = self.paths.iter().map(|path| self.kind.request(&keeper, path.as_str(), self.once));
-            let mut acquire = keeper.multi_lock(requests);
-            if let Some(remaining) = self.remaining() {
-                acquire = acquire.timeout(remaining);
-            }
-            if let Some(delay) = self.lock_delay {
-                acquire = acquire.lock_delay(delay);
-            }
-            if let Some(message) = &self.message {
-                acquire = acquire.message(message);
-            }
-            // Each attempt has its own time; without a limit the line shows the whole wait.
-            let attempt = self.deadline.zip(self.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));
-            let wait = Wait { started: attempt.unwrap_or(self.started), limit: self.wait };
-            let outcome = tokio::select! {
-                biased;
-                outcome = IntoFuture::into_future(acquire) => outcome,
-                // A try does not wait.
-                failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
-                never = waiting::tell(&keeper, &self.paths, wait, self.printer) => match never {},
-            };
-            match outcome {
-                Err(error @ AcquireError::SessionLost { .. }) if self.tries_on && self.has_time() => {
-                    self.printer.note(&format!("{error}; joining the queue again"));
-                    self.leave(Duration::ZERO).await;
-                }
-                other => return Ok(other?),
-            }
+        let keeper = match self.keeper.clone() {
+            // The session of an earlier attempt that was not granted in time.
+            Some(keeper) => keeper,
+            None => self.connect().await?,
+        };
+        self.keeper = Some(keeper.clone());
+        self.tell_granted_timeout(&keeper);
+        if let Some(lease) = self.leased.lease {
+            let guard = self.lease(&keeper, lease).await?;
+            self.preemption = Some(guard.follow_preemption());
+            return Ok(guard.into());
         }
+        let requests = self.paths.iter().map(|path| self.kind.request(&keeper, path.as_str(), self.once));
+        let report = report_requeued(self.printer);
+        let mut acquire = keeper.multi_lock(requests).requeue(self.tries_on).on_requeued(report);
+        if let Some(remaining) = self.remaining() {
+            acquire = acquire.timeout(remaining);
+        }
+        if let Some(delay) = self.lock_delay {
+            acquire = acquire.lock_delay(delay);
+        }
+        if let Some(message) = &self.message {
+            acquire = acquire.message(message);
+        }
+        // Each attempt has its own time; without a limit the line shows the whole wait.
+        let attempt = self.deadline.zip(self.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));
+        let wait = Wait { started: attempt.unwrap_or(self.started), limit: self.wait };
+        let outcome = tokio::select! {
+            biased;
+            outcome = IntoFuture::into_future(acquire) => outcome,
+            // A try does not wait.
+            failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
+            never = waiting::report(&keeper, &self.paths, wait, self.printer) => match never {},
+        };
+        Ok(outcome?)
     }
 
     /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
@@ -414,8 +445,13 @@ impl Line {
         let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.leased;
         let path = self.paths.first().expect("the parser asks for a name").as_str();
         let mut lock = keeper.helix_lock(path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();
-        if let Some(waiting) = waiting {
-            lock = lock.waiting(waiting);
+        lock = match waiting {
+            Some(Waiting::Limit(limit)) => lock.waiting(limit),
+            Some(Waiting::Infinite) => lock.wait_past_cleanup(),
+            None => lock,
+        };
+        if let Some(reason) = self.leased.reason.as_ref().filter(|_| self.leased.emergency) {
+            lock = lock.emergency(reason);
         }
         if let Some(message) = &self.message {
             lock = lock.message(message);
@@ -425,6 +461,9 @@ impl Line {
         }
         if keep_node {
             lock = lock.keep_node();
+        }
+        if self.leased.is_strict() {
+            lock = lock.strict();
         }
         if let Some(id) = &self.leased.id {
             lock = lock.user_id(id);
@@ -449,7 +488,7 @@ impl Line {
                     alerts.printer.command(&Suggested::new([verb, &alert.path]).with(id).with(["--reason", "WHY"]))
                 });
                 alerts.printer.note(&format!(
-                    "{} has not cleaned up {}; asking operators: take it away: {approve}; leave it: {reject}",
+                    "{} has not cleaned up {}; asking operators: transfer the lock: {approve}; keep its owner: {reject}",
                     alert.owner, alert.path
                 ));
                 alerts.clone().raise(alert)
@@ -460,7 +499,7 @@ impl Line {
         let asked = async {
             // An error means that the lock object is closed; the acquire says so.
             _ = status.wait_for(|status| *status == LockStatus::Pending).await;
-            waiting::tell_lease(keeper, path, (waiting, ask), self.printer).await
+            waiting::report_lease(keeper, path, (waiting, ask), self.printer).await
         };
         tokio::select! {
             biased;
@@ -533,10 +572,6 @@ impl Line {
 
     fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
-    }
-
-    fn has_time(&self) -> bool {
-        self.remaining().is_none_or(|remaining| !remaining.is_zero())
     }
 
     /// Leaves the queue and closes the session, within `patience`.

@@ -9,9 +9,11 @@ use lockkeeper::{Builder, Lockkeeper};
 
 use crate::args::ask::ShowArgs;
 use crate::exit::Failure;
+use crate::jobsview;
 use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
+use crate::presence::{GONE, is_gone};
 use crate::settings::{Settings, lock_path};
 use crate::text::{ahead, moment, part, permits, plain, standing, term, wanted};
 use crate::views::LockView;
@@ -22,12 +24,27 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     let path = lock_path(&args.name)?;
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
-    let lock = inquire(&settings, async move |admin| admin.show(at.as_str()).await).await?;
+    let (lock, job) = inquire(&settings, async move |admin| {
+        let (lock, job) = tokio::join!(admin.show(at.as_str()), admin.job(at.as_str()));
+        // What a job did is an addition: a client without the right to read the records still sees the lock.
+        match (lock, job.ok().flatten()) {
+            // The servers delete the node of a lock that nobody uses.
+            (Err(AdminError::NoSuchLock { .. }), Some(job)) => Ok((None, Some(job))),
+            (lock, job) => Ok((Some(lock?), job)),
+        }
+    })
+    .await?;
+    let last = job.as_ref().and_then(jobsview::ended);
     if printer.is_json() {
-        output::answer(&settings.place, &LockView::of(&lock))?;
+        let view = lock.as_ref().map_or_else(|| LockView::free(path.as_str()), LockView::of);
+        output::answer(&settings.place, &view.with_last_run(last))?;
     } else {
         printer.scope(&settings.place);
-        output::data(&text(&lock))?;
+        let mut text = lock.as_ref().map_or_else(|| format!("{}\n  free\n", plain(path.as_str())), text);
+        if let Some(run) = last {
+            _ = writeln!(text, "  last run {}", jobsview::outcome(run));
+        }
+        output::data(&text)?;
     }
     Ok(0)
 }
@@ -72,7 +89,7 @@ fn text(lock: &LockInfo) -> String {
         _ = writeln!(text, "  {permits}");
     }
     if lock.holders.is_empty() {
-        text.push_str(if lock.lease.is_some() { "  held by nobody at this moment\n" } else { "  free\n" });
+        text.push_str(if lock.lease.is_some() { "  no holder at this moment\n" } else { "  free\n" });
     }
     for (at, holder) in lock.holders.iter().enumerate() {
         contender(&mut text, if at == 0 { "held by" } else { "and by" }, &lock.path, holder);
@@ -112,6 +129,9 @@ fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInf
     }
     if let Some(program) = contender.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
         detail(text, "runs", program);
+    }
+    if is_gone(contender.owner.as_ref()) {
+        detail(text, "gone", GONE);
     }
     if let Some(request) = &contender.revocation {
         detail(text, "told", &standing(request));

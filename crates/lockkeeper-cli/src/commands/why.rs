@@ -14,6 +14,7 @@ use crate::args::run::NodeFormatArg;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{self, Printer};
+use crate::presence::{GONE, is_gone};
 use crate::settings::{Settings, lock_path};
 use crate::text::{ahead, broken_line, moment, part, permits, plain, standing, term, wanted};
 use crate::views::{BrokenView, LockView};
@@ -54,7 +55,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
     let path = plain(&lock.path);
     match lock.holders.as_slice() {
         [] if lock.lease.is_none() && lock.waiters.is_empty() => {
-            _ = writeln!(text, "{path} is free: nobody holds it, nobody waits")
+            _ = writeln!(text, "{path} is free: it has no holder and no waiter")
         }
         [] => _ = writeln!(text, "{path} has no holder at this moment; the next waiter is about to get it"),
         holders => {
@@ -63,6 +64,9 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
                 _ = writeln!(text, "{is} {}", stands(holder, now));
                 if let Some(program) = holder.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
                     _ = writeln!(text, "  which runs {}", plain(program));
+                }
+                if is_gone(holder.owner.as_ref()) {
+                    _ = writeln!(text, "  {GONE}");
                 }
             }
         }
@@ -129,13 +133,13 @@ fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
     recipes.push(("see all contenders", Suggested::new(["show", name])));
     if lock.holders.iter().any(can_be_asked) {
         let ask = Suggested::new(["revoke", name]).with(["--reason", "WHY", "--wait", "1m"]);
-        recipes.push(("ask for it", ask));
+        recipes.push(("ask the holder to release it", ask));
     }
     for (at, holder) in lock.holders.iter().take(TOLD).enumerate() {
         let node = holder.node_path(&lock.path);
         let which = (lock.holders.len() > 1).then_some(["--node", node.as_str()]).into_iter().flatten();
         let take = Suggested::new(["break", name]).with(["--reason", "WHY"]).with(which);
-        recipes.push((if at == 0 { "take it away" } else { "and from the next" }, take));
+        recipes.push((if at == 0 { "break the lock" } else { "break the next hold" }, take));
     }
     recipes
 }
@@ -149,9 +153,8 @@ fn kind(lock: &LockInfo) -> Vec<String> {
     if let Some(class) = all().find_map(|contender| contender.class) {
         return vec!["--class".to_owned(), class.to_string()];
     }
-    let names: Vec<_> = all().map(|contender| contender.node.clone()).collect();
-    let format =
-        NodeFormatArg::value_variants().iter().find(|format| NodeFormat::from(**format) == NodeFormat::of(&names));
+    let Some(used) = all().map(|contender| NodeFormat::of_node(&contender.node)).next() else { return Vec::new() };
+    let format = NodeFormatArg::value_variants().iter().find(|format| NodeFormat::from(**format) == used);
     match format {
         None | Some(NodeFormatArg::Curator) => Vec::new(),
         Some(format) => {
@@ -196,10 +199,10 @@ mod tests {
 
     #[test]
     fn durations_are_rounded_for_people() {
-        let told = |seconds| coarse(Duration::from_secs(seconds)).to_string();
-        assert_eq!(told(0), "0s");
-        assert_eq!(told(59), "59s");
-        assert_eq!(told(3_725), "1h 2m");
-        assert_eq!(told(90_061), "1day 1h");
+        let rounded = |seconds| coarse(Duration::from_secs(seconds)).to_string();
+        assert_eq!(rounded(0), "0s");
+        assert_eq!(rounded(59), "59s");
+        assert_eq!(rounded(3_725), "1h 2m");
+        assert_eq!(rounded(90_061), "1day 1h");
     }
 }

@@ -107,7 +107,7 @@ fn show_and_ask(hints: &[(String, String)], mut holder: Running) {
     let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
     let seen = told(that(hints, "see who is in the way"));
     assert!(seen.contains(&pid), "{seen}");
-    told(that(hints, "ask for it"));
+    told(that(hints, "ask the holder to release it"));
     let (code, text) = holder.end();
     assert!(text.contains("asks for "), "{code:?} {text}");
 }
@@ -172,7 +172,7 @@ fn printed_commands_name_the_same_lock() {
 fn every_recipe_of_why_does_what_it_says() {
     let home = Home::with_state(ODD_DIR);
     let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
-    let kinds: [&[&str]; 10] = [
+    let kinds: [&[&str]; 11] = [
         &[],
         &["--exclusive"],
         &["--shared"],
@@ -181,6 +181,7 @@ fn every_recipe_of_why_does_what_it_says() {
         &["--background"],
         &["--class", "K"],
         &["--format", "recipe"],
+        &["--format", "numbered"],
         &["--format", "kazoo"],
         &["--format", "kazoo", "--shared"],
     ];
@@ -203,7 +204,7 @@ fn every_recipe_of_why_does_what_it_says() {
             waiting.push(Running::start(&mut ran(what)));
             until(what, || site.waiters(&name) == waiting.len());
         }
-        told(that(&recipes, "ask for it"));
+        told(that(&recipes, "ask the holder to release it"));
         for waiting in &mut waiting {
             assert_eq!(waiting.line(), "ran", "{kind:?}");
             assert!(waiting.wait().success());
@@ -241,14 +242,14 @@ fn every_recipe_of_why_does_what_it_says_for_a_lease() {
     let refused = pasted(&run("if the lease is over"));
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
     assert!(told(that(&commands(&stderr(&refused)), "see who is in the way")).contains("is held by"));
-    told(that(&recipes, "ask for it"));
+    told(that(&recipes, "ask the holder to release it"));
     assert!(holder.end().1.contains("asks for "));
     assert_eq!(told(&run("if the lease is over")), "ran\n");
     let mut holder = site.hold(ODD, &lease);
     assert_eq!(told(&run("preempt the owner")), "ran\n");
     assert_eq!(holder.end().0, Some(79));
     let mut holder = site.hold(ODD, &lease);
-    told(&format!("{} --yes", that(&site.why(ODD), "take it away")));
+    told(&format!("{} --yes", that(&site.why(ODD), "break the lock")));
     let (code, text) = holder.end();
     assert_eq!(code, Some(76), "{text}");
 }
@@ -330,7 +331,7 @@ fn the_commands_of_a_decision_decide_it() {
     let served = Served::start(&machine);
     let home = Home::new();
     let site = Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };
-    for (what, code) in [("leave it", Some(75)), ("take it away", Some(0))] {
+    for (what, code) in [("keep its owner", Some(75)), ("transfer the lock", Some(0))] {
         let mut owner = site.hold(ODD, &["--lease", "10m", "--cleanup", "200ms"]);
         owner.signal(rustix::process::Signal::STOP);
         let wanted = ["--lease", "10m", "--priority", "5", "--ask", "10m"];
@@ -345,7 +346,7 @@ fn the_commands_of_a_decision_decide_it() {
         told(&that(&decide, what).replace(" WHY", " 'its host is gone'"));
         let (ended, text) = wanting.end();
         assert_eq!(ended, code, "{text}");
-        assert!(text.contains("take it away: lockkeeper approve ") && text.contains(" --id "), "{text}");
+        assert!(text.contains("transfer the lock: lockkeeper approve ") && text.contains(" --id "), "{text}");
         owner.signal(rustix::process::Signal::KILL);
         owner.wait();
         // The lease outlives its command.
@@ -353,21 +354,21 @@ fn the_commands_of_a_decision_decide_it() {
     }
 }
 
-/// A vanished holder reads no request, so no command asks it. A break ends its lock delay.
+/// An abandoned hold reads no request, so no command asks it. A break ends its lock delay.
 #[test]
-fn no_advice_asks_a_vanished_holder() {
+fn no_advice_asks_the_holder_of_an_abandoned_hold() {
     let home = Home::with_state(ODD_DIR);
     let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
     let mut holder = site.hold(ODD, &["--lock-delay", "10m", "--session-timeout", "1s"]);
     holder.signal(rustix::process::Signal::KILL);
     holder.wait();
     let mut waiter = site.wait_behind(ODD, &[]);
-    until("it has vanished", || site.shown(ODD)["holders"][0]["vanished"] == true);
+    until("the hold is abandoned", || site.shown(ODD)["holders"][0]["abandoned"] == true);
     let taken = commands(&stderr(&site.output("run", &[ODD, "--try", "--", "true"])));
     let recipes = [taken, site.why(ODD)].concat();
-    assert!(recipes.iter().all(|(what, _)| what != "ask for it"), "{recipes:?}");
+    assert!(recipes.iter().all(|(what, _)| what != "ask the holder to release it"), "{recipes:?}");
     told(that(&recipes, "see who is in the way"));
-    told(&format!("{} --yes", that(&recipes, "take it away")));
+    told(&format!("{} --yes", that(&recipes, "break the lock")));
     assert_eq!(waiter.line(), "in");
     waiter.close_stdin();
     assert!(waiter.wait().success());

@@ -122,7 +122,7 @@ fn break_refuses_mistakes() {
     assert!(holder.wait().success());
     let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
     assert_eq!(code, Some(1));
-    assert!(line.starts_with("nobody holds /locks/a"), "{line}");
+    assert!(line.starts_with("no contender holds /locks/a"), "{line}");
     assert!(home.output(&["list", "--broken"]).stdout.is_empty());
 }
 
@@ -164,7 +164,7 @@ fn case_55_why_names_the_holder_and_the_possible_actions() {
     }
     assert!(holder.wait().success());
     let text = String::from_utf8(home.output(&["why", "nightly"]).stdout).unwrap();
-    assert_eq!(text, "/locks/nightly is free: nobody holds it, nobody waits\n");
+    assert_eq!(text, "/locks/nightly is free: it has no holder and no waiter\n");
     let (code, line) = failure(&home.output(&["why", "other"]));
     assert_eq!(code, Some(1));
     assert!(line.starts_with("there is no lock at /locks/other (on "), "{line}");

@@ -141,3 +141,45 @@ fn run_uses_the_classes_of_the_settings() {
     assert_eq!((holder.end().0, patient.line().as_str(), patient.end().0), (Some(0), "in", Some(0)));
     assert!(Path::new(&config).exists());
 }
+
+/// The flag overrides the variable, and the variable the file.
+#[test]
+fn the_settings_of_jobs_come_from_every_layer() {
+    let home = Home::new();
+    std::fs::write(home.file("config.toml"), "[jobs]\non_failure = \"keep\"\nkeep_output = \"1k\"\nlate = \"1h\"\n")
+        .unwrap();
+    let run = |name: &str, variables: &[(&str, &str)], args: &[&str]| {
+        let words =
+            [&["run", name, "--slot", "1", "--config", "config.toml"], args, &["--", "sh", "-c", "echo x >&2; exit 3"]];
+        let mut command = home.command(&words.concat());
+        command.envs(variables.iter().copied()).output().unwrap().status.code()
+    };
+    let next = [("LOCKKEEPER_JOBS_ON_FAILURE", "next")];
+    for (name, variables, args, code) in
+        [("file", &[][..], &[][..], 82), ("variable", &next, &[], 0), ("flag", &next, &["--on-failure", "retry"], 3)]
+    {
+        assert_eq!(run(name, variables, args), Some(3), "{name}");
+        assert_eq!(run(name, variables, args), Some(code), "{name}");
+    }
+    let shown = home.output(&["jobs", "file", "--json"]);
+    let document: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(document["jobs"][0]["runs"][0]["end"]["output"], "x\n");
+    let check =
+        |late: &[&str]| home.output(&[&["jobs", "variable", "--check", "--config", "config.toml"], late].concat());
+    assert_eq!(check(&[]).status.code(), Some(2), "it failed");
+    for (key, value, remedy) in [
+        ("TIME_ZONE", "Berlin", "Europe/Berlin"),
+        ("ON_CRASH", "again", "retry:N"),
+        ("CATCH_UP", "367", "from 0 to 366"),
+        ("IF_UNREACHABLE", "go", "skip, run or wait"),
+        ("KEEP_OUTPUT", "17k", "such as 4k"),
+        ("KEEP_RUNS", "0", "from 1 to 1000"),
+        ("LATE", "soon", "30s"),
+    ] {
+        let variable = format!("LOCKKEEPER_JOBS_{key}");
+        let output = home.command(&["jobs"]).env(&variable, value).output().unwrap();
+        let (code, line) = failure(&output);
+        assert_eq!(code, Some(64), "{line}");
+        assert!(line.contains(&variable) && line.contains(value) && line.contains(remedy), "{line}");
+    }
+}

@@ -106,8 +106,27 @@ fn an_operator_rejects_and_so_does_silence() {
     assert_eq!(fleet.decided()[0]["approved"], false);
     let (code, told) = fleet.want(&["--ask", "300ms"]).end();
     assert_eq!(code, Some(75), "{told}");
-    assert_eq!(fleet.decided().len(), 1, "silence is nobody's decision");
+    let decided = fleet.decided();
+    assert_eq!(
+        (decided.len(), &decided[1]["approved"], &decided[1]["why"]),
+        (2, &false.into(), &"no answer in time".into())
+    );
     assert_eq!(fleet.home.show("a")["lease"]["requestor"], Value::Null);
+}
+
+/// H-52: an infinite wait ends when the owner has cleaned up, however much longer than its cleanup timeout that takes.
+#[test]
+fn an_infinite_wait_outlasts_the_cleanup_timeout() {
+    let mut fleet = Fleet::start(&[]);
+    let mut high = fleet.want(&["--waiting", "infinite"]);
+    until("the request shows", || fleet.home.show("a")["lease"]["requestor"].is_object());
+    assert_eq!(fleet.home.show("a")["lease"]["requestor"]["until_ms"], Value::Null, "its wait has an end");
+    assert_eq!(fleet.home.show("a")["lease"]["cleanup_ms"], 200);
+    fleet.hung.signal(Signal::CONT);
+    assert_eq!(high.line(), "in");
+    assert_eq!(fleet.hung.end().0, Some(79));
+    high.close_stdin();
+    high.wait();
 }
 
 /// H-77: a rule of the settings file decides, and the audit has its name; without a matching rule, the plain error.
@@ -228,5 +247,7 @@ fn an_address_is_trusted_by_the_machines_own_certificates() {
     let known = fleet.home.command(&ask("10m")).env("SSL_CERT_FILE", &trusted).output().unwrap();
     assert_eq!(known.status.code(), Some(75), "{known:?}");
     server.join().unwrap();
-    assert_eq!((fleet.decided().len(), &fleet.decided()[0]["on_behalf_of"]), (1, &"bot".into()));
+    // The stranger's alert was not delivered, so no answer came.
+    let decided: Vec<_> = fleet.decided().iter().map(|decision| decision["on_behalf_of"].clone()).collect();
+    assert_eq!(decided, ["nobody", "bot"]);
 }

@@ -53,6 +53,14 @@ impl Home {
         self.dir.path().join(name)
     }
 
+    /// Writes a file that no other user may read.
+    pub(crate) fn secret(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let file = self.file(name);
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         command.args(args);

@@ -70,6 +70,18 @@ fn a_reader_behind_a_waiting_writer_waits() {
     assert_eq!(crate::harness::text(&home.file("order")), "writer\nreader\n");
 }
 
+/// C-17: 40 processes of both classes count up a number in a file, with a pause between reading and writing.
+#[test]
+fn processes_that_count_up_under_one_lock_lose_no_update() {
+    const SCRIPT: &str = "n=$(cat number); sleep 0.01; echo $((n + 1)) > number";
+    let home = Home::new();
+    std::fs::write(home.file("number"), "0\n").unwrap();
+    let class = |process: usize| if process.is_multiple_of(2) { "--foreground" } else { "--background" };
+    let mut counting: Vec<_> = (0..40).map(|process| home.spawn("save", &[class(process)], SCRIPT)).collect();
+    assert!(counting.iter_mut().all(|process| process.wait().success()));
+    assert_eq!(crate::harness::text(&home.file("number")), "40\n");
+}
+
 /// The holds are limited to the number of permits, which the output shows; a command with another number is refused.
 #[test]
 fn permits_are_counted_and_the_number_belongs_to_the_lock() {

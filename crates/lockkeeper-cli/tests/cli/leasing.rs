@@ -129,17 +129,82 @@ fn a_wait_that_is_over_says_who_has_not_cleaned_up() {
     assert_eq!(low.wait().code(), Some(79), "it was asked to end, and ended");
 }
 
-/// H-16: the lease ends without a request.
+/// H-28: an emergency preempts every owner, and any machine can read who used it and why.
 #[test]
-fn the_end_of_the_lease_stops_the_command() {
+fn an_emergency_is_recorded_with_its_reason() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
-    let mut running = home.spawn("a", &["--lease", "4s"], CLEANS_UP);
-    assert_eq!((running.line().as_str(), running.line().as_str()), ("up", "cleaned"));
-    let (code, text) = running.end();
+    let mut low = home.spawn("a", &["--lease", "10m", "--priority", "2147483646"], "echo up; exec sleep 1000");
+    assert_eq!(low.line(), "up");
+    let args =
+        ["run", "a", "--lease", "10m", "--id", "sre", "--emergency", "--reason", "the index is corrupt", "--", "true"];
+    let urgent = home.output(&args);
+    assert!(urgent.status.success(), "{urgent:?}");
+    assert_eq!(low.end().0, Some(79));
+    let told = String::from_utf8(home.output(&["requests", "--decided"]).stdout).unwrap();
+    assert!(told.contains("sre requested it in an emergency") && told.contains("the index is corrupt"), "{told}");
+    let json = home.output(&["requests", "a", "--decided", "--json"]);
+    let recorded: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(
+        (&recorded["decisions"], recorded["emergencies"].as_array().unwrap().len()),
+        (&serde_json::json!([]), 1)
+    );
+    let first = &recorded["emergencies"][0];
+    assert_eq!((&first["path"], &first["requestor"]), (&"/locks/a".into(), &"sre".into()));
+    assert_eq!(first["why"], "the index is corrupt");
+}
+
+/// With an infinite wait, nothing begins at its end.
+#[test]
+fn an_infinite_wait_goes_with_nothing_that_needs_its_end() {
+    let home = Home::new();
+    for idle in [&["--forceful"][..], &["--ask", "1s"]] {
+        let args = [&["run", "a", "--lease", "1m", "--waiting", "infinite"], idle, &["--", "true"]].concat();
+        let (code, line) = failure(&home.output(&args));
+        assert!(code == Some(64) && line.contains("has no effect"), "{code:?} {line}");
+    }
+}
+
+/// H-15: the command outlives its lease until another command asks for the lock, whatever its priority.
+/// H-16: the other one starts when the first has ended.
+#[test]
+fn an_ended_lease_is_kept_until_another_command_asks() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut first = home.spawn("a", &["--lease", "2s", "--priority", "9", "--id", "one"], CLEANS_UP);
+    assert_eq!(first.line(), "up");
+    // The end of the lease, by the clock that this machine shares with the server.
+    let end = home.show("a")["lease"]["until_ms"].as_i64().unwrap();
+    let now = || i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    until("the lease is over", || now() > end + 2_000);
+    assert_eq!(home.show("a")["lease"]["owner"], "one");
+    let mut next = home.spawn("a", &["--lease", "10m"], "echo in");
+    assert_eq!((first.line().as_str(), next.line().as_str()), ("cleaned", "in"));
+    let (code, text) = first.end();
     assert_eq!(code, Some(76), "{text}");
-    assert!(text.contains("its lease ends"), "{text}");
+    assert!(text.contains("its lease is over") && text.contains("SIGTERM"), "{text}");
+    next.wait();
+    // A command that nobody asks ends as if its lease still ran.
+    let alone = home.output(&["run", "a", "--lease", "500ms", "--", "sleep", "1"]);
+    assert!(alone.status.success(), "{alone:?}");
+    assert_eq!(home.count("a"), (0, 0));
+}
+
+/// H-15: with --strict-lease or --keep-node, the lease ends without a request.
+#[test]
+fn the_end_of_a_strict_lease_stops_the_command() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    for strict in ["--strict-lease", "--keep-node"] {
+        let mut running = home.spawn(strict.trim_start_matches('-'), &["--lease", "4s", strict], CLEANS_UP);
+        assert_eq!((running.line().as_str(), running.line().as_str()), ("up", "cleaned"));
+        let (code, text) = running.end();
+        assert_eq!(code, Some(76), "{text}");
+        assert!(text.contains("its lease ends"), "{text}");
+    }
 }
 
 /// The owner of a leased lock, its end and its requestor are shown as those of any lock.
@@ -266,6 +331,7 @@ fn lease_options_need_a_lease() {
         &["--waiting", "1s"],
         &["--forceful"],
         &["--keep-node"],
+        &["--strict-lease"],
         &["--id", "x"],
         &["--hand-to", "x"],
         &["--ask", "1s"],
@@ -275,6 +341,10 @@ fn lease_options_need_a_lease() {
         &["--lease", "1m", "--wait", "1s"],
         &["--lease", "0s"],
         &["--lease", "1m", "--priority", "2147483647"],
+        &["--lease", "1m", "--emergency"],
+        &["--lease", "1m", "--emergency", "--reason", " "],
+        &["--lease", "1m", "--reason", "x"],
+        &["--lease", "1m", "--emergency", "--reason", "x", "--priority", "1"],
     ] {
         let output = home.output(&[&["run", "a"], args, &["--", "true"]].concat());
         assert_eq!(output.status.code(), Some(64), "{args:?}: {output:?}");

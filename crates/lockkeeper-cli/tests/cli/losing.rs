@@ -271,7 +271,7 @@ fn case_34_a_lock_delay_keeps_the_next_command_out_after_a_crash() {
     until("it waits", || home.count("a") == (1, 1));
     let killed = Instant::now();
     holder.signal(Signal::KILL);
-    until("it has vanished", || home.show("a")["holders"][0]["vanished"] == true);
+    until("the hold is abandoned", || home.show("a")["holders"][0]["abandoned"] == true);
     assert_eq!(next.line(), "in");
     assert!(killed.elapsed() >= Duration::from_secs(3), "{:?}", killed.elapsed());
     assert!(next.wait().success());

@@ -14,10 +14,17 @@ mod harness;
 mod healthy;
 mod help;
 mod input;
+mod jobs;
+#[cfg(feature = "real-servers")]
+mod jobs_clock;
+mod jobs_killed;
+#[cfg(feature = "real-servers")]
+mod jobs_pictures;
 #[cfg(all(feature = "kafka", feature = "real-servers"))]
 mod kafka;
 mod kinds;
 mod leasing;
+mod limits;
 mod losing;
 mod moving;
 mod nested;

@@ -54,7 +54,7 @@ fn grow(servers: &str) {
 
 /// Runs `copy` with credentials that can read every access list.
 fn copy(home: &Home, args: &[&str]) -> Output {
-    std::fs::write(home.file("auth"), "# whose nodes these are\ndigest app:secret\n").unwrap();
+    home.secret("auth", "# whose nodes these are\ndigest app:secret\n");
     home.output(&[&["copy", "--auth-file", "auth"], args].concat())
 }
 

@@ -195,7 +195,7 @@ fn a_lock_without_holders_has_no_contender_to_ask() {
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     let (code, line) = failure(&home.output(&["revoke", "a"]));
     assert_eq!(code, Some(1));
-    assert!(line.starts_with("nobody holds /locks/a (on "), "{line}");
+    assert!(line.starts_with("no contender holds /locks/a (on "), "{line}");
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
     assert_eq!(failure(&home.output(&["revoke", "a", "--node", "other"])).0, Some(1));

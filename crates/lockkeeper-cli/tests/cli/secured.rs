@@ -1,6 +1,6 @@
 //! The command and TLS: every setting is used or refused, never ignored.
 
-use crate::harness::{Home, failure};
+use crate::harness::{Home, Running, failure, until};
 
 #[test]
 fn tls_settings_belong_together() {
@@ -17,12 +17,25 @@ fn tls_settings_belong_together() {
     }
 }
 
-/// The own server is reached over loopback without TLS.
+/// The own server and the server of the machine are reached over loopback, and have no access lists for their users. A
+/// setting of a file is for the servers that other commands use.
 #[test]
-fn an_authority_is_refused_where_no_servers_are_named() {
-    let (code, told) = failure(&Home::new().output(&["list", "--tls-ca", "ca.pem"]));
-    assert_eq!(code, Some(64), "{told}");
-    assert!(told.contains("--tls-ca ca.pem is not used with"), "{told}");
+fn options_of_an_ensemble_are_refused_where_no_servers_are_named() {
+    let home = Home::new();
+    home.secret("auth", "digest jobs:hunter2\n");
+    let machine = format!("--machine={}", home.file("machine").display());
+    for option in [["--tls-ca", "ca.pem"], ["--auth-file", "auth"], ["--acl", "creator-all"], ["--acl", "open"]] {
+        for (place, named) in [(None, "own server"), (Some(machine.as_str()), "this machine's server")] {
+            let (code, told) = failure(&home.output(&[&["list"], place.as_slice(), &option[..]].concat()));
+            assert_eq!(code, Some(64), "{told}");
+            assert!(told.contains(&format!("{} is not used with", option.join(" "))), "{told}");
+            assert!(told.contains(named), "{told}");
+        }
+    }
+    let file = home.file("auth").display().to_string();
+    std::fs::write(home.file("c.toml"), format!("auth_file = {file:?}\nacl = \"creator-all\"\n")).unwrap();
+    let output = home.output(&["run", "nightly", "--config", "c.toml", "--", "true"]);
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// The command does not even open a plain connection.
@@ -45,7 +58,7 @@ fn run_holds_its_lock_over_tls() {
 
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-    use crate::harness::{BINARY, Running};
+    use crate::harness::BINARY;
 
     let home = Home::new();
     let write = |name: &str, text: String| std::fs::write(home.file(name), text).unwrap();
@@ -86,4 +99,84 @@ fn run_holds_its_lock_over_tls() {
     let output = command.env("LOCKKEEPER_SERVERS", &servers).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     drop(server);
+}
+
+#[test]
+fn credentials_of_a_file_open_the_nodes_of_their_access_list() {
+    let machine = Home::new();
+    machine.secret("accounts", "sasl jobs:secret\n");
+    let serve = ["serve", "--memory", "--listen", "127.0.0.1:0", "--accounts", "accounts"];
+    let mut server = Running::start(&mut machine.command(&serve));
+    check_that_credentials_open_nodes(&server.line());
+}
+
+#[cfg(feature = "real-servers")]
+#[test]
+fn credentials_of_a_file_open_the_nodes_of_their_access_list_on_an_apache_server() {
+    use lockkeeper_testkit::apache::{Apache, Options};
+    let apache = Apache::single(Options::default().sasl_user("jobs", "secret")).unwrap();
+    check_that_credentials_open_nodes(&apache.connect_string());
+}
+
+/// The nodes admit only clients with the same credentials, whether they are a digest or the SASL user `jobs` with the
+/// password `secret`.
+fn check_that_credentials_open_nodes(servers: &str) {
+    for (name, line, ours) in
+        [("/a/x", "digest jobs:hunter2", "auth::cdrwa"), ("/b/x", "sasl jobs secret", "sasl:jobs:cdrwa")]
+    {
+        let home = Home::with_servers(servers);
+        home.secret("auth", &format!("# ours\n{line}\n"));
+        let known = ["--auth-file", "auth", "--acl", "creator-all"];
+        let mut holder = home.spawn(name, &known, "echo up; cat");
+        assert_eq!(holder.line(), "up");
+        let (code, told) = failure(&home.output(&["show", name]));
+        assert_eq!(code, Some(77), "{told}");
+        let shown = home.output(&["show", name, "--auth-file", "auth"]);
+        assert!(shown.status.success(), "{shown:?}");
+        // The same from a settings file, and with an access list of named users.
+        let file = home.file("auth").display().to_string();
+        std::fs::write(home.file("c.toml"), format!("auth_file = {file:?}\nacl = \"creator-all-world-read\"\n"))
+            .unwrap();
+        let mut next = home.spawn(name, &["--config", "c.toml"], "echo next");
+        until("it waits", || {
+            let shown = home.output(&["show", name, "--json", "--auth-file", "auth"]);
+            String::from_utf8_lossy(&shown.stdout).contains("\"waiters\":[{")
+        });
+        holder.close_stdin();
+        assert_eq!(holder.end().0, Some(0));
+        assert_eq!(next.line(), "next");
+        assert_eq!(next.end().0, Some(0));
+        let (open, list) = (format!("{name}-open"), format!("{ours},world:anyone:r"));
+        let named = ["--auth-file", "auth", "--acl", &list];
+        let run = home.output(&[&["run", &open], &named[..], &["--", "true"]].concat());
+        assert!(run.status.success(), "{run:?}");
+        assert!(home.output(&["show", &open]).status.success(), "everyone may read it");
+        assert_eq!(home.output(&["run", &open, "--", "true"]).status.code(), Some(77), "only jobs may write it");
+    }
+    let home = Home::with_servers(servers);
+    home.secret("auth", "sasl jobs hunter2\n");
+    let output = home.output(&["list", "--auth-file", "auth"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains(servers) && told.contains("--auth-file") && !told.contains("hunter2"), "{told}");
+    assert_eq!(output.status.code(), Some(77));
+}
+
+#[test]
+fn credentials_and_access_lists_that_cannot_be_used_are_refused() {
+    let home = Home::with_servers("127.0.0.1:1");
+    std::fs::write(home.file("all"), "digest jobs:hunter2\n").unwrap();
+    std::fs::set_permissions(home.file("all"), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    home.secret("wrong", "\nhunter2\n");
+    for (args, say) in [
+        (["--auth-file", "all"], "chmod 600 all"),
+        (["--auth-file", "wrong"], "wrong:2: no scheme and credential"),
+        (["--auth-file", "nowhere"], "cannot read nowhere"),
+        (["--acl", "creator-all"], "--auth-file"),
+        (["--acl", "sasl:jobs"], "it has only one colon"),
+    ] {
+        let output = home.output(&[&["list"], &args[..]].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains(say) && !told.contains("hunter2"), "{told}");
+        assert_eq!(output.status.code(), Some(64), "{told}");
+    }
 }

@@ -140,7 +140,7 @@ fn a_free_lock_is_shown_and_an_unknown_one_is_a_failure() {
     assert!(line.starts_with("there is no lock at /locks/b (on "), "{line}");
     let output = home.output(&["list"]);
     assert!(output.status.success() && output.stdout.is_empty());
-    assert!(String::from_utf8(output.stderr).unwrap().contains("nobody holds a lock"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("has a holder or a waiter"));
     let listed: serde_json::Value = serde_json::from_slice(&home.output(&["list", "--json"]).stdout).unwrap();
     assert_eq!(listed["locks"], serde_json::json!([]));
 }
@@ -158,6 +158,30 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     }
     holder.close_stdin();
     holder.wait();
+}
+
+/// The node of a killed process stands until its session ends; nobody should look for that process.
+#[test]
+fn a_contender_whose_process_is_gone_is_shown_as_gone() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["--session-timeout", "40s"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut waiter = home.spawn("a", &["--session-timeout", "40s"], "true");
+    until("it waits", || home.count("a") == (1, 1));
+    let gone = || {
+        let lock = home.show("a");
+        let text =
+            |verb| String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap().contains("no longer on this machine");
+        let json = ["holders", "waiters"].map(|of| lock[of][0]["process_gone"].as_bool().unwrap());
+        (json, text("show"), text("why"))
+    };
+    assert_eq!(gone(), ([false, false], false, false));
+    waiter.signal(Signal::KILL);
+    waiter.wait();
+    assert_eq!(gone(), ([false, true], true, false));
+    holder.signal(Signal::KILL);
+    holder.wait();
+    assert_eq!(gone(), ([true, true], true, true));
 }
 
 #[test]

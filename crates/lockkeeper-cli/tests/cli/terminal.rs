@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use pty_process::blocking::{Command, Pty};
 
-use crate::harness::{BINARY, Home, is_alive, until};
+use crate::harness::{BINARY, Home, Served, is_alive, until};
 
 /// Ctrl-C and Ctrl-Z, as a terminal sends them.
-const INTERRUPT: &[u8] = b"\x03";
+pub(crate) const INTERRUPT: &[u8] = b"\x03";
 const SUSPEND: &[u8] = b"\x1a";
 
 /// A program on a terminal of its own, which is its controlling terminal.
-struct Screen {
+pub(crate) struct Screen {
     child: Child,
     keys: Pty,
     shown: Receiver<Vec<u8>>,
@@ -22,11 +22,11 @@ struct Screen {
 }
 
 impl Screen {
-    fn start(home: &Home, program: &str, args: &[&str]) -> Self {
+    pub(crate) fn start(home: &Home, program: &str, args: &[&str]) -> Self {
         Screen::with_columns(200, home, program, args)
     }
 
-    fn with_columns(columns: u16, home: &Home, program: &str, args: &[&str]) -> Self {
+    pub(crate) fn with_columns(columns: u16, home: &Home, program: &str, args: &[&str]) -> Self {
         let (pty, pts) = pty_process::blocking::open().unwrap();
         pty.resize(pty_process::Size::new(24, columns)).unwrap();
         let mut command = Command::new(program).args(args).current_dir(home.file(""));
@@ -50,12 +50,12 @@ impl Screen {
         Screen { child, keys, shown, text: String::new() }
     }
 
-    fn press(&mut self, keys: &[u8]) {
+    pub(crate) fn press(&mut self, keys: &[u8]) {
         self.keys.write_all(keys).unwrap();
     }
 
     /// Waits until the screen has shown this since the last call; returns the text up to it.
-    fn expect(&mut self, text: &str) -> String {
+    pub(crate) fn expect(&mut self, text: &str) -> String {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             if let Some(at) = self.text.find(text) {
@@ -70,7 +70,7 @@ impl Screen {
         }
     }
 
-    fn end(&mut self) -> ExitStatus {
+    pub(crate) fn end(&mut self) -> ExitStatus {
         let mut status = None;
         until("the program ends", || {
             status = self.child.try_wait().unwrap();
@@ -350,4 +350,41 @@ fn epoch_asks_before_it_is_raised() {
         let told = String::from_utf8(home.output(&["epoch"]).stdout).unwrap();
         assert!(told.starts_with(epoch), "{told}");
     }
+}
+
+/// A new job, the end of a run, the passing time and the crash of a host: each of them is on the screen without a key.
+#[test]
+fn the_table_of_jobs_follows_every_change() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut screen = Screen::start(&home, BINARY, &["jobs", "--watch", "--servers", &served.address]);
+    screen.expect("no job has run on ");
+    let mut first = home.spawn("first", &["--slot", "1"], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    screen.expect("first  running  1 ");
+    screen.expect("1 s so far");
+    screen.expect("2 s so far");
+    first.close_stdin();
+    assert!(first.wait().success());
+    screen.expect("first  ok ");
+    let mut second = home.spawn("second", &["--slot", "1", "--session-timeout", "2s"], "echo up; exec sleep 1000");
+    assert_eq!(second.line(), "up");
+    screen.expect("second  running");
+    second.signal(rustix::process::Signal::KILL);
+    screen.expect("second  crashed");
+    assert!(home.output(&["jobs", "forget", "first"]).status.success());
+    assert!(!screen.expect("second  crashed").contains("first  ok"));
+    screen.press(INTERRUPT);
+    assert_eq!(screen.end().code(), Some(0));
+}
+
+#[test]
+fn the_table_of_jobs_shows_a_job_that_becomes_late() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--every", "1s", "--", "true"]).status.success());
+    let mut screen = Screen::start(&home, BINARY, &["jobs", "a", "--watch"]);
+    screen.expect("a    late ");
+    screen.press(INTERRUPT);
+    assert_eq!(screen.end().code(), Some(0));
 }

@@ -17,36 +17,58 @@ impl Session {
     /// Handles the answer to the connect request.
     pub(super) fn accepted(&mut self, payload: &[u8], now: Duration) -> Result<(), Malformed> {
         let ConnectResponse { timeout_ms, session, password } = response::decode_connect(payload)?;
-        if session == 0 {
-            self.over(End::Expired);
-            return Ok(());
+        if self.probe.is_some() {
+            if session == 0 {
+                return Err(Malformed);
+            }
+            // Each probe opens a session, so the next one has to wait.
+            self.evidence.since = now;
+        } else {
+            if session == 0 {
+                self.over(End::Expired);
+                return Ok(());
+            }
+            // No server gives a session another id, or no time.
+            let timeout = u64::try_from(timeout_ms).ok().filter(|timeout| *timeout > 0).ok_or(Malformed)?;
+            if self.id != 0 && self.id != session {
+                return Err(Malformed);
+            }
+            self.opened_here = self.id == 0;
+            (self.id, self.password) = (session, password);
+            self.timeout = Duration::from_millis(timeout);
+            self.closing = self.closing.map(|closing| closing.min(now + self.timeout));
         }
-        // No server gives a session another id, or no time.
-        let timeout = u64::try_from(timeout_ms).ok().filter(|timeout| *timeout > 0).ok_or(Malformed)?;
-        if self.id != 0 && self.id != session {
-            return Err(Malformed);
-        }
-        self.opened_here = self.id == 0;
-        (self.id, self.password) = (session, password);
-        self.timeout = Duration::from_millis(timeout);
-        self.closing = self.closing.map(|closing| closing.min(now + self.timeout));
         if self.config.sasl.is_some() {
             self.state = State::Login { until: now + self.timeout / 3 };
             // ZooKeeper's client begins with an empty token; the server answers with its challenge.
             self.login_step(&[], None, now);
         } else {
-            self.established(now);
+            self.present(now);
         }
         Ok(())
     }
 
-    /// A server has accepted the session, and the user if SASL is used.
+    /// A server has accepted the session, and the user if SASL is used. Presents the credentials: the session is not
+    /// connected before the server has accepted them.
+    fn present(&mut self, now: Duration) {
+        for (scheme, credential) in self.credentials_here.iter().chain(&self.config.credentials) {
+            request::encode_auth(&mut self.outgoing, scheme, credential);
+            self.presented += 1;
+        }
+        if self.presented == 0 {
+            return self.established(now);
+        }
+        self.state = State::Login { until: now + self.timeout / 3 };
+        self.last_sent = now;
+    }
+
+    /// A server has accepted the session and the credentials.
     fn established(&mut self, now: Duration) {
+        if self.probe.is_some() {
+            return self.probe_history(now);
+        }
         self.state = State::Connected;
         self.events.push_back(SessionEvent::Connected { server: self.order[self.at], opened: self.opened_here });
-        for (scheme, credential) in &self.config.credentials {
-            request::encode_auth(&mut self.outgoing, scheme, credential);
-        }
         let packets = self.watches.set_again(self.watched_zxid.unwrap_or(self.last_zxid));
         self.setting = packets.len();
         self.watched_zxid = packets.first().map(|packet| packet.relative_zxid);
@@ -66,14 +88,15 @@ impl Session {
     fn login_step(&mut self, token: &[u8], expected: Option<String>, now: Duration) {
         let xid = self.take_xid();
         request::encode_sasl(&mut self.outgoing, xid, token);
-        self.sent.push_back(Sent { xid, at: now, opcode: OpCode::Sasl, purpose: Purpose::Sasl(expected) });
+        let (newest, purpose) = (self.newest_sent, Purpose::Sasl(expected));
+        self.sent.push_back(Sent { xid, newest, at: now, opcode: OpCode::Sasl, purpose });
         self.last_sent = now;
     }
 
     /// Handles the server's answer to a step.
     fn logged_in(&mut self, expected: Option<String>, token: &[u8], now: Duration) {
         match (expected, &self.config.sasl) {
-            (Some(expected), _) if expected.as_bytes() == token => self.established(now),
+            (Some(expected), _) if expected.as_bytes() == token => self.present(now),
             (None, Some((user, password))) => {
                 let cnonce = format!("{:032x}", self.random.u128(..));
                 match digest_md5::answer(token, user, password, &cnonce) {
@@ -108,6 +131,11 @@ impl Session {
             AUTH_XID => {
                 if header.error.is_some() {
                     self.over(End::AuthFailed);
+                } else if self.presented > 0 {
+                    self.presented -= 1;
+                    if self.presented == 0 {
+                        self.established(now);
+                    }
                 }
                 return Ok(());
             }
@@ -121,6 +149,10 @@ impl Session {
             return Err(Malformed);
         }
         let sent = self.sent.pop_front().ok_or(Malformed)?;
+        if self.probe.is_some() && !matches!(sent.purpose, Purpose::Sasl(_)) {
+            self.probed(&sent.purpose, header, now);
+            return Ok(());
+        }
         self.last_zxid = self.last_zxid.max(header.zxid);
         self.newest_zxid = self.newest_zxid.max(self.last_zxid);
         match sent.purpose {
@@ -131,6 +163,9 @@ impl Session {
                 return Ok(());
             }
             Purpose::Owner(id, watch) => {
+                if self.watching == Some(id) {
+                    self.watching = None;
+                }
                 let result = match header.error {
                     // The session has moved to another server, so this connection is useless.
                     Some(ErrorCode::SessionMoved) => {
@@ -169,10 +204,14 @@ impl Session {
                 self.logged_in(expected, &token, now);
             }
             Purpose::Close => self.over(End::Closed),
+            // `probed` has handled it.
+            Purpose::Probe => {}
         }
         // Only now the server has proved to be useful: one that accepts sessions and then fails is not tried in a
         // tight loop.
-        self.rounds = 0;
+        if self.probe.is_none() {
+            self.rounds = 0;
+        }
         Ok(())
     }
 

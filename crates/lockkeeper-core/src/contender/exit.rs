@@ -72,7 +72,7 @@ impl Exit {
         }
     }
 
-    /// Whether no delete was sent, so that only another client can have deleted a node of ours.
+    /// Whether no delete was sent. Then only another client can have deleted a node of this attempt.
     pub(super) fn is_before_deletes(&self) -> bool {
         self.deletes == 0
     }
@@ -83,7 +83,7 @@ impl Exit {
         self.deletes == 1
     }
 
-    /// The release of a hold comes too late.
+    /// The hold ended before its release.
     pub(super) fn is_too_late(&mut self) {
         self.late = true;
     }

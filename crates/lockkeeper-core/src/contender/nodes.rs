@@ -131,8 +131,8 @@ impl Nodes {
         }
     }
 
-    /// Takes a suspect that was read for one of ours: the first is adopted, every other one is a stray. Returns whether
-    /// it was adopted.
+    /// Counts a suspect as this attempt's node, after a read: adopts the first one, and keeps each other one as a stray.
+    /// Returns whether it was adopted.
     pub(super) fn adopt(&mut self, name: String, czxid: Zxid) -> bool {
         match &self.own {
             Own::Node { name: own, .. } if *own == name => false,
@@ -146,6 +146,11 @@ impl Nodes {
                 true
             }
         }
+    }
+
+    /// Whether this node, which has the own name, is the own node. A name without an id may be used again.
+    pub(super) fn is_own(&self, seen: &Inspection) -> bool {
+        matches!(&self.own, Own::Node { czxid, .. } if *czxid == seen.czxid)
     }
 
     /// The transaction that created the own node or the stray of this name.
@@ -164,9 +169,9 @@ fn oldest_last(queue: &Queue<'_>, passes: impl Fn(&&Entry<'_>) -> bool) -> Vec<S
 
 impl Contender {
     /// The outcome of the create.
-    pub(super) fn created(&mut self, created: Result<(&str, Zxid), Failure>) {
+    pub(super) fn created(&mut self, created: Result<(String, Zxid), Failure>) {
         match created {
-            Ok((name, czxid)) => self.nodes.own_is(name.to_owned(), czxid),
+            Ok((name, czxid)) => self.nodes.own_is(name, czxid),
             Err(Failure::NoNode) if self.nodes.parents_made < MAX_PARENTS_MADE => self.nodes.parent_missing = true,
             Err(Failure::NoNode) => self.exit.leave(Leaving::ParentVanishes),
             Err(Failure::ConnectionLoss) => self.nodes.doubt(),

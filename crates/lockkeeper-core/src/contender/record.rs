@@ -7,7 +7,7 @@ use crate::protocol::{Command, Failure, Inspection};
 
 /// The content of the own node's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Record {
+pub(super) struct OwnRecord {
     /// Its version, as last seen or written.
     pub(super) version: Option<i32>,
     /// It says that we were granted.
@@ -22,7 +22,7 @@ pub(super) struct Record {
     reported: bool,
 }
 
-impl Record {
+impl OwnRecord {
     pub(super) fn revocation(&self) -> Option<&Revocation> {
         self.revocation.as_ref()
     }
@@ -131,6 +131,9 @@ impl Contender {
 
     /// The own node was read, and its watch is set.
     pub(super) fn own_read(&mut self, seen: Inspection) {
+        if !self.nodes.is_own(&seen) {
+            return self.removed();
+        }
         self.nodes.watched = true;
         self.record.version = Some(seen.version);
         self.record.announced = seen.granted;

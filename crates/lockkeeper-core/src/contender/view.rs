@@ -2,7 +2,7 @@
 
 use super::marker::HolderMarker;
 use super::{Contender, Flight, Leaving, Terms};
-use crate::protocol::{Command, Failure, Inspection, Listing, Place};
+use crate::protocol::{Command, Failure, Inspection, Listing, QueuePlace};
 use crate::{IncompatibleFormat, Limit, Queue, Verdict, Watch};
 
 /// What blocks this contender.
@@ -15,6 +15,7 @@ pub(super) enum Blocker {
         grants: bool,
         /// Its grant, too, lets this contender continue.
         or_granted: bool,
+        /// A watch is set, or its contender, of this session, reports its end.
         watched: bool,
     },
     /// Any child may be the next one deleted. The watch is set.
@@ -27,6 +28,14 @@ impl Blocker {
         match self {
             Blocker::Node { name, watched: false, .. } => Some(name),
             Blocker::Node { watched: true, .. } | Blocker::Children => None,
+        }
+    }
+
+    /// The node, if only its end lets this contender continue.
+    pub(super) fn ends(&self) -> Option<&str> {
+        match self {
+            Blocker::Node { name, or_granted: false, .. } => Some(name),
+            Blocker::Node { or_granted: true, .. } | Blocker::Children => None,
         }
     }
 
@@ -53,7 +62,7 @@ pub(super) struct View {
     /// The next listing is to watch the children.
     watch_children: bool,
     pub(super) blocker: Option<Blocker>,
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<QueuePlace>,
     /// Children with the name of a contender and without a session: they do not count.
     sessionless: Vec<String>,
     /// The holder marker as [`Flight::InspectFirst`] saw it.
@@ -62,6 +71,8 @@ pub(super) struct View {
     limit_unset: Option<i32>,
     /// It waited behind another contender.
     pub(super) waited: bool,
+    /// No listing has shown the own place: it follows from the number of the blocker, a node of this session.
+    unlisted: bool,
 }
 
 impl View {
@@ -74,6 +85,7 @@ impl View {
         marker_seen: None,
         limit_unset: None,
         waited: false,
+        unlisted: false,
     };
 
     /// The own place is given up.
@@ -93,7 +105,7 @@ impl View {
         // The owner of the holder marker was the first of its class, and it may be a higher class than ours.
         let higher = || queue.entries()[position..].iter().any(|later| later.mode != terms.mode);
         let front = (queue.has_holder_marker() && position > 0 && higher()).then(|| queue.entries()[0].name);
-        self.place = Some(Place { ahead, first: first.to_owned(), front: front.map(str::to_owned) });
+        self.place = Some(QueuePlace { ahead, first: first.to_owned(), front: front.map(str::to_owned) });
         self.waited = true;
     }
 
@@ -176,9 +188,9 @@ impl Contender {
     }
 
     /// The outcome of [`Flight::List`].
-    pub(super) fn listed_queue(&mut self, listed: Result<Listing<'_>, Failure>, watching: bool) {
+    pub(super) fn listed_queue(&mut self, listed: Result<Listing, Failure>, watching: bool) {
         match listed {
-            Ok(listing) => self.judge(listing, watching),
+            Ok(listing) => self.judge(&listing, watching),
             Err(Failure::NoNode) => self.removed(),
             Err(Failure::ConnectionLoss) => self.view.watch_children = watching,
             Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.exit.leave(Leaving::Refused),
@@ -187,12 +199,12 @@ impl Contender {
 
     /// Evaluates a listing that shows the own node, or its absence. `watching`: a watch on the children has been set
     /// since the listing.
-    pub(super) fn judge(&mut self, listing: Listing<'_>, watching: bool) {
+    pub(super) fn judge(&mut self, listing: &Listing, watching: bool) {
         // A listing may have been requested for an upgrade that is no longer wanted.
         let Some(own) = self.node().filter(|_| self.waits()).map(str::to_owned) else { return };
-        let queue = Queue::read(self.terms.node_format, listing.names);
+        let queue = Queue::read(self.terms.node_format, &listing.names);
         let theirs = queue.incompatible_format_before(self.terms.node_format, &own).map(IncompatibleFormat::Named);
-        if let Some(theirs) = theirs.or(listing.leased.then_some(IncompatibleFormat::Leased)) {
+        if let Some(theirs) = theirs.or(listing.other) {
             return self.exit.leave(Leaving::IncompatibleFormat(theirs));
         }
         if let Some(ours) = self.terms.discipline.limit() {
@@ -207,7 +219,7 @@ impl Contender {
         self.nodes.suspect_second(&self.terms, &queue);
         self.view.sessionless.retain(|name| listing.names.contains(name));
         let queue = queue.without(&self.view.sessionless);
-        self.view.listing_due = false;
+        (self.view.listing_due, self.view.unlisted) = (false, false);
         let before = self.view.blocker.take();
         self.view.place = None;
         match self.terms.decide(&queue, &own) {
@@ -286,6 +298,66 @@ impl Contender {
             Some(Blocker::Node { grants: true, .. }) => self.grant(true),
             Some(_) => self.view.listing_due = true,
             None => {}
+        }
+    }
+
+    /// The create was answered, and a contender of this session has the number right before: that is the blocker, unless
+    /// both read. No node is between the two as long as the parent is the same; see [`Contender::neighbour_released`].
+    pub(super) fn stand_behind(&mut self, name: String, ahead: usize) {
+        let read_both = || self.terms.node_format.parse(&name).is_none_or(|next| next.mode.reads());
+        let reads = self.terms.mode.reads() || self.terms.reads_early;
+        let may =
+            self.terms.discipline.lists_decide() && !self.terms.once && !self.nodes.doubted && !self.nodes.lingered;
+        if !may || reads && read_both() || ahead > self.terms.max_ahead {
+            return;
+        }
+        self.view.place = Some(QueuePlace { ahead, first: name.clone(), front: None });
+        self.view.blocker = Some(Blocker::Node { name, grants: false, or_granted: false, watched: true });
+        (self.view.listing_due, self.view.unlisted, self.view.waited) = (false, true, true);
+    }
+
+    /// The attempt is old enough for the reads that a short one does without: the watch on the own node, and the listing.
+    pub(super) fn lingered(&mut self) {
+        self.nodes.lingered = true;
+        if self.view.unlisted && self.waits() {
+            self.view.place = None;
+            self.view.listing_due = true;
+        }
+    }
+
+    /// The blocker is the node of a contender of this session.
+    pub(super) fn blocker_is_neighbour(&mut self) {
+        let Some(Flight::Watch(_)) = self.flight.take() else { return };
+        if let Some(Blocker::Node { watched, .. }) = &mut self.view.blocker {
+            *watched = true;
+        }
+    }
+
+    /// A contender of this session held alone and has released; this one is granted if that node was its blocker.
+    ///
+    /// The grant waits for the watch on the own node, as each grant does that no listing shows. If an operator deletes the
+    /// own node at this moment, that is the same as right after the grant.
+    ///
+    /// Without a listing, only the numbers show that no node is between, and without an id in its name, only the name shows
+    /// whose node it is. Numbers and names start again if the parent is created again, which needs the deletion of that node
+    /// first. So the other contender must have watched its node.
+    pub(super) fn neighbour_released(&mut self, name: &str, watched: bool) {
+        let protects = self.terms.node_format.protects();
+        let sure = watched || protects && !self.view.unlisted;
+        if !self.terms.discipline.lists_decide() || !sure || self.hold.is_granted() || self.exit.is_leaving() {
+            return;
+        }
+        if self.view.blocker.take_if(|blocker| blocker.ends() == Some(name)).is_some() {
+            self.grant(true);
+        }
+    }
+
+    /// A contender of this session no longer has this node. If the node may exist, a listing shows what to wait for.
+    pub(super) fn neighbour_ended(&mut self, name: &str, deleted: bool) {
+        if deleted {
+            self.blocker_gone(name);
+        } else if self.view.blocker.take_if(|blocker| blocker.ends() == Some(name)).is_some() {
+            self.view.listing_due = true;
         }
     }
 }

@@ -78,7 +78,7 @@ fn longest(step: u16) -> u64 {
     if step < STEPS {
         return step;
     }
-    // A record that somebody else wrote may have any number.
+    // A record of a foreign client may have any number.
     let octave = (step / STEPS - 1).min(40);
     (((step % STEPS + STEPS + 1) << octave) - 1).min(LONGEST_MS)
 }

@@ -25,6 +25,9 @@ const REQUEST_UNTIL: &str = "REQUEST_UNTIL";
 /// In [`OURS`]: the request to release, and the owner's answer, as JSON.
 const REVOCATION: &str = "REVOCATION";
 
+/// In [`OURS`]: the notice that the owner gets after its lease's end, in milliseconds.
+const NOTICE: &str = "NOTICE";
+
 /// In [`OURS`]: the transaction that granted the owner the lock.
 const GRANTED_BY: &str = "GRANTED_BY";
 
@@ -88,6 +91,9 @@ pub struct Held {
     pub cleanup_ms: i64,
     /// The request to release, and the owner's answer. Only our clients write and read it.
     pub revocation: Option<Box<Revocation>>,
+    /// How long a request must be in the record before its client takes the lock after the lease's end, in milliseconds.
+    /// `None`: not at all, so the hold ends with the lease. Only our clients write and read it.
+    pub notice_ms: Option<i64>,
     /// The transaction that granted it the lock, where one of our clients has written the record since. [`Record::granted_by`] reads it.
     pub granted_by: Option<i64>,
 }
@@ -180,6 +186,7 @@ impl Record {
             waiting_ms: number("WAITING_TIMEOUT", -1),
             cleanup_ms: number("CLEANUP_TIMEOUT", -1),
             revocation,
+            notice_ms: ours.and_then(|ours| ours.get(NOTICE)?.as_ref()?.parse().ok()),
             granted_by: ours.and_then(|ours| ours.get(GRANTED_BY)?.as_ref()?.parse().ok()),
         });
         let request = somebody("REQUESTOR_ID").map(|id| Requested {
@@ -213,9 +220,11 @@ impl Record {
             let text = serde_json::to_string(revocation).expect("a struct of strings and numbers always serialises");
             (REVOCATION.to_owned(), Some(text))
         });
+        let notice = self.owner.as_ref().and_then(|owner| owner.notice_ms);
+        let notice = notice.map(|notice| (NOTICE.to_owned(), Some(notice.to_string())));
         let granted_by = self.owner.as_ref().and_then(|owner| owner.granted_by);
         let granted_by = granted_by.map(|zxid| (GRANTED_BY.to_owned(), Some(zxid.to_string())));
-        let ours: BTreeMap<_, _> = until.into_iter().chain(revocation).chain(granted_by).collect();
+        let ours: BTreeMap<_, _> = until.into_iter().chain(revocation).chain(notice).chain(granted_by).collect();
         let ours = (!ours.is_empty()).then(|| (OURS.to_owned(), Some(ours)));
         let stored = ZnRecord {
             id: RECORD_ID.to_owned(),
@@ -280,6 +289,7 @@ mod tests {
             waiting_ms: 1000,
             cleanup_ms: 2000,
             revocation: None,
+            notice_ms: None,
             granted_by: None,
         }
     }
@@ -353,12 +363,18 @@ mod tests {
     fn the_transaction_that_granted_the_lock_is_known_as_long_as_it_can_be() {
         let held = |granted_by| Record { owner: Some(Held { granted_by, ..held() }), request: None };
         let request = Requested { id: "B".into(), priority: 9, waiting_ms: 3, since_ms: 10, until_ms: None };
-        assert_eq!(held(None).granted_by(7), Some(7), "nobody has written it since");
+        assert_eq!(held(None).granted_by(7), Some(7), "it was not written since");
         assert_eq!(held(Some(3)).granted_by(7), Some(3));
         assert_eq!(Record::from_bytes(&held(Some(3)).to_bytes()), Ok(held(Some(3))));
         let by_helix = Record { request: Some(request), ..held(None) };
         assert_eq!(by_helix.granted_by(7), None, "a foreign client has");
         assert_eq!(Record::default().granted_by(7), None);
+    }
+
+    #[test]
+    fn the_notice_is_kept_beside_helixs_fields() {
+        let record = Record { owner: Some(Held { notice_ms: Some(10_000), ..held() }), request: None };
+        assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What a lock is for, as Helix names it, and the path that follows.
+//! Helix's scopes: what a leased lock protects, and its path.
 
 use crate::{LockPath, PathError};
 
-/// What of a Helix cluster a lock is for.
+/// The part of a Helix cluster that a lock protects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The whole cluster: `/<cluster>/LOCK/CLUSTER/<name>`.
@@ -13,52 +13,52 @@ pub enum Scope {
     Resource(String, String),
 }
 
-/// A scope that names nothing.
+/// Why a scope is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScopeError {
-    /// Not the keys that this scope takes.
+    /// The scope needs other keys.
     #[error("a lock's scope {scope} takes two keys, {wanted}, not {given:?}")]
     Keys {
         /// The scope's name.
         scope: String,
-        /// What the keys are.
+        /// The meaning of the keys.
         wanted: &'static str,
-        /// The keys given.
+        /// The given keys.
         given: Vec<String>,
     },
-    /// No such scope.
+    /// There is no scope of this name.
     #[error("no lock scope {name:?}; there are CLUSTER, PARTICIPANT and RESOURCE")]
     Unknown {
-        /// What was given.
+        /// The value.
         name: String,
     },
-    /// The keys do not make a path.
+    /// The keys do not give a valid path.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
 impl Scope {
-    /// The whole cluster `name`.
+    /// Returns the scope of the whole cluster `name`.
     pub fn cluster(name: impl Into<String>) -> Self {
         let name = name.into();
         Scope::Cluster(name.clone(), name)
     }
 
-    /// A participant of a cluster.
+    /// Returns the scope of a participant.
     pub fn participant(cluster: impl Into<String>, participant: impl Into<String>) -> Self {
         Scope::Participant(cluster.into(), participant.into())
     }
 
-    /// A resource of a cluster.
+    /// Returns the scope of a resource.
     pub fn resource(cluster: impl Into<String>, resource: impl Into<String>) -> Self {
         Scope::Resource(cluster.into(), resource.into())
     }
 
-    /// A scope by Helix's name for it and its keys.
+    /// Parses Helix's name of a scope and its keys.
     ///
     /// # Errors
-    /// [`ScopeError`] for an unknown name, or other than two keys.
+    /// [`ScopeError`] if the name is unknown, or if there are not two keys.
     pub fn parse(name: &str, keys: &[&str]) -> Result<Self, ScopeError> {
         let (make, wanted): (fn(String, String) -> Scope, _) = match name {
             "CLUSTER" => (Scope::Cluster, "the cluster twice"),
@@ -75,10 +75,10 @@ impl Scope {
         }
     }
 
-    /// The lock's path.
+    /// Returns the lock's path.
     ///
     /// # Errors
-    /// [`ScopeError::Path`] if a key is no node's name.
+    /// [`ScopeError::Path`] if a key is not a valid node name.
     pub fn path(&self) -> Result<LockPath, ScopeError> {
         let (kind, cluster, part) = match self {
             Scope::Cluster(cluster, part) => ("CLUSTER", cluster, part),
@@ -93,7 +93,7 @@ impl Scope {
 mod tests {
     use super::*;
 
-    /// H-11: whichever way the scope was named.
+    /// H-11: both ways to name a scope give the same path.
     #[test]
     fn scopes_map_to_helixs_paths() {
         let path = |scope: Scope| scope.path().unwrap().to_string();
@@ -104,11 +104,11 @@ mod tests {
         assert_eq!(Scope::parse("RESOURCE", &["c", "r"]), Ok(Scope::resource("c", "r")));
     }
 
-    /// H-12: the scope and the keys are in the error.
+    /// H-12: the error names the scope and the keys.
     #[test]
     fn a_scope_takes_exactly_two_keys_and_says_which_were_given() {
-        let told = Scope::parse("CLUSTER", &["c"]).unwrap_err().to_string();
-        assert!(told.contains("CLUSTER") && told.contains("[\"c\"]"), "{told}");
+        let error = Scope::parse("CLUSTER", &["c"]).unwrap_err().to_string();
+        assert!(error.contains("CLUSTER") && error.contains("[\"c\"]"), "{error}");
         assert!(Scope::parse("PARTICIPANT", &["c", "p", "q"]).is_err());
         assert!(Scope::parse("ROOM", &["c", "p"]).is_err());
         assert!(matches!(Scope::resource("c", "a//b").path(), Err(ScopeError::Path(_))));

@@ -2,10 +2,10 @@
 
 use crate::helix::NOBODY;
 
-/// The priority kept for emergencies: above every other, below none, not above itself.
+/// The priority for emergencies: the highest one. An owner with this priority is not preempted by another request with it.
 pub const EMERGENCY: i32 = i32::MAX;
 
-/// What Helix stores for a wait without end.
+/// The value that Helix stores for a wait without a limit.
 const FOR_EVER: i64 = i32::MAX as i64;
 
 /// The terms of a client's request. The times are milliseconds.
@@ -15,17 +15,20 @@ pub struct Terms {
     pub id: String,
     /// The reason, for clients that ask who has the lock.
     pub message: Option<String>,
-    /// Larger goes first; 0 is the lowest.
+    /// The priority: a larger number is granted first; 0 is the lowest.
     pub priority: i32,
-    /// How long the lock is needed, a normal cleanup included; `i64::MAX` is for ever.
+    /// How long the lock is needed, including a normal cleanup; `i64::MAX` is without a limit.
     pub lease_ms: i64,
-    /// How long to wait for the owner to make room; `None` is for ever.
+    /// How long another client's request must be in the record before it takes the lock after the lease's end, in
+    /// milliseconds; `None`: not at all. With it the lease is lazy: its end changes nothing until another client asks.
+    pub notice_ms: Option<i64>,
+    /// How long to wait for the owner to release; `None` is without a limit.
     pub waiting_ms: Option<i64>,
-    /// How long the cleanup takes when this client is itself preempted.
+    /// How long this client's cleanup takes when it is preempted.
     pub cleanup_ms: i64,
-    /// Whether to take the lock when the wait is over and the owner has not made room.
+    /// Whether to take the lock by force if the owner has not released it by the end of the wait.
     pub forceful: bool,
-    /// Whether the wait outlasts the owner's cleanup timeout: then only the own waiting timeout ends it.
+    /// Whether the wait continues after the owner's cleanup timeout. Then only the own waiting timeout ends it.
     pub wait_past_cleanup: bool,
 }
 
@@ -33,54 +36,55 @@ pub struct Terms {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TermsError {
-    /// No id, or the one that means none.
-    #[error("a lock owner's id must be given and must not be {NOBODY:?}, not {id:?}")]
+    /// The id is empty, or the word that Helix stores for no owner.
+    #[error("{id:?} is not an owner's id: it must not be empty or {NOBODY:?}")]
     Id {
-        /// What was given.
+        /// The value.
         id: String,
     },
     /// The lock cannot be transferred to its own owner.
-    #[error("{id:?} has the lock already; hand it to somebody else")]
+    #[error("{id:?} has the lock already; hand it to another owner")]
     SameOwner {
-        /// What was given.
+        /// The value.
         id: String,
     },
-    /// The message that means none.
-    #[error("the message {NOBODY:?} stands for none; choose another")]
+    /// The message is the word that Helix stores for no message.
+    #[error("the message {NOBODY:?} means no message; choose another")]
     Message,
     /// The lease is not positive.
-    #[error("a lease must be longer than nothing, not {lease_ms} ms")]
+    #[error("a lease must be longer than zero, not {lease_ms} ms")]
     Lease {
-        /// What was given.
+        /// The value.
         lease_ms: i64,
     },
     /// A timeout below zero.
     #[error("the {which} timeout cannot be negative: {ms} ms")]
     NegativeTimeout {
-        /// Which one.
+        /// The name of the timeout.
         which: &'static str,
-        /// What was given.
+        /// The value.
         ms: i64,
     },
     /// A priority below zero.
     #[error("a priority cannot be negative: {priority}")]
     NegativePriority {
-        /// What was given.
+        /// The value.
         priority: i32,
     },
-    /// The emergency priority without the word for it.
-    #[error("priority {EMERGENCY} is kept for emergencies and must be asked for as one")]
+    /// The emergency priority without the flag for emergencies.
+    #[error("priority {EMERGENCY} is for emergencies only: request it as an emergency")]
     Reserved,
 }
 
 impl Terms {
-    /// The least that can be asked for: the lowest priority, an endless wait, no cleanup, no force.
+    /// Returns the default terms: the lowest priority, a wait without a limit, no cleanup, no force.
     pub fn new(id: impl Into<String>, lease_ms: i64) -> Self {
         Terms {
             id: id.into(),
             message: None,
             priority: 0,
             lease_ms,
+            notice_ms: None,
             waiting_ms: None,
             cleanup_ms: 0,
             forceful: false,
@@ -88,7 +92,7 @@ impl Terms {
         }
     }
 
-    /// Checks the terms; `emergency` is the word that the reserved priority needs.
+    /// Checks the terms. `emergency` allows the emergency priority.
     ///
     /// # Errors
     /// [`TermsError`] names the value.
@@ -144,7 +148,7 @@ mod tests {
         terms.check(false)
     }
 
-    /// H-43, H-44, H-69: nothing else was asked for.
+    /// H-43, H-44, H-69: the defaults of terms.
     #[test]
     fn the_defaults_are_an_endless_wait_no_cleanup_and_no_force() {
         let terms = Terms::new("a", 1);
@@ -152,7 +156,7 @@ mod tests {
         assert_eq!(terms.check(false), Ok(()));
     }
 
-    /// H-14, H-25, H-26, H-45: each is refused by name, before anything is sent.
+    /// H-14, H-25, H-26, H-45: the error names each value, before anything is sent.
     #[test]
     fn leases_are_positive_and_nothing_is_negative() {
         assert_eq!(check(|t| t.lease_ms = 0), Err(TermsError::Lease { lease_ms: 0 }));
@@ -163,16 +167,16 @@ mod tests {
         assert_eq!(check(|t| t.priority = EMERGENCY - 1), Ok(()));
     }
 
-    /// H-28: one number, one word.
+    /// H-28: the emergency priority needs the flag for emergencies.
     #[test]
-    fn the_emergency_priority_needs_the_word() {
+    fn the_emergency_priority_needs_the_flag() {
         assert_eq!(check(|t| t.priority = EMERGENCY), Err(TermsError::Reserved));
         assert_eq!(Terms { priority: EMERGENCY, ..Terms::new("a", 1) }.check(true), Ok(()));
     }
 
-    /// H-68, H-71: neither missing nor the word that means none.
+    /// H-68, H-71: an id is not empty, and not the word for no owner.
     #[test]
-    fn an_id_is_somebodys() {
+    fn an_id_names_an_owner() {
         assert!(matches!(check(|t| t.id = String::new()), Err(TermsError::Id { .. })));
         assert!(matches!(check(|t| t.id = NOBODY.into()), Err(TermsError::Id { .. })));
         assert_eq!(check(|t| t.message = Some(NOBODY.into())), Err(TermsError::Message));

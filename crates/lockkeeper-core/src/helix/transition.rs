@@ -3,7 +3,8 @@
 //!
 //! One function covers every step, and is called again after each change. It keeps these promises, which the model
 //! checks. An owner is replaced only when its lease is over, when it has made room or named its successor, or by the
-//! stored requestor when the wait is over. A request is dropped only by its requestor, by a strictly higher one, when
+//! stored requestor when the wait is over. A lazy owner is replaced after its lease's end only by the stored requestor,
+//! and only when the request has been in the record for the owner's notice. A request is dropped only by its requestor, by a strictly higher one, when
 //! its requestor let its turn pass, or when the owner transfers the lock to its requestor.
 
 use crate::Revocation;
@@ -29,7 +30,7 @@ impl Default for Rules {
 
 /// The data that was read.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct SeenRecord<'a> {
     /// The record; a missing node is a free lock.
     pub record: &'a Record,
     /// When it was last written, by the server's clock in milliseconds since 1970.
@@ -64,7 +65,8 @@ pub enum Wish<'a> {
     },
     /// To give it up: the owner makes room, the requestor withdraws, any other client has nothing to do.
     Leave,
-    /// Helix's unlock: the owner makes room; any client frees a lock whose owner's lease is over.
+    /// Helix's unlock: the owner makes room; any client frees a lock whose owner's lease is over, unless that owner is
+    /// lazy, and must be asked first.
     Unlock,
 }
 
@@ -91,6 +93,12 @@ pub enum Answer {
         until_ms: i64,
         /// The owner that it waits for.
         owner: Unfinished,
+    },
+    /// The owner's lease is over, but the owner keeps the lock until another client asks. It asked, and the lock is its
+    /// own when the owner makes room, at the latest then.
+    GivesNotice {
+        /// When the notice ends.
+        until_ms: i64,
     },
     /// The wait is over, the owner has not made room, and the client did not request force. The request is withdrawn.
     Unfinished(Unfinished),
@@ -147,7 +155,7 @@ pub enum Refusal {
 /// # Errors
 /// A [`Refusal`]; the record stays as it is.
 pub fn transition(
-    seen: Seen<'_>,
+    seen: SeenRecord<'_>,
     me: &Terms,
     wish: Wish<'_>,
     now: ServerNow,
@@ -179,9 +187,10 @@ impl<'a> Facts<'a> {
             return self.renew();
         }
         let Some(owner) = self.live_owner() else {
-            return match self.rival() {
-                Some(rival) if rival.priority >= self.me.priority => Err(Refusal::Requested(rival.clone())),
-                _ => Ok(self.take()),
+            return match (self.rival(), self.notice_over_ms()) {
+                (Some(rival), _) if rival.priority >= self.me.priority => Err(Refusal::Requested(rival.clone())),
+                (_, Some(until_ms)) => Ok(self.give_notice(until_ms)),
+                (_, None) => Ok(self.take()),
             };
         };
         if self.me.priority <= owner.priority {
@@ -193,6 +202,38 @@ impl<'a> Facts<'a> {
             return Err(Refusal::Requested(rival.clone()));
         }
         self.preempt(owner, give_up_ms)
+    }
+
+    /// Asks an owner that keeps the lock after its lease's end, and takes the lock once the notice is over. Neither force
+    /// nor a short wait makes the notice shorter: until its end, the owner may not know of the request.
+    fn give_notice(&self, until_ms: i64) -> Transition {
+        let mine = self.record.request.as_ref().filter(|request| request.id == self.me.id);
+        if mine.is_some() && self.now.earliest_ms >= until_ms {
+            return self.take();
+        }
+        let since_ms = self.request().map_or(self.now.latest_ms, |request| request.since_ms);
+        let request = Requested {
+            id: self.me.id.clone(),
+            priority: self.me.priority,
+            waiting_ms: self.me.stored_waiting_ms(),
+            since_ms,
+            until_ms: None,
+        };
+        // A request that is there stays as it is: another write would begin the notice again.
+        let record = mine.is_none().then(|| Record { request: Some(request), ..self.record.clone() });
+        Transition { record, answer: Answer::GivesNotice { until_ms } }
+    }
+
+    /// When the notice of a lazy owner is over, if a request is in the record from now on; `None` without such an owner.
+    fn notice_over_ms(&self) -> Option<i64> {
+        let notice_ms = self.record.owner.as_ref()?.notice_ms?;
+        // Its own request is in the record even if others need not count it any more.
+        let asked = self.request().or(self.record.request.as_ref().filter(|request| request.id == self.me.id));
+        Some(match asked {
+            // The request was written when the record was last written, or before.
+            Some(_) => self.notice_end_ms(notice_ms),
+            None => self.now.latest_ms.saturating_add(notice_ms).saturating_add(self.rules.skew_ms),
+        })
     }
 
     /// Asks the owner to make room. Once the wait is over, takes the lock if that is allowed, or withdraws the request.
@@ -253,10 +294,12 @@ impl<'a> Facts<'a> {
             return Ok(Transition { record: None, answer: Answer::Transferred });
         }
         let owner = self.own()?;
-        if self.now.latest_ms >= owner.until_ms {
+        // A lazy owner keeps the lock after that, until a client asks, and can transfer it.
+        if self.now.latest_ms >= owner.until_ms && (owner.notice_ms.is_none() || self.rival().is_some()) {
             return Err(Refusal::LeaseOver { until_ms: owner.until_ms });
         }
-        let heir = Held { id: to.to_owned(), revocation: None, granted_by: None, ..owner.clone() };
+        // Nobody relies on the lock until the new owner has come, so nobody needs a notice.
+        let heir = Held { id: to.to_owned(), revocation: None, notice_ms: None, granted_by: None, ..owner.clone() };
         // The new owner no longer waits for the lock.
         let request = self.request().filter(|request| request.id != to).cloned();
         Ok(Transition { record: Some(Record { owner: Some(heir), request }), answer: Answer::Transferred })
@@ -264,7 +307,7 @@ impl<'a> Facts<'a> {
 
     fn revoke(&self, request: &Revocation) -> Result<Transition, Refusal> {
         let owner = self.record.owner.as_ref().ok_or(Refusal::NotOwner { owner: None })?;
-        Ok(self.told(Held { revocation: Some(Box::new(request.clone())), ..owner.clone() }))
+        Ok(self.with_owner(Held { revocation: Some(Box::new(request.clone())), ..owner.clone() }))
     }
 
     fn refuse(&self, why: &str) -> Result<Transition, Refusal> {
@@ -272,12 +315,12 @@ impl<'a> Facts<'a> {
         if let Some(revocation) = &mut owner.revocation {
             revocation.refuse(why);
         }
-        Ok(self.told(owner))
+        Ok(self.with_owner(owner))
     }
 
-    fn told(&self, owner: Held) -> Transition {
-        let told = Record { owner: Some(owner), request: self.record.request.clone() };
-        Transition { record: (told != *self.record).then_some(told), answer: Answer::Told }
+    fn with_owner(&self, owner: Held) -> Transition {
+        let record = Record { owner: Some(owner), request: self.record.request.clone() };
+        Transition { record: (record != *self.record).then_some(record), answer: Answer::Told }
     }
 
     fn leave(&self) -> Transition {
@@ -295,7 +338,8 @@ impl<'a> Facts<'a> {
         let Some(owner) = &self.record.owner else {
             return Ok(Transition { record: None, answer: Answer::Left { expired: None } });
         };
-        if !self.owns() && self.live_owner().is_some() {
+        // A lazy owner that was not asked may still rely on the lock.
+        if !self.owns() && (self.live_owner().is_some() || owner.notice_ms.is_some()) {
             return Err(Refusal::NotOwner { owner: Some(owner.id.clone()) });
         }
         let expired = (!self.owns()).then(|| owner.id.clone());
@@ -325,6 +369,7 @@ impl<'a> Facts<'a> {
             cleanup_ms: me.cleanup_ms,
             // A request to the current owner: a renewal does not answer it.
             revocation: self.own().ok().and_then(|owner| owner.revocation.clone()),
+            notice_ms: me.notice_ms,
             granted_by: None,
         };
         Transition { record: Some(Record { owner: Some(owner), request }), answer: Answer::Holds { until_ms } }
@@ -357,15 +402,27 @@ impl<'a> Facts<'a> {
             let never = i64::MAX;
             let turn_ms = match &self.record.owner {
                 None => self.modified_ms.min(request.until_ms.unwrap_or(never)),
-                Some(owner) if self.live_owner().is_none() => {
-                    self.lease_over_ms(owner).max(self.modified_ms).min(request.until_ms.unwrap_or(never))
+                Some(owner) => {
+                    let over_ms = self.live_owner().is_none().then(|| self.lease_over_ms(owner).max(self.modified_ms));
+                    let cleaned_ms = request.since_ms.saturating_add(request.waiting_ms.min(owner.cleanup_ms).max(0));
+                    match (owner.notice_ms, over_ms) {
+                        (None, Some(over_ms)) => over_ms.min(request.until_ms.unwrap_or(never)),
+                        (None, None) => request.until_ms.unwrap_or(cleaned_ms),
+                        // The notice of a lazy owner is part of the requestor's wait.
+                        (Some(notice_ms), over_ms) => {
+                            let wait_ms = request.until_ms.unwrap_or(cleaned_ms);
+                            over_ms.unwrap_or(never).min(wait_ms).max(self.notice_end_ms(notice_ms))
+                        }
+                    }
                 }
-                Some(owner) => request.until_ms.unwrap_or_else(|| {
-                    request.since_ms.saturating_add(request.waiting_ms.min(owner.cleanup_ms).max(0))
-                }),
             };
             self.now.earliest_ms < turn_ms.saturating_add(self.rules.grace_ms)
         })
+    }
+
+    /// When the notice ends that began when the record was last written.
+    fn notice_end_ms(&self, notice_ms: i64) -> i64 {
+        self.modified_ms.saturating_add(notice_ms).saturating_add(self.rules.skew_ms)
     }
 
     /// The request, if it counts and is another's.

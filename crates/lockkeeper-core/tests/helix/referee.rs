@@ -34,14 +34,16 @@ pub(crate) fn judge(
     let mut departure = None;
     let (old, new) = (before.owner.as_ref(), after.owner.as_ref());
     if let Some(old) = old.filter(|old| new.is_none_or(|new| new.id != old.id)) {
-        departure = Some(departed(old, before.request.as_ref(), (who, give_up_ms), now_ms)?);
+        departure = Some(departed(old, before.request.as_ref(), (who, give_up_ms), modified_ms, now_ms)?);
     }
     // A revocation and the owner's answer to it change nothing.
     let silent = |owner: &Held| Held { revocation: None, ..owner.clone() };
     // An owner may name its successor, which gets the lock as it is. A lease that ends on the way is inherited as one
     // that is over.
     let heir = old.zip(new).is_some_and(|(old, new)| {
-        old.id == who.id && new.id != old.id && silent(new) == Held { id: new.id.clone(), ..silent(old) }
+        old.id == who.id
+            && new.id != old.id
+            && silent(new) == Held { id: new.id.clone(), notice_ms: None, ..silent(old) }
     });
     if let Some(new) = new
         && Some(silent(new)) != old.map(silent)
@@ -67,23 +69,32 @@ pub(crate) fn judge(
             None => return Err(REQUEST_FORGOTTEN),
         }
     } else if let Some(next) = &after.request
-        && (next.id != who.id || old.is_none_or(|old| old.priority >= next.priority))
+        && (next.id != who.id
+            || old.is_none_or(|old| old.priority >= next.priority && !keeps_an_ended_lease(old, now_ms)))
     {
         return Err(FORGED);
     }
     Ok(departure)
 }
 
+/// Whether any client may ask this owner to make room, whatever its priority.
+fn keeps_an_ended_lease(owner: &Held, now_ms: i64) -> bool {
+    owner.notice_ms.is_some() && now_ms >= owner.until_ms
+}
+
 fn departed(
     old: &Held,
     request: Option<&Requested>,
     (who, give_up_ms): (&Terms, i64),
+    modified_ms: i64,
     now_ms: i64,
 ) -> Result<Departure, Foul> {
     if who.id == old.id {
         return Ok(Departure::Left);
     }
-    if now_ms >= old.until_ms {
+    let asked = request.is_some_and(|request| request.id == who.id);
+    let noticed = old.notice_ms.is_none_or(|notice_ms| asked && now_ms >= modified_ms.saturating_add(notice_ms));
+    if now_ms >= old.until_ms && noticed {
         return Ok(Departure::Expired);
     }
     let Some(request) = request.filter(|request| request.id == who.id && who.priority > old.priority) else {
@@ -99,13 +110,15 @@ fn departed(
 
 /// Returns the latest time at which a requestor must act.
 fn turn_ms(record: &Record, modified_ms: i64, request: &Requested, rules: &Rules) -> i64 {
-    let until = request.until_ms.unwrap_or(i64::MAX);
-    match &record.owner {
-        None => modified_ms.min(until),
-        Some(owner) => {
-            let over = owner.until_ms.saturating_add(rules.skew_ms).max(modified_ms);
-            let cleaned = request.since_ms.saturating_add(request.waiting_ms.min(owner.cleanup_ms).max(0));
-            over.min(request.until_ms.unwrap_or(cleaned))
+    let Some(owner) = &record.owner else { return modified_ms.min(request.until_ms.unwrap_or(i64::MAX)) };
+    let over = owner.until_ms.saturating_add(rules.skew_ms).max(modified_ms);
+    let cleaned = request.since_ms.saturating_add(request.waiting_ms.min(owner.cleanup_ms).max(0));
+    match owner.notice_ms {
+        None => over.min(request.until_ms.unwrap_or(cleaned)),
+        // A lazy owner's notice is part of the wait.
+        Some(notice_ms) => {
+            let noticed = modified_ms.saturating_add(notice_ms).saturating_add(rules.skew_ms);
+            over.min(request.until_ms.unwrap_or(cleaned)).max(noticed)
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Three clients, one record, and every event that can happen between them.
 
-use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerNow, Terms, Transition, Wish, transition};
+use lockkeeper_core::helix::{
+    Answer, Record, Refusal, Rules, SeenRecord, ServerNow, Terms, Transition, Wish, transition,
+};
 use stateright::{Model, Property};
 
 use crate::referee::{self, Departure, Foul, judge};
@@ -10,6 +12,7 @@ pub(crate) const BELIEVES: &str = "a client that was granted the lock has writte
 pub(crate) const GETS_IN: &str = "the highest priority gets the lock";
 pub(crate) const PRIORITIES: &str = "three priorities";
 pub(crate) const EQUALS: &str = "two equals above one, none forceful";
+pub(crate) const LAZY: &str = "an owner that keeps an ended lease, and one that asks for it";
 pub(crate) const HANDED_OVER: &str = "three priorities, the lock is handed over, a lost reply";
 
 pub(crate) const SETTLES: &str = "no client waits for ever";
@@ -35,10 +38,12 @@ pub(crate) enum Witness {
     Transferred,
     /// The client that was named the new owner came and held the lock.
     Inherited,
+    /// An owner that no client asked relied on the lock after its lease's end.
+    Kept,
 }
 
 impl Witness {
-    const ALL: [Witness; 9] = [
+    const ALL: [Witness; 10] = [
         Witness::Forced,
         Witness::Displaced,
         Witness::HandedOver,
@@ -48,6 +53,7 @@ impl Witness {
         Witness::Unfinished,
         Witness::Transferred,
         Witness::Inherited,
+        Witness::Kept,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -61,6 +67,7 @@ impl Witness {
             Witness::Unfinished => "seen: a cleanup not finished",
             Witness::Transferred => "seen: handed to a named owner",
             Witness::Inherited => "seen: held by whom it was handed to",
+            Witness::Kept => "seen: an ended lease kept",
         }
     }
 }
@@ -82,6 +89,10 @@ pub(crate) enum Mistake {
     WipedByTransfer,
     /// The old owner continues after a transfer as if it still held the lock.
     HeldOn,
+    /// A lazy owner is not given its notice.
+    NoNotice,
+    /// A lazy owner goes on without looking at the record that has changed.
+    LookedAway,
 }
 
 impl Mistake {
@@ -90,6 +101,7 @@ impl Mistake {
         match self {
             Mistake::RequestOverwritten => EQUALS,
             Mistake::WipedByTransfer | Mistake::HeldOn => HANDED_OVER,
+            Mistake::NoNotice | Mistake::LookedAway => LAZY,
             _ => PRIORITIES,
         }
     }
@@ -152,7 +164,14 @@ pub(crate) enum Phase {
     /// It waits for a change of the record that it has seen, or for the end of its wait.
     Waiting { wish: Wish<'static>, current: bool, until_ms: i64 },
     /// A reply said that it owns the lock.
-    Holding { until_ms: i64 },
+    Holding {
+        until_ms: i64,
+        /// Of a lazy owner: when it was last sure that the record had not changed since it saw no request in it.
+        unasked_ms: Option<i64>,
+        /// When the notice of the request that it saw ends.
+        noticed_ms: i64,
+        current: bool,
+    },
     /// It is done.
     Done,
     /// It was refused.
@@ -196,8 +215,10 @@ pub(crate) enum Action {
     /// To the client that is named second.
     Transfer(usize, usize),
     Unlock(usize),
+    /// A heartbeat shows a lazy owner that the record has not changed.
+    Prove(usize),
     Cancel(usize),
-    /// An owner sees that it is no longer the owner.
+    /// An owner reads the record that has changed.
     Notice(usize),
     Crash(usize),
 }
@@ -221,7 +242,10 @@ impl World {
         {
             read.request = None;
         }
-        let seen = Seen { record: &read, modified_ms: state.modified_ms };
+        if let (Some(Mistake::NoNotice), Some(owner)) = (self.mistake, &mut read.owner) {
+            owner.notice_ms = None;
+        }
+        let seen = SeenRecord { record: &read, modified_ms: state.modified_ms };
         let now = self.now(state);
         let unsure = state.clients[at].unsure;
         state.clients[at].phase = match transition(seen, me, wish, now, &self.rules) {
@@ -241,7 +265,7 @@ impl World {
                 let again = unsure && read.owner.as_ref().is_some_and(|owner| owner.id == me.id);
                 Phase::Writing { wish, current: true, record: Box::new(record), answer, again }
             }
-            Ok(Transition { record: None, answer }) => self.answered(wish, &answer),
+            Ok(Transition { record: None, answer }) => self.answered(state, at, wish, &answer),
             Err(_) if matches!(wish, Wish::Renew | Wish::Transfer { .. }) => Phase::Done,
             Err(
                 Refusal::Unfinished(_)
@@ -254,12 +278,19 @@ impl World {
         Some(())
     }
 
-    fn answered(&self, wish: Wish<'static>, answer: &Answer) -> Phase {
+    fn answered(&self, state: &State, at: usize, wish: Wish<'static>, answer: &Answer) -> Phase {
+        let holding = |until_ms| {
+            let lazy = self.clients[at].notice_ms.is_some() && state.record.request.is_none();
+            let unasked_ms = lazy.then_some(state.now_ms);
+            Phase::Holding { until_ms, unasked_ms, noticed_ms: i64::MIN, current: true }
+        };
         match *answer {
-            Answer::Holds { until_ms } => Phase::Holding { until_ms },
-            Answer::Waits { until_ms, .. } => Phase::Waiting { wish, current: true, until_ms },
+            Answer::Holds { until_ms } => holding(until_ms),
+            Answer::Waits { until_ms, .. } | Answer::GivesNotice { until_ms } => {
+                Phase::Waiting { wish, current: true, until_ms }
+            }
             Answer::Unfinished(_) => Phase::Refused,
-            Answer::Transferred if self.mistake == Some(Mistake::HeldOn) => Phase::Holding { until_ms: i64::MAX },
+            Answer::Transferred if self.mistake == Some(Mistake::HeldOn) => holding(i64::MAX),
             Answer::Left { .. } | Answer::Transferred | Answer::Told => Phase::Done,
         }
     }
@@ -289,11 +320,11 @@ impl World {
                     Answer::Holds { .. } if again => state.seen = Some(Witness::Repeated),
                     _ => {}
                 }
-                self.answered(wish, &answer)
+                self.answered(state, at, wish, &answer)
             }
             (true, false) if holds && unchecked => {
                 state.false_belief = true;
-                self.answered(wish, &answer)
+                self.answered(state, at, wish, &answer)
             }
             (true, false) => Phase::Looking(wish),
         };
@@ -308,7 +339,10 @@ impl World {
         match judge(&before, state.modified_ms, &state.record, (who, give_up_ms), state.now_ms, &self.rules) {
             Err(foul) => state.foul = Some(foul),
             Ok(departure) => {
-                if let Some(old) = old.filter(|&old| departure.is_some() && old != at) {
+                // What an owner may do after its lease's end, it knows itself.
+                if let Some(old) =
+                    old.filter(|&old| departure.is_some_and(|how| how != Departure::Expired) && old != at)
+                {
                     state.clients[old].displaced = true;
                 }
                 let request = before.request.as_ref();
@@ -337,8 +371,13 @@ impl World {
         }
         state.modified_ms = state.now_ms;
         for client in &mut state.clients {
-            if let Phase::Writing { current, .. } | Phase::Waiting { current, .. } = &mut client.phase {
-                *current = false;
+            match &mut client.phase {
+                Phase::Writing { current, .. } | Phase::Waiting { current, .. } => *current = false,
+                Phase::Holding { current, unasked_ms, noticed_ms, .. } => {
+                    // The state of an owner that is not lazy stays as it is, for fewer states.
+                    *current &= unasked_ms.is_none() && *noticed_ms == i64::MIN;
+                }
+                _ => {}
             }
         }
     }
@@ -346,11 +385,26 @@ impl World {
     /// Whether a client would rely on its lock at this moment.
     fn relies(&self, state: &State, at: usize) -> bool {
         let client = &state.clients[at];
-        let until_ms = match client.phase {
-            Phase::Holding { until_ms } => until_ms,
-            _ => return false,
-        };
-        self.now(state).latest_ms < until_ms && !client.displaced
+        let Phase::Holding { until_ms, unasked_ms, noticed_ms, .. } = client.phase else { return false };
+        let notice_ms = self.clients[at].notice_ms.unwrap_or(0);
+        let kept = unasked_ms.is_some_and(|unasked| state.now_ms < unasked + notice_ms);
+        (self.now(state).latest_ms < until_ms.max(noticed_ms) || kept) && !client.displaced
+    }
+
+    /// A lazy owner reads the record that has changed.
+    fn notice(&self, state: &mut State, at: usize) {
+        let owner = state.record.owner.as_ref().filter(|owner| owner.id == self.clients[at].id);
+        let (owner_until_ms, asked) = (owner.map(|owner| owner.until_ms), state.record.request.is_some());
+        let noticed = state.modified_ms + self.clients[at].notice_ms.unwrap_or(0);
+        let now_ms = state.now_ms;
+        match &mut state.clients[at].phase {
+            Phase::Holding { until_ms, unasked_ms, noticed_ms, current } if owner_until_ms == Some(*until_ms) => {
+                *current = true;
+                *unasked_ms = (!asked).then_some(now_ms);
+                *noticed_ms = if asked { noticed } else { i64::MIN };
+            }
+            phase => *phase = Phase::Done,
+        }
     }
 }
 
@@ -387,9 +441,9 @@ impl Model for World {
                 Phase::Waiting { current, until_ms, .. } => {
                     if !current || self.now(state).earliest_ms >= *until_ms {
                         actions.push(Action::Look(at));
-                    } else if state.record.owner.as_ref().is_some_and(|owner| {
-                        self.now(state).earliest_ms >= owner.until_ms.saturating_add(self.rules.skew_ms)
-                    }) {
+                    } else if state.record.owner.as_ref().filter(|owner| owner.notice_ms.is_none()).is_some_and(
+                        |owner| self.now(state).earliest_ms >= owner.until_ms.saturating_add(self.rules.skew_ms),
+                    ) {
                         // The end of the owner's lease is a deadline too.
                         actions.push(Action::Look(at));
                     }
@@ -397,8 +451,12 @@ impl Model for World {
                         actions.push(Action::Cancel(at));
                     }
                 }
-                Phase::Holding { .. } => {
+                Phase::Holding { unasked_ms, current, .. } => {
                     actions.push(Action::Unlock(at));
+                    let sure = *current || self.mistake == Some(Mistake::LookedAway);
+                    if sure && unasked_ms.is_some_and(|unasked| unasked < state.now_ms) {
+                        actions.push(Action::Prove(at));
+                    }
                     if state.budget.renewals > 0 {
                         actions.push(Action::Renew(at));
                     }
@@ -406,7 +464,7 @@ impl Model for World {
                         let others = (0..self.clients.len()).filter(|to| *to != at);
                         actions.extend(others.map(|to| Action::Transfer(at, to)));
                     }
-                    if client.displaced {
+                    if client.displaced || (!current && self.clients[at].notice_ms.is_some()) {
                         actions.push(Action::Notice(at));
                     }
                 }
@@ -459,7 +517,15 @@ impl Model for World {
                 state.budget.cancels -= 1;
                 state.clients[at].phase = Phase::Looking(Wish::Leave);
             }
-            Action::Notice(at) => state.clients[at].phase = Phase::Done,
+            Action::Notice(at) if state.clients[at].displaced => state.clients[at].phase = Phase::Done,
+            Action::Notice(at) => self.notice(&mut state, at),
+            Action::Prove(at) => {
+                let now_ms = state.now_ms;
+                if let Phase::Holding { unasked_ms, until_ms, .. } = &mut state.clients[at].phase {
+                    *unasked_ms = Some(now_ms);
+                    state.seen = (now_ms >= *until_ms).then_some(Witness::Kept);
+                }
+            }
             Action::Crash(at) => {
                 state.budget.crashes -= 1;
                 state.clients[at].phase = Phase::Dead;
@@ -503,6 +569,7 @@ impl Model for World {
                 Witness::Unfinished => |_, state| state.seen == Some(Witness::Unfinished),
                 Witness::Transferred => |_, state| state.seen == Some(Witness::Transferred),
                 Witness::Inherited => |_, state| state.seen == Some(Witness::Inherited),
+                Witness::Kept => |_, state| state.seen == Some(Witness::Kept),
             };
             Property::<Self>::sometimes(witness.name(), seen)
         }));

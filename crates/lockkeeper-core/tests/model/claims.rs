@@ -128,6 +128,13 @@ impl World {
     fn lets_in(&self, state: &State, tree: &Tree, i: usize) -> bool {
         let session = state.clients[i].session;
         let queue = tree.queue();
+        // A neighbour that has released never holds again, though its node still exists.
+        let neighbour = |n: &Node| {
+            let mut released =
+                state.clients.iter().take(usize::from(self.neighbours)).filter(|c| c.passed_on.is_some());
+            i < usize::from(self.neighbours) && released.any(|c| c.session == n.owner)
+        };
+        let queue: Vec<_> = queue.into_iter().filter(|n| !neighbour(n)).collect();
         let Some(position) = queue.iter().position(|n| n.owner == session) else { return false };
         let older = &queue[..position];
         // A writer that read on before it abandoned its hold blocks new readers; the readers that read beside it stay.
@@ -243,8 +250,8 @@ impl AtRest for NoLostWakeup {
                 _ => (watched.is_holder_marker() || watched.tombstone) && state.leader.get(watched).is_some(),
             };
             let watch = client.watches[..2].iter().flatten().any(|watch| from_before(watch.target));
-            let children = client.children.is_some();
-            !world.could_go_on(state, &state.leader, i) && (watch || children)
+            let hears = client.neighbour.is_some_and(from_before) || client.children.is_some();
+            !world.could_go_on(state, &state.leader, i) && (watch || hears)
         })
     }
 }

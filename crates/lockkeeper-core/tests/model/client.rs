@@ -12,7 +12,8 @@ use super::world::{Server, World};
 /// A contender's command, in a small form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
-    Enter(Mode),
+    /// Whether the listing is left out.
+    Enter(Mode, bool),
     MakeParent(Option<u32>),
     StoreLimit(u32, i32),
     List {
@@ -50,6 +51,7 @@ pub(crate) enum Flight {
     Created {
         node: Node,
         wait: usize,
+        unlisted: bool,
     },
     /// A write is decided; its reply waits as above. The request determines which event it becomes.
     Decided {
@@ -96,6 +98,8 @@ pub(crate) enum GrantedBy {
     Inspection,
     /// A watch alone, without a second listing.
     Handover,
+    /// The release of a neighbour, before its delete.
+    Neighbour,
 }
 
 /// The stage of a client's life.
@@ -130,7 +134,7 @@ impl Machine {
     }
 
     /// Passes an event to the contender; [`Machine::settle`] follows.
-    pub(crate) fn handle(&mut self, event: Event<'_>) {
+    pub(crate) fn handle(&mut self, event: Event) {
         match &mut self.engine {
             Engine::Contender(contender) => Arc::make_mut(contender).handle(event),
             Engine::Plain(plain) => Arc::make_mut(plain).handle(event),
@@ -141,6 +145,30 @@ impl Machine {
         match &mut self.engine {
             Engine::Contender(contender) => Arc::make_mut(contender).next_command(),
             Engine::Plain(plain) => Arc::make_mut(plain).next_command(),
+        }
+    }
+
+    /// The node whose release lets neighbours continue.
+    pub(crate) fn passes_on(&self) -> Option<&str> {
+        match &self.engine {
+            Engine::Contender(contender) => contender.passes_on(),
+            Engine::Plain(_) => None,
+        }
+    }
+
+    /// Whether it watches its own node.
+    pub(crate) fn watches_itself(&self) -> bool {
+        match &self.engine {
+            Engine::Contender(contender) => contender.watches_itself(),
+            Engine::Plain(_) => false,
+        }
+    }
+
+    /// The node that it waits for.
+    pub(crate) fn waits_for(&self) -> Option<&str> {
+        match &self.engine {
+            Engine::Contender(contender) => contender.waits_for(),
+            Engine::Plain(_) => None,
         }
     }
 
@@ -216,6 +244,12 @@ pub(crate) struct Client {
     pub(crate) knows: u8,
     /// The czxid of its last create, remembered only for the mistakes that answer from memory.
     pub(crate) made: u8,
+    /// The node of a neighbour whose release or end it will hear of.
+    pub(crate) neighbour: Option<Name>,
+    /// That neighbour has released, and the report is under way. Whether it watched its node.
+    pub(crate) heard: Option<bool>,
+    /// Its caller has released, and its neighbours may continue without waiting for its delete. Whether it watched its node.
+    pub(crate) passed_on: Option<bool>,
 
     // History; only the witnesses use it.
     pub(crate) granted_by: Option<GrantedBy>,
@@ -226,6 +260,8 @@ pub(crate) struct Client {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Past {
     pub(crate) adopted: bool,
+    /// It knows its place by a number, and has listed nothing since.
+    pub(crate) unlisted: bool,
     pub(crate) stray_deleted: bool,
     pub(crate) delete_repeated: bool,
     pub(crate) returned: bool,
@@ -273,6 +309,6 @@ impl Client {
 
     /// Whether it has a watch on a blocker or on the children.
     pub(crate) fn has_blocker_watch(&self) -> bool {
-        self.children.is_some() || self.watches[..2].iter().any(Option::is_some)
+        self.children.is_some() || self.neighbour.is_some() || self.watches[..2].iter().any(Option::is_some)
     }
 }

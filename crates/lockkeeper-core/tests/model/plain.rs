@@ -45,10 +45,10 @@ impl Plain {
         (self.at, self.asked) = (at, false);
     }
 
-    pub(crate) fn handle(&mut self, event: Event<'_>) {
+    pub(crate) fn handle(&mut self, event: Event) {
         match event {
             Event::Entered { created, .. } => {
-                self.own = created.ok().map(|(name, _)| name.to_owned());
+                self.own = created.ok().map(|(name, _)| name);
                 self.go(if self.own.is_some() { At::Look } else { At::End });
             }
             Event::Listed(Ok(listing)) => {
@@ -77,7 +77,7 @@ impl Plain {
         let own = || self.own.clone().expect("it has entered");
         let delete = |name| Command::Delete { name, version: None, holder_marker: None };
         match self.at {
-            At::Start => Some(Command::Enter { prefix: format!("{}-", self.class), limit: false }),
+            At::Start => Some(Command::Enter { prefix: format!("{}-", self.class), limit: false, alone: false }),
             At::Look => Some(Command::List { limit: false, watch: true }),
             At::Take => Some(Command::TakeHolderMarker { own: own(), holder_marker: HOLDER_MARKER.to_owned() }),
             At::DropHolderMarker => Some(delete(HOLDER_MARKER.to_owned())),

@@ -1,8 +1,8 @@
 //! Handles a client's requests on the two servers, and the requests of a connection that breaks.
 
-use lockkeeper_core::{Event, Failure, Inspection, Limit, Listing, Mode, Revocation, WatchKind, Zxid};
+use lockkeeper_core::{Arrival, Event, Failure, Inspection, Limit, Listing, Mode, Revocation, WatchKind, Zxid};
 
-use super::client::{Flight, Outcome, Request, Watching};
+use super::client::{Client, Flight, Machine, Outcome, Request, Watching};
 use super::step::Step;
 use super::tree::{Data, NOBODY, Name, Node, Tree, Txn, attempt};
 use super::world::{Cut, Mistake, Role, Server, session};
@@ -11,13 +11,15 @@ impl Step<'_> {
     /// A client has seen a reply: from here on, no server may show it less.
     fn saw(&mut self, i: u8) {
         let behind = self.state.pending.len();
-        let client = self.client(i);
-        client.ahead = if client.server == Some(Server::Leader) { behind } else { 0 };
+        let ahead = if self.client(i).server == Some(Server::Leader) { behind } else { 0 };
+        for j in self.world.process(i) {
+            self.client(j).ahead = ahead;
+        }
     }
 
     pub(crate) fn effect(&mut self, i: u8) {
         match self.client(i).flight.clone() {
-            Flight::Sent(Request::Enter(mode)) if self.world.mistake == Some(Mistake::ListBeforeCreate) => {
+            Flight::Sent(Request::Enter(mode, _)) if self.world.mistake == Some(Mistake::ListBeforeCreate) => {
                 let names = self.view(i).nodes.iter().map(|n| n.name).collect();
                 self.client(i).flight = Flight::ListedFirst(mode, names);
             }
@@ -26,23 +28,28 @@ impl Step<'_> {
                 self.reply_if_due(i);
             }
             Flight::Sent(request) => self.read(i, request),
+            Flight::Created { node, unlisted: true, .. } => {
+                let arrival = self.behind(i, node);
+                self.entered(i, node, arrival);
+            }
             Flight::Created { node, .. } => {
                 let listed = self.list(i);
-                self.entered(i, node, listed);
+                let arrival = listed.map(|names| Arrival::Listed(self.listing(i, names)));
+                self.entered(i, node, arrival.unwrap_or(Arrival::Unknown));
             }
             Flight::ListedFirst(mode, mut names) => {
-                self.decide(i, Request::Enter(mode));
+                self.decide(i, Request::Enter(mode, false));
                 if let Flight::Created { node, .. } = self.client(i).flight {
                     names.push(node.name);
                     let listed = names.iter().map(|name| self.world.print(*name)).collect();
-                    self.entered(i, node, Ok(listed));
+                    self.entered(i, node, Arrival::Listed(self.listing(i, listed)));
                 }
             }
             Flight::None | Flight::Decided { .. } => unreachable!("has no effect to take"),
         }
     }
 
-    fn view(&self, i: u8) -> &Tree {
+    pub(crate) fn view(&self, i: u8) -> &Tree {
         let server = self.state.clients[usize::from(i)].server.expect("only a connected client is served");
         self.state.tree(server)
     }
@@ -60,19 +67,35 @@ impl Step<'_> {
     }
 
     /// Returns a listing, with the limit if the discipline has one.
-    fn listing<'a>(&self, i: u8, names: &'a [String]) -> Listing<'a> {
+    fn listing(&self, i: u8, names: Vec<String>) -> Listing {
         let limit = self.world.discipline.limit().map(|_| self.view(i).limit);
-        Listing { names, limit, leased: false }
+        Listing { names, limit, other: None }
     }
 
-    fn entered(&mut self, i: u8, node: Node, listed: Result<Vec<String>, Failure>) {
+    /// Returns what a client knows of the queue that has listed nothing: whether a neighbour's node is right before its own.
+    ///
+    /// A neighbour that was granted the lock without a watch on its node would not know if that node was deleted.
+    fn behind(&self, i: u8, node: Node) -> Arrival {
+        let world = self.world;
+        let before =
+            |name: Name| name.seq.wrapping_add(1) == node.name.seq || world.mistake == Some(Mistake::BehindAnyNumber);
+        let sure = |c: &Client| {
+            let watched = c.machine.as_ref().is_some_and(Machine::watches_itself);
+            watched || !c.says_it_holds() || world.mistake == Some(Mistake::SaysItWatched)
+        };
+        let mut others = world.process(i).filter(|j| *j != i).map(|j| &self.state.clients[usize::from(j)]);
+        let next = others.find(|c| c.own().is_some_and(before) && c.passed_on.is_none() && sure(c));
+        next.and_then(Client::own)
+            .map_or(Arrival::Unknown, |name| Arrival::Behind { name: world.print(name), ahead: 1 })
+    }
+
+    fn entered(&mut self, i: u8, node: Node, arrival: Arrival) {
         self.saw(i);
         self.client(i).flight = Flight::None;
         self.client(i).knows = node.czxid;
         let name = self.world.print(node.name);
-        let created = Ok((name.as_str(), Zxid(i64::from(node.czxid))));
-        let listed = listed.as_deref().map(|names| self.listing(i, names)).map_err(|failure| *failure);
-        self.tell(i, Event::Entered { created, listed });
+        let created = Ok((name, Zxid(i64::from(node.czxid))));
+        self.tell(i, Event::Entered { created, arrival });
     }
 
     /// Returns a new node of client `i`.
@@ -92,7 +115,7 @@ impl Step<'_> {
     /// The leader decides on a write of client `i`; its reply waits for the session's own server.
     fn decide(&mut self, i: u8, request: Request) {
         let outcome = match request {
-            Request::Enter(mode) => match self.state.leader.counter {
+            Request::Enter(mode, unlisted) => match self.state.leader.counter {
                 Some(seq) => {
                     let protected =
                         self.world.node_format.protects() && self.world.mistake != Some(Mistake::Unprotected);
@@ -100,7 +123,7 @@ impl Step<'_> {
                     let node = self.node(i, Name { id, mode: Some(mode), seq, tombstone: false });
                     self.commit(Txn::Create(node));
                     let wait = self.distance(i);
-                    self.client(i).flight = Flight::Created { node, wait };
+                    self.client(i).flight = Flight::Created { node, wait, unlisted };
                     return;
                 }
                 None => Outcome::NoNode,
@@ -250,9 +273,9 @@ impl Step<'_> {
         };
         let done = made.map(drop);
         match request {
-            Request::Enter(_) => {
+            Request::Enter(..) => {
                 let failure = done.err().unwrap_or(Failure::NoNode);
-                self.tell(i, Event::Entered { created: Err(failure), listed: Err(failure) });
+                self.tell(i, Event::Entered { created: Err(failure), arrival: Arrival::Unknown });
             }
             Request::MakeParent(_) => self.tell(i, Event::ParentMade(done)),
             Request::StoreLimit(..) => {
@@ -296,8 +319,7 @@ impl Step<'_> {
                 if let (Request::List { watch: true }, Ok(_)) = (request, &names) {
                     self.watch_children(i);
                 }
-                let listed = names.as_deref().map_err(|failure| *failure);
-                let listed = listed.map(|names| match request {
+                let listed = names.map(|names| match request {
                     Request::Recover => Listing::of(names),
                     _ => self.listing(i, names),
                 });
@@ -383,8 +405,8 @@ impl Step<'_> {
             self.client(i).flight = Flight::None;
             self.client(i).knows = node.czxid;
             let name = self.world.print(node.name);
-            let created = Ok((name.as_str(), Zxid(i64::from(node.czxid))));
-            self.tell(i, Event::Entered { created, listed: Err(Failure::ConnectionLoss) });
+            let created = Ok((name, Zxid(i64::from(node.czxid))));
+            self.tell(i, Event::Entered { created, arrival: Arrival::Unknown });
             return;
         }
         self.client(i).server = None;
@@ -393,14 +415,14 @@ impl Step<'_> {
         let request = match flight {
             Flight::None => return,
             Flight::Sent(request) | Flight::Decided { request, .. } => request,
-            Flight::Created { .. } | Flight::ListedFirst(..) => Request::Enter(Mode::Exclusive),
+            Flight::Created { .. } | Flight::ListedFirst(..) => Request::Enter(Mode::Exclusive, false),
         };
         let (failure, lost) = (Failure::ConnectionLoss, Err(Failure::ConnectionLoss));
         let past = &mut self.client(i).past;
         past.holder_marker_doubted |= matches!(request, Request::TakeHolderMarker(_));
         past.downgrade_doubted |= matches!(request, Request::Downgrade(..));
         match request {
-            Request::Enter(_) => self.tell(i, Event::Entered { created: Err(failure), listed: Err(failure) }),
+            Request::Enter(..) => self.tell(i, Event::Entered { created: Err(failure), arrival: Arrival::Unknown }),
             Request::MakeParent(_) => self.tell(i, Event::ParentMade(lost)),
             Request::StoreLimit(..) => self.tell(i, Event::LimitStored(lost)),
             Request::List { .. } | Request::Recover => self.tell(i, Event::Listed(Err(failure))),

@@ -1,10 +1,10 @@
 //! The effect of each action: commands are carried out as a driver would, and every server applies the changes.
 
-use lockkeeper_core::{Ask, Class, Command, End, Event, Mode, Revocation, WatchKind, Zxid};
+use lockkeeper_core::{Arrival, Ask, Class, Command, End, Event, Mode, Revocation, WatchKind, Zxid};
 
 use super::client::{Client, Flight, GrantedBy, Life, Request, WATCHES, Watching};
 use super::tree::{Data, Fired, Txn};
-use super::world::{Action, Held, Mistake, Role, Server, State, World};
+use super::world::{Action, Cut, Held, Mistake, Role, Server, State, World};
 
 impl World {
     /// Returns the world after `action`.
@@ -31,7 +31,7 @@ impl Step<'_> {
             }
             Action::Effect(i) => self.effect(i),
             Action::FollowerApplies => self.follower_applies(),
-            Action::Reconnect(i, server) => self.reconnect(i, server),
+            Action::Reconnect(i, server) => self.live_of(i).into_iter().for_each(|j| self.reconnect(j, server)),
             Action::Lingered(i) => {
                 self.client(i).lingered = true;
                 self.tell(i, Event::Lingered);
@@ -41,11 +41,21 @@ impl Step<'_> {
                 if let Some(id) = name.id {
                     self.state.cooling[usize::from(id)] = None;
                 }
-                self.tell(i, Event::DelayOver(&self.world.print(name)));
+                self.tell(i, Event::DelayOver(self.world.print(name)));
             }
             Action::Expire(number) => {
-                self.state.expired |= 1 << number;
-                self.commit(Txn::Expire(number));
+                let over = |client: &Client| match client.life {
+                    Life::Crashed { .. } | Life::Ended(End::SessionOver) => true,
+                    _ => client.overdue,
+                };
+                for i in self.world.process(number % 4) {
+                    let client = &self.state.clients[usize::from(i)];
+                    if i == number % 4 || over(client) && !self.state.is_expired(client.session) {
+                        let session = if i == number % 4 { number } else { client.session };
+                        self.state.expired |= 1 << session;
+                        self.commit(Txn::Expire(session));
+                    }
+                }
             }
             Action::Leave(i) => {
                 if !self.state.clients[usize::from(i)].says_it_holds() {
@@ -54,34 +64,59 @@ impl Step<'_> {
                 self.client(i).left = true;
                 // Its caller is done, also with a hold that was taken away meanwhile.
                 self.state.cooling[usize::from(i)] = None;
+                self.pass_on(i);
                 self.tell(i, Event::Leave);
+            }
+            Action::Hears(i) => {
+                let client = self.client(i);
+                if let (Some(name), Some(watched)) = (client.neighbour, client.heard.take()) {
+                    self.tell(i, Event::Released { name: self.world.print(name), watched });
+                }
+            }
+            Action::HearsEnd(i) => {
+                if let Some(name) = self.client(i).neighbour.take() {
+                    let deleted = self.view(i).get(name).is_none();
+                    self.tell(i, Event::Ended { name: self.world.print(name), deleted });
+                }
             }
             Action::Cut(i, cut) => {
                 budget.cuts -= 1;
                 self.cut(i, cut);
+                for j in self.world.process(i).filter(|j| *j != i) {
+                    if self.client(j).server.is_some() {
+                        let writes = matches!(self.client(j).flight, Flight::Sent(request) if request.is_write());
+                        self.cut(j, if cut == Cut::After && writes { cut } else { Cut::Before });
+                    }
+                }
             }
             Action::Crash(i) => {
                 budget.crashes -= 1;
-                let holding = self.client(i).says_it_holds();
-                self.cools(i);
-                self.stop(i, Life::Crashed { holding });
+                for j in self.live_of(i) {
+                    let holding = self.client(j).says_it_holds();
+                    self.cools(j);
+                    self.stop(j, Life::Crashed { holding });
+                }
             }
             Action::ClockRunsOut(i) => {
                 budget.missed_deadlines -= 1;
-                let client = self.client(i);
-                client.overdue = true;
-                client.past.was_overdue = true;
-                if client.says_it_holds() {
-                    self.cools(i);
-                    self.client(i).left = true;
-                    let kindly = self.world.mistake == Some(Mistake::LossLooksLikeLeaving);
-                    self.tell(i, if kindly { Event::Leave } else { Event::Lost });
+                for j in self.live_of(i) {
+                    let client = self.client(j);
+                    client.overdue = true;
+                    client.past.was_overdue = true;
+                    if client.says_it_holds() {
+                        self.cools(j);
+                        self.client(j).left = true;
+                        let kindly = self.world.mistake == Some(Mistake::LossLooksLikeLeaving);
+                        self.tell(j, if kindly { Event::Leave } else { Event::Lost });
+                    }
                 }
             }
             Action::Close(i) => {
                 budget.closes -= 1;
-                self.cools(i);
-                self.tell(i, Event::SessionOver);
+                for j in self.live_of(i) {
+                    self.cools(j);
+                    self.tell(j, Event::SessionOver);
+                }
             }
             Action::Return(i, server) => {
                 budget.returns -= 1;
@@ -90,6 +125,7 @@ impl Step<'_> {
                 client.past.returned = true;
                 client.left = false;
                 client.granted_by = None;
+                client.passed_on = None;
                 self.start(i, server);
             }
             Action::Reap => {
@@ -122,7 +158,7 @@ impl Step<'_> {
                 budget.refusals -= 1;
                 let client = self.client(i);
                 (client.told, client.past.refused) = (false, true);
-                self.tell(i, Event::Refuse("busy"));
+                self.tell(i, Event::Refuse("busy".to_owned()));
             }
             Action::Upgrade(i) => {
                 budget.upgrades -= 1;
@@ -153,14 +189,20 @@ impl Step<'_> {
         &mut self.state.clients[usize::from(i)]
     }
 
+    /// The clients of the process of client `i` that run.
+    fn live_of(&self, i: u8) -> Vec<u8> {
+        self.world.process(i).filter(|j| self.state.clients[usize::from(*j)].is_live()).collect()
+    }
+
     fn start(&mut self, i: u8, server: Server) {
         let machine = self.world.machine(i, self.client(i).session);
+        // A new session may be opened on any server, however far behind.
+        let ahead = self.live_of(i).first().map_or(0, |j| self.client(*j).ahead);
         let client = self.client(i);
         client.life = Life::Live;
         client.machine = Some(machine);
         client.server = Some(server);
-        // A new session may be opened on any server, however far behind.
-        client.ahead = 0;
+        client.ahead = ahead;
         self.carry_out(i, None);
     }
 
@@ -179,19 +221,24 @@ impl Step<'_> {
         client.lingered = false;
         (client.upgrading, client.told_alone, client.downgrading) = (false, false, false);
         (client.told, client.was_first) = (false, false);
+        (client.neighbour, client.heard) = (None, None);
     }
 
     /// Passes an event to a client and carries out what needs no server.
-    pub(crate) fn tell(&mut self, i: u8, event: Event<'_>) {
+    pub(crate) fn tell(&mut self, i: u8, event: Event) {
         let by = match event {
-            Event::Gone(_) => GrantedBy::Handover,
+            Event::Gone(_) | Event::Ended { .. } => GrantedBy::Handover,
+            Event::Released { .. } => GrantedBy::Neighbour,
             Event::Entered { .. } => GrantedBy::FirstListing,
             Event::Inspected(_) => GrantedBy::Inspection,
             _ => GrantedBy::LaterListing,
         };
         let looked = matches!(event, Event::Inspected(_));
+        let unlisted = matches!(event, Event::Entered { arrival: Arrival::Behind { .. }, .. });
+        let listed = matches!(event, Event::Listed(Ok(_)));
         let client = self.client(i);
         let had_node = client.own().is_some();
+        client.past.unlisted = unlisted || client.past.unlisted && !listed;
         let Some(machine) = client.machine.as_mut() else { return };
         machine.handle(event);
         self.carry_out(i, Some(by));
@@ -217,6 +264,8 @@ impl Step<'_> {
                     });
                 }
                 client.children.take_if(|_| !machine.watches(""));
+                self.listen(i);
+                let client = self.client(i);
                 if matches!(world.roles[usize::from(i)], Role::Plain(_)) && client.says_it_holds() {
                     client.granted_by = client.granted_by.or(by);
                 }
@@ -250,18 +299,26 @@ impl Step<'_> {
                     self.stop(i, Life::Ended(end));
                     return;
                 }
-                Command::Enter { prefix, limit } => {
+                Command::Enter { prefix, limit, alone } => {
                     assert_eq!(limit, world.discipline.limit().is_some());
                     let asked =
                         world.node_format.parse(&format!("{prefix}0000000000")).expect("a name of its node format");
-                    Request::Enter(asked.mode)
+                    Request::Enter(asked.mode, alone && self.has_company(i))
                 }
                 Command::MakeParent { stays: _, limit } => Request::MakeParent(limit),
                 Command::StoreLimit { permits, version } => Request::StoreLimit(permits, version),
                 Command::List { limit: _, watch } => Request::List { watch },
                 Command::Recover => Request::Recover,
                 Command::Inspect { name } => Request::Inspect(world.read(&name)),
-                Command::Watch { name, kind } => Request::Watch(world.read(&name), kind),
+                Command::Watch { name, kind } => {
+                    let node = world.read(&name);
+                    let waits = machine.waits_for() == Some(&*name) && kind == WatchKind::Blocker;
+                    if waits && world.owner(&self.state, i, node).is_some() {
+                        self.client(i).machine.as_mut().expect("it gave the command").handle(Event::Neighbour);
+                        continue;
+                    }
+                    Request::Watch(node, kind)
+                }
                 Command::TakeHolderMarker { own, holder_marker: _ } => Request::TakeHolderMarker(world.read(&own)),
                 Command::Tombstone { own, tombstone } => Request::Tombstone(world.read(&own), world.read(&tombstone)),
                 Command::WriteRecord { name, granted, version, revocation } => {
@@ -283,6 +340,50 @@ impl Step<'_> {
             };
             self.client(i).flight = Flight::Sent(request);
         }
+    }
+
+    /// Reports a release to the neighbours that it lets continue.
+    fn pass_on(&mut self, i: u8) {
+        let world = self.world;
+        let client = self.client(i);
+        let Some(machine) = &client.machine else { return };
+        let any = world.mistake == Some(Mistake::ReadersPassOn) && client.says_it_holds();
+        let watched = machine.watches_itself() || world.mistake == Some(Mistake::SaysItWatched);
+        let node = client.own().filter(|_| any || machine.passes_on().is_some());
+        let Some(node) = node.filter(|_| i < world.neighbours) else { return };
+        client.passed_on = Some(watched);
+        for other in world.process(i) {
+            let client = self.client(other);
+            if client.neighbour == Some(node) {
+                client.heard = Some(watched);
+            }
+        }
+    }
+
+    /// Listens for the release or the end of the neighbour that a client waits for.
+    fn listen(&mut self, i: u8) {
+        let world = self.world;
+        if i >= world.neighbours {
+            return;
+        }
+        let name = |client: &Client| Some(world.read(client.machine.as_ref()?.waits_for()?));
+        let name = name(self.client(i));
+        if self.client(i).neighbour == name {
+            return;
+        }
+        let owner = name.and_then(|name| world.owner(&self.state, i, name));
+        let (neighbour, heard) = (name.filter(|_| owner.is_some()), owner.and_then(|owner| owner.passed_on));
+        let client = self.client(i);
+        (client.neighbour, client.heard) = (neighbour, heard);
+    }
+
+    /// Whether a neighbour of client `i` is in the queue, or about to be, and has not released.
+    fn has_company(&self, i: u8) -> bool {
+        let mut others = self.world.process(i).filter(|j| *j != i).map(|j| &self.state.clients[usize::from(j)]);
+        others.any(|c| {
+            let enters = matches!(c.flight, Flight::Sent(Request::Enter(..)) | Flight::Created { .. });
+            c.is_live() && c.passed_on.is_none() && (enters || c.own().is_some())
+        })
     }
 
     /// Notes that a client has lost a hold that was handed to it: no contender may follow it immediately.
@@ -404,7 +505,7 @@ impl Step<'_> {
             Some(name) => self.world.print(name),
             None => return self.tell(i, Event::ChildrenChanged),
         };
-        self.tell(i, if gone { Event::Gone(&name) } else { Event::Changed(&name) });
+        self.tell(i, if gone { Event::Gone(name) } else { Event::Changed(name) });
     }
 
     /// Returns which of a client's watches this one is.

@@ -40,6 +40,8 @@ witnesses! {
     OneWaitsWhileAnotherHolds: "a contender waits while another holds",
     SecondGrant: "the lock is granted again after a release",
     Handover: "the deletion of a holder's node grants the lock without a second listing",
+    NeighbourReleased: "a contender holds while the node of a neighbour that has released exists",
+    Unlisted: "a contender that has listed nothing holds",
     LaterListing: "a second listing grants",
     GrantAfterTheHoldersCrash: "the lock is granted after its holder crashed",
     LostCreateAdopted: "a node whose create's reply was lost is adopted and comes to hold",
@@ -106,6 +108,12 @@ impl Witness {
             OneWaitsWhileAnotherHolds => held() && waits(),
             SecondGrant => held() && clients().any(|c| c.life == Life::Ended(End::Left) && c.granted_by.is_some()),
             Handover => granted_by(GrantedBy::Handover),
+            NeighbourReleased => {
+                let node = |c: &Client| state.leader.nodes.iter().any(|n| n.owner == c.session);
+                holders_with(&|c| c.granted_by.is_some() && c.passed_on.is_none())
+                    && clients().any(|c| c.passed_on.is_some() && node(c))
+            }
+            Unlisted => holders_with(&|c| c.past.unlisted),
             LaterListing => granted_by(GrantedBy::LaterListing),
             GrantAfterTheHoldersCrash => held() && clients().any(|c| c.life == Life::Crashed { holding: true }),
             LostCreateAdopted => holders_with(&|c| c.past.adopted),

@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) limit: Limit,
     /// A persistent node that is named like a contender in this mode, and has the first number.
     pub(crate) sessionless: Option<Mode>,
+    /// How many of the clients, the first ones, share a session and its connection, and report their releases to each other.
+    pub(crate) neighbours: u8,
     /// How far the follower may be behind; with 0 there is no follower.
     pub(crate) lag: usize,
     pub(crate) budget: Budget,
@@ -154,6 +156,16 @@ pub(crate) enum Mistake {
     LossLooksLikeLeaving,
     /// Listings are taken without the tombstones.
     TombstonesUnseen,
+    /// A release is reported to neighbours although the hold was not alone.
+    ReadersPassOn,
+    /// A client without a connection takes the report of a neighbour's release.
+    HearsWithoutConnection,
+    /// No client hears of the end of a neighbour that has not released.
+    EndsUnheard,
+    /// A client takes any neighbour in the queue for the one with the number before its own.
+    BehindAnyNumber,
+    /// Each neighbour that releases says that it watched its node.
+    SaysItWatched,
 }
 
 /// One of the two servers.
@@ -237,6 +249,10 @@ pub(crate) enum Action {
     DelayOver(u8, Name),
     Expire(u8),
     Leave(u8),
+    /// A client hears that the neighbour that it waits for has released.
+    Hears(u8),
+    /// A client hears that the neighbour that it waits for has no such node any more.
+    HearsEnd(u8),
     Cut(u8, Cut),
     Crash(u8),
     /// A disconnected client's clock says that its session may be over: the client no longer holds what it held.
@@ -271,6 +287,7 @@ impl World {
             parent: true,
             limit: Limit::Unset { version: 0 },
             sessionless: None,
+            neighbours: 0,
             lag: 2,
             budget: Budget::NONE,
             delay: None,
@@ -306,6 +323,9 @@ impl World {
             was_first: false,
             knows: 0,
             made: 0,
+            neighbour: None,
+            heard: None,
+            passed_on: None,
             granted_by: None,
             past: Past::default(),
         };
@@ -390,10 +410,17 @@ impl World {
             let client = &state.clients[usize::from(i)];
             if client.life == Life::Unborn {
                 let role = self.roles[usize::from(i)];
-                let twin_first =
-                    (0..usize::from(i)).any(|j| state.clients[j].life == Life::Unborn && self.roles[j] == role);
+                let twin_first = (0..i).any(|j| {
+                    let (twin, beside) = (usize::from(j), (j < self.neighbours) == (i < self.neighbours));
+                    state.clients[twin].life == Life::Unborn && self.roles[twin] == role && beside
+                });
+                // A session has one connection.
+                let mut session = self.process(i).map(|j| &state.clients[usize::from(j)]).filter(|c| c.is_live());
+                let connected = session.next().map(|c| c.server);
+                let may = |server: &Server| connected.is_none_or(|connected| connected == Some(*server));
                 if !twin_first {
-                    actions.extend(self.servers().iter().map(|server| Action::Start(i, *server)));
+                    let servers = self.servers().iter().filter(|server| may(server));
+                    actions.extend(servers.map(|server| Action::Start(i, *server)));
                 }
             }
             self.faults_of(state, i, actions);
@@ -429,6 +456,23 @@ impl World {
         }
     }
 
+    /// The clients that share the session and the connection of client `i`, and itself.
+    pub(crate) fn process(&self, i: u8) -> std::ops::Range<u8> {
+        if i < self.neighbours { 0..self.neighbours } else { i..i + 1 }
+    }
+
+    /// Whether client `i` waits for a neighbour that has no such node any more.
+    fn has_lost_its_neighbour(&self, state: &State, i: u8) -> bool {
+        let neighbour = state.clients[usize::from(i)].neighbour.filter(|_| self.mistake != Some(Mistake::EndsUnheard));
+        neighbour.is_some_and(|name| self.owner(state, i, name).is_none())
+    }
+
+    /// Returns the neighbour of client `i` that has this node.
+    pub(crate) fn owner<'s>(&self, state: &'s State, i: u8, name: Name) -> Option<&'s Client> {
+        let mut others = self.process(i).filter(|j| *j != i).map(|j| &state.clients[usize::from(j)]);
+        others.find(|c| c.is_live() && c.own() == Some(name))
+    }
+
     fn steps_of(&self, state: &State, i: u8, actions: &mut Vec<Action>) {
         let client = &state.clients[usize::from(i)];
         let dead = matches!(client.life, Life::Crashed { .. } | Life::Ended(End::SessionOver));
@@ -445,6 +489,13 @@ impl World {
             actions.push(Action::Lingered(i));
         }
         actions.extend(client.counting.iter().map(|name| Action::DelayOver(i, *name)));
+        if client.server.is_some() || self.mistake == Some(Mistake::HearsWithoutConnection) {
+            match client.heard {
+                Some(_) => actions.push(Action::Hears(i)),
+                None if self.has_lost_its_neighbour(state, i) => actions.push(Action::HearsEnd(i)),
+                None => {}
+            }
+        }
         if client.server.is_none() {
             for server in self.servers() {
                 if *server == Server::Leader || client.ahead == 0 {

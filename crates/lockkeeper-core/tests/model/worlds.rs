@@ -187,6 +187,78 @@ pub(crate) fn exclusive() -> Vec<World> {
     ]
 }
 
+/// Contenders in one process, which report their releases to each other, and one in another process.
+pub(crate) fn neighbours() -> Vec<World> {
+    let neighbours = |name, neighbours, roles: &[Role]| World {
+        neighbours,
+        witnesses: vec![NeighbourReleased, SecondGrant, Unlisted],
+        lag: 0,
+        ..world(name, Discipline::SharedExclusive, roles)
+    };
+    vec![
+        World {
+            budget: Budget { cancels: 1, ..NO_FAULT },
+            ..neighbours("neighbours: three and a stranger, a wait given up", 3, &[LOCK; 4])
+        },
+        World {
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            lag: 1,
+            ..neighbours("neighbours: two and a stranger, a crash, a follower behind", 2, &[LOCK; 3])
+        },
+        World {
+            budget: Budget { cuts: 2, ..NO_FAULT },
+            lag: 1,
+            ..neighbours("neighbours: two and a stranger, two connections lost", 2, &[LOCK; 3])
+        },
+        World {
+            budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT },
+            lag: 1,
+            ..neighbours("neighbours: a break that outlasts the session's trust", 2, &[LOCK; 3])
+        },
+        World {
+            budget: Budget { removals: 1, cuts: 1, ..NO_FAULT },
+            linger: true,
+            ..neighbours("neighbours: an operator deletes a node, a connection lost", 2, &[LOCK; 3])
+        },
+        World {
+            budget: Budget { removals: 1, reaps: 1, ..NO_FAULT },
+            linger: true,
+            lag: 1,
+            witnesses: vec![NeighbourReleased, NodeRemoved, NumbersStartAgain],
+            ..neighbours("neighbours: an operator deletes a node, a parent reaped", 2, &[LOCK; 3])
+        },
+        World {
+            budget: Budget { words: 1, asks: 1, ..NO_FAULT },
+            linger: true,
+            ..neighbours("neighbours: two revocations", 2, &[LOCK; 3])
+        },
+        World {
+            node_format: NodeFormat::Recipe,
+            budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
+            ..neighbours("neighbours: unprotected names, a connection lost, a parent reaped", 2, &[LOCK; 3])
+        },
+        World {
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            ..neighbours("neighbours: readers and writers, a crash", 3, &[WRITE, READ, WRITE, READ])
+        },
+        World {
+            budget: Budget { downgrades: 1, upgrades: 1, cuts: 1, ..NO_FAULT },
+            ..neighbours("neighbours: upgrades and downgrades", 3, &[Role::Upgradeable, WRITE, READ])
+        },
+        World {
+            delay: Some(DELAY),
+            witnesses: vec![SecondGrant],
+            budget: Budget { crashes: 1, ..NO_FAULT },
+            ..neighbours("neighbours: a delay, a crash", 3, &[LOCK; 3])
+        },
+        World {
+            neighbours: 3,
+            witnesses: vec![PermitsTogether],
+            ..world("neighbours: permits", Discipline::Permits { permits: 2 }, &[takes(1), takes(2), takes(1)])
+        },
+    ]
+}
+
 /// Contenders that get the lock immediately or leave, and a persistent node with the name of a contender.
 pub(crate) fn refused() -> Vec<World> {
     let tries = Role::Tries(Mode::Exclusive);

@@ -9,17 +9,18 @@
 mod clock;
 mod distribution;
 mod late;
+mod place;
+mod sasl;
 mod slow;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -28,6 +29,7 @@ pub use clock::WrongClock;
 pub use distribution::Distribution;
 pub(crate) use distribution::{install_package, runs};
 use late::Ways;
+pub use place::Place;
 pub use slow::SlowFsync;
 
 use crate::infra::process::{self, POLL, Refused, Server, refused, tail};
@@ -152,48 +154,13 @@ pub struct Options {
     sessions: Option<(Duration, Duration)>,
     config: Vec<(String, String)>,
     properties: Vec<(String, String)>,
+    sasl: Vec<(String, String)>,
     distribution: Option<Distribution>,
     heap_mib: Option<u32>,
     places: Vec<Place>,
     disk: Option<u64>,
     clock: Option<WrongClock>,
     lag: Duration,
-}
-
-/// Where a server runs.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// Its address.
-    pub ip: Ipv4Addr,
-    /// The network namespace that has this address, if it is not this process's own.
-    pub namespace: Option<String>,
-    /// Variables of its environment.
-    pub env: Vec<(String, String)>,
-}
-
-impl Place {
-    /// Returns loopback, in this process's own namespace.
-    pub fn loopback() -> Place {
-        Place { ip: Ipv4Addr::LOCALHOST, namespace: None, env: Vec::new() }
-    }
-
-    /// Returns a command that runs a program there. Its process is the program's own.
-    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        self.wrap(Command::new(program))
-    }
-
-    fn wrap(&self, command: Command) -> Command {
-        let mut command = match &self.namespace {
-            None => command,
-            Some(namespace) => {
-                let mut ip = Command::new("ip");
-                ip.args(["netns", "exec", namespace]).arg(command.get_program()).args(command.get_args());
-                ip
-            }
-        };
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        command
-    }
 }
 
 impl Default for Options {
@@ -203,6 +170,7 @@ impl Default for Options {
             sessions: None,
             config: Vec::new(),
             properties: Vec::new(),
+            sasl: Vec::new(),
             distribution: None,
             heap_mib: None,
             places: Vec::new(),
@@ -238,6 +206,12 @@ impl Options {
         self
     }
 
+    /// Adds a user with a password that clients can prove by SASL DIGEST-MD5.
+    pub fn sasl_user(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.sasl.push((user.into(), password.into()));
+        self
+    }
+
     /// Sets the ZooKeeper to run; the default is the result of [`Distribution::find`].
     pub fn distribution(mut self, distribution: Distribution) -> Self {
         self.distribution = Some(distribution);
@@ -264,7 +238,7 @@ impl Options {
 
     /// Sets the servers' wall clock this many seconds ahead of the machine's, or behind it.
     pub fn clock_off(mut self, seconds: i64) -> Self {
-        self.clock = Some(WrongClock(seconds));
+        self.clock = Some(WrongClock::off(seconds));
         self
     }
 
@@ -318,6 +292,9 @@ impl Options {
             ("zookeeper.extendedTypesEnabled", "true"),
         ];
         flags.extend(own.iter().map(|(key, value)| format!("-D{key}={value}")));
+        if !self.sasl.is_empty() {
+            flags.extend(sasl::properties(dir).iter().map(|(key, value)| format!("-D{key}={value}")));
+        }
         flags.extend(self.properties.iter().map(|(key, value)| format!("-D{key}={value}")));
         flags
     }
@@ -416,6 +393,9 @@ impl Apache {
             }
             write(&home.join("zoo.cfg"), &config)?;
             write(&home.join("logback.xml"), LOGBACK_XML)?;
+            if !options.sasl.is_empty() {
+                write(&home.join(sasl::FILE), &sasl::jaas(&options.sasl))?;
+            }
             let server = Server::new(home, own.client).on(place(index).ip);
             servers.push(if options.disk.is_some() { server.mounted("data") } else { server });
         }
@@ -505,7 +485,7 @@ impl Apache {
         let server = &self.servers[index];
         let command = self.distribution.server(&self.options.java_flags(&server.dir), &server.dir);
         let mut command = self.options.place(index).wrap(command);
-        if let Some(clock) = self.options.clock {
+        if let Some(clock) = &self.options.clock {
             clock.set(&mut command)?;
         }
         Ok(server.start(command)?)

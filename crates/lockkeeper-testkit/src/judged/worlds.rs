@@ -175,13 +175,17 @@ pub struct Strike {
     pub blow: Blow,
 }
 
-/// A fault. Sessions are counted from the newest, so that they are alive.
+/// A fault. Handles are counted from 0, and again from 0 behind the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Blow {
-    /// A session's connection is reset.
+    /// A handle's connections are reset, and some bytes on their way are lost.
     Cut(usize),
-    /// A session reaches no server for this time, without notice.
+    /// A handle reaches no server for this time, without notice.
     Silence(usize, u64),
+    /// A handle's connections are slow for this time.
+    Slow(usize, u64),
+    /// The servers of a handle's connections answer pings and nothing else.
+    PingsOnly(usize),
     /// A server fails for this time.
     Server(usize, u64),
     /// The leader fails, and there is none for this time.
@@ -294,8 +298,14 @@ impl Strike {
         let blow = match rng.u8(..16) {
             0..=2 => Blow::Silence(rng.usize(..6), rng.u64(100..timeout * 2)),
             3 | 4 => Blow::Server(rng.usize(..3), rng.u64(10..timeout)),
-            5 => Blow::Leader(rng.u64(20..2000)),
+            // One election in four may take longer than a session timeout.
+            5 => {
+                let longest = if rng.u8(..4) == 0 { timeout * 2 } else { 2000 };
+                Blow::Leader(rng.u64(20..longest))
+            }
             6 => Blow::SlowDisk(rng.u64(50..1000), rng.u64(100..3000)),
+            7 => Blow::Slow(rng.usize(..6), rng.u64(100..3000)),
+            8 => Blow::PingsOnly(rng.usize(..6)),
             _ => Blow::Cut(rng.usize(..6)),
         };
         Strike { after: rng.u64(10..2000), blow }

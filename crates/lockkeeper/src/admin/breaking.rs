@@ -10,20 +10,17 @@ use std::time::SystemTime;
 use lockkeeper_core::{HOLDER_MARKER, LockPath};
 use tracing::warn;
 
-use super::describe::describe;
+use super::describe::{describe, list};
 use super::{Admin, LockInfo, lease};
 use crate::broken::Broken;
 use crate::clock::as_millis_since_1970;
 use crate::contender::ContenderInfo;
 use crate::ensemble::paths::above;
-use crate::ensemble::{Ensemble, OpError, Step, linearizable, refused};
+use crate::ensemble::{Ensemble, OpError, TxnStep, refused};
 use crate::error::{AdminError, Misuse, SessionError};
-use crate::registers::journal::{self, Entry};
+use crate::registers::journal::{self, JournalEntry};
 use crate::registers::make;
 use crate::session::context::Context;
-
-/// The maximum length of a reason, in bytes.
-const MAX_REASON_BYTES: usize = 1024;
 
 /// How often a break is retried after a change between the read and the deletion, or after a lost connection.
 const MAX_ATTEMPTS: usize = 10;
@@ -99,32 +96,15 @@ impl Admin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn broken(&self, root: impl AsRef<str>) -> Result<Vec<Broken>, AdminError> {
-        let root = root.as_ref();
-        let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
-        self.on_session(move |ensemble| async move {
-            let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
-            let broken = entries.into_iter().filter_map(Entry::into_break);
-            Ok(broken.filter(|broken| is_below(&root, &broken.path)).collect())
-        })
-        .await
+        self.entries_below(root.as_ref(), |entry| entry.into_break().map(|broken| (broken.path.clone(), broken))).await
     }
 
     async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, AdminError> {
         let path = LockPath::parse_node(path)?;
-        let reason = reason_for(path.as_str(), reason)?;
+        let reason = Misuse::check_reason(path.as_str(), reason)?;
         let context = self.context.clone();
         self.context.run_while_answered(async move { remove(&context, path.as_str(), &whom, &reason).await }).await
     }
-}
-
-/// The reason as it is recorded.
-pub(super) fn reason_for(path: &str, reason: &str) -> Result<String, Misuse> {
-    let reason = reason.trim();
-    if reason.is_empty() {
-        return Err(Misuse::no_reason(path));
-    }
-    Misuse::check_length("reason", path, Some(reason), MAX_REASON_BYTES)?;
-    Ok(reason.to_owned())
 }
 
 /// Whether a lock is at or below this path, which is empty for the root.
@@ -142,7 +122,7 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
         // The journal shows what happened, whatever happened to the reply.
         if sent {
             match journal::find(ensemble, id).await {
-                Ok(Some(Entry::Break(broken))) => {
+                Ok(Some(JournalEntry::Break(broken))) => {
                     journal::prune(ensemble).await;
                     warn!(
                         target: "lockkeeper::audit",
@@ -173,18 +153,18 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,
         };
-        let mut steps = vec![journal::step(id, &Entry::Break(broken))];
+        let mut steps = vec![journal::step(id, &JournalEntry::Break(broken))];
         match freed {
             // Keep the node, because Helix clients that share it must not find it created again. The next release
             // deletes it.
             Some(Freed { data, parent }) => steps.extend([
-                Step::Check { path: above(path).to_owned(), version: Some(parent) },
-                Step::Write { path: path.to_owned(), data, version: Some(version) },
+                TxnStep::Check { path: above(path).to_owned(), version: Some(parent) },
+                TxnStep::Write { path: path.to_owned(), data, version: Some(version) },
             ]),
-            None => steps.push(Step::Delete { path: at, version: Some(version) }),
+            None => steps.push(TxnStep::Delete { path: at, version: Some(version) }),
         }
         steps.extend(
-            mark.map(|version| Step::Delete { path: format!("{path}/{HOLDER_MARKER}"), version: Some(version) }),
+            mark.map(|version| TxnStep::Delete { path: format!("{path}/{HOLDER_MARKER}"), version: Some(version) }),
         );
         match ensemble.transact(steps).await.map_err(OpError::from) {
             Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::NodeExists) => sent = true,
@@ -222,13 +202,13 @@ struct Freed {
 }
 
 async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, AdminError> {
-    let names = linearizable(ensemble, ensemble.list(path)).await.map_err(|fault| refused(path, fault))?.names;
-    let mut lock = describe(ensemble, path, names, &mut Default::default()).await;
+    let listed = list(ensemble, path).await.map_err(|fault| refused(path, fault))?;
+    let mut lock = describe(ensemble, path, listed, &mut Default::default()).await;
     if lock.is_quiet() {
         // Read the parent first: then its version is not newer than the record.
         let above = ensemble.read(above(path)).await.map_err(|fault| refused(path, fault))?;
         if let Some((seen, mut record)) = lease::record(ensemble, path).await {
-            lease::tell(&mut lock, &seen, &record);
+            lease::describe(&mut lock, &seen, &record);
             let (contender, held) = choose(lock, whom)?;
             record.owner = None;
             let freed = Some(Freed { data: record.to_bytes(), parent: above.version });
@@ -237,7 +217,7 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target
     }
     let (contender, held) = choose(lock, whom)?;
     let gone = || AdminError::NotContending { path: path.to_owned(), node: contender.node.clone() };
-    let seen = match ensemble.read(&format!("{path}/{}", contender.node)).await {
+    let seen = match ensemble.read(&contender.node_path(path)).await {
         Ok(seen) => seen,
         Err(OpError::NoNode) => return Err(gone()),
         Err(fault) => return Err(refused(path, fault)),

@@ -13,7 +13,7 @@ use lockkeeper_core::{FencingToken, LockPath, TokenEpoch, Zxid};
 use serde::Serialize;
 
 use super::Admin;
-use crate::ensemble::{Copies, EPOCH_NODE, Ensemble, Kind, OpError, READS_IN_FLIGHT, Whole, refused};
+use crate::ensemble::{Copies, EPOCH_NODE, Ensemble, NodeKind, OpError, READS_IN_FLIGHT, Whole, refused};
 use crate::error::{AdminError, SessionError};
 
 /// How many conflicts are reported by path.
@@ -85,7 +85,7 @@ impl Side {
     /// servers' counter.
     async fn now(&self) -> Result<Zxid, AdminError> {
         let path = format!("/lockkeeper-copy-{}", uuid::Uuid::new_v4());
-        let made = self.ensemble.create(&path, Vec::new(), Kind::Ephemeral).await;
+        let made = self.ensemble.create(&path, Vec::new(), NodeKind::Ephemeral).await;
         let (_, zxid) = made.map_err(|fault| refused(&path, fault))?;
         // If the connection is lost, the node is deleted with the session.
         _ = self.ensemble.delete(&path, None).await;
@@ -126,7 +126,7 @@ impl Side {
 
 /// What to do with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum CopyStep {
     Create,
     Replace,
     Same,
@@ -140,9 +140,9 @@ enum Step {
 }
 
 /// A node that was read.
-struct Seen {
+struct SourceNode {
     path: String,
-    step: Step,
+    step: CopyStep,
     /// The last change of the node or of its children.
     latest: Zxid,
     /// The paths of its children.
@@ -217,31 +217,31 @@ impl Copying {
             side.ensemble.prove().await.map_err(|fault| refused("/", fault))?;
         }
         let start = self.source.now().await?;
-        let mut told = self.pass(start, false).await?;
-        told.target_token = Some(self.target.token(self.target.now().await?));
+        let mut copied = self.pass(start, false).await?;
+        copied.target_token = Some(self.target.token(self.target.now().await?));
         let mut end = self.source.now().await?;
-        told.source_token = Some(self.source.token(end));
+        copied.source_token = Some(self.source.token(end));
         // The copy's own transactions: one node is deleted, the next one created.
         let mut own = 2;
-        if !dry_run && told.conflicting == 0 && !told.tokens_fall() {
-            told = self.pass(start, true).await?;
+        if !dry_run && copied.conflicting == 0 && !copied.tokens_fall() {
+            copied = self.pass(start, true).await?;
             end = self.source.now().await?;
             own += 2;
             // Compare the tokens again, because clients that were not stopped may have acquired locks meanwhile.
-            told.source_token = Some(self.source.token(end));
-            told.target_token = Some(self.target.token(self.target.now().await?));
-            told.done = told.conflicting == 0;
+            copied.source_token = Some(self.source.token(end));
+            copied.target_token = Some(self.target.token(self.target.now().await?));
+            copied.done = copied.conflicting == 0;
         }
-        told.meanwhile = u64::try_from(end.0 - start.0 - own).unwrap_or(0);
-        Ok(told)
+        copied.meanwhile = u64::try_from(end.0 - start.0 - own).unwrap_or(0);
+        Ok(copied)
     }
 
     /// Walks the source once, parents first.
     async fn pass(&self, start: Zxid, write: bool) -> Result<Copied, AdminError> {
-        let mut told = Copied::default();
+        let mut copied = Copied::default();
         for path in self.above() {
             let seen = self.node(path.clone(), start, write).await?.ok_or(AdminError::NoSuchLock { path })?;
-            told.count(&seen, start);
+            copied.count(&seen, start);
         }
         let given: BTreeSet<&str> = self.paths.iter().map(String::as_str).collect();
         let mut left: Vec<String> = self.paths.clone();
@@ -254,16 +254,16 @@ impl Copying {
             while let Some((path, seen)) = seen.next().await {
                 match seen? {
                     Some(seen) => {
-                        told.count(&seen, start);
+                        copied.count(&seen, start);
                         left.extend(seen.below);
                     }
                     None if given.contains(path.as_str()) => return Err(AdminError::NoSuchLock { path }),
                     // Deleted since its parent was listed.
-                    None => told.changed += 1,
+                    None => copied.changed += 1,
                 }
             }
         }
-        Ok(told)
+        Ok(copied)
     }
 
     /// The parents of the copied nodes, from the top, each once, without those that are copied anyway.
@@ -278,19 +278,24 @@ impl Copying {
     }
 
     /// Compares a node with the target's and creates it there if `write` is set; `None` if the source does not have it.
-    async fn node(&self, path: String, start: Zxid, write: bool) -> Result<Option<Seen>, AdminError> {
+    async fn node(&self, path: String, start: Zxid, write: bool) -> Result<Option<SourceNode>, AdminError> {
         if path == "/" {
             let listed = self.source.ensemble.list(&path).await.map_err(|fault| refused(&path, fault))?;
-            return Ok(Some(Seen { step: Step::Root, latest: Zxid(0), below: below("", listed.names), path }));
+            return Ok(Some(SourceNode {
+                step: CopyStep::Root,
+                latest: Zxid(0),
+                below: below("", listed.names),
+                path,
+            }));
         }
         let Some(whole) = self.source.whole(&path).await? else { return Ok(None) };
         let aside = match () {
-            () if whole.ephemeral => Some(Step::Leave),
-            () if whole.czxid > start => Some(Step::Late),
+            () if whole.ephemeral => Some(CopyStep::Leave),
+            () if whole.czxid > start => Some(CopyStep::Late),
             () => None,
         };
         if let Some(step) = aside {
-            return Ok(Some(Seen { step, latest: whole.latest, below: Vec::new(), path }));
+            return Ok(Some(SourceNode { step, latest: whole.latest, below: Vec::new(), path }));
         }
         let names = match self.source.ensemble.list(&path).await {
             Ok(listed) => listed.names,
@@ -300,54 +305,54 @@ impl Copying {
         let mut step = self.compare(&path, &whole).await?;
         if write {
             match step {
-                Step::Create => match self.target.copies(&path)?.create_whole(&path, whole.clone()).await {
+                CopyStep::Create => match self.target.copies(&path)?.create_whole(&path, whole.clone()).await {
                     Ok(()) => {}
                     // Created by another client, or by this one before the reply was lost.
                     Err(OpError::NodeExists) => step = self.compare(&path, &whole).await?,
                     Err(fault) => return Err(refused(&path, fault)),
                 },
-                Step::Replace => self
+                CopyStep::Replace => self
                     .target
                     .copies(&path)?
                     .replace_whole(&path, whole.clone())
                     .await
                     .map_err(|fault| refused(&path, fault))?,
-                Step::Same | Step::Conflict | Step::Leave | Step::Late | Step::Root => {}
+                CopyStep::Same | CopyStep::Conflict | CopyStep::Leave | CopyStep::Late | CopyStep::Root => {}
             }
         }
-        Ok(Some(Seen { step, latest: whole.latest, below: below(&path, names), path }))
+        Ok(Some(SourceNode { step, latest: whole.latest, below: below(&path, names), path }))
     }
 
-    async fn compare(&self, path: &str, whole: &Whole) -> Result<Step, AdminError> {
+    async fn compare(&self, path: &str, whole: &Whole) -> Result<CopyStep, AdminError> {
         Ok(match self.target.whole(path).await? {
-            None => Step::Create,
-            Some(there) if there.is_as(whole) => Step::Same,
+            None => CopyStep::Create,
+            Some(there) if there.is_as(whole) => CopyStep::Same,
             // Never replace an ephemeral node: it belongs to a session.
-            Some(there) if self.overwrite && !there.ephemeral => Step::Replace,
-            Some(_) => Step::Conflict,
+            Some(there) if self.overwrite && !there.ephemeral => CopyStep::Replace,
+            Some(_) => CopyStep::Conflict,
         })
     }
 }
 
 impl Copied {
-    fn count(&mut self, seen: &Seen, start: Zxid) {
+    fn count(&mut self, seen: &SourceNode, start: Zxid) {
         // The copy's own nodes change the root.
         if seen.latest > start {
             self.changed += 1;
         }
         match seen.step {
-            Step::Create => self.created += 1,
-            Step::Replace => self.replaced += 1,
-            Step::Same => self.same += 1,
-            Step::Conflict => {
+            CopyStep::Create => self.created += 1,
+            CopyStep::Replace => self.replaced += 1,
+            CopyStep::Same => self.same += 1,
+            CopyStep::Conflict => {
                 self.conflicting += 1;
                 if self.conflicts.len() < NAMED {
                     self.conflicts.push(seen.path.clone());
                 }
             }
-            Step::Leave => self.ephemeral += 1,
+            CopyStep::Leave => self.ephemeral += 1,
             // Counted as changed.
-            Step::Late | Step::Root => {}
+            CopyStep::Late | CopyStep::Root => {}
         }
     }
 }

@@ -1,27 +1,97 @@
 //! Finds the contenders behind a listing, and which of them hold.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
-    Discipline, FencingToken, HOLDER_MARKER, Limit, Mode, NodeData, NodeFormat, PathRecord, Queue, Verdict,
+    Discipline, FencingToken, HOLDER_MARKER, Limit, Mode, NodeData, NodeFormat, PathRecord, Queue, Verdict, node_path,
 };
 
 use super::info::LockInfo;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Ensemble, Node, READS_IN_FLIGHT};
+use crate::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable};
 
 /// The limit of a semaphore whose path states none: all contenders count as holders.
 const UNSTATED: u32 = u32::MAX;
+
+/// The names in the queue of one lock.
+pub(super) struct Listed {
+    node_format: NodeFormat,
+    names: Vec<String>,
+}
+
+impl Listed {
+    /// The children of a lock's path.
+    pub(super) fn of(names: Vec<String>) -> Self {
+        Listed { node_format: NodeFormat::of(&names), names }
+    }
+
+    /// The nodes beside the path, from a listing of the node above it.
+    fn beside(path: &str, names: Vec<String>) -> Self {
+        let node_format = NodeFormat::Numbered;
+        Listed { node_format, names: node_format.names(path, names) }
+    }
+
+    /// The names.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Removes the children of the node at `path` that are the nodes of locks beside them, and returns those locks.
+    ///
+    /// A directory whose name ends in a number looks the same. [`describe`] tells them apart: only contenders have a
+    /// session.
+    pub(super) fn split_off_beside(self, path: &str) -> (Self, BTreeMap<String, Listed>) {
+        let mut locks = BTreeMap::new();
+        let above = path.trim_end_matches('/');
+        let below = |name: &String| NodeFormat::of_line(&[name]).is_some();
+        let (names, beside): (Vec<_>, Vec<_>) =
+            self.names.into_iter().partition(|name| below(name) || NodeFormat::beside(name).is_none());
+        for name in &beside {
+            if let Some(lock) = NodeFormat::beside(name) {
+                let lock = format!("{above}/{lock}");
+                locks.entry(lock.clone()).or_insert_with(|| Listed::beside(&lock, beside.clone()));
+            }
+        }
+        (Listed { names, ..self }, locks)
+    }
+}
+
+/// Lists the queue of the lock at `path` behind an ordered write: below the path or, without a contender there, beside
+/// it.
+///
+/// # Errors
+///
+/// [`OpError::NoNode`] if the path does not exist and no contender is beside it.
+pub(super) async fn list(ensemble: &dyn Ensemble, path: &str) -> Result<Listed, OpError> {
+    let below = linearizable(ensemble, ensemble.list(path)).await;
+    let listed = match below {
+        Ok(Children { names, .. }) if NodeFormat::of_line(&names).is_some() => return Ok(Listed::of(names)),
+        below @ (Ok(_) | Err(OpError::NoNode)) => below.map(|children| Listed::of(children.names)),
+        Err(fault) => return Err(fault),
+    };
+    // A client without the right to read the node above cannot have contenders there either.
+    let Ok(Children { names, .. }) = ensemble.list(NodeFormat::Numbered.listed(path)).await else { return listed };
+    let beside = Listed::beside(path, names);
+    if beside.names.is_empty() { listed } else { Ok(beside) }
+}
+
+/// Lists the queue as [`list`] does, and watches the node that was listed.
+pub(super) async fn list_and_watch(ensemble: &dyn Ensemble, path: &str) -> Result<(Listed, Watcher), OpError> {
+    let place = list(ensemble, path).await?.node_format.listed(path);
+    let (names, watcher) = ensemble.list_and_watch(place).await?;
+    let listed = if place == path { Listed::of(names) } else { Listed::beside(path, names) };
+    Ok((listed, watcher))
+}
 
 /// Reads the contenders of a listing. Contenders that were deleted since the listing are left out.
 pub(super) async fn describe(
     ensemble: &dyn Ensemble,
     path: &str,
-    names: Vec<String>,
+    listed: Listed,
     known: &mut HashMap<String, ContenderInfo>,
 ) -> LockInfo {
-    let node_format = NodeFormat::of(&names);
+    let Listed { node_format, names } = listed;
     let queue = Queue::read(node_format, &names);
     // The holder marker has the token of the holder of a lock with classes.
     let holder_marker = match queue.has_holder_marker() {
@@ -32,7 +102,7 @@ pub(super) async fn describe(
     let fresh = queue.entries().iter().map(|e| e.name).filter(|name| !known.contains_key(*name));
     let reads: Vec<_> = fresh
         .map(|name| {
-            let (name, read) = (name.to_owned(), ensemble.read(&format!("{path}/{name}")));
+            let (name, read) = (name.to_owned(), ensemble.read(&node_path(path, name)));
             async move { read.await.ok().map(|node| ContenderInfo::read(name, &node)) }
         })
         .collect();

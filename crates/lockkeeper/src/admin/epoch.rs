@@ -27,7 +27,7 @@ impl Admin {
     pub async fn token_epoch(&self) -> Result<TokenEpoch, AdminError> {
         let context = self.context.clone();
         self.context
-            .run(async move {
+            .run_while_answered(async move {
                 let (session, ensemble) = context.session(None).await?;
                 // After the write, this session has seen every earlier change.
                 ensemble.prove().await.map_err(|fault| refused(EPOCH_NODE, fault))?;

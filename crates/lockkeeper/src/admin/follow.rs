@@ -5,11 +5,11 @@ use std::fmt;
 
 use lockkeeper_core::LockPath;
 
-use super::describe::describe;
+use super::describe::{describe, list_and_watch};
 use super::handle::Admin;
 use super::info::LockInfo;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Watcher, linearizable, refused};
+use crate::ensemble::{Watcher, refused};
 use crate::error::AdminError;
 
 /// The changes of one lock. Created by [`Admin::follow`].
@@ -54,13 +54,11 @@ impl Follow {
             .admin
             .on_session(move |ensemble| async move {
                 // Always, because the session may be a new one since the last read.
-                let (names, watcher) = match linearizable(&*ensemble, ensemble.list_and_watch(&path)).await {
-                    Ok((names, watcher)) => (names, Some(watcher)),
-                    Err(fault) => return Err(refused(&path, fault)),
-                };
-                known.retain(|name, _| names.contains(name));
-                let info = describe(&*ensemble, &path, names, &mut known).await;
-                Ok((info, watcher, known))
+                let (listed, watcher) =
+                    list_and_watch(&*ensemble, &path).await.map_err(|fault| refused(&path, fault))?;
+                known.retain(|name, _| listed.names().contains(name));
+                let info = describe(&*ensemble, &path, listed, &mut known).await;
+                Ok((info, Some(watcher), known))
             })
             .await?;
         self.watcher = watcher;

@@ -14,7 +14,9 @@ use crate::session::context::Context;
 /// answers from a state that contains everything confirmed before. That costs the ensemble a write, but the client no
 /// round trip. A server without a majority cannot order the write, and does not answer from stale data. The call then
 /// waits until that server notices and closes the connection, which takes seconds, and fails with
-/// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost).
+/// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost). Without any server it fails with
+/// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable), after the session timeout and the connect
+/// timeout together, or up to half as long again.
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub(crate) context: Context,
@@ -44,7 +46,7 @@ impl Admin {
     {
         let context = self.context.clone();
         self.context
-            .run(async move {
+            .run_while_answered(async move {
                 let (_session, ensemble) = context.session(None).await?;
                 question(ensemble).await
             })

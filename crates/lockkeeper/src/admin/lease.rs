@@ -58,7 +58,7 @@ fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
         revocation: owner.revocation.as_deref().cloned(),
         since: moment(seen.mtime_ms).unwrap_or(UNIX_EPOCH),
         session: SessionId(0),
-        vanished: false,
+        abandoned: false,
         token: record.granted_by(seen.mzxid.0).map(|zxid| FencingToken::from_zxid(Zxid(zxid))),
         id: None,
     }
@@ -80,7 +80,7 @@ pub(super) fn read(seen: &Node) -> Option<Record> {
 }
 
 /// Adds the record to a lock without a queue.
-pub(super) fn tell(info: &mut LockInfo, seen: &Node, record: &Record) {
+pub(super) fn describe(info: &mut LockInfo, seen: &Node, record: &Record) {
     info.holders.extend(record.owner.as_ref().map(|owner| holder(seen, record, owner)));
     info.lease = Some(LeaseInfo::of(record));
 }

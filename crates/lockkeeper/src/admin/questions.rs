@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper_core::LockPath;
+use lockkeeper_core::{LockPath, node_path};
 
-use super::describe::{describe, permits_in};
+use super::describe::{Listed, describe, list, permits_in};
 use super::handle::Admin;
 use super::info::{LockInfo, Survey, Unreadable};
 use super::lease;
 use crate::ensemble::{Children, OpError, READS_IN_FLIGHT, linearizable, refused};
 use crate::error::AdminError;
-use crate::registers::{journal, requests, statistics};
+use crate::registers::{JOBS, journal, requests, statistics};
 
 /// The side trees of this library, which contain no locks.
-const OURS: [&str; 3] = [journal::ROOT, requests::ROOT, statistics::ROOT];
+const OURS: [&str; 4] = [journal::ROOT, requests::ROOT, statistics::ROOT, JOBS];
 
 /// How deep below the root a listing searches for locks.
 const MAX_DEPTH: usize = 16;
@@ -25,7 +25,8 @@ impl Admin {
     /// # Cost
     ///
     /// An ordered write and a listing in one round trip, then one read for each contender, also sent together. Without
-    /// contenders, one read of the path, for its permits or its record.
+    /// contenders below the path, one listing of the node above it, and one read of the path, for its permits or its
+    /// record.
     ///
     /// # Cancel safety
     ///
@@ -39,15 +40,14 @@ impl Admin {
         let path = path.as_ref();
         let path = LockPath::parse_node(path)?;
         let shown = self.on_session(move |ensemble| async move {
-            let listed = linearizable(&*ensemble, ensemble.list(path.as_str())).await;
-            let names = listed.map_err(|fault| refused(path.as_str(), fault))?.names;
-            let mut info = describe(&*ensemble, path.as_str(), names, &mut HashMap::new()).await;
+            let listed = list(&*ensemble, path.as_str()).await.map_err(|fault| refused(path.as_str(), fault))?;
+            let mut info = describe(&*ensemble, path.as_str(), listed, &mut HashMap::new()).await;
             if info.is_quiet()
                 && let Ok(seen) = ensemble.read(path.as_str()).await
             {
                 info.permits = permits_in(&seen);
                 if let Some(record) = lease::read(&seen) {
-                    lease::tell(&mut info, &seen, &record);
+                    lease::describe(&mut info, &seen, &record);
                 }
             }
             Ok(info)
@@ -104,7 +104,15 @@ impl Admin {
                         Err(OpError::Refused(reason)) if path != root => unreadable.push(Unreadable { path, reason }),
                         Err(fault) => return Err(refused(&path, fault)),
                         Ok(Children { names, .. }) => {
-                            let info = describe(&*ensemble, &path, names, &mut HashMap::new()).await;
+                            let (listed, beside) = Listed::of(names).split_off_beside(&path);
+                            for (path, listed) in beside {
+                                let info = describe(&*ensemble, &path, listed, &mut HashMap::new()).await;
+                                level.extend(info.unknown.iter().map(|name| node_path(&path, name)));
+                                if !info.is_quiet() {
+                                    found.push(info);
+                                }
+                            }
+                            let info = describe(&*ensemble, &path, listed, &mut HashMap::new()).await;
                             let above = path.trim_end_matches('/');
                             let below = info.unknown.iter().map(|name| format!("{above}/{name}"));
                             level.extend(below.filter(|path| !OURS.contains(&path.as_str())));
@@ -114,7 +122,7 @@ impl Admin {
                 }
                 let records = std::mem::take(&mut quiet).into_iter().map(|mut info| async {
                     let (seen, record) = lease::record(&*ensemble, &info.path).await?;
-                    lease::tell(&mut info, &seen, &record);
+                    lease::describe(&mut info, &seen, &record);
                     Some(info)
                 });
                 let records = stream::iter(records).buffered(READS_IN_FLIGHT).collect::<Vec<_>>().await;

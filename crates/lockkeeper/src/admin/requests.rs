@@ -3,10 +3,10 @@
 use lockkeeper_core::LockPath;
 
 use super::Admin;
-use super::breaking::{is_below, reason_for};
+use super::breaking::is_below;
 use crate::ensemble::refused;
-use crate::error::AdminError;
-use crate::registers::journal::{self, DecisionRecord, Entry};
+use crate::error::{AdminError, Misuse};
+use crate::registers::journal::{self, DecisionRecord, EmergencyRecord, JournalEntry};
 use crate::registers::requests::{self, TransferRequest};
 
 impl Admin {
@@ -58,7 +58,7 @@ impl Admin {
         approve: bool,
         why: &str,
     ) -> Result<DecisionRecord, AdminError> {
-        let why = reason_for(&request.facts.path, why)?;
+        let why = Misuse::check_reason(&request.facts.path, why)?;
         let (context, id, path) = (self.context().clone(), request.id.clone(), request.facts.path.clone());
         self.context()
             .run_while_answered(async move { requests::decide(&context, &id, path, approve, why).await })
@@ -66,7 +66,7 @@ impl Admin {
     }
 
     /// Returns the decisions about locks at and below `root`, the oldest first: those of people, of rules and of
-    /// programs. `root` may be `/`. The ensemble keeps the last 224 to 256 entries, including those of
+    /// programs, and the rejections because no answer came in time. `root` may be `/`. The ensemble keeps the last 224 to 256 entries, including those of
     /// [`Admin::broken`].
     ///
     /// # Cost
@@ -81,15 +81,47 @@ impl Admin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn decisions(&self, root: impl AsRef<str>) -> Result<Vec<DecisionRecord>, AdminError> {
-        let root = root.as_ref();
+        self.entries_below(root.as_ref(), |entry| match entry {
+            JournalEntry::Decision(decision) => Some((decision.facts.path.clone(), decision)),
+            JournalEntry::Break(_) | JournalEntry::Emergency(_) => None,
+        })
+        .await
+    }
+
+    /// Returns the requests with the emergency priority for locks at and below `root`, the oldest first, whether they
+    /// were granted or not. `root` may be `/`. The ensemble keeps the last 224 to 256 entries, including those of
+    /// [`Admin::broken`] and [`Admin::decisions`].
+    ///
+    /// # Cost
+    ///
+    /// An ordered write and a listing in one round trip, then one read for each entry.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the read or cannot be reached.
+    pub async fn emergencies(&self, root: impl AsRef<str>) -> Result<Vec<EmergencyRecord>, AdminError> {
+        self.entries_below(root.as_ref(), |entry| match entry {
+            JournalEntry::Emergency(emergency) => Some((emergency.path.clone(), emergency)),
+            JournalEntry::Break(_) | JournalEntry::Decision(_) => None,
+        })
+        .await
+    }
+
+    /// The journal's entries of one kind about locks at and below `root`. `pick` returns each with its lock.
+    pub(super) async fn entries_below<T: Send + 'static>(
+        &self,
+        root: &str,
+        pick: impl Fn(JournalEntry) -> Option<(String, T)> + Send + 'static,
+    ) -> Result<Vec<T>, AdminError> {
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
-            let decisions = entries.into_iter().filter_map(|entry| match entry {
-                Entry::Decision(decision) => Some(decision),
-                Entry::Break(_) => None,
-            });
-            Ok(decisions.filter(|decision| is_below(&root, &decision.facts.path)).collect())
+            let picked = entries.into_iter().filter_map(pick);
+            Ok(picked.filter(|(path, _)| is_below(&root, path)).map(|(_, entry)| entry).collect())
         })
         .await
     }

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::helix::{Record, Refusal, Rules, Terms, Wish};
-use lockkeeper_core::{AttemptId, LockPath, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid};
+use lockkeeper_core::{AttemptId, LockPath, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path};
 use tokio::time::Instant;
 
 use crate::admin::Admin;
-use crate::clock::wall_clock_ms;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Node, OpError, linearizable, refused};
 use crate::error::{AdminError, Misuse, SessionError};
@@ -152,15 +151,15 @@ impl Admin {
         let contender = info.holders.into_iter().chain(info.waiters).find(|contender| contender.node == node);
         match contender {
             Some(contender) => self.ask(path, contender, reason).await,
-            None => Err(AdminError::NoSuchLock { path: format!("{path}/{node}") }),
+            None => Err(AdminError::NoSuchLock { path: node_path(path, node) }),
         }
     }
 
     async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, AdminError> {
         let path = LockPath::parse_node(path)?.to_string();
         Misuse::check_length("reason", &path, reason, MAX_MESSAGE_BYTES)?;
-        let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
-        let request = Revocation::new(id, self.owner().clone(), reason, wall_clock_ms());
+        let clock = self.context().clock();
+        let request = Revocation::new(AttemptId::new(clock.unique_id()), self.owner().clone(), reason, clock.wall_ms());
         if contender.is_leased() {
             return self.ask_owner(path, contender, request).await;
         }
@@ -208,9 +207,9 @@ async fn put(
     name: String,
     request: Revocation,
 ) -> Result<Option<Zxid>, AdminError> {
-    let node_path = format!("{path}/{name}");
+    let at = node_path(&path, &name);
     for _ in 0..MAX_ATTEMPTS {
-        let node = match ensemble.read(&node_path).await {
+        let node = match ensemble.read(&at).await {
             Ok(node) => node,
             Err(OpError::NoNode) => return Ok(None),
             Err(fault) => return Err(refused(&path, fault)),
@@ -223,14 +222,13 @@ async fn put(
             // Asked already.
             NodeData::Revoked => return Ok(Some(node.czxid)),
             _ => {
-                let node_format = NodeFormat::of(std::slice::from_ref(&name));
-                let Some(word) = node_format.revocation_word() else {
+                let Some(word) = NodeFormat::of_node(&name).revocation_word() else {
                     return Err(AdminError::CannotAsk { path, node: name });
                 };
                 word.as_bytes().to_vec()
             }
         };
-        match ensemble.write(&node_path, data, Some(node.version)).await {
+        match ensemble.write(&at, data, Some(node.version)).await {
             Ok(_) => return Ok(Some(node.czxid)),
             Err(OpError::BadVersion) => {}
             Err(OpError::NoNode) => return Ok(None),

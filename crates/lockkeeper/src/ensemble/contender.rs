@@ -12,9 +12,9 @@ impl ContenderInfo {
     pub(crate) fn read(node: String, seen: &Node) -> Self {
         let node_data = NodeData::read(&seen.data);
         let record = node_data.record();
-        let vanished = Tombstone::read(&node);
-        let named = || NodeFormat::ALL.iter().find_map(|node_format| node_format.parse(&node)).map(|name| name.mode);
-        let mode = vanished.map(|tombstone| tombstone.mode).or_else(named);
+        let abandoned = Tombstone::read(&node);
+        let named = || NodeFormat::of_node(&node).parse(&node).map(|name| name.mode);
+        let mode = abandoned.map(|tombstone| tombstone.mode).or_else(named);
         ContenderInfo {
             mode: match mode {
                 Some(mode) => mode.label(),
@@ -27,14 +27,14 @@ impl ContenderInfo {
             owner: record.map(|record| record.owner.clone()),
             message: record.and_then(|record| record.message.clone()),
             revocation: record.and_then(|record| record.revocation.clone()).or_else(|| node_data.revocation()),
-            described: match vanished {
+            described: match abandoned {
                 Some(Tombstone { delay, .. }) => {
                     let delay = humantime::format_duration(delay.duration());
-                    format!("{node_data}, who vanished (lock delay {delay})")
+                    format!("{node_data}, abandoned (lock delay {delay})")
                 }
                 None => node_data.to_string(),
             },
-            vanished: vanished.is_some(),
+            abandoned: abandoned.is_some(),
             since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
             session: seen.owner,
             token: Some(FencingToken::from_zxid(seen.czxid)),

@@ -1,6 +1,6 @@
 //! The parents of a node: their paths, and their creation if they are missing.
 
-use crate::ensemble::{Ensemble, Kind, OpError, Reply};
+use crate::ensemble::{Ensemble, NodeKind, OpError, Reply};
 
 /// The path of the parent.
 pub(crate) fn above(path: &str) -> &str {
@@ -16,12 +16,17 @@ pub(crate) fn above(path: &str) -> &str {
 /// The parents are containers, so that an unused path is deleted by the server; servers before 3.5 do not know
 /// containers, so there they are persistent. The path itself is of the requested kind and gets the data; an existing
 /// one keeps its data.
-pub(crate) async fn make_path(ensemble: &dyn Ensemble, path: &str, last: Kind, data: Vec<u8>) -> Result<(), OpError> {
+pub(crate) async fn make_path(
+    ensemble: &dyn Ensemble,
+    path: &str,
+    last: NodeKind,
+    data: Vec<u8>,
+) -> Result<(), OpError> {
     let mut missing = vec![path];
     let mut containers = true;
     while let Some(deepest) = missing.last() {
-        let (data, kind) = if missing.len() == 1 { (data.clone(), last) } else { (Vec::new(), Kind::Container) };
-        let kind = if containers { kind } else { Kind::Persistent };
+        let (data, kind) = if missing.len() == 1 { (data.clone(), last) } else { (Vec::new(), NodeKind::Container) };
+        let kind = if containers { kind } else { NodeKind::Persistent };
         let made: Reply<_> = ensemble.create(deepest, data, kind);
         match made.await {
             Ok(_) | Err(OpError::NodeExists) => _ = missing.pop(),

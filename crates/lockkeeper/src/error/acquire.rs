@@ -84,7 +84,8 @@ pub enum AcquireError {
         /// The client that broke the wait and its reason, if it gave one.
         by: Option<Box<Broken>>,
     },
-    /// The session ended before the lock was granted, and the position in the queue with it.
+    /// The session ended before the lock was granted, and the position in the queue with it. A request reports an expired
+    /// session only with [`Acquire::requeue(false)`](crate::Acquire::requeue).
     #[error("the position in the queue of {path} is lost: {loss}")]
     SessionLost {
         /// The lock.

@@ -27,7 +27,7 @@ pub enum AdminError {
         path: String,
     },
     /// The lock has no holder.
-    #[error("nobody holds {path}")]
+    #[error("no contender holds {path}")]
     NobodyHolds {
         /// The lock.
         path: String,
@@ -64,6 +64,12 @@ pub enum AdminError {
         /// The id, if the call named one.
         id: Option<String>,
     },
+    /// No failed or crashed run of the job waits for a decision. Nothing was changed.
+    #[error("no failed or crashed run of {path} waits for a decision")]
+    NothingToDecide {
+        /// The job.
+        path: String,
+    },
     /// The request is already decided. Nothing was changed.
     #[error("{path}: {} already {} the request ({why})", by, if *approved { "approved" } else { "rejected" })]
     Decided {
@@ -88,7 +94,8 @@ impl AdminError {
             AdminError::NoSuchLock { .. }
             | AdminError::NobodyHolds { .. }
             | AdminError::NotContending { .. }
-            | AdminError::NoSuchRequest { .. } => ErrorKind::NotFound,
+            | AdminError::NoSuchRequest { .. }
+            | AdminError::NothingToDecide { .. } => ErrorKind::NotFound,
             AdminError::SeveralHold { .. } => ErrorKind::Misuse,
             AdminError::CannotAsk { .. } => ErrorKind::Refused,
             AdminError::Decided { .. } => ErrorKind::Mismatch,
@@ -106,6 +113,7 @@ impl AdminError {
                 "see the holders and the waiters with Admin::show"
             }
             AdminError::NoSuchRequest { .. } => "see the pending requests with Admin::requests",
+            AdminError::NothingToDecide { .. } => "see the runs with Admin::job",
             AdminError::CannotAsk { .. } => "ask its owner in another way, or break the lock with Admin::evict",
             _ => return None,
         };

@@ -55,6 +55,12 @@ pub enum ChangeError {
         /// The timeout.
         waited: Duration,
     },
+    /// The caller's cancellation token was cancelled first. The hold is unchanged.
+    #[error("the wait for the readers of {path} was cancelled")]
+    Cancelled {
+        /// The lock.
+        path: String,
+    },
     /// The lock was lost.
     #[error("the lock is lost: {0}")]
     Lost(Loss),
@@ -65,6 +71,7 @@ impl ChangeError {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             ChangeError::Timeout { .. } => ErrorKind::Taken,
+            ChangeError::Cancelled { .. } => ErrorKind::Cancelled,
             ChangeError::Lost(_) => ErrorKind::Lost,
         }
     }

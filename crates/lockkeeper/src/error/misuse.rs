@@ -5,6 +5,9 @@ use lockkeeper_core::{ClassError, PathError};
 
 use super::kind::ErrorKind;
 
+/// The longest reason of an intervention.
+const MAX_REASON_BYTES: usize = 1024;
+
 /// A call that cannot be carried out as it is: an argument or its moment is wrong. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
@@ -73,6 +76,16 @@ impl Misuse {
             }
             None => Ok(()),
         }
+    }
+
+    /// The reason of an intervention as it is recorded: not empty, at most 1024 bytes.
+    pub(crate) fn check_reason(path: &str, reason: &str) -> Result<String, Misuse> {
+        let reason = reason.trim();
+        if reason.is_empty() {
+            return Err(Misuse::no_reason(path));
+        }
+        Misuse::check_length("reason", path, Some(reason), MAX_REASON_BYTES)?;
+        Ok(reason.to_owned())
     }
 
     /// Returns [`ErrorKind::Misuse`].

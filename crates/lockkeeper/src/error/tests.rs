@@ -117,6 +117,7 @@ fn every_error_of_a_hold_has_a_kind() {
     are(ErrorKind::Refused, own, vec![ReleaseError::Failed { reason: text() }]);
     let own = |error: &ChangeError| error.kind();
     are(ErrorKind::Taken, own, vec![ChangeError::Timeout { path: path(), waited: WAITED }]);
+    are(ErrorKind::Cancelled, own, vec![ChangeError::Cancelled { path: path() }]);
     are(ErrorKind::Lost, own, vec![ChangeError::Lost(loss)]);
     let own = |error: &VerifyError| error.kind();
     are(ErrorKind::Lost, own, vec![VerifyError::Lost(loss)]);
@@ -156,6 +157,7 @@ fn every_error_of_an_admin_call_has_a_kind() {
             AdminError::NobodyHolds { path: path() },
             AdminError::NotContending { path: path(), node: text() },
             AdminError::NoSuchRequest { path: path(), id: None },
+            AdminError::NothingToDecide { path: path() },
         ],
     );
     let several = AdminError::SeveralHold { path: path(), holders: Vec::new() };
@@ -178,4 +180,20 @@ fn errors_can_be_cloned_and_sent() {
     check::<ConnectError>();
     check::<ReleaseError>();
     check::<WriteError>();
+}
+
+#[cfg(feature = "jobs")]
+#[test]
+fn every_error_of_a_job_has_a_kind() {
+    use lockkeeper_core::jobs::LogError;
+
+    let own = |error: &JobError| error.kind();
+    are(ErrorKind::Misuse, own, vec![Misuse::no_locks().into()]);
+    are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into(), AcquireError::Cancelled { path: path() }.into()]);
+    are(ErrorKind::Lost, own, vec![JobError::Lost { path: path(), loss: Loss::Removed }]);
+    are(ErrorKind::Unconfirmed, own, vec![JobError::Unknown { path: path() }]);
+    are(ErrorKind::Refused, own, vec![JobError::Refused { path: path(), reason: text() }]);
+    let unreadable = |problem| JobError::Unreadable { path: path(), problem };
+    are(ErrorKind::Mismatch, own, vec![unreadable(LogError::Newer(2)), unreadable(LogError::Damaged(text()))]);
+    assert!(unreadable(LogError::Damaged(text())).hint().is_some() && unreadable(LogError::Newer(2)).hint().is_none());
 }

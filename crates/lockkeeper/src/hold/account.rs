@@ -5,24 +5,24 @@ use std::fmt::Display;
 
 use tokio::time::Instant;
 
-use crate::hold::guard::Holding;
+use crate::hold::holding::Holding;
 
-/// Reports the result of an acquire that began at `started`. Call it where the caller polls, so that the event is in
+/// Reports the result of an acquire that began at `started`; `mode` is what it asked for, as `show` prints it. Call it where the caller polls, so that the event is in
 /// the caller's span and the metrics reach the caller's recorder.
-pub(crate) fn report<E: Display>(path: &str, started: Instant, outcome: Result<&Holding, &E>) {
+pub(crate) fn report<E: Display>(path: &str, mode: &'static str, started: Instant, outcome: Result<&Holding, &E>) {
     let waited = started.elapsed();
     let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
     match outcome {
         Ok(holding) => match holding.fencing_token() {
-            Some(token) => tracing::info!(path, waited_ms, token = token.get(), "acquired"),
-            None => tracing::info!(path, waited_ms, "acquired"),
+            Some(token) => tracing::info!(path, mode, waited_ms, token = token.get(), "acquired"),
+            None => tracing::info!(path, mode, waited_ms, "acquired"),
         },
-        Err(error) => tracing::debug!(path, waited_ms, %error, "not acquired"),
+        Err(error) => tracing::debug!(path, mode, waited_ms, %error, "not acquired"),
     }
     #[cfg(feature = "metrics")]
     {
         let outcome = if outcome.is_ok() { "granted" } else { "failed" };
-        let labels = [("lock", path.to_owned()), ("outcome", outcome.to_owned())];
+        let labels = [("lock", path.to_owned()), ("mode", mode.to_owned()), ("outcome", outcome.to_owned())];
         metrics::counter!("lockkeeper_acquires_total", &labels).increment(1);
         metrics::histogram!("lockkeeper_acquire_wait_seconds", &labels).record(waited.as_secs_f64());
     }

@@ -14,10 +14,10 @@ use lockkeeper_core::{LockPath, Loss};
 use tokio::sync::oneshot;
 
 use crate::ensemble::paths::above;
-use crate::ensemble::{Done, Ensemble, Kind, OpError, Step, Undone};
+use crate::ensemble::{Done, Ensemble, NodeKind, OpError, TxnStep, Undone};
 use crate::error::WriteError;
 use crate::hold::Hold;
-use crate::hold::guard::Holding;
+use crate::hold::holding::Holding;
 use crate::hold::lease::{Lease, Versions, standing};
 
 /// The maximum size of one write: what a server accepts in one frame unless `jute.maxbuffer` differs, minus the
@@ -52,7 +52,7 @@ const STEP_BYTES: usize = 96;
 #[must_use = "nothing is written before it is awaited"]
 pub struct FencedWrite<'a> {
     holdings: Vec<&'a Holding>,
-    steps: Vec<Step>,
+    steps: Vec<TxnStep>,
     /// The first invalid argument.
     mistake: Option<WriteError>,
 }
@@ -61,6 +61,9 @@ pub struct FencedWrite<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedWritten {
     versions: Vec<(String, i32)>,
+    /// When the data was replaced, by the servers' clock.
+    #[cfg(feature = "jobs")]
+    stamp_ms: Option<i64>,
 }
 
 impl FencedWritten {
@@ -68,6 +71,12 @@ impl FencedWritten {
     pub fn version(&self, path: impl AsRef<str>) -> Option<i32> {
         let path = path.as_ref();
         self.versions.iter().rfind(|(written, _)| written == path).map(|(_, version)| *version)
+    }
+
+    /// Returns when data was replaced, in milliseconds since 1970 by the servers' clock.
+    #[cfg(feature = "jobs")]
+    pub(crate) fn stamp_ms(&self) -> Option<i64> {
+        self.stamp_ms
     }
 }
 
@@ -112,42 +121,42 @@ impl<'a> FencedWrite<'a> {
     pub fn set(self, path: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Self {
         let path = path.as_ref();
         let data = data.into();
-        self.step(path, |path| Step::Write { path, data, version: None })
+        self.step(path, |path| TxnStep::Write { path, data, version: None })
     }
 
     /// Replaces the data of a node if it has this version.
     pub fn set_if(self, path: impl AsRef<str>, data: impl Into<Vec<u8>>, version: i32) -> Self {
         let path = path.as_ref();
         let data = data.into();
-        self.step(path, |path| Step::Write { path, data, version: Some(version) })
+        self.step(path, |path| TxnStep::Write { path, data, version: Some(version) })
     }
 
     /// Creates a persistent node. Its parent must exist.
     pub fn create(self, path: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Self {
         let path = path.as_ref();
         let data = data.into();
-        self.step(path, |path| Step::Create { path, data, kind: Kind::Persistent })
+        self.step(path, |path| TxnStep::Create { path, data, kind: NodeKind::Persistent })
     }
 
     /// Deletes a node, which must have no children.
     pub fn delete(self, path: impl AsRef<str>) -> Self {
         let path = path.as_ref();
-        self.step(path, |path| Step::Delete { path, version: None })
+        self.step(path, |path| TxnStep::Delete { path, version: None })
     }
 
     /// Deletes a node if its data has this version.
     pub fn delete_if(self, path: impl AsRef<str>, version: i32) -> Self {
         let path = path.as_ref();
-        self.step(path, |path| Step::Delete { path, version: Some(version) })
+        self.step(path, |path| TxnStep::Delete { path, version: Some(version) })
     }
 
     /// Changes nothing, but makes all changes depend on this node's data having this version.
     pub fn check(self, path: impl AsRef<str>, version: i32) -> Self {
         let path = path.as_ref();
-        self.step(path, |path| Step::Check { path, version: Some(version) })
+        self.step(path, |path| TxnStep::Check { path, version: Some(version) })
     }
 
-    fn step(mut self, path: &str, step: impl FnOnce(String) -> Step) -> Self {
+    fn step(mut self, path: &str, step: impl FnOnce(String) -> TxnStep) -> Self {
         match LockPath::parse_node(path) {
             Ok(path) => self.steps.push(step(path.to_string())),
             Err(problem) => self.mistake = self.mistake.or(Some(problem.into())),
@@ -171,7 +180,7 @@ impl<'a> FencedWrite<'a> {
     }
 
     /// Checks everything that can be checked before anything is sent.
-    fn checked(self) -> Result<(Vec<Arc<Hold>>, Vec<Step>), WriteError> {
+    fn checked(self) -> Result<(Vec<Arc<Hold>>, Vec<TxnStep>), WriteError> {
         if let Some(mistake) = self.mistake {
             return Err(mistake);
         }
@@ -205,23 +214,23 @@ impl<'a> IntoFuture for FencedWrite<'a> {
     }
 }
 
-fn size(step: &Step) -> usize {
+fn size(step: &TxnStep) -> usize {
     let data = match step {
-        Step::Create { data, .. } | Step::Write { data, .. } => data.len(),
-        Step::Check { .. } | Step::Delete { .. } => 0,
+        TxnStep::Create { data, .. } | TxnStep::Write { data, .. } => data.len(),
+        TxnStep::Check { .. } | TxnStep::Delete { .. } => 0,
     };
     step.path().len() + data + STEP_BYTES
 }
 
 /// What a write depends on: the nodes of each hold, or its record and the record's parent.
 struct Bonds {
-    checks: Vec<Step>,
+    checks: Vec<TxnStep>,
     /// For each check, the index of its hold.
     of: Vec<usize>,
 }
 
 /// Writes if everything is held.
-async fn write(holds: &[Arc<Hold>], steps: &[Step]) -> Result<FencedWritten, WriteError> {
+async fn write(holds: &[Arc<Hold>], steps: &[TxnStep]) -> Result<FencedWritten, WriteError> {
     let mut doubted = false;
     loop {
         if let Some(lost) = holds.iter().find(|hold| hold.judge()) {
@@ -290,7 +299,7 @@ fn trusted_until(holds: &[Arc<Hold>]) -> Duration {
 async fn bind(ensemble: &dyn Ensemble, holds: &[Arc<Hold>], doubted: bool) -> Result<Option<Bonds>, WriteError> {
     let mut bonds = Bonds { checks: Vec::new(), of: Vec::new() };
     for (at, hold) in holds.iter().enumerate() {
-        let mut checks: Vec<_> = hold.nodes().into_iter().map(|path| Step::Check { path, version: None }).collect();
+        let mut checks: Vec<_> = hold.nodes().into_iter().map(|path| TxnStep::Check { path, version: None }).collect();
         if let Some(mut leases) = hold.leases() {
             let lease = leases.borrow_and_update().clone();
             let versions = match lease.versions.filter(|_| !doubted) {
@@ -304,8 +313,8 @@ async fn bind(ensemble: &dyn Ensemble, holds: &[Arc<Hold>], doubted: bool) -> Re
                     }
                 },
             };
-            checks.push(Step::Check { path: above(&hold.path).to_owned(), version: Some(versions.parent) });
-            checks.push(Step::Check { path: hold.path.clone(), version: Some(versions.record) });
+            checks.push(TxnStep::Check { path: above(&hold.path).to_owned(), version: Some(versions.parent) });
+            checks.push(TxnStep::Check { path: hold.path.clone(), version: Some(versions.record) });
         }
         bonds.of.extend(std::iter::repeat_n(at, checks.len()));
         bonds.checks.extend(checks);
@@ -341,25 +350,32 @@ fn over(hold: &Hold) -> WriteError {
 }
 
 /// The result, from the steps that leave data.
-fn written(steps: &[Step], done: &[Done]) -> FencedWritten {
+fn written(steps: &[TxnStep], done: &[Done]) -> FencedWritten {
     let version = |done: &Done| match done {
         Done::Created(_) => Some(0),
         Done::Written(written) => Some(written.version),
         Done::Checked | Done::Deleted => None,
     };
     let versions = steps.iter().zip(done).filter_map(|(step, done)| Some((step.path().to_owned(), version(done)?)));
-    FencedWritten { versions: versions.collect() }
+    FencedWritten {
+        versions: versions.collect(),
+        #[cfg(feature = "jobs")]
+        stamp_ms: done.iter().find_map(|done| match done {
+            Done::Written(written) => Some(written.mtime_ms),
+            _ => None,
+        }),
+    }
 }
 
 /// Why a step of the caller could not be done.
-fn refused(step: &Step, fault: OpError) -> WriteError {
+fn refused(step: &TxnStep, fault: OpError) -> WriteError {
     let path = step.path().to_owned();
     match (fault, step) {
         (OpError::NoNode, _) => WriteError::NoNode { path },
         (OpError::NodeExists, _) => WriteError::NodeExists { path },
         (
             OpError::BadVersion,
-            Step::Check { version, .. } | Step::Write { version, .. } | Step::Delete { version, .. },
+            TxnStep::Check { version, .. } | TxnStep::Write { version, .. } | TxnStep::Delete { version, .. },
         ) => WriteError::BadVersion { path, expected: version.unwrap_or(-1) },
         (fault, _) => WriteError::Refused { path, reason: fault.to_string() },
     }

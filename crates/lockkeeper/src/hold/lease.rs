@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::Trust;
 use lockkeeper_core::helix::Record;
 
 use crate::ensemble::paths::above;
@@ -16,10 +17,36 @@ pub(crate) struct Lease {
     pub(crate) session: Arc<Session>,
     /// The time on that session's clock until when the lease can be trusted.
     pub(crate) until: Duration,
+    /// Set while no other client asks for a lock that its owner keeps after the lease's end: the number of the session's
+    /// deadlines that had passed when the record last showed that. The session's watch on the record reports the first
+    /// request before any later heartbeat is confirmed. So after `until`, the lease is trusted as long as the session,
+    /// whose timeout is not longer than the notice that a requestor gives.
+    pub(crate) unasked: Option<u32>,
     /// The record's owner, and its expiry by the server's clock. Together they identify this hold.
     pub(crate) owner: (String, i64),
     /// The versions of the record and of its parent node when last read; unknown after this client's own write.
     pub(crate) versions: Option<Versions>,
+}
+
+impl Lease {
+    /// Until when it can be trusted.
+    pub(crate) fn trust(&self) -> Trust {
+        let leased = self.session.lease_trust(self.until);
+        let Some(missed_deadlines) = self.unasked else { return leased };
+        let kept = self.session.trust(missed_deadlines);
+        let until = leased.until().max(kept.until());
+        match (leased, kept) {
+            (leased, Trust::Lost(_)) => leased,
+            (Trust::Held { .. }, _) | (Trust::Lost(_), Trust::Held { .. }) => Trust::Held { until },
+            (Trust::Suspected { .. } | Trust::Lost(_), _) => Trust::Suspected { until },
+        }
+    }
+
+    /// When the clock ends it, unless something renews it first.
+    pub(crate) fn ends(&self) -> Duration {
+        let kept = self.unasked.map_or(Duration::ZERO, |missed_deadlines| self.session.due(missed_deadlines));
+        self.until.max(kept)
+    }
 }
 
 /// Identifies a record: its version and that of its parent node, which increases when the record is deleted.

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::{ChangeError, Error, ErrorKind};
-use crate::hold::Request;
-use crate::hold::guard::{Holding, UpgradeableGuard, WriteGuard};
+use crate::hold::HoldRequest;
+use crate::hold::guard::{UpgradeableGuard, WriteGuard};
+use crate::hold::holding::Holding;
 
 impl UpgradeableGuard {
     /// Returns a request that waits until the readers ahead have released the lock, and then becomes the writer.
@@ -30,7 +32,7 @@ impl UpgradeableGuard {
     /// # }
     /// ```
     pub fn upgrade(self) -> Upgrade {
-        Upgrade { guard: self, timeout: None }
+        Upgrade { guard: self, timeout: None, cancel: None }
     }
 }
 
@@ -53,6 +55,7 @@ impl UpgradeableGuard {
 pub struct Upgrade {
     guard: UpgradeableGuard,
     timeout: Option<Duration>,
+    cancel: Option<CancellationToken>,
 }
 
 impl Upgrade {
@@ -60,6 +63,12 @@ impl Upgrade {
     /// limit.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Fails with [`ChangeError::Cancelled`] when `token` is cancelled.
+    pub fn cancel_on(mut self, token: CancellationToken) -> Self {
+        self.cancel = Some(token);
         self
     }
 
@@ -79,8 +88,8 @@ impl Upgrade {
     }
 
     async fn change(self) -> Result<WriteGuard, UpgradeError> {
-        let Upgrade { guard, timeout } = self;
-        match guard.change(Request::Upgrade, timeout).await {
+        let Upgrade { guard, timeout, cancel } = self;
+        match guard.change(HoldRequest::Upgrade, timeout, cancel.as_ref()).await {
             Ok(()) => Ok(WriteGuard::of(Holding::from(guard))),
             Err(reason) => Err(UpgradeError { guard, reason }),
         }
@@ -102,7 +111,7 @@ impl IntoFuture for Upgrade {
 pub struct UpgradeError {
     /// The guard, still a reader's.
     pub guard: UpgradeableGuard,
-    /// The reason: [`ChangeError::Timeout`] or [`ChangeError::Lost`].
+    /// The reason: [`ChangeError::Timeout`], [`ChangeError::Cancelled`] or [`ChangeError::Lost`].
     pub reason: ChangeError,
 }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use lockkeeper_core::Owner;
 
+use super::credentials::{self, Credentials};
 use crate::acl::LockAcl;
 use crate::clock::Clock;
-use crate::ensemble::servers::Servers;
+use crate::ensemble::servers::{Servers, parse};
 #[cfg(feature = "tls")]
-use crate::ensemble::tls::Tls;
+use crate::ensemble::tls::{Tls, secured};
 use crate::ensemble::zookeeper::ZooKeeper;
 use crate::ensemble::{Network, Reconnect};
 use crate::error::{ConnectError, Misuse};
@@ -44,6 +45,8 @@ pub struct Builder {
     create_chroot: bool,
     owner: Owner,
     credentials: Vec<(String, Vec<u8>)>,
+    sasl: Option<(String, String)>,
+    auth_file: Option<PathBuf>,
     acl: LockAcl,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
@@ -63,14 +66,15 @@ struct TlsFiles {
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let schemes: Vec<_> = self.credentials.iter().map(|(scheme, _)| scheme).collect();
-        let (session_timeout, acl) = (self.session_timeout, self.acl);
+        let (session_timeout, acl) = (self.session_timeout, &self.acl);
         f.debug_struct("Builder")
             .field("session_timeout", &session_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("reconnect", &self.reconnect)
             .field("owner", &self.owner)
             .field("credentials", &schemes)
-            .field("acl", &acl)
+            .field("acl", acl)
+            .field("auth_file", &self.auth_file)
             .field("on_lost", &self.on_lost)
             .finish()
     }
@@ -85,6 +89,8 @@ impl Default for Builder {
             create_chroot: false,
             owner: identity::this_process(),
             credentials: Vec::new(),
+            sasl: None,
+            auth_file: None,
             acl: LockAcl::Open,
             #[cfg(feature = "tls")]
             tls: None,
@@ -118,12 +124,13 @@ impl Builder {
     /// Sets how often a lost or missing connection is retried, with `delay` before each retry.
     ///
     /// By default, opening a session is retried for the connect timeout, and a waiter whose connection is lost keeps
-    /// waiting as long as its session may live. If this is set, opening a session tries every server `1 + retries`
+    /// waiting until a server says that its session is over. A call that has no node in the queue yet fails with
+    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable) after the connect timeout. If this is set, opening a session tries every server `1 + retries`
     /// times, within the connect timeout, and then fails with
-    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable). A waiter whose connection has been lost
-    /// for `retries` times `delay` fails with
-    /// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost). Holds are not affected: see
-    /// [`Guard`](crate::Guard).
+    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable). A waiter whose connection is lost fails
+    /// with [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost) when `retries` tries of all
+    /// servers have failed, each after a pause of `delay`. The session itself is retried further, at the same pace.
+    /// Holds are not affected: see [`Guard`](crate::Guard).
     pub fn reconnect(mut self, retries: u32, delay: Duration) -> Self {
         self.reconnect = Some(Reconnect { retries, delay });
         self
@@ -161,6 +168,24 @@ impl Builder {
         self
     }
 
+    /// Proves this user and password by SASL DIGEST-MD5, on every connection. The password is not sent. Servers that do
+    /// not know the user end the session with [`SessionError::AuthFailed`](crate::error::SessionError::AuthFailed).
+    pub fn sasl(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.sasl = Some((user.into(), password.into()));
+        self
+    }
+
+    /// Adds the credentials of a file, which is read when connecting to an ensemble. Each line is `digest USER:PASSWORD`,
+    /// `sasl USER PASSWORD`, or another scheme and its credential; empty lines and lines that begin with `#` are not
+    /// used. An embedded server needs no credentials, so the file is not read for it.
+    ///
+    /// Connecting fails with [`ConnectError::Misuse`] if the file cannot be read, if a line is none of these, or if
+    /// every user of the machine may read the file. Errors name the line, not what is in it.
+    pub fn auth_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.auth_file = Some(file.into());
+        self
+    }
+
     /// Sets the access list of the nodes that this handle creates. The default is [`LockAcl::Open`]. An embedded server
     /// serves a single user anyway.
     pub fn acl(mut self, acl: LockAcl) -> Self {
@@ -182,7 +207,7 @@ impl Builder {
     }
 
     /// Uses TLS, as `tls` does, with PEM files: the trusted authorities and, where servers ask for one, a certificate
-    /// chain with its key. They are read when connecting. Without the feature `tls`, connecting fails with
+    /// chain with its key. Every connection reads them again, so that renewed files need no restart. Without the feature `tls`, connecting fails with
     /// [`ConnectError::Misuse`].
     pub fn tls_files(
         mut self,
@@ -204,10 +229,7 @@ impl Builder {
     ///
     /// As [`Lockkeeper::connect`].
     pub async fn connect(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
-        let servers = self.checked(servers)?;
-        let io = Io::thread()?;
-        let network = self.network(servers, &io);
-        self.start(Box::new(network), io, Clock::System).opened().await
+        self.unopened(servers)?.opened().await
     }
 
     /// Connects to an ensemble and blocks this thread until it has, for programs without async.
@@ -221,10 +243,8 @@ impl Builder {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
-        let servers = self.checked(servers)?;
-        let io = Io::thread()?;
-        let network = self.network(servers, &io);
-        let keeper = self.start(Box::new(network), io.clone(), Clock::System);
+        let keeper = self.unopened(servers)?;
+        let io = keeper.context().io().clone();
         io.block_on(keeper.opened())
     }
 
@@ -234,12 +254,18 @@ impl Builder {
     ///
     /// As [`Lockkeeper::connect_lazy`].
     pub fn connect_lazy(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
-        let servers = self.checked(servers)?;
-        let io = Io::thread()?;
-        let network = self.network(servers, &io);
-        let keeper = self.start(Box::new(network), io, Clock::System);
+        let keeper = self.unopened(servers)?;
         keeper.context().wait_for_the_first_session();
         Ok(keeper)
+    }
+
+    /// Returns a handle for an ensemble, without a session.
+    fn unopened(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
+        let this = self.authenticated()?;
+        let servers = this.checked(servers)?;
+        let io = Io::thread()?;
+        let network = this.network(servers, &io);
+        Ok(this.start(Box::new(network), io, Clock::System))
     }
 
     /// Uses the embedded server of a directory, as [`Lockkeeper::embedded`] does.
@@ -279,27 +305,40 @@ impl Builder {
         self.start(Box::new(network), io, Clock::System).opened().await
     }
 
-    /// Uses a network of the caller on the current runtime, for simulations.
+    /// Uses the caller's connections on the current runtime, for simulations.
     #[doc(hidden)]
-    pub fn simulated(self, network: Box<dyn Network>) -> Lockkeeper {
+    pub fn simulated(self, connect: Arc<dyn lockkeeper_client::Connect>) -> Lockkeeper {
         let io = Io::here(tokio::runtime::Handle::current());
-        self.start(network, io, Clock::Runtime(tokio::time::Instant::now()))
+        // Only for messages.
+        let servers = "simulation".parse().expect("this is a host name");
+        let network = ZooKeeper { simulated: Some(connect), ..self.network(servers, &io) };
+        self.start(Box::new(network), io, Clock::Runtime(tokio::time::Instant::now()))
+    }
+
+    /// Adds the credentials of the file, if there is one.
+    fn authenticated(mut self) -> Result<Self, Misuse> {
+        if let Some(file) = self.auth_file.take() {
+            let Credentials { presented, sasl } = credentials::read(&file)?;
+            self.credentials.extend(presented);
+            self.sasl = sasl.or(self.sasl);
+        }
+        Ok(self)
     }
 
     /// Checks everything that can be checked before anything is sent.
     fn checked(&self, servers: &str) -> Result<Servers, Misuse> {
         self.check_timeout()?;
-        if self.acl != LockAcl::Open && !self.has_credential() {
+        if self.acl.names_the_creator() && !self.has_credential() {
             let problem =
-                format!("access lists of kind {:?} need a credential that all clients of the locks share", self.acl);
-            let remedy = "set one with Builder::credential(\"digest\", \"user:password\")";
+                format!("the access list {} needs a credential that all clients of the locks share", self.acl);
+            let remedy = "set one with Builder::credential(\"digest\", \"user:password\") or Builder::auth_file";
             return Err(Misuse::new("credential", problem).remedy(remedy));
         }
-        let servers: Servers = servers.parse()?;
+        let servers = parse(servers)?;
         #[cfg(feature = "tls")]
         let servers = match (&self.tls, &self.tls_files) {
-            (Some(tls), _) => servers.secured(tls.clone())?,
-            (None, Some(files)) => servers.secured(files.read()?)?,
+            (Some(tls), _) => secured(servers, tls.clone())?,
+            (None, Some(files)) => secured(servers, files.read()?)?,
             (None, None) => servers,
         };
         // Never fall back to plain TCP because of how a program was built.
@@ -325,19 +364,30 @@ impl Builder {
     /// Returns whether servers can authenticate this client.
     fn has_credential(&self) -> bool {
         #[cfg(feature = "tls")]
-        let certified = self.tls.as_ref().is_some_and(Tls::has_identity);
+        let certified = self.tls.as_ref().is_some_and(|tls| tls.0.has_identity());
         #[cfg(not(feature = "tls"))]
         let certified = false;
         let certified = certified || self.tls_files.as_ref().is_some_and(|files| files.identity.is_some());
-        certified || !self.credentials.is_empty()
+        certified || !self.credentials.is_empty() || self.sasl.is_some()
     }
 
     fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
         let session_timeout = self.session_timeout.unwrap_or(SESSION_TIMEOUT);
-        let credentials = self.credentials.clone();
+        let (credentials, sasl) = (self.credentials.clone(), self.sasl.clone());
         let (reconnect, tasks) = (self.reconnect, io.tasks().clone());
-        let (acl, create_chroot) = (self.acl, self.create_chroot);
-        ZooKeeper { servers, session_timeout, reconnect, credentials, acl, create_chroot, tasks, locate: None }
+        let (acl, create_chroot) = (self.acl.clone(), self.create_chroot);
+        ZooKeeper {
+            servers,
+            session_timeout,
+            reconnect,
+            credentials,
+            sasl,
+            acl,
+            create_chroot,
+            tasks,
+            locate: None,
+            simulated: None,
+        }
     }
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
@@ -350,19 +400,21 @@ impl Builder {
 #[cfg(feature = "tls")]
 impl TlsFiles {
     fn read(&self) -> Result<Tls, Misuse> {
-        let read =
-            |file: &PathBuf| std::fs::read(file).map_err(|why| Misuse::tls(&format!("{}: {why}", file.display())));
         // The error names the file that cannot be used.
         let named = |files: &[&PathBuf], result: Result<Tls, Misuse>| {
             result.map_err(|error| {
-                let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-                Misuse { problem: format!("{} ({})", error.problem, files.join(", ")), ..error }
+                let files = files.iter().map(|file| file.display().to_string());
+                let files: Vec<_> = files.filter(|file| !error.problem.contains(file)).collect();
+                match files.is_empty() {
+                    true => error,
+                    false => Misuse { problem: format!("{} ({})", error.problem, files.join(", ")), ..error },
+                }
             })
         };
-        let tls = named(&[&self.authorities], Tls::trusting(&read(&self.authorities)?))?;
+        let tls = named(&[&self.authorities], Tls::trusting_file(&self.authorities))?;
         match &self.identity {
             None => Ok(tls),
-            Some((certificate, key)) => named(&[certificate, key], tls.with_identity(&read(certificate)?, &read(key)?)),
+            Some((certificate, key)) => named(&[certificate, key], tls.with_identity_files(certificate, key)),
         }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! An approval transfers the lock by force, so it applies to requests that are not forceful themselves. Every decision
 //! is logged with the target `lockkeeper::audit` and kept for
-//! [`HelixLock::decisions`](crate::lease::HelixLock::decisions). Except for a missing answer, it is written to the
-//! ensemble's journal before it takes effect: no transfer without a record.
+//! [`HelixLock::decisions`](crate::lease::HelixLock::decisions). It is written to the ensemble's journal before it takes
+//! effect, also if it is the rejection because no answer came: no transfer without a record.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,8 +13,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use crate::registers::journal::{self, DecisionRecord, Entry, TransferFacts};
-use crate::registers::requests::{Pending, Verdict};
+use crate::registers::journal::{self, DecisionRecord, JournalEntry, TransferFacts};
+use crate::registers::requests::{OperatorDecision, Pending};
 use crate::session::Session;
 use crate::session::context::Context;
 
@@ -85,6 +85,13 @@ pub enum Decision {
         /// The reason.
         why: String,
     },
+}
+
+impl Decision {
+    /// The decision if no answer comes in time.
+    pub(super) fn no_answer() -> Self {
+        Decision::Reject { by: "nobody".to_owned(), why: "no answer in time".to_owned() }
+    }
 }
 
 /// A decision in advance: these requestors always take the lock from these owners.
@@ -222,7 +229,8 @@ impl Asking {
             });
         if let Some(rule) = rule {
             let decision = Decision::Approve { by: rule.name.clone(), why: "a rule says so".to_owned() };
-            let made = self.journal(decision, true).await;
+            // A separate id: an operator may decide under the other one at the same moment.
+            let made = self.journal(uuid::Uuid::new_v4(), decision, true).await;
             // The send fails only if the request has ended meanwhile.
             _ = answer.send(made);
             return;
@@ -233,7 +241,7 @@ impl Asking {
             biased;
             // The request has ended, so the decision is no longer needed.
             () = answer.closed() => None,
-            Some(decision) = called(hook) => Some(self.journal(decision, false).await),
+            Some(decision) = called(hook) => Some(self.journal(uuid::Uuid::new_v4(), decision, false).await),
             verdict = spoken(pending.as_ref()) => verdict,
             () = tokio::time::sleep(timeout) => None,
         };
@@ -242,7 +250,15 @@ impl Asking {
             Some(pending) => pending.close().await.map(by_operator),
             None => None,
         };
-        if let Some(made) = made.or(last) {
+        let made = match made.or(last) {
+            // Somebody was asked and is still awaited. After the close, an operator cannot decide any more, so the id is
+            // free for this record, which later decisions find.
+            None if !answer.is_closed() && (self.approval.operators || self.approval.hook.is_some()) => {
+                Some(self.journal(self.id, Decision::no_answer(), false).await)
+            }
+            made => made,
+        };
+        if let Some(made) = made {
             _ = answer.send(made);
         }
     }
@@ -277,12 +293,12 @@ impl Asking {
     }
 
     /// Writes the decision to the journal. If that fails, the decision becomes a no.
-    async fn journal(&self, decision: Decision, by_rule: bool) -> Answer {
+    async fn journal(&self, id: uuid::Uuid, decision: Decision, by_rule: bool) -> Answer {
         let (approved, by, why) = match &decision {
             Decision::Approve { by, why } => (true, by, why),
             Decision::Reject { by, why } => (false, by, why),
         };
-        let entry = Entry::Decision(DecisionRecord {
+        let entry = JournalEntry::Decision(DecisionRecord {
             facts: self.alert.facts(),
             approved,
             by: self.context.owner().clone(),
@@ -291,8 +307,7 @@ impl Asking {
             why: why.clone(),
             at: std::time::UNIX_EPOCH,
         });
-        // A separate id: an operator may decide under the other one at the same moment.
-        match journal::write(&self.context, uuid::Uuid::new_v4(), &entry).await {
+        match journal::write(&self.context, id, &entry).await {
             Ok(()) => Answer { decision, by_rule },
             Err(error) => {
                 let why = format!("the decision could not be recorded: {error}");
@@ -328,7 +343,7 @@ async fn spoken(pending: Option<&Pending>) -> Option<Answer> {
     }
 }
 
-fn by_operator(Verdict { approved, by, why }: Verdict) -> Answer {
+fn by_operator(OperatorDecision { approved, by, why }: OperatorDecision) -> Answer {
     let decision = if approved { Decision::Approve { by, why } } else { Decision::Reject { by, why } };
     Answer { decision, by_rule: false }
 }

@@ -8,10 +8,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use lockkeeper_core::helix::Terms;
 
 use crate::error::{LeaseError, ReleaseError, SessionError};
-use crate::hold::guard::{Guard, Holding};
+use crate::hold::guard::Guard;
+use crate::hold::holding::Holding;
 use crate::session::process::Owned;
 
-/// A request of a higher priority for the lock.
+/// A request of another client for the lock: of a higher priority, or after the end of the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preemption {
@@ -24,6 +25,9 @@ pub struct Preemption {
     /// When the requestor's wait ends. At this time or at the deadline, whichever is earlier, it takes the lock by
     /// force or gives up.
     pub wanted_by: Instant,
+    /// Whether the lease is over, so that the requestor gets the lock whatever its priority. Both times are then those at
+    /// which this hold ends.
+    pub lease_over: bool,
 }
 
 impl Preemption {
@@ -45,9 +49,13 @@ pub(super) enum Order {
 /// methods.
 ///
 /// It is held until its lease expires by the *server's* clock, whatever happens to the session. While there is no
-/// connection it is [`Suspected`](crate::HoldState::Suspected), because a preemption could not be reported. Once its
-/// lease has expired, this guard has lost the lock for good, even if no other client has requested it yet: renew it
-/// before, with [`HelixGuard::renew`].
+/// connection it is [`Suspected`](crate::HoldState::Suspected), because a preemption could not be reported.
+///
+/// After that it is kept until another client requests the lock, as long as the session lives and its heartbeats are
+/// confirmed. Then it is lost as [`Loss::LeaseEnded`](crate::Loss): immediately, or, with
+/// [`cleanup_by_guard`](crate::lease::HelixLock::cleanup_by_guard) or a cleanup of its own, when that is done, at the
+/// latest after the session's timeout. With [`strict`](crate::lease::HelixLock::strict), it is lost at the end of its
+/// lease. [`HelixGuard::renew`] begins a new lease, before the end or while it is kept.
 #[derive(Debug)]
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct HelixGuard {

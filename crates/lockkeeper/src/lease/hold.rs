@@ -8,19 +8,21 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use lockkeeper_core::helix::{Answer, Held, Record, Refusal, Terms, Wish};
-use lockkeeper_core::{FencingToken, Loss, Revocation};
+use lockkeeper_core::{FencingToken, Loss, Revocation, Trust};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::ensemble::{OpError, Watcher};
 use crate::error::{LeaseError, ReleaseError, SessionError};
-use crate::hold::guard::{Guard, Holding};
+use crate::hold::guard::Guard;
+use crate::hold::holding::Holding;
 use crate::hold::lease::{Lease, Versions};
-use crate::hold::{Hold, HoldOptions, Request};
+use crate::hold::{Hold, HoldOptions, HoldRequest};
 use crate::lease::guard::{HelixGuard, Order, Preemption};
 use crate::lease::leases::Leases;
-use crate::lease::node::{LockNode, Look, LookError, NodeError, SessionRef, Stepped};
+use crate::lease::node::{LockNode, Look, LookError, NodeError, SessionRef, Stepped, notice_ms as notice_ms_of};
 use crate::lease::recorder::{CleanupAccount, HoldAccount, Recorder};
 use crate::lease::status::LockStatus;
+use crate::session::Dependant;
 use crate::session::context::Context;
 use crate::wait::or_never;
 
@@ -52,13 +54,22 @@ pub(super) struct LeaseTask {
     hold: Arc<Hold>,
     /// The end of the lease as this hold wrote it, which identifies the record as its own.
     until_ms: i64,
-    requests: mpsc::UnboundedReceiver<Request>,
+    requests: mpsc::UnboundedReceiver<HoldRequest>,
     orders: mpsc::UnboundedReceiver<Order>,
     preemption: watch::Sender<Option<Preemption>>,
     /// The preemption that was reported, by the time of its first request.
     told: Option<i64>,
     /// Whether the last read of the record showed a requestor.
     wanted: bool,
+    /// How often the session had lost its connection when the record last showed no requestor, if the session was trusted
+    /// then and is kept trusted.
+    unasked: Option<u32>,
+    /// Whether the requestor that was reported asked after the lease's end.
+    lease_over: bool,
+    /// Whether the hold is to be kept after the lease's end, until there is a requestor.
+    keeps: bool,
+    /// Keeps the session trusted for that, from some time before the lease's end.
+    kept: Option<Dependant>,
     /// The request to release the lock that was reported.
     asked: Option<Revocation>,
     cleaned: Option<oneshot::Receiver<()>>,
@@ -78,6 +89,7 @@ enum Wake {
     SessionOver,
     Closing,
     LeaseEnded,
+    LeaseEnding,
     Cleaned,
     Order(Order),
     Refuse(String),
@@ -99,7 +111,7 @@ impl LeaseTask {
     ) -> (LeaseTask, HelixGuard) {
         let (session, owner) = (seat.session.clone(), (terms.id.clone(), until_ms));
         let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
-        let lease = Lease { session, until, owner, versions: None };
+        let lease = Lease { session, until, unasked: None, owner, versions: None };
         let hold = Hold::leased(node.path.clone(), token, lease, &options);
         let (request, requests) = mpsc::unbounded_channel();
         let (order, orders) = mpsc::unbounded_channel();
@@ -123,6 +135,10 @@ impl LeaseTask {
             preemption,
             told: None,
             wanted: false,
+            unasked: None,
+            lease_over: false,
+            keeps: false,
+            kept: None,
             asked: None,
             cleaned: None,
             cleaned_up: false,
@@ -144,8 +160,12 @@ impl LeaseTask {
         let mut verifying: Vec<oneshot::Sender<Result<(), String>>> = Vec::new();
         let mut refusing: Option<String> = None;
         loop {
-            if self.hold.loss().is_some() {
+            if let Some(loss) = self.hold.loss() {
                 self.count_hold();
+                if loss == Loss::LeaseEnded && self.wanted {
+                    // The requestor need not wait until it knows as well that the lease, or the notice, is over.
+                    return self.give_back().await;
+                }
             }
             let wake = match &mut watcher {
                 Some(_) => self.wait(&mut watcher).await,
@@ -179,19 +199,26 @@ impl LeaseTask {
                     watcher = look.watcher;
                 }
                 Wake::Looked(Err(failure)) => {
+                    self.kept = None;
                     if let Err(error) = self.seat.recover(&self.context, failure).await {
                         return self.cut_off(&error);
                     }
                 }
                 Wake::Changed => watcher = None,
                 Wake::SessionOver => {
-                    watcher = None;
+                    (watcher, self.kept) = (None, None);
                     if let Err(error) = self.seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await
                     {
                         return self.cut_off(&error);
                     }
                 }
-                Wake::LeaseEnded => self.hold.lose(Loss::LeaseEnded),
+                // The lease may have been prolonged, or kept, since the timer was set.
+                Wake::LeaseEnded => _ = self.hold.judge(),
+                // The next look shows the session's state from here on.
+                Wake::LeaseEnding => {
+                    self.kept = Some(self.seat.session.depend());
+                    watcher = None;
+                }
                 Wake::Cleaned => return self.make_room().await,
                 Wake::Order(Order::Renew(renewal)) => {
                     renewing.push(renewal);
@@ -223,6 +250,8 @@ impl LeaseTask {
 
     /// Reads the record; the lease may expire meanwhile.
     async fn look(&mut self) -> Wake {
+        // It may have changed. Heartbeats from now on do not show that no client asks.
+        self.hold.freeze();
         let left = self.lease_left();
         let hold = self.hold.clone();
         let mut looked = std::pin::pin!(self.node.look(&mut self.seat));
@@ -240,52 +269,74 @@ impl LeaseTask {
     async fn wait(&mut self, watcher: &mut Option<Watcher>) -> Wake {
         let left = self.lease_left();
         let closing = self.seat.session.closing();
+        let ending = self.depends_in();
+        let (unasked, mut link) = (self.unasked, self.seat.session.link());
+        let (unproved, mut proofs) = (self.kept.is_some() && unasked.is_none(), self.seat.session.proofs());
         tokio::select! {
             biased;
             () = tokio::time::sleep(left), if self.hold.loss().is_none() => Wake::LeaseEnded,
             () = self.seat.over() => Wake::SessionOver,
+            () = tokio::time::sleep(ending.unwrap_or_default()), if ending.is_some() => Wake::LeaseEnding,
+            Ok(()) = proofs.changed(), if unproved => Wake::Changed,
+            // The events of the meantime come in no order.
+            _ = link.wait_for(|link| link.connected && Some(link.disconnects) != unasked), if unasked.is_some() => {
+                Wake::Changed
+            }
             () = closing.cancelled() => Wake::Closing,
             _ = or_never(watcher.as_mut()) => Wake::Changed,
             // An error means that the cleanup panicked, which ends it as well.
             _ = or_never(self.cleaned.as_mut()) => Wake::Cleaned,
             Some(order) = self.orders.recv() => Wake::Order(order),
             request = self.requests.recv() => match request {
-                Some(Request::Release(confirm)) => Wake::Release(confirm),
-                Some(Request::Verify(answer)) => Wake::Verify(answer),
-                Some(Request::LetGo) => Wake::Dropped,
-                Some(Request::Refuse(why)) => Wake::Refuse(why),
+                Some(HoldRequest::Release(confirm)) => Wake::Release(confirm),
+                Some(HoldRequest::Verify(answer)) => Wake::Verify(answer),
+                Some(HoldRequest::LetGo) => Wake::Dropped,
+                Some(HoldRequest::Refuse(why)) => Wake::Refuse(why),
                 Some(_) => Wake::Other,
                 None => Wake::Dropped,
             },
         }
     }
 
-    /// How long the lease can be trusted from now.
+    /// How long the hold can be trusted from now.
     fn lease_left(&self) -> Duration {
-        self.hold.lease_until().saturating_sub(self.seat.session.now())
+        self.hold.ends().saturating_sub(self.seat.session.now())
+    }
+
+    /// How long from now the hold will depend on heartbeats, if it will and no heartbeats are sent yet.
+    fn depends_in(&self) -> Option<Duration> {
+        let session = &self.seat.session;
+        let waits = self.keeps && self.kept.is_none();
+        waits.then(|| self.hold.lease_until().saturating_sub(session.timeout()).saturating_sub(session.now()))
     }
 
     /// Processes the record. Returns `false` if it no longer shows this hold.
     fn judge(&mut self, look: &Look) -> bool {
         let Some(owner) = look.record.owner.as_ref().filter(|owner| owner.id == self.terms.id) else {
-            self.succeeded(&look.record);
+            self.succeeded(&look.record, look.now.latest_ms >= self.until_ms);
             return false;
         };
         if owner.until_ms != self.until_ms {
             self.hold.lose(Loss::Superseded);
             return false;
         }
-        self.lease(look, look.versions());
         let request = look.record.request.as_ref().filter(|request| request.id != self.terms.id);
         self.wanted = request.is_some();
+        self.lease(look, look.versions());
         if let Some(request) = request {
             // Report once for each preemption, however often a requestor is replaced by one of a higher priority.
             if self.told != Some(request.since_ms) {
                 self.told = Some(request.since_ms);
+                self.lease_over = look.now.latest_ms >= self.until_ms;
+                let (lease_over, lease_left) = (self.lease_over, self.lease_left());
                 let cleaned_ms = request.since_ms.saturating_add(owner.cleanup_ms.max(0));
                 let wanted_ms = request.until_ms.unwrap_or(cleaned_ms);
                 let now = self.seat.session.now();
-                let left = |ms| look.safe_until(ms).saturating_sub(now);
+                let left = |ms| match lease_over {
+                    // The notice is what is left of the hold.
+                    true => lease_left,
+                    false => look.safe_until(ms).saturating_sub(now),
+                };
                 if !matches!(self.cleanup, Cleanup::Nobody) {
                     let late = u64::try_from(look.now.earliest_ms.saturating_sub(request.since_ms)).unwrap_or(0);
                     let asked = now.saturating_sub(Duration::from_millis(late));
@@ -308,9 +359,25 @@ impl LeaseTask {
     }
 
     /// The hold continues as this read shows it.
-    fn lease(&self, look: &Look, versions: Option<Versions>) {
+    fn lease(&mut self, look: &Look, versions: Option<Versions>) {
         let (session, owner) = (self.seat.session.clone(), (self.terms.id.clone(), self.until_ms));
-        self.hold.lease(Lease { session, until: look.safe_until(self.until_ms), owner, versions });
+        let notice_ms = look.record.owner.as_ref().and_then(|owner| owner.notice_ms);
+        let mut until = look.safe_until(self.until_ms);
+        // A requestor that asks before the lease's end does not prolong the hold.
+        if let Some(notice_ms) = notice_ms.filter(|_| self.wanted && look.now.latest_ms >= self.until_ms) {
+            until = until.max(look.safe_until(look.modified_ms.saturating_add(notice_ms)));
+        }
+        // A session with a longer timeout than that of the grant would be trusted for longer than the notice.
+        self.keeps = !self.wanted && notice_ms.is_some_and(|given| notice_ms_of(&session) <= given);
+        if !self.keeps {
+            self.kept = None;
+        }
+        let link = *session.link().borrow();
+        let trusted = !matches!(session.trust(link.missed_deadlines), Trust::Lost(_));
+        let unasked = self.kept.is_some() && trusted;
+        self.unasked = unasked.then_some(link.disconnects);
+        let unasked = unasked.then_some(link.missed_deadlines);
+        self.hold.lease(Lease { session, until, unasked, owner, versions });
     }
 
     /// Reports to the user that a requestor wants the lock.
@@ -319,10 +386,14 @@ impl LeaseTask {
         // Times beyond the clock's range count as a century.
         let after = |left: Duration| now + left.min(CENTURY);
         let (deadline, wanted_by) = (after(left), after(wanted));
-        let preemption = Preemption { by, priority, deadline, wanted_by };
-        tracing::info!(path = %self.node.path, by = preemption.by, priority, ?left, "preempted");
+        let lease_over = self.lease_over;
+        let preemption = Preemption { by, priority, deadline, wanted_by, lease_over };
+        tracing::info!(path = %self.node.path, by = preemption.by, priority, ?left, lease_over, "preempted");
         let mut asked = Revocation::default();
-        asked.reason = Some(format!("preempted by {} with priority {priority}", preemption.by));
+        asked.reason = Some(match lease_over {
+            true => format!("its lease is over, and {} requests the lock", preemption.by),
+            false => format!("preempted by {} with priority {priority}", preemption.by),
+        });
         // In this order, so that a task that sees the request also finds its facts.
         self.preemption.send_replace(Some(preemption.clone()));
         self.hold.asked.send_replace(Some(asked));
@@ -348,7 +419,7 @@ impl LeaseTask {
     }
 
     /// The lock has another owner, or none.
-    fn succeeded(&mut self, record: &Record) {
+    fn succeeded(&mut self, record: &Record, lease_over: bool) {
         // The same lease with another owner: another user of this id has handed it over. A preemption may end in the
         // same millisecond, but not with the same priority.
         let same = |owner: &Held| (owner.until_ms, owner.priority) == (self.until_ms, self.terms.priority);
@@ -367,6 +438,7 @@ impl LeaseTask {
             // The owner that took it by force has already released it. If the request is still there, it was not
             // served: an operator broke the lock.
             None if self.wanted && record.request.is_none() => self.hold.lose(Loss::Preempted),
+            None if lease_over && record.owner.is_some() => self.hold.lose(Loss::LeaseEnded),
             None => self.hold.lose(Loss::Removed),
         }
     }
@@ -392,6 +464,7 @@ impl LeaseTask {
             _ = renewal.send(Err(LeaseError::Lost { path: self.node.path.clone(), loss }));
             return None;
         }
+        self.terms.notice_ms = self.terms.notice_ms.map(|_| notice_ms_of(&self.seat.session));
         let outcome = match self.node.step(&mut self.seat, look, &self.terms, Wish::Renew).await {
             Ok(Stepped::Done { answer: Answer::Holds { until_ms }, look, .. }) => {
                 self.until_ms = until_ms;
@@ -476,7 +549,7 @@ impl LeaseTask {
     /// The cleanup is done, or none is needed: the requestor is granted the lock.
     async fn make_room(mut self) {
         self.cleaned_up = true;
-        self.hold.lose(Loss::Preempted);
+        self.hold.lose(if self.lease_over { Loss::LeaseEnded } else { Loss::Preempted });
         self.give_back().await;
     }
 
@@ -559,9 +632,10 @@ impl LeaseTask {
         self.context.spawn(async move {
             let given_back = async {
                 // Dropping this channel answers a release, as after any loss.
-                while !matches!(requests.recv().await, None | Some(Request::Release(_) | Request::LetGo)) {}
+                while !matches!(requests.recv().await, None | Some(HoldRequest::Release(_) | HoldRequest::LetGo)) {}
             };
             tokio::select! {
+                biased;
                 _ = or_never(cleaned.as_mut()), if by_listener => {}
                 () = given_back, if !by_listener => {}
                 // The duration of the cleanup is not counted then.

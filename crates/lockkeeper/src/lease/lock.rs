@@ -10,6 +10,7 @@ use lockkeeper_core::{LockPath, MAX_MESSAGE_BYTES};
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::contender::LEASE;
 use crate::error::{AcquireError, Error, LeaseError, Misuse, SessionError};
 use crate::hold::account;
 use crate::lease::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
@@ -106,11 +107,14 @@ pub struct HelixLock {
     leases: Leases,
     path: Result<LockPath, ScopeError>,
     terms: Terms,
-    emergency: bool,
+    /// The reason for using the emergency priority, if it is used.
+    emergency: Option<String>,
     cleanup: Cleanup,
     approval: Approval,
     rules: Rules,
     keep: bool,
+    /// Whether the hold ends with its lease, even if no other client asks.
+    strict: bool,
     recorder: Recorder,
     shared: Arc<Shared>,
 }
@@ -137,11 +141,12 @@ impl HelixLock {
             leases,
             path,
             terms: Terms::new(id, millis(lease)),
-            emergency: false,
+            emergency: None,
             cleanup: Cleanup::Nobody,
             approval: Approval::default(),
             rules: Rules::default(),
             keep: false,
+            strict: false,
             recorder: Recorder::new(),
             shared: Arc::new(Shared { status, guard: Mutex::new(None), closed: AtomicBool::new(false) }),
         }
@@ -168,12 +173,20 @@ impl HelixLock {
         self
     }
 
-    /// Uses the highest possible priority, which is reserved for emergencies. Each use is logged as a warning with the
-    /// target `lockkeeper::audit`.
+    /// Uses the highest possible priority, which is reserved for emergencies, for this reason.
+    ///
+    /// Each request is written to the ensemble's journal before it has an effect
+    /// ([`Admin::emergencies`](crate::admin::Admin::emergencies)), and logged as a warning with the target
+    /// `lockkeeper::audit`. A request that cannot be recorded fails. The reason has at most 1024 bytes; an empty one is
+    /// [`AcquireError::Misuse`].
+    ///
+    /// # Cost
+    ///
+    /// Each acquire costs one more write, and a listing of the journal.
     #[must_use]
-    pub fn emergency(mut self) -> Self {
+    pub fn emergency(mut self, reason: impl Into<String>) -> Self {
         self.terms.priority = lockkeeper_core::helix::EMERGENCY;
-        self.emergency = true;
+        self.emergency = Some(reason.into());
         self
     }
 
@@ -275,8 +288,22 @@ impl HelixLock {
         self.approval.decisions()
     }
 
+    /// Ends the hold when its lease ends, even if no other client asks for the lock.
+    ///
+    /// By default the lease is lazy, as in Helix: after its end, the hold goes on until another client asks. That client
+    /// writes its request, and gets the lock when this owner has released it, at the latest after this session's timeout
+    /// and the [`skew`](HelixLock::skew). The hold also ends when the session cannot be trusted any more, because a
+    /// request could not be reported then.
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
     /// Keeps the node of a free lock. Set this on all clients that share the lock with Helix itself: Helix clients do
     /// not expect deleted nodes, and could write to one that was deleted and created again.
+    ///
+    /// Implies [`HelixLock::strict`], because a Helix client takes a lock whose lease is over without asking the owner.
     #[must_use]
     pub fn keep_node(mut self) -> Self {
         self.keep = true;
@@ -329,7 +356,10 @@ impl HelixLock {
 
     /// Acquires the lock: immediately or not at all, unless it preempts an owner of lower priority.
     ///
-    /// A preemption waits as the timeouts say. If the same user id already owns the lock, its lease begins again, and
+    /// A preemption waits as the timeouts say; if the session expires meanwhile, it goes on in a new one. An owner whose
+    /// lease is over, and which keeps the lock until it is asked, is asked by any priority. Its notice lasts until it has
+    /// released the lock, at the latest for its session's timeout and the [`skew`](HelixLock::skew); no timeout and no
+    /// force make it shorter. If the same user id already owns the lock, its lease begins again, and
     /// this guard replaces the previous one. A previous guard of the same handle is lost, as
     /// [`Loss::Superseded`](crate::Loss), before this returns; one of another process is lost when its watch fires.
     ///
@@ -349,20 +379,26 @@ impl HelixLock {
     /// valid.
     pub async fn acquire(&self) -> Result<HelixGuard, AcquireError> {
         let node = self.node()?;
-        self.terms.check(self.emergency)?;
+        self.terms.check(self.emergency.is_some())?;
+        let emergency = self.emergency.as_deref().map(|reason| Misuse::check_reason(&node.path, reason)).transpose()?;
         Misuse::check_length("message", &node.path, self.terms.message.as_deref(), MAX_MESSAGE_BYTES)?;
         let (started, path) = (Instant::now(), node.path.clone());
         let (caller, outcome) = oneshot::channel();
         let (context, leases) = (self.context.clone(), self.leases.clone());
-        let (terms, cleanup) = (self.terms.clone(), self.cleanup.clone());
+        let (terms, cleanup, lazy) = (self.terms.clone(), self.cleanup.clone(), !(self.strict || self.keep));
         let (status, approval, recorder) = (self.shared.status.clone(), self.approval.clone(), self.recorder.clone());
-        self.context.spawn(Request { context, leases, node, terms, cleanup, approval, status, recorder, caller }.run());
+        self.context.spawn(
+            Request { context, leases, node, terms, lazy, emergency, cleanup, approval, status, recorder, caller }
+                .run(),
+        );
         let outcome = outcome.await.unwrap_or(Err(SessionError::Closed.into()));
-        account::report(&path, started, outcome.as_ref().map(|guard| &***guard));
+        account::report(&path, LEASE, started, outcome.as_ref().map(|guard| &***guard));
         outcome
     }
 
-    /// Releases the lock if this user id owns it, or if its owner's lease has expired.
+    /// Releases the lock if this user id owns it, or if its owner's lease has expired and the owner is
+    /// [`strict`](HelixLock::strict) or a Helix client. An owner that keeps an expired lease must be asked first, which
+    /// [`HelixLock::acquire`] does.
     ///
     /// # Cost
     ///
@@ -442,7 +478,8 @@ impl HelixLock {
         self.look(|record, _| record.info()).await
     }
 
-    /// Returns whether the record names this user id as the owner and the lease has not expired by the server's clock.
+    /// Returns whether the record names this user id as the owner and the lease has not expired by the server's clock. It
+    /// returns `false` for a lock that is kept after the lease's end; ask the guard about that.
     ///
     /// # Cost
     ///

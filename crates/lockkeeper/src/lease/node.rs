@@ -7,12 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::helix::{Answer, Record, Refusal, Rules, Seen, ServerClock, ServerNow, Terms, Wish, transition};
+use lockkeeper_core::helix::{
+    Answer, Record, Refusal, Rules, SeenRecord, ServerClock, ServerNow, Terms, Wish, transition,
+};
 use lockkeeper_core::{FencingToken, IncompatibleFormat, Limit, LinkState, NodeFormat, PathRecord, TokenEpoch, Zxid};
 use tokio::sync::oneshot;
 
 use crate::ensemble::paths::{above, make_path};
-use crate::ensemble::{Children, Done, Ensemble, Kind, OpError, Reply, Step, Watcher, zxid_of};
+use crate::ensemble::{Children, Done, Ensemble, NodeKind, OpError, Reply, TxnStep, Watcher, zxid_of};
 use crate::error::{AcquireError, AdminError, LeaseError, Mismatch, SessionError};
 use crate::hold::lease::Versions;
 use crate::session::Session;
@@ -48,7 +50,8 @@ pub(crate) struct Look {
     epoch: Result<TokenEpoch, String>,
     pub(crate) now: ServerNow,
     clock: ServerClock,
-    modified_ms: i64,
+    /// When the record was last written, by the server's clock.
+    pub(crate) modified_ms: i64,
     found: Found,
     /// The transaction that created the node.
     czxid: Option<Zxid>,
@@ -85,6 +88,12 @@ pub(crate) enum Stepped {
         /// Whether the write may have been done.
         written: bool,
     },
+}
+
+/// The notice that another client gives before it takes a lock that its owner keeps in this session. A hold is trusted for
+/// less than the session's timeout after its last heartbeat.
+pub(crate) fn notice_ms(session: &Session) -> i64 {
+    i64::try_from(session.timeout().as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Why a record was not read or written.
@@ -303,7 +312,7 @@ impl LockNode {
         me: &Terms,
         wish: Wish<'_>,
     ) -> Result<Stepped, NodeError> {
-        let seen = Seen { record: &look.record, modified_ms: look.modified_ms };
+        let seen = SeenRecord { record: &look.record, modified_ms: look.modified_ms };
         let step = match transition(seen, me, wish, look.now, &self.rules) {
             Ok(step) => step,
             Err(refusal) => return Ok(Stepped::Refused(refusal)),
@@ -389,26 +398,26 @@ impl LockNode {
             if record.is_free() {
                 return Ok(found.zxid);
             }
-            let create = || ensemble.create(path, record.to_bytes(), Kind::Persistent);
+            let create = || ensemble.create(path, record.to_bytes(), NodeKind::Persistent);
             let mut made = seat.reply(create(), over).await;
             if made == Err(OpError::NoNode) {
-                let parents = make_path(&**ensemble, &parent, Kind::Persistent, Vec::new());
+                let parents = make_path(&**ensemble, &parent, NodeKind::Persistent, Vec::new());
                 seat.reply(parents, || Err(OpError::SessionOver)).await?;
                 made = seat.reply(create(), over).await;
             }
             return made.map(|(_, zxid)| zxid);
         };
         let (version, parent_version) = (Some(version), Some(found.parent.version));
-        let same = Step::Check { path: parent.clone(), version: parent_version };
-        let write = Step::Write { path: path.clone(), data: record.to_bytes(), version };
+        let same = TxnStep::Check { path: parent.clone(), version: parent_version };
+        let write = TxnStep::Write { path: path.clone(), data: record.to_bytes(), version };
         let zxid = |done: Vec<Done>| zxid_of(&done).unwrap_or(Zxid(0));
         let transact = async |steps| {
             let done = seat.reply(ensemble.transact(steps), || Err(OpError::SessionOver.into())).await;
             done.map(zxid).map_err(OpError::from)
         };
         if record.is_free() && !self.keep {
-            let mark = Step::Write { path: parent, data: found.parent.data.clone(), version: parent_version };
-            let delete = Step::Delete { path: path.clone(), version };
+            let mark = TxnStep::Write { path: parent, data: found.parent.data.clone(), version: parent_version };
+            let delete = TxnStep::Delete { path: path.clone(), version };
             match transact(vec![mark, delete]).await {
                 // Other nodes are below it, or the parent is not writable: the record of a free lock does as well.
                 Err(OpError::Refused(reason)) => tracing::debug!(%path, reason, "the node of a free lock is kept"),
@@ -433,7 +442,7 @@ impl LockNode {
         let mut parents_made = false;
         loop {
             let sent = session.now();
-            let create = ensemble.create(&probe, Vec::new(), Kind::Ephemeral);
+            let create = ensemble.create(&probe, Vec::new(), NodeKind::Ephemeral);
             let write = ensemble.write(&probe, Vec::new(), None);
             let replies = async { tokio::join!(biased; create, write, ensemble.delete(&probe, None)) };
             let over = || (Err(OpError::SessionOver), Err(OpError::SessionOver), Err(OpError::SessionOver));
@@ -450,7 +459,7 @@ impl LockNode {
                 }
                 (Err(OpError::NoNode), _) if !parents_made => {
                     parents_made = true;
-                    let parents = make_path(&*ensemble, self.parent(), Kind::Persistent, Vec::new());
+                    let parents = make_path(&*ensemble, self.parent(), NodeKind::Persistent, Vec::new());
                     seat.reply(parents, || Err(OpError::SessionOver)).await?;
                 }
                 (Err(fault), _) | (Ok(_), Err(fault)) => return Err(fault),

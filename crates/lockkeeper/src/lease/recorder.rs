@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper_core::helix::{Event, Statistics};
+use lockkeeper_core::helix::{Measurement, Statistics};
 use tokio::sync::watch;
 
 use crate::error::SessionError;
@@ -49,7 +49,7 @@ impl Recorder {
     }
 
     /// Counts an event of this owner.
-    pub(super) fn record(&self, path: &str, owner: &str, event: Event) {
+    pub(super) fn record(&self, path: &str, owner: &str, event: Measurement) {
         tell(path, owner, event);
         {
             let mut all = self.counts.all.lock().expect("held for an addition only");
@@ -112,28 +112,28 @@ impl Recorder {
 
 /// Passes an event to this process's metrics recorder.
 #[cfg(feature = "metrics")]
-fn tell(path: &str, owner: &str, event: Event) {
-    use lockkeeper_core::helix::{Outcome, owner_class};
+fn tell(path: &str, owner: &str, event: Measurement) {
+    use lockkeeper_core::helix::{PreemptionOutcome, owner_class};
     let (lock, owner) = (path.to_owned(), owner_class(owner));
     let seconds = |ms: u64| Duration::from_millis(ms).as_secs_f64();
     match event {
-        Event::Hold { held_ms, lease_ms, overran } => {
+        Measurement::Hold { held_ms, lease_ms, overran } => {
             let overran = if overran { "true" } else { "false" };
             metrics::histogram!("lockkeeper_lease_held_seconds", "lock" => lock.clone(), "owner" => owner.clone(), "overran" => overran)
                 .record(seconds(held_ms));
             metrics::histogram!("lockkeeper_lease_seconds", "lock" => lock, "owner" => owner).record(seconds(lease_ms));
         }
-        Event::Cleanup { real_ms, allotted_ms } => {
+        Measurement::Cleanup { real_ms, allotted_ms } => {
             let in_time = if real_ms > allotted_ms { "false" } else { "true" };
             metrics::histogram!("lockkeeper_cleanup_seconds", "lock" => lock, "owner" => owner, "in_time" => in_time)
                 .record(seconds(real_ms));
         }
-        Event::Preemption { waited_ms, outcome } => {
+        Measurement::Preemption { waited_ms, outcome } => {
             let outcome = match outcome {
-                Outcome::InTime => "in_time",
-                Outcome::Late => "late",
-                Outcome::Forced => "forced",
-                Outcome::Refused => "refused",
+                PreemptionOutcome::InTime => "in_time",
+                PreemptionOutcome::Late => "late",
+                PreemptionOutcome::Forced => "forced",
+                PreemptionOutcome::Refused => "refused",
             };
             metrics::histogram!("lockkeeper_preemption_wait_seconds", "lock" => lock, "owner" => owner, "outcome" => outcome)
                 .record(seconds(waited_ms));
@@ -142,7 +142,7 @@ fn tell(path: &str, owner: &str, event: Event) {
 }
 
 #[cfg(not(feature = "metrics"))]
-fn tell(_path: &str, _owner: &str, _event: Event) {}
+fn tell(_path: &str, _owner: &str, _event: Measurement) {}
 
 /// One hold, counted when it ends.
 pub(super) struct HoldAccount {
@@ -166,7 +166,7 @@ impl HoldAccount {
 
     pub(super) fn close(self, now: Duration, overran: bool) {
         let (held_ms, lease_ms) = (self.since(now), self.lease_ms);
-        self.recorder.record(&self.path, &self.owner, Event::Hold { held_ms, lease_ms, overran });
+        self.recorder.record(&self.path, &self.owner, Measurement::Hold { held_ms, lease_ms, overran });
     }
 
     fn since(&self, now: Duration) -> u64 {
@@ -192,7 +192,7 @@ impl CleanupAccount {
 
     pub(super) fn close(self, now: Duration) {
         let (real_ms, allotted_ms) = (millis(now.saturating_sub(self.asked)), self.allotted_ms);
-        self.recorder.record(&self.path, &self.owner, Event::Cleanup { real_ms, allotted_ms });
+        self.recorder.record(&self.path, &self.owner, Measurement::Cleanup { real_ms, allotted_ms });
     }
 }
 
@@ -202,7 +202,7 @@ fn millis(time: Duration) -> u64 {
 
 #[cfg(all(test, feature = "metrics"))]
 mod tests {
-    use lockkeeper_core::helix::Outcome;
+    use lockkeeper_core::helix::PreemptionOutcome;
     use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder as Exporter, SharedString, Unit};
 
     use super::*;
@@ -234,9 +234,9 @@ mod tests {
         let seen = Seen::default();
         metrics::with_local_recorder(&seen, || {
             let recorder = Recorder::new();
-            recorder.record("/a", "x", Event::Hold { held_ms: 1, lease_ms: 2, overran: false });
-            recorder.record("/a", "x", Event::Cleanup { real_ms: 3, allotted_ms: 2 });
-            recorder.record("/a", "x", Event::Preemption { waited_ms: 4, outcome: Outcome::Forced });
+            recorder.record("/a", "x", Measurement::Hold { held_ms: 1, lease_ms: 2, overran: false });
+            recorder.record("/a", "x", Measurement::Cleanup { real_ms: 3, allotted_ms: 2 });
+            recorder.record("/a", "x", Measurement::Preemption { waited_ms: 4, outcome: PreemptionOutcome::Forced });
         });
         let told = seen.0.into_inner().unwrap();
         assert_eq!(

@@ -7,19 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::FencingToken;
-use lockkeeper_core::helix::{Answer, EMERGENCY, Event, Outcome as Preemption, Refusal, Terms, Unfinished, Wish};
+use lockkeeper_core::helix::{Answer, Measurement, PreemptionOutcome, Refusal, Terms, Unfinished, Wish};
 use tokio::sync::{oneshot, watch};
 
 use crate::ensemble::OpError;
-use crate::error::{AcquireError, SessionError};
+use crate::error::{AcquireError, AdminError, SessionError};
 use crate::lease::approval::{Approval, CleanupAlert};
 use crate::lease::guard::HelixGuard;
 use crate::lease::hold::{Cleanup, LeaseTask};
 use crate::lease::leases::Leases;
-use crate::lease::node::{LockNode, Look, LookError, SessionRef, Stepped};
+use crate::lease::node::{LockNode, Look, LookError, SessionRef, Stepped, notice_ms};
 use crate::lease::recorder::Recorder;
 use crate::lease::status::LockStatus;
 use crate::lease::verdict::Verdict;
+use crate::registers::journal::{self, EmergencyRecord, JournalEntry};
 use crate::session::context::Context;
 
 /// A request and its options.
@@ -28,6 +29,10 @@ pub(super) struct Request {
     pub(super) leases: Leases,
     pub(super) node: LockNode,
     pub(super) terms: Terms,
+    /// Whether the owner keeps the lock after the lease's end until another client asks.
+    pub(super) lazy: bool,
+    /// The reason for the emergency priority.
+    pub(super) emergency: Option<String>,
     pub(super) cleanup: Cleanup,
     pub(super) approval: Approval,
     pub(super) status: Arc<watch::Sender<LockStatus>>,
@@ -71,10 +76,6 @@ impl Request {
             Ok(seat) => seat,
             Err(error) => return self.refuse(LockStatus::Unlocked, error.into()),
         };
-        if self.terms.priority == EMERGENCY {
-            tracing::warn!(target: "lockkeeper::audit", path = %self.node.path, by = %self.terms.id,
-                message = ?self.terms.message, "a lock is requested with the emergency priority");
-        }
         // `Err` if no server answers. The caller gets it now; the request is withdrawn when a server answers again.
         let context = self.context.clone();
         let pursued = tokio::select! {
@@ -114,8 +115,10 @@ impl Request {
     }
 
     async fn pursue(&mut self, seat: &mut SessionRef) -> Result<Outcome, AcquireError> {
+        self.record_emergency().await?;
         let mut give_up_ms = None;
         let mut asked: Option<Asked> = None;
+        let mut requested = false;
         let mut verdict = Verdict::new(&self.approval, &self.terms);
         loop {
             let look = self.node.look_until_answered(&self.context, seat).await?;
@@ -130,15 +133,20 @@ impl Request {
             if self.caller.is_closed() {
                 return Ok(Outcome::CallerGone);
             }
+            self.terms.notice_ms = self.lazy.then(|| notice_ms(&seat.session));
             let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
             let room = asked.as_ref().map(|asked| self.room(asked, &look));
             match self.node.step(seat, look, &terms, Wish::Acquire { give_up_ms }).await? {
                 Stepped::Again { .. } => {}
                 Stepped::Refused(refusal) => {
                     if let Refusal::Unfinished(facts) = &refusal {
-                        self.count(asked.as_ref(), &facts.owner, Preemption::Refused, seat);
+                        self.count(asked.as_ref(), &facts.owner, PreemptionOutcome::Refused, seat);
                     }
-                    return Ok(Outcome::Failed(self.refusal(refusal, asked.is_some())));
+                    if requested && matches!(refusal, Refusal::Held(_)) {
+                        // The owner has a running lease again.
+                        self.withdraw(seat).await;
+                    }
+                    return Ok(Outcome::Failed(self.refusal(refusal, requested)));
                 }
                 Stepped::Done { answer: Answer::Holds { until_ms }, token, look } => {
                     if let Some((asked, room)) = asked.as_ref().zip(room) {
@@ -152,25 +160,27 @@ impl Request {
                         let cleaned_ms = since_ms.saturating_add(owner.allotted_ms);
                         Asked { owner: owner.owner.clone(), since: seat.session.now(), cleaned_ms }
                     });
+                    requested = true;
                     if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
                         tracing::debug!(path = %self.node.path, owner = %owner.owner, "asked the owner to clean up");
                     }
                     let until_ms =
                         verdict.until(until_ms, &look, || self.alert(owner), &self.approval, (&self.context, seat));
-                    match self.wait(seat, *look, until_ms, &mut verdict).await {
-                        Woken::LookAgain => {}
-                        Woken::SessionOver => {
-                            seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await?
-                        }
-                        Woken::CallerGone => return Ok(Outcome::CallerGone),
-                        Woken::Closing => {
-                            self.withdraw(seat).await;
-                            return Err(SessionError::Closed.into());
-                        }
+                    if let Some(outcome) = self.wait_or_end(seat, *look, until_ms, &mut verdict).await? {
+                        return Ok(outcome);
+                    }
+                }
+                Stepped::Done { answer: Answer::GivesNotice { until_ms }, look, .. } => {
+                    requested = true;
+                    if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
+                        tracing::debug!(path = %self.node.path, "asked the owner, whose lease is over");
+                    }
+                    if let Some(outcome) = self.wait_or_end(seat, *look, until_ms, &mut verdict).await? {
+                        return Ok(outcome);
                     }
                 }
                 Stepped::Done { answer: Answer::Unfinished(facts), .. } => {
-                    self.count(asked.as_ref(), &facts.owner, Preemption::Refused, seat);
+                    self.count(asked.as_ref(), &facts.owner, PreemptionOutcome::Refused, seat);
                     return Ok(Outcome::Failed(self.unfinished(facts)));
                 }
                 // Not an answer to this wish.
@@ -179,29 +189,71 @@ impl Request {
         }
     }
 
+    /// Writes the use of the emergency priority to the journal, before it has an effect.
+    async fn record_emergency(&self) -> Result<(), AcquireError> {
+        let Some(why) = self.emergency.clone() else { return Ok(()) };
+        let (path, requestor, message) = (&self.node.path, &self.terms.id, &self.terms.message);
+        tracing::warn!(target: "lockkeeper::audit", %path, by = %requestor, ?message, %why,
+            "a lock is requested with the emergency priority");
+        let entry = JournalEntry::Emergency(EmergencyRecord {
+            path: path.clone(),
+            requestor: requestor.clone(),
+            message: message.clone(),
+            by: self.context.owner().clone(),
+            why,
+            at: std::time::UNIX_EPOCH,
+        });
+        journal::write(&self.context, uuid::Uuid::new_v4(), &entry).await.map_err(|error| match error {
+            AdminError::Session(error) => error.into(),
+            other => SessionError::Refused { path: journal::ROOT.to_owned(), reason: other.to_string() }.into(),
+        })
+    }
+
     /// How the lock became available after its owner was asked to make room.
-    fn room(&self, asked: &Asked, look: &Look) -> Preemption {
+    fn room(&self, asked: &Asked, look: &Look) -> PreemptionOutcome {
         let over = |until_ms: i64| look.now.earliest_ms >= until_ms.saturating_add(self.node.rules.skew_ms);
         match &look.record.owner {
             // With nothing to clean up, force interrupts nothing.
-            Some(owner) if !over(owner.until_ms) && owner.cleanup_ms > 0 => Preemption::Forced,
-            Some(owner) if owner.cleanup_ms <= 0 => Preemption::InTime,
-            _ if look.now.earliest_ms > asked.cleaned_ms => Preemption::Late,
-            _ => Preemption::InTime,
+            Some(owner) if !over(owner.until_ms) && owner.cleanup_ms > 0 => PreemptionOutcome::Forced,
+            Some(owner) if owner.cleanup_ms <= 0 => PreemptionOutcome::InTime,
+            _ if look.now.earliest_ms > asked.cleaned_ms => PreemptionOutcome::Late,
+            _ => PreemptionOutcome::InTime,
         }
     }
 
     /// Counts the result of a preemption for the preempted owner.
-    fn count(&self, asked: Option<&Asked>, owner: &str, outcome: Preemption, seat: &SessionRef) {
+    fn count(&self, asked: Option<&Asked>, owner: &str, outcome: PreemptionOutcome, seat: &SessionRef) {
         let waited = asked.map_or(Duration::ZERO, |asked| seat.session.now().saturating_sub(asked.since));
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-        self.recorder.record(&self.node.path, owner, Event::Preemption { waited_ms, outcome });
+        self.recorder.record(&self.node.path, owner, Measurement::Preemption { waited_ms, outcome });
+    }
+
+    /// Waits, and returns how the attempt ends if it does.
+    async fn wait_or_end(
+        &mut self,
+        seat: &mut SessionRef,
+        look: Look,
+        until_ms: i64,
+        verdict: &mut Verdict,
+    ) -> Result<Option<Outcome>, AcquireError> {
+        match self.wait(seat, look, until_ms, verdict).await {
+            Woken::LookAgain => {}
+            Woken::SessionOver => seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await?,
+            Woken::CallerGone => return Ok(Some(Outcome::CallerGone)),
+            Woken::Closing => {
+                self.withdraw(seat).await;
+                return Err(SessionError::Closed.into());
+            }
+        }
+        Ok(None)
     }
 
     /// Waits for a change of the record, the end of the wait, or the expiry of the owner's lease.
     async fn wait(&mut self, seat: &SessionRef, look: Look, until_ms: i64, verdict: &mut Verdict) -> Woken {
         let lease_over_ms =
             look.record.owner.as_ref().map_or(i64::MAX, |owner| owner.until_ms.saturating_add(self.node.rules.skew_ms));
+        // An owner may keep a lease that is over; then only the end of its notice counts.
+        let lease_over_ms = if look.now.earliest_ms < lease_over_ms { lease_over_ms } else { i64::MAX };
         let over = look.until(until_ms.min(lease_over_ms)).saturating_add(Duration::from_millis(1));
         // The record was just written: the next read sets the watch.
         let Some(changed) = look.watcher else { return Woken::LookAgain };
@@ -236,7 +288,7 @@ impl Request {
     }
 
     async fn hand_over(self, seat: SessionRef, grant: (FencingToken, i64, Duration)) {
-        let Request { context, leases, node, terms, cleanup, approval: _, status, recorder, caller } = self;
+        let Request { context, leases, node, terms, cleanup, status, recorder, caller, .. } = self;
         let (tenure, guard) = LeaseTask::begin(context, node, terms, cleanup, (status, recorder), seat, grant);
         tenure.supersede(&leases);
         // If the caller has gone, the guard is dropped here, which requests the release.

@@ -90,10 +90,7 @@ impl Verdict {
     }
 
     fn make(&mut self, approval: &Approval, answer: Option<Answer>) {
-        let nobody = || Answer {
-            decision: Decision::Reject { by: "nobody".to_owned(), why: "no answer in time".to_owned() },
-            by_rule: false,
-        };
+        let nobody = || Answer { decision: Decision::no_answer(), by_rule: false };
         let answer = answer.unwrap_or_else(nobody);
         let approved = matches!(answer.decision, Decision::Approve { .. });
         if let Verdict::Pending { alert, .. } = std::mem::replace(self, Verdict::Made { approved }) {

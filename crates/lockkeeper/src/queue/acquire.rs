@@ -7,21 +7,22 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
-    AttemptId, Class, Contender, Discipline, LockPath, MAX_MESSAGE_BYTES, Mode, NodeFormat, Payload,
+    AttemptId, Class, Contender, Discipline, LockPath, Loss, MAX_MESSAGE_BYTES, Mode, NodeFormat, Payload,
 };
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::wall_clock_ms;
 use crate::ensemble::Ensemble;
 use crate::error::{AcquireError, Misuse, SessionError};
-use crate::hold::guard::{Guard, Holding};
+use crate::hold::guard::Guard;
+use crate::hold::holding::Holding;
 use crate::hold::{HoldOptions, account};
 #[cfg(feature = "deadletter")]
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
+use crate::queue::requeue::{AcquireReply, Rejoin, Requeue, Requeued};
 use crate::session::context::Context;
 use crate::session::on_lost::OnLost;
 use crate::session::{Io, Session};
@@ -38,13 +39,15 @@ pub(crate) struct Kind {
     pub(crate) upgradeable: bool,
     /// After this wait, enter the queue again in this class.
     pub(crate) ageing: Option<(Duration, Class)>,
+    /// Look also for contenders beside the path ([`NodeFormat::Numbered`]), if this node format has none there.
+    pub(crate) looks_beside: bool,
 }
 
 impl Kind {
     /// An exclusive lock.
     pub(crate) fn exclusive(path: LockPath) -> Self {
         let (node_format, discipline, mode) = (NodeFormat::Curator, Discipline::SharedExclusive, Mode::Exclusive);
-        Kind { path, node_format, discipline, mode, upgradeable: false, ageing: None }
+        Kind { path, node_format, discipline, mode, upgradeable: false, ageing: None, looks_beside: false }
     }
 
     fn contender(&self, id: AttemptId, session: lockkeeper_core::SessionId) -> Contender {
@@ -84,7 +87,9 @@ const MAX_WAITERS: usize = 10_000;
 ///
 /// # Cost
 ///
-/// Without contention, one create and one list in one round trip.
+/// Without contention, one create and one list in one round trip. A request that waits adds one read, to watch its node, and one
+/// more to watch the node that it waits for, unless that is of the same session. A request right behind one of the same session
+/// lists only after 100 ms.
 ///
 /// # Cancel safety
 ///
@@ -106,8 +111,14 @@ pub struct Acquire<G = Guard> {
 /// One call to acquire a lock, whatever guard it returns.
 #[derive(Debug)]
 struct Call {
-    context: Context,
     kind: Result<Kind, AcquireError>,
+    terms: Terms,
+}
+
+/// The options of a call.
+#[derive(Clone, Debug)]
+struct Terms {
+    context: Context,
     once: bool,
     timeout: Option<Duration>,
     /// When the call ends, if this is a part of a call that began earlier.
@@ -117,6 +128,9 @@ struct Call {
     create_parents: bool,
     max_waiters: usize,
     options: HoldOptions,
+    requeue: Requeue,
+    /// Whether this attempt continues an earlier one.
+    requeued: bool,
     /// The runtime in which the caller awaits it.
     runtime: Option<Handle>,
 }
@@ -126,9 +140,8 @@ impl<G> Acquire<G> {
     pub(crate) fn new(context: Context, kind: Result<Kind, AcquireError>, once: bool, guard: fn(Holding) -> G) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
         let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
-        let call = Call {
+        let terms = Terms {
             context,
-            kind,
             once,
             timeout,
             until: None,
@@ -137,9 +150,31 @@ impl<G> Acquire<G> {
             create_parents,
             max_waiters: MAX_WAITERS,
             options,
+            requeue: Requeue::default(),
+            requeued: false,
             runtime: None,
         };
-        Acquire { call, guard }
+        Acquire { call: Call { kind, terms }, guard }
+    }
+
+    /// The same request again, if its arguments are valid. It continues an earlier attempt if that was made.
+    pub(crate) fn again(&self, requeued: bool) -> Self {
+        let kind = match &self.call.kind {
+            Ok(kind) => Ok(kind.clone()),
+            Err(_) => Err(SessionError::Closed.into()),
+        };
+        let terms = Terms { requeued, ..self.call.terms.clone() };
+        Acquire { call: Call { kind, terms }, guard: self.guard }
+    }
+
+    /// What it does when its session ends.
+    pub(crate) fn requeues(&self) -> &Requeue {
+        &self.call.terms.requeue
+    }
+
+    /// How often a lost connection is retried before its caller gives up, if that is limited.
+    pub(crate) fn retries(&self) -> Option<u32> {
+        self.call.terms.context.retries()
     }
 
     /// The lock's path. An invalid argument is reported here, once, instead of by awaiting the request.
@@ -157,12 +192,12 @@ impl<G> Acquire<G> {
         let kind = self.call.kind.as_ref().ok();
         let path = kind.map(|kind| kind.path.to_string()).unwrap_or_default();
         let class = kind.and_then(|kind| kind.mode.class()).map(|class| class.to_string());
-        About { monitor_object: path.clone(), path, lock_info: self.call.message.clone(), class }
+        About { monitor_object: path.clone(), path, lock_info: self.call.terms.message.clone(), class }
     }
 
     /// Where the library's tasks for it run.
     pub(crate) fn io(&self) -> &Arc<Io> {
-        self.call.context.io()
+        self.call.terms.context.io()
     }
 
     /// Converts to a request for a hold of any kind, so that locks of different kinds can be acquired in one call.
@@ -181,20 +216,20 @@ impl<G> Acquire<G> {
     /// if a call of at least 250 ms had no answer at all. A shorter silence may come from a busy server. To find out, a
     /// wait costs one more ordered write, 2.1 s before its deadline.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.call.timeout = Some(timeout);
+        self.call.terms.timeout = Some(timeout);
         self
     }
 
     /// Limits this part of a call to the whole call's timeout and deadline.
     pub(crate) fn until(mut self, whole: Duration, deadline: Instant) -> Self {
-        (self.call.timeout, self.call.until) = (Some(whole), Some(deadline));
+        (self.call.terms.timeout, self.call.terms.until) = (Some(whole), Some(deadline));
         self
     }
 
     /// Sets a message for clients that ask who holds the lock. A message of more than 4096 bytes is
     /// [`AcquireError::Misuse`].
     pub fn message(mut self, message: impl Into<String>) -> Self {
-        self.call.message = Some(message.into());
+        self.call.terms.message = Some(message.into());
         self
     }
 
@@ -204,27 +239,50 @@ impl<G> Acquire<G> {
     /// Every contender receives the listing of the queue in one packet. A packet of 1 MiB, the usual limit, holds about
     /// 17 700 names.
     pub fn max_waiters(mut self, waiters: usize) -> Self {
-        self.call.max_waiters = waiters;
+        self.call.terms.max_waiters = waiters;
         self
     }
 
     /// Fails with [`AcquireError::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
-        self.call.cancel = Some(token);
+        self.call.terms.cancel = Some(token);
         self
     }
 
     /// Sets whether a missing lock path is created; the default is `true`. With `false`, a missing path is
     /// [`AcquireError::NoSuchLock`], for ensembles in which an operator decides which locks exist.
     pub fn create_parents(mut self, create: bool) -> Self {
-        self.call.create_parents = create;
+        self.call.terms.create_parents = create;
+        self
+    }
+
+    /// Sets whether the request joins the queue again, with a new session, if its session expires before the grant; the
+    /// default is `true`. With `false`, it fails with [`AcquireError::SessionLost`].
+    ///
+    /// The request loses its position, and other contenders may be granted the lock first. Its timeout and its
+    /// cancellation go on. Without a timeout it also waits for the servers, unless
+    /// [`Builder::reconnect`](crate::Builder::reconnect) limits that. A log event and [`Acquire::on_requeued`] report
+    /// it. A hold never survives its session.
+    ///
+    /// # Cost
+    ///
+    /// A new session for all requests that lost theirs, then what the first attempt costs.
+    pub fn requeue(mut self, again: bool) -> Self {
+        self.call.terms.requeue.again = again;
+        self
+    }
+
+    /// Calls `callback` each time the request joins the queue again, on a separate thread; it may block. See
+    /// [`Acquire::requeue`].
+    pub fn on_requeued(mut self, callback: impl Fn(&Requeued) + Send + Sync + 'static) -> Self {
+        self.call.terms.requeue.callback = Some(Arc::new(callback));
         self
     }
 
     /// Sets what happens when the lock is lost after the grant, instead of the setting of
     /// [`Builder::on_lost`](crate::Builder::on_lost).
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-        self.call.options.on_lost = on_lost;
+        self.call.terms.options.on_lost = on_lost;
         self
     }
 
@@ -235,7 +293,7 @@ impl<G> Acquire<G> {
     /// limit counts from the grant, by a clock that keeps running during suspend. No round trip. A limit of zero is
     /// [`AcquireError::Misuse`].
     pub fn with_liveness(mut self, limit: Duration) -> Self {
-        self.call.options.liveness = Some(limit);
+        self.call.terms.options.liveness = Some(limit);
         self
     }
 
@@ -246,9 +304,9 @@ impl<G> Acquire<G> {
     /// Use it when work may still be on its way after the lock is free again, and the resource cannot check a
     /// [token](crate::Guard::token). All clients of this library respect the delay, whether they set one or not,
     /// including contenders that come after the loss. Foreign clients do not. The next contender counts the delay from
-    /// when it first sees that the holder has vanished: a waiter immediately, a newcomer from its arrival.
+    /// when it first sees the tombstone: a waiter immediately, a newcomer from its arrival.
     ///
-    /// A vanished holder leaves one small node, until another contender requests the lock.
+    /// An abandoned hold leaves one small node, a tombstone, until another contender requests the lock.
     ///
     /// # Cost
     ///
@@ -259,7 +317,7 @@ impl<G> Acquire<G> {
     /// The request fails with [`AcquireError::Misuse`] if `delay` is out of range, or if the lock is not a mutex, a
     /// shared lock or a semaphore in the node format [`Curator`](lockkeeper_core::NodeFormat::Curator).
     pub fn lock_delay(mut self, delay: Duration) -> Self {
-        self.call.options.delay = Some(delay);
+        self.call.terms.options.delay = Some(delay);
         self
     }
 
@@ -278,33 +336,35 @@ impl<G> Acquire<G> {
     where
         G: 'static,
     {
-        let io = self.call.context.io().clone();
+        let io = self.call.terms.context.io().clone();
         io.block_on(self.into_future())
     }
 }
 
 impl Call {
     /// Starts the attempt; the receiver waits for its result.
-    fn start(mut self) -> oneshot::Receiver<Result<Holding, AcquireError>> {
+    fn start(self) -> oneshot::Receiver<Result<Holding, AcquireError>> {
         let (caller, outcome) = oneshot::channel();
         let started = Instant::now();
-        self.once |= self.timeout.is_some_and(|timeout| timeout.is_zero());
-        self.timeout = self.timeout.filter(|timeout| !timeout.is_zero()).or(self.once.then_some(TRY));
-        let kind = std::mem::replace(&mut self.kind, Err(SessionError::Closed.into()));
-        match kind.and_then(|kind| self.check(&kind).map(|()| kind)) {
+        let Call { kind, mut terms } = self;
+        terms.once |= terms.timeout.is_some_and(|timeout| timeout.is_zero());
+        terms.timeout = terms.timeout.filter(|timeout| !timeout.is_zero()).or(terms.once.then_some(TRY));
+        match kind.and_then(|kind| terms.check(&kind).map(|()| kind)) {
             Err(error) => _ = caller.send(Err(error)),
             Ok(kind) => {
-                let context = self.context.clone();
-                self.runtime = Handle::try_current().ok();
+                let context = terms.context.clone();
+                terms.runtime = Handle::try_current().ok();
                 match context.ready_session() {
-                    Some(ready) => self.contend(ready, kind, started, caller),
-                    None => context.spawn(self.open_and_contend(kind, started, caller)),
+                    Some(ready) => terms.contend(ready, kind, started, caller),
+                    None => context.spawn(terms.open_and_contend(kind, started, caller)),
                 }
             }
         }
         outcome
     }
+}
 
+impl Terms {
     /// Checks everything that can be checked before anything is sent.
     fn check(&self, kind: &Kind) -> Result<(), AcquireError> {
         self.context.check_process()?;
@@ -334,18 +394,13 @@ impl Call {
     }
 
     /// Opens a session, then hands the attempt to it.
-    async fn open_and_contend(
-        self,
-        kind: Kind,
-        started: Instant,
-        mut caller: oneshot::Sender<Result<Holding, AcquireError>>,
-    ) {
+    async fn open_and_contend(self, kind: Kind, started: Instant, mut caller: AcquireReply) {
         let path = kind.path.to_string();
         let session = tokio::select! {
             biased;
             () = caller.closed() => return,
             () = cancelled(self.cancel.as_ref()) => Err(AcquireError::Cancelled { path }),
-            session = self.context.session(self.deadline(started)) => session.map_err(AcquireError::from),
+            session = self.session(started) => session.map_err(AcquireError::from),
         };
         match session {
             Ok(ready) => self.contend(ready, kind, started, caller),
@@ -359,6 +414,38 @@ impl Call {
         }
     }
 
+    /// A session for an attempt. One that had a position in the queue waits for the servers as long as its position
+    /// would have.
+    async fn session(&self, started: Instant) -> Result<(Arc<Session>, Arc<dyn Ensemble>), SessionError> {
+        let deadline = self.deadline(started);
+        loop {
+            match self.context.session(deadline).await {
+                Err(SessionError::Unreachable { .. })
+                    if self.waits_on() && deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Whether only the deadline limits how long to wait for the servers.
+    fn waits_on(&self) -> bool {
+        self.requeued && self.context.retries().is_none()
+    }
+
+    /// Makes another attempt, because the session of this one has expired. `placed` says whether it had a position.
+    fn rejoin(mut self, kind: Kind, started: Instant, caller: AcquireReply, placed: bool) {
+        if caller.is_closed() {
+            return;
+        }
+        if placed {
+            let (path, waited) = (kind.path.to_string(), started.elapsed());
+            self.requeue.report(Requeued { path, loss: Loss::SessionExpired, waited });
+            self.requeued = true;
+        }
+        let context = self.context.clone();
+        context.spawn(self.open_and_contend(kind, started, caller));
+    }
+
     /// When the timeout ends; `None` if that is beyond the clock's range.
     fn deadline(&self, started: Instant) -> Option<Instant> {
         self.until.or_else(|| started.checked_add(self.timeout?))
@@ -370,16 +457,21 @@ impl Call {
         (session, ensemble): (Arc<Session>, Arc<dyn Ensemble>),
         kind: Kind,
         started: Instant,
-        caller: oneshot::Sender<Result<Holding, AcquireError>>,
+        caller: AcquireReply,
     ) {
         let deadline = self.deadline(started);
-        let Call { context, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, .. } = self;
+        let rejoin = self.requeue.again.then(|| {
+            let (terms, kind) = (self.clone(), kind.clone());
+            Box::new(move |caller, placed| terms.rejoin(kind, started, caller, placed)) as Rejoin
+        });
+        let connect_timeout = if self.waits_on() { Duration::MAX } else { self.context.connect_timeout() };
+        let Terms { context, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, .. } = self;
         if let Some(runtime) = runtime {
             session.used_from(runtime);
         }
         // Every attempt has a new id, which is never used in another session.
-        let id = AttemptId::new(uuid::Uuid::new_v4().as_u128());
-        let payload = Payload::new(id, context.owner().clone(), message.as_deref(), wall_clock_ms());
+        let (id, clock) = (AttemptId::new(context.clock().unique_id()), context.clock());
+        let payload = Payload::new(id, context.owner().clone(), message.as_deref(), clock.wall_ms());
         let contender = kind.contender(id, session.id()).with_max_ahead(max_waiters);
         let contender = if once { contender.once() } else { contender };
         let contender = match options.lock_delay() {
@@ -390,13 +482,17 @@ impl Call {
         let attempt = Attempt {
             path: kind.path.to_string(),
             discipline: kind.discipline,
+            node_format: kind.node_format,
+            looks_beside: kind.looks_beside,
             ensemble,
             payload,
             create_parents,
             ageing,
             timeout,
             servers: context.servers(),
-            reconnect: context.reconnect_patience(),
+            retries: context.retries(),
+            connect_timeout,
+            rejoin,
             started,
             deadline,
             cancel,
@@ -414,11 +510,12 @@ impl<G: 'static> IntoFuture for Acquire<G> {
     fn into_future(self) -> Self::IntoFuture {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
         let (guard, started) = (self.guard, Instant::now());
-        let path = self.call.kind.as_ref().map(|kind| kind.path.to_string()).unwrap_or_default();
+        let about = |kind: &Kind| (kind.path.to_string(), kind.mode.label());
+        let (path, mode) = self.call.kind.as_ref().map(about).unwrap_or_default();
         let outcome = self.call.start();
         let report = move |outcome: Result<Result<Holding, _>, _>| {
             let outcome = outcome.unwrap_or(Err(SessionError::Closed.into()));
-            account::report(&path, started, outcome.as_ref());
+            account::report(&path, mode, started, outcome.as_ref());
             outcome.map(guard)
         };
         outcome.map(report).boxed()

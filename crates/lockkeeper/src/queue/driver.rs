@@ -12,12 +12,14 @@ mod inquiry;
 mod operations;
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
+use futures_util::{FutureExt, poll};
 use lockkeeper_core::{
-    Ask, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, TokenEpoch,
+    Arrival, Ask, Command, Contender, End, Event, Failure, FencingToken, Grant, Link, LinkState, Loss, TokenEpoch,
+    WatchKind,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -26,12 +28,15 @@ use tracing::trace;
 pub(crate) use self::attempt::Attempt;
 use self::attempt::{Looked, Wake};
 use self::caller::Caller;
-use self::operations::{Operations, Outcome, failure, inspection};
+use self::operations::{Finished, Operations, failure};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Fired, OpError, Watcher};
-use crate::error::{AcquireError, SessionError};
+use crate::error::{AcquireError, ReleaseError, SessionError};
+use crate::hold::AtRelease;
+use crate::queue::requeue::AcquireReply;
 use crate::session::epoch;
+use crate::session::neighbours::{Entering, Listener, Membership, Standing};
 use crate::session::{Dependant, Session};
 use crate::wait::{or_never, passed};
 
@@ -56,6 +61,8 @@ struct Driver {
     granted_by: Option<FencingToken>,
     /// While the connection is lost: until when the caller tolerates that.
     cut_off: Option<Instant>,
+    /// While the connection is lost: the number of failed tries at which its retries are used up.
+    last_try: Option<u32>,
     /// The number of disconnects when they were last checked.
     disconnects: u32,
     /// When the current operation was started, by the session's clock.
@@ -71,6 +78,8 @@ struct Driver {
     /// Notified when the servers have confirmed the hold; and when that request was sent.
     verifying: Vec<oneshot::Sender<Result<(), String>>>,
     asked_at: Duration,
+    /// The write in the transaction of the release.
+    at_release: Option<AtRelease>,
     /// The tombstones to delete, and when.
     delays: Vec<(Instant, String)>,
     /// The last refusal; the caller's error contains it.
@@ -80,6 +89,10 @@ struct Driver {
     /// Who removed the waiter's node, where that is recorded.
     broken: Option<Box<Broken>>,
     lingered: bool,
+    /// Kept until the create is answered.
+    entering: Option<Entering>,
+    /// Kept while it has a node.
+    membership: Option<Membership>,
     /// The first node of the queue that was last read, or is being read, and what it contained. The caller's error uses
     /// both.
     looked_for: Option<String>,
@@ -90,7 +103,7 @@ struct Driver {
 }
 
 /// Runs one attempt to its end, and sends the outcome to `answer`.
-pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<Session>, answer: caller::Answer) {
+pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<Session>, answer: AcquireReply) {
     let disconnects = session.link().borrow().disconnects;
     let driver = Driver {
         attempt,
@@ -100,6 +113,7 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         granted: None,
         granted_by: None,
         cut_off: None,
+        last_try: None,
         disconnects,
         sent: Duration::ZERO,
         answered: false,
@@ -108,11 +122,14 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         changed_at: None,
         verifying: Vec::new(),
         asked_at: Duration::ZERO,
+        at_release: None,
         delays: Vec::new(),
         refusal: None,
         node: String::new(),
         broken: None,
         lingered: false,
+        entering: None,
+        membership: None,
         looked_for: None,
         looked_at: None,
         holder_behind: false,
@@ -122,21 +139,23 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
 
 impl Driver {
     async fn run(mut self) {
-        let mut flight: Option<BoxFuture<'static, Outcome>> = None;
+        let mut flight: Option<BoxFuture<'static, Finished>> = None;
         let mut look: Option<BoxFuture<'static, Looked>> = None;
         let mut proof: Option<BoxFuture<'static, Result<(), OpError>>> = None;
         let mut probe: Option<BoxFuture<'static, Result<(), OpError>>> = None;
         let mut probed_at = Duration::ZERO;
         let mut probe_at = self.probe_at();
         let mut watches: Vec<(String, Watcher)> = Vec::new();
+        let mut neighbour: Option<Listener> = None;
         let mut link = self.session.link();
         let mut proofs = self.session.proofs();
         let closing = self.session.closing();
         let mut close_seen = false;
         let linger = tokio::time::sleep_until(self.attempt.started + LINGER);
         tokio::pin!(linger);
-        let mut ended = None;
-        self.limit_disconnect(link.borrow().connected);
+        let (mut ended, mut deletes) = (None, false);
+        let linked = *link.borrow();
+        self.limit_disconnect(linked);
         loop {
             if let Some(place) = self.wants_a_look() {
                 look = Some(self.look(place));
@@ -162,13 +181,35 @@ impl Driver {
                         self.caller.refuse(error);
                         self.contender.handle(Event::ParentMade(Err(Failure::Refused)));
                     }
+                    Command::Watch { name, kind: WatchKind::Blocker } if self.hears_of(&name, &mut neighbour) => {
+                        self.contender.handle(Event::Neighbour);
+                    }
+                    Command::Enter { prefix, limit, alone } => {
+                        let entering = self.session.neighbours().enter(&self.attempt.path);
+                        let alone = alone && entering.company;
+                        self.entering = Some(entering);
+                        self.sent = self.session.now();
+                        flight = Some(self.operations().start(Command::Enter { prefix, limit, alone }));
+                    }
                     other => {
+                        deletes |= matches!(other, Command::Delete { .. });
                         self.sent = self.session.now();
                         flight = Some(self.operations().start(other));
                     }
                 }
             }
+            if deletes && let Some(error) = self.refusal() {
+                // The delete goes out first: the caller's next attempt never meets the node of this one.
+                if let Some(delete) = &mut flight
+                    && let Poll::Ready(finished) = poll!(delete.as_mut())
+                {
+                    flight = Some(ready(finished).boxed());
+                }
+                self.caller.refuse(error);
+            }
             self.hand_over_if_fresh();
+            self.report_standing();
+            self.listen(&mut neighbour);
             if proof.is_none() && !self.verifying.is_empty() {
                 proof = self.prove_the_hold();
             }
@@ -191,8 +232,12 @@ impl Driver {
                 () = closing.cancelled(), if !close_seen => Wake::Closing,
                 _ = link.changed() => Wake::LinkChanged,
                 _ = proofs.changed(), if self.granted.is_some() || self.changed_at.is_some() => Wake::Proved,
-                outcome = or_never(flight.as_mut()) => Wake::Outcome(outcome),
+                finished = or_never(flight.as_mut()) => Wake::Finished(Box::new(finished)),
                 (name, fired) = first_fired(&mut watches) => Wake::Fired(name, fired),
+                // Without a connection nobody knows whether the session lives.
+                heard = or_never(neighbour.as_mut().map(Listener::heard)), if link.borrow().connected => {
+                    Wake::Heard(heard)
+                }
                 seen = or_never(look.as_mut()) => Wake::Looked(seen),
                 proved = or_never(proof.as_mut()) => Wake::Verified(proved),
                 _ = or_never(probe.as_mut()) => Wake::Probed,
@@ -206,24 +251,37 @@ impl Driver {
                 () = passed(self.cut_off) => Wake::CutOff,
             };
             match wake {
-                Wake::Outcome(outcome) => {
+                Wake::Finished(finished) => {
                     flight = None;
-                    self.settle(outcome, &mut watches);
+                    self.settle(*finished, &mut watches);
                 }
                 Wake::Fired(name, fired) => {
                     trace!(path = %self.attempt.path, id = %self.contender.id(), node = %name, ?fired);
                     match fired {
                         Fired::SessionOver => {}
                         _ if name.is_empty() => self.contender.handle(Event::ChildrenChanged),
-                        Fired::Gone => self.contender.handle(Event::Gone(&name)),
-                        Fired::Changed => self.contender.handle(Event::Changed(&name)),
+                        Fired::Gone => self.contender.handle(Event::Gone(name)),
+                        Fired::Changed => self.contender.handle(Event::Changed(name)),
+                    }
+                }
+                Wake::Heard(heard) => {
+                    if let Some(listener) = neighbour.take() {
+                        let node = listener.node().to_owned();
+                        self.contender.handle(heard.event(node.clone()));
+                        // A release is of no use to a contender that others hold beside, for example.
+                        if self.contender.waits_for() == Some(&*node) {
+                            neighbour = self.session.neighbours().listen(&self.attempt.path, &node, true);
+                            if neighbour.is_none() {
+                                self.contender.handle(Event::Ended { name: node, deleted: false });
+                            }
+                        }
                     }
                 }
                 Wake::Looked(seen) => {
                     look = None;
                     (self.looked_at, self.holder_behind) = (seen.info, seen.holder_behind);
                     if seen.sessionless {
-                        self.contender.handle(Event::NoContender(&seen.name));
+                        self.contender.handle(Event::NoContender(seen.name));
                     }
                 }
                 Wake::Verified(proved) => {
@@ -236,7 +294,7 @@ impl Driver {
                 }
                 Wake::DelayOver(name) => {
                     self.delays.retain(|(_, delayed)| *delayed != name);
-                    self.contender.handle(Event::DelayOver(&name));
+                    self.contender.handle(Event::DelayOver(name));
                 }
                 Wake::Aged => {
                     if let Some((_, class)) = self.attempt.ageing.take() {
@@ -255,17 +313,14 @@ impl Driver {
                 }
                 Wake::CutOff => {
                     self.cut_off = None;
-                    // A holder decides by its own clock.
-                    if self.caller.is_waiting() {
-                        let error = SessionError::ConnectionLost { path: self.attempt.path.clone() }.into();
-                        self.give_up(error);
-                    }
+                    self.report_cut_off();
                 }
                 Wake::Cancelled => {
                     let error = AcquireError::Cancelled { path: self.attempt.path.clone() };
                     self.give_up(error);
                 }
                 Wake::CallerGone => {
+                    self.pass_on();
                     self.caller = Caller::Gone;
                     self.contender.handle(Event::Leave);
                 }
@@ -327,119 +382,131 @@ impl Driver {
         }
     }
 
-    fn operations(&self) -> Operations<'_> {
-        let Attempt { path, ensemble, payload, .. } = &self.attempt;
-        Operations { ensemble, path, payload }
+    /// Listens to the contender that has the node that this one waits for, if it is of this session.
+    fn listen(&self, neighbour: &mut Option<Listener>) {
+        let node = self.contender.waits_for();
+        if neighbour.as_ref().map(Listener::node) != node {
+            *neighbour = node.and_then(|node| self.session.neighbours().listen(&self.attempt.path, node, false));
+        }
     }
 
-    /// Passes the outcome of an operation to the contender.
-    fn settle(&mut self, outcome: Outcome, watches: &mut Vec<(String, Watcher)>) {
-        if outcome.proves() {
+    /// Listens to the owner of this node, if it is of this session and the contender waits for the node's end only.
+    fn hears_of(&self, node: &str, neighbour: &mut Option<Listener>) -> bool {
+        if self.contender.waits_for() == Some(node) {
+            self.listen(neighbour);
+        }
+        neighbour.as_ref().is_some_and(|listener| listener.node() == node)
+    }
+
+    /// Reports to the other contenders of this session whether and how this one stands in the queue.
+    fn report_standing(&mut self) {
+        // Among contenders for permits, no one waits for another's end.
+        let node = self.contender.node().filter(|_| self.attempt.discipline.limit().is_none());
+        let holds = self.contender.holds();
+        // While it leaves, its place is what it was.
+        let before = self.membership.as_ref().map_or(usize::MAX, |membership| membership.standing().ahead);
+        let ahead = if holds { 0 } else { self.contender.place().map_or(before, |place| place.ahead) };
+        let standing = Standing { ahead, holds, watches_itself: self.contender.watches_itself() };
+        match &mut self.membership {
+            Some(membership) if Some(membership.node()) == node => membership.stands(standing),
+            _ => {
+                let join = |node| self.session.neighbours().join(&self.attempt.path, node, standing);
+                self.membership = node.and_then(join);
+            }
+        }
+    }
+
+    /// The caller has released: the next contender of this session holds before the delete is sent. Not if the release
+    /// writes a node: the next contender would read that node as it was before.
+    fn pass_on(&self) {
+        if self.at_release.is_some() {
+            return;
+        }
+        let Some(hold) = self.caller.hold() else { return };
+        hold.judge();
+        if let (None, Some(_), Some(membership)) = (hold.loss(), self.contender.passes_on(), &self.membership) {
+            membership.released();
+        }
+    }
+
+    fn operations(&self) -> Operations<'_> {
+        let Attempt { path, ensemble, payload, node_format, looks_beside, .. } = &self.attempt;
+        let (node_format, looks_beside) = (*node_format, *looks_beside);
+        let at_release = self.at_release.as_ref().map(|write| (self.node.as_str(), &write.step));
+        Operations { ensemble, path, node_format, looks_beside, payload, at_release }
+    }
+
+    /// Passes the outcome of an operation to the contender. Keeps the text of a refusal for the caller.
+    fn settle(&mut self, finished: Finished, watches: &mut Vec<(String, Watcher)>) {
+        if finished.event.proves_session() {
             self.session.proved(self.sent);
         }
-        self.answered |= outcome.is_answer();
-        if let Some(OpError::SessionOver) = outcome.fault() {
-            return self.contender.handle(Event::SessionOver);
+        self.answered |= finished.is_answer();
+        let Finished { event, error, watch, read, written } = finished;
+        if let (Some(written), Some(write)) = (written, self.at_release.take_if(|_| written.is_some())) {
+            _ = write.written.send(written);
         }
-        match outcome {
-            Outcome::Entered(created, seen) => {
-                if let Ok((name, _)) = &created {
-                    self.node.clone_from(name);
-                }
-                let created = created.as_ref().map(|(name, zxid)| (name.as_str(), *zxid)).map_err(|f| self.failure(f));
-                let listed = seen.as_ref().map(|seen| seen.listing()).map_err(|f| self.failure(f));
-                self.contender.handle(Event::Entered { created, listed });
+        match error {
+            Some(OpError::SessionOver) => return self.contender.handle(Event::SessionOver),
+            Some(error) if matches!(failure(&error), Failure::Refused | Failure::NodeExists) => {
+                self.refusal = Some(error.to_string());
             }
-            Outcome::ParentMade(made) => {
-                let made = made.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::ParentMade(made));
+            _ => {}
+        }
+        let event = match event {
+            Event::Entered { created: Ok((name, zxid)), arrival } => {
+                self.node.clone_from(&name);
+                let known = self.entering.take().filter(|_| arrival == Arrival::Unknown);
+                let arrival = known.map_or(arrival, |entering| entering.arrival(&name));
+                Event::Entered { created: Ok((name, zxid)), arrival }
             }
-            Outcome::LimitStored(stored) => {
-                let stored = stored.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::LimitStored(stored));
-            }
-            Outcome::Listed(Ok((seen, watcher))) => {
-                watches.extend(watcher.map(|watcher| (String::new(), watcher)));
-                self.contender.handle(Event::Listed(Ok(seen.listing())));
-            }
-            Outcome::Listed(Err(fault)) => {
-                let failure = self.failure(&fault);
-                self.contender.handle(Event::Listed(Err(failure)));
-            }
-            Outcome::Inspected(name, read) => {
-                // In a try, this is the holder: the caller's error names it.
-                if let (Ok(node), None) = (&read, &self.looked_at) {
-                    self.looked_at = Some(Box::new(ContenderInfo::read(name, node)));
-                }
-                let seen = read.map(|node| inspection(&node)).map_err(|f| self.failure(&f));
-                self.contender.handle(Event::Inspected(seen));
-                if self.contender.place().is_none() {
-                    self.looked_at = None;
-                }
-            }
-            Outcome::Watched(name, Ok((node, watcher))) => {
-                let own = self.contender.node() == Some(&name);
-                let seen = inspection(&node);
-                // The own node's watch comes first: if the own node and the blocker are both deleted, the blocker no
-                // longer matters.
-                watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
-                self.contender.handle(Event::Watched(Ok(seen)));
-            }
-            Outcome::Watched(_, Err(fault)) => {
-                let failure = self.failure(&fault);
-                self.contender.handle(Event::Watched(Err(failure)));
-            }
-            Outcome::TombstoneMade(made) => {
-                let made = made.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::TombstoneMade(made));
-            }
-            Outcome::HolderMarkerTaken(taken) => {
-                let taken = taken.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::HolderMarkerTaken(taken));
-            }
-            Outcome::RecordWritten(written) => {
-                let written = written.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::RecordWritten(written));
-            }
-            Outcome::Downgraded(made) => {
-                let made = made.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::Downgraded(made));
-            }
-            Outcome::Deleted(deleted) => {
-                let deleted = deleted.map_err(|f| self.failure(&f));
-                self.contender.handle(Event::Deleted(deleted));
-            }
+            other => other,
+        };
+        if matches!(event, Event::Entered { .. }) {
+            self.entering = None;
+        }
+        if let Some((name, watcher)) = watch {
+            // The own node's watch comes first: if the own node and the blocker are both deleted, the blocker no
+            // longer matters.
+            let own = self.contender.node() == Some(&name);
+            watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
+        }
+        // In a try, the contender reads the holder's node: the caller's error names the holder.
+        self.looked_at = self.looked_at.take().or(read);
+        let inspected = matches!(event, Event::Inspected(_));
+        let deleted = matches!(event, Event::Deleted(Ok(())));
+        self.contender.handle(event);
+        if deleted && self.contender.node().is_none() {
+            self.membership.take().into_iter().for_each(Membership::deleted);
+        }
+        if inspected && self.contender.place().is_none() {
+            self.looked_at = None;
         }
     }
 
-    /// Returns what an operation's error means to the contender. Keeps the text of a refusal for the caller.
-    fn failure(&mut self, fault: &OpError) -> Failure {
-        let failure = failure(fault);
-        if let Failure::Refused | Failure::NodeExists = failure {
-            self.refusal = Some(fault.to_string());
-        }
-        failure
-    }
-
-    /// Tells the caller that the contender leaves, before it has left. A waiter's caller need not wait for the end. The
-    /// owner of a hold whose node was taken must know before the hold's other node is deleted, because that grants the
+    /// Tells the owner of a hold that the contender leaves, before the hold's other node is deleted, because that grants the
     /// lock to the next contender.
     fn report_leaving(&mut self) {
         let Some(end) = self.contender.leaves_for() else { return };
-        let path = || self.attempt.path.clone();
         match (&self.caller, end) {
             (Caller::Holding { hold, .. }, _) | (Caller::Releasing { hold, .. }, End::Removed) => {
                 hold.lose(Loss::Removed)
             }
+            (Caller::Waiting(_) | Caller::Releasing { .. } | Caller::Gone, _) => {}
+        }
+    }
+
+    /// Returns the error of a waiter that leaves, whose caller need not wait for the end.
+    fn refusal(&mut self) -> Option<AcquireError> {
+        let path = || self.attempt.path.clone();
+        match (&self.caller, self.contender.leaves_for()?) {
             (Caller::Waiting(_), End::Held { ahead }) => {
-                let error = AcquireError::Held { path: path(), holder: self.looked_at.take(), ahead: Some(ahead) };
-                self.caller.refuse(error);
+                Some(AcquireError::Held { path: path(), holder: self.looked_at.take(), ahead: Some(ahead) })
             }
             (Caller::Waiting(_), End::TooManyAhead { ahead }) => {
-                let error = AcquireError::TooManyWaiters { path: path(), ahead, most: self.contender.max_ahead() };
-                self.caller.refuse(error);
+                Some(AcquireError::TooManyWaiters { path: path(), ahead, most: self.contender.max_ahead() })
             }
-            (Caller::Waiting(_) | Caller::Releasing { .. } | Caller::Gone, _) => {}
+            _ => None,
         }
     }
 
@@ -457,16 +524,50 @@ impl Driver {
     }
 
     /// Starts or stops the clock for how long the caller tolerates a lost connection.
-    fn limit_disconnect(&mut self, connected: bool) {
-        let now = Instant::now();
-        self.cut_off = match (connected, self.attempt.reconnect) {
-            (false, Some(patience)) => self.cut_off.or_else(|| now.checked_add(patience)),
-            _ => None,
+    fn limit_disconnect(&mut self, link: Link) {
+        if link.connected {
+            (self.cut_off, self.last_try) = (None, None);
+            return;
+        }
+        let patience = match (&self.caller, self.attempt.retries) {
+            (Caller::Waiting(_), Some(retries)) => {
+                // A new disconnect counts from its beginning, even if its first tries have failed already.
+                let is_new = link.disconnects != self.disconnects;
+                let failed = if is_new { 0 } else { link.failed_tries };
+                // The first failed try is the rest of the round that the lost connection began: it is no retry.
+                let last = failed.saturating_add(retries).saturating_add(1);
+                self.last_try = Some(self.last_try.filter(|_| !is_new).unwrap_or(last));
+                return;
+            }
+            (Caller::Waiting(_), None) => self.attempt.connect_timeout,
+            _ => self.session.timeout(),
         };
+        self.cut_off = self.cut_off.or_else(|| Instant::now().checked_add(patience));
     }
 
-    /// Handles a change of the connection: a holder may have lost its hold; a waiter continues as long as the session
-    /// may live.
+    /// Ends a call whose connection has been lost for as long as its caller tolerates. Without a setting, a contender in
+    /// the queue keeps its position: only a server can say that its session is over. A release ends after the session
+    /// timeout, because it is unknown when a server can be reached again; the contender leaves then.
+    fn report_cut_off(&mut self) {
+        let (path, servers) = (self.attempt.path.clone(), self.attempt.servers.to_string());
+        match (&self.caller, self.attempt.retries) {
+            (Caller::Waiting(_), Some(_)) => self.give_up(SessionError::ConnectionLost { path }.into()),
+            (Caller::Waiting(_), None) if self.contender.node().is_none() => {
+                let (waited, detail) = (self.attempt.connect_timeout, "the connection is lost".to_owned());
+                self.give_up(SessionError::Unreachable { servers, waited, detail }.into());
+            }
+            (Caller::Releasing { .. }, _) => {
+                if let Caller::Releasing { hold, confirm } = std::mem::replace(&mut self.caller, Caller::Gone) {
+                    hold.judge();
+                    _ = confirm.send(Err(ReleaseError::NotHeld { loss: hold.loss().unwrap_or(Loss::Unreachable) }));
+                }
+            }
+            // A holder decides by its own clock.
+            (Caller::Waiting(_) | Caller::Holding { .. } | Caller::Gone, _) => {}
+        }
+    }
+
+    /// Handles a change of the connection: a holder may have lost its hold; a waiter continues until its session is over.
     fn connection_changed(&mut self, link: Link) {
         if let Caller::Holding { hold, .. } = &self.caller
             && hold.judge()
@@ -474,8 +575,11 @@ impl Driver {
             // If the session lives on after all, the node must be deleted: the hold already counts as lost.
             self.contender.handle(Event::Lost);
         }
-        self.limit_disconnect(link.connected);
-        // Also if the connection is up again already: a disconnect that nobody observed still counts.
+        self.limit_disconnect(link);
+        if self.last_try.take_if(|last| link.failed_tries >= *last).is_some() {
+            self.report_cut_off();
+        }
+        // Also if the connection is up again already: an unobserved disconnect still counts.
         if std::mem::replace(&mut self.disconnects, link.disconnects) != link.disconnects {
             self.contender.handle(Event::Disconnected);
         }

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::IntoFuture;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -16,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{AcquireError, Misuse, ReleaseError, VerifyError};
 use crate::hold::fenced::FencedWrite;
-use crate::hold::guard::{HoldState, Holding, run_until};
+use crate::hold::holding::{HoldState, Holding, run_until};
 use crate::queue::acquire::Acquire;
+use crate::queue::requeue::Requeued;
 use crate::session::on_lost::OnLost;
 
 /// A request for several locks that is not sent yet: await it, or set options first. Created by
@@ -63,6 +65,23 @@ impl MultiAcquire {
     /// Fails with [`AcquireError::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(self, token: CancellationToken) -> Self {
         self.each(|part| part.cancel_on(token.clone()))
+    }
+
+    /// Sets whether the request joins the queues again, with a new session, if its session ends before all locks are
+    /// granted; the default is `true`. The locks that were granted are lost with the session, and the call acquires them
+    /// again, within the same timeout. See [`Acquire::requeue`].
+    pub fn requeue(self, again: bool) -> Self {
+        self.each(|part| part.requeue(again))
+    }
+
+    /// Calls `callback` each time the request joins the queues again, on a separate thread; it may block. See
+    /// [`Acquire::on_requeued`].
+    pub fn on_requeued(self, callback: impl Fn(&Requeued) + Send + Sync + 'static) -> Self {
+        let callback = Arc::new(callback);
+        self.each(|part| {
+            let callback = callback.clone();
+            part.on_requeued(move |requeued| callback(requeued))
+        })
     }
 
     /// Sets what happens when one of the locks is lost, as [`Acquire::on_lost`] does.
@@ -118,20 +137,54 @@ impl MultiAcquire {
         if let Some(twice) = parts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(Misuse::twice(&twice[0].0).into());
         }
+        let started = Instant::now();
+        let mut requeued = false;
+        loop {
+            let (error, taken) = match Self::take_once(&parts, (bounds, self.timeout), requeued).await {
+                Ok(taken) => return Ok(taken),
+                Err(failed) => failed,
+            };
+            let part = &parts[0].1;
+            let lost = match &error {
+                AcquireError::SessionLost { path, loss } => Some((path.clone(), *loss)),
+                _ => None,
+            };
+            let again = lost.filter(|(_, loss)| match loss {
+                Loss::SessionExpired => true,
+                Loss::Unreachable => part.retries().is_none(),
+                _ => false,
+            });
+            match again.filter(|_| taken > 0 && part.requeues().again) {
+                Some((path, loss)) => part.requeues().report(Requeued { path, loss, waited: started.elapsed() }),
+                None => return Err(error),
+            }
+            requeued = true;
+        }
+    }
+
+    /// Acquires the locks once. An error comes with the number of locks that were granted before.
+    async fn take_once(
+        parts: &[(String, Acquire<Holding>)],
+        (bounds, timeout): (Option<(Duration, Instant)>, Option<Duration>),
+        requeued: bool,
+    ) -> Result<MultiGuard, (AcquireError, usize)> {
         let mut taken = MultiGuard::of(Vec::with_capacity(parts.len()));
         for (_, part) in parts {
-            let part = match (bounds, self.timeout) {
-                (Some((whole, deadline)), _) => part.until(whole, deadline),
+            let part = match (bounds, timeout) {
+                (Some((whole, deadline)), _) => part.again(requeued).until(whole, deadline),
                 // Each lock is tried once.
-                (None, Some(Duration::ZERO)) => part.timeout(Duration::ZERO),
-                (None, _) => part,
+                (None, Some(Duration::ZERO)) => part.again(requeued).timeout(Duration::ZERO),
+                (None, _) => part.again(requeued),
             };
+            let granted = taken.holdings.len();
+            // With granted locks, the call begins again as a whole.
+            let again = part.requeues().again && granted == 0;
             // An error drops the granted locks, the last one first. If a granted lock is lost while the call waits for
             // the next one, the call fails, so that no work starts.
             let holding = tokio::select! {
                 biased;
-                _ = taken.lost(), if !taken.holdings.is_empty() => return Err(taken.lost_in_between()),
-                holding = part.into_future() => holding?,
+                _ = taken.lost(), if granted > 0 => return Err((taken.lost_in_between(), granted)),
+                holding = part.requeue(again).into_future() => holding.map_err(|error| (error, granted))?,
             };
             taken.holdings.push(holding);
         }

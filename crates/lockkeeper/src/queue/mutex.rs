@@ -16,16 +16,27 @@ pub struct Mutex {
     context: Context,
     path: Result<LockPath, PathError>,
     node_format: NodeFormat,
+    /// Refuse to queue where contenders are beside the path.
+    looks_beside: bool,
 }
 
 impl Mutex {
     pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
-        Mutex { context, path, node_format: NodeFormat::Curator }
+        Mutex { context, path, node_format: NodeFormat::Curator, looks_beside: false }
     }
 
     /// Sets the node format of this path. All clients of a path must use the same one.
+    ///
+    /// [`NodeFormat::Numbered`] puts the nodes beside the path instead of below it. An attempt in that format also looks
+    /// below the path, and fails if there are contenders; an attempt in another format does not look beside it.
     pub fn node_format(mut self, node_format: NodeFormat) -> Self {
         self.node_format = node_format;
+        self
+    }
+
+    /// Fails if earlier or later contenders are beside the path. One more listing for each attempt.
+    pub(crate) fn looks_beside(mut self) -> Self {
+        self.looks_beside = true;
         self
     }
 
@@ -45,6 +56,7 @@ impl Mutex {
     }
 
     fn kind(&self) -> Result<Kind, AcquireError> {
-        Ok(Kind { node_format: self.node_format, ..Kind::exclusive(self.path.clone()?) })
+        let (node_format, looks_beside) = (self.node_format, self.looks_beside);
+        Ok(Kind { node_format, looks_beside, ..Kind::exclusive(self.path.clone()?) })
     }
 }

@@ -79,6 +79,7 @@ impl PriorityLock {
             mode: Mode::Class(self.class),
             upgradeable: false,
             ageing: self.ageing.filter(|(_, class)| *class != self.class),
+            looks_beside: false,
         })
     }
 }

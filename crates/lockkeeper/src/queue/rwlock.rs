@@ -3,7 +3,8 @@
 use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::error::AcquireError;
-use crate::hold::guard::{Guard, Holding, UpgradeableGuard, WriteGuard};
+use crate::hold::guard::{Guard, UpgradeableGuard, WriteGuard};
+use crate::hold::holding::Holding;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
 
@@ -54,7 +55,8 @@ impl RwLock {
     fn access<G>(&self, mode: Mode, upgradeable: bool, guard: fn(Holding) -> G) -> Access<G> {
         let (context, path, node_format) = (self.context.clone(), self.path.clone(), self.node_format);
         let discipline = Discipline::SharedExclusive;
-        let kind = path.map(|path| Kind { path, node_format, discipline, mode, upgradeable, ageing: None });
+        let (ageing, looks_beside) = (None, false);
+        let kind = path.map(|path| Kind { path, node_format, discipline, mode, upgradeable, ageing, looks_beside });
         Access { context, kind, guard }
     }
 }

@@ -63,6 +63,7 @@ impl Semaphore {
             return Err(Misuse::new("permits", problem).into());
         }
         let (discipline, mode) = (Discipline::Permits { permits }, Mode::Permits(take));
-        Ok(Kind { path, node_format: NodeFormat::Curator, discipline, mode, upgradeable: false, ageing: None })
+        let (upgradeable, ageing, looks_beside) = (false, None, false);
+        Ok(Kind { path, node_format: NodeFormat::Curator, discipline, mode, upgradeable, ageing, looks_beside })
     }
 }

@@ -11,7 +11,7 @@ use lockkeeper_core::{Class, LockPath, Loss};
 use thiserror::Error as ThisError;
 
 use crate::error::{AcquireError, Error, ErrorKind, ReleaseError, SessionError};
-use crate::hold::guard::run_until;
+use crate::hold::holding::run_until;
 #[cfg(feature = "deadletter")]
 use crate::queue::about::About;
 use crate::queue::acquire::Acquire;
@@ -229,7 +229,8 @@ impl MonitorLock {
     ///
     /// As [`MonitorLock::lock`]; [`MonitorError::InstanceLock`] after a timeout of the options.
     pub async fn lock_with(&self, options: impl FnOnce(Acquire) -> Acquire) -> Result<(), MonitorError> {
-        let request = options(self.lock.acquire().message(&self.lock_info));
+        // The end of the session has an error of its own, and a caller that retries decides.
+        let request = options(self.lock.acquire().message(&self.lock_info).requeue(false));
         self.slot.fill(request).await.map_err(|error| self.acquiring(error))
     }
 

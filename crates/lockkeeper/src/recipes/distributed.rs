@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 #[cfg(feature = "contentserv")]
 use lockkeeper_core::Loss;
-use lockkeeper_core::{FencingToken, LockPath, PathError};
+use lockkeeper_core::{FencingToken, LockPath, NodeFormat, PathError};
 
 use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
@@ -108,14 +108,22 @@ impl Slot {
 /// [`Lockkeeper::distributed_lock`](crate::Lockkeeper::distributed_lock).
 ///
 /// The same base path and name is the same lock in every process; another name below the same base path is another
-/// lock. The name may be any text except the empty one: the lock's path is the [`LockPath::join`] of the two. An object
-/// holds the lock at most once: to hold two locks, use two objects. A second call to lock fails with
+/// lock. A contender's node is base path, `/`, name and the number that the server appends, as the class `DistributedLock`
+/// of other clients names it, so both queue together. The base path is created if it is missing, and stays. The name must
+/// be valid in a node's name: it has no `/`. [`DistributedLock::node_format`] selects nodes below base path and name.
+///
+/// Other clients of this layout may count every child of the base path as a contender, whatever its name. If you share a
+/// base path with such clients, use it for one lock name only.
+///
+/// An object holds the lock at most once: to hold two locks, use two objects. A second call to lock fails with
 /// [`AcquireError::AlreadyHeld`], also while the first one still waits. Any task or thread may unlock. Dropping the
 /// object unlocks it in the background.
 ///
 /// Prefer [`Lockkeeper::mutex`](crate::Lockkeeper::mutex) if you can choose: its guard cannot be forgotten.
 #[derive(Debug)]
 pub struct DistributedLock {
+    base: String,
+    name: String,
     lock: ExclusiveLock,
     path: Result<LockPath, PathError>,
     slot: Slot,
@@ -123,11 +131,31 @@ pub struct DistributedLock {
 
 impl DistributedLock {
     pub(crate) fn new(context: Context, base: &str, name: &str) -> Self {
-        let path = match base.trim_end_matches('/') {
-            "" => LockPath::at_root(name),
-            base => LockPath::parse(base).and_then(|base| base.join(name)),
+        let path = LockPath::plain(base, name);
+        let lock = ExclusiveLock::new(context.clone(), path.clone()).node_format(NodeFormat::Numbered);
+        DistributedLock { base: base.to_owned(), name: name.to_owned(), lock, path, slot: Slot::empty(context) }
+    }
+
+    /// Sets the node format; the default is [`NodeFormat::Numbered`]. All clients of the lock must use the same one.
+    ///
+    /// In every other format the nodes are below the path of base and name. The name is any text except the empty one:
+    /// the path is the [`LockPath::join`] of the two. An attempt fails with [`Mismatch::Format`] if it finds contenders
+    /// of the other layout, whichever came first.
+    ///
+    /// [`Mismatch::Format`]: crate::error::Mismatch::Format
+    ///
+    /// # Cost
+    ///
+    /// In every format, one listing more for each look at the queue, in the same round trip.
+    pub fn node_format(mut self, node_format: NodeFormat) -> Self {
+        self.path = match self.base.trim_end_matches('/') {
+            _ if node_format.is_beside() => LockPath::plain(&self.base, &self.name),
+            "" => LockPath::at_root(&self.name),
+            base => LockPath::parse(base).and_then(|base| base.join(&self.name)),
         };
-        DistributedLock { lock: ExclusiveLock::new(context.clone(), path.clone()), path, slot: Slot::empty(context) }
+        let lock = ExclusiveLock::new(self.slot.context.clone(), self.path.clone()).node_format(node_format);
+        self.lock = if node_format.is_beside() { lock } else { lock.looks_beside() };
+        self
     }
 
     /// Acquires the lock and waits until it is granted.
@@ -238,7 +266,7 @@ impl DistributedLock {
         self.slot.token()
     }
 
-    /// Returns the node of this object's hold: below base path and name, with the number that the server appended.
+    /// Returns the node of this object's hold: base path and name, with the number that the server appended.
     pub fn node(&self) -> Option<String> {
         self.slot.look(|slot| slot.as_ref().map(|guard| guard.node()))
     }

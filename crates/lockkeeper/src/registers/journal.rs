@@ -1,4 +1,4 @@
-//! The journal of breaks and of decisions about forced transfers.
+//! The journal of breaks, of decisions about forced transfers, and of requests with the emergency priority.
 //!
 //! It is in the ensemble, so that every client that may read finds it, whichever machine the break came from. It has
 //! its own parent node, because the server removes a lock's node when the lock is not used for a while. It is bounded:
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::records;
 use crate::broken::Broken;
-use crate::ensemble::{Ensemble, Kind, Node, OpError, Step, linearizable, refused};
+use crate::ensemble::{Ensemble, Node, NodeKind, OpError, TxnStep, linearizable, refused};
 use crate::error::{AdminError, SessionError};
 use crate::session::context::Context;
 
@@ -77,20 +77,42 @@ pub struct DecisionRecord {
     pub at: SystemTime,
 }
 
+/// A request for a leased lock with the emergency priority. Returned by
+/// [`Admin::emergencies`](crate::admin::Admin::emergencies).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct EmergencyRecord {
+    /// The path of the lock.
+    pub path: String,
+    /// The requestor's user id.
+    pub requestor: String,
+    /// The requestor's message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The requestor's process.
+    pub by: Owner,
+    /// The reason that it gave.
+    pub why: String,
+    /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
+    #[serde(skip, default = "crate::clock::unix_epoch")]
+    pub at: SystemTime,
+}
+
 /// An entry as it is stored.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum Entry {
+pub(crate) enum JournalEntry {
     Break(Broken),
     Decision(DecisionRecord),
+    Emergency(EmergencyRecord),
 }
 
-impl Entry {
+impl JournalEntry {
     /// The break, if it is one.
     pub(crate) fn into_break(self) -> Option<Broken> {
         match self {
-            Entry::Break(broken) => Some(broken),
-            Entry::Decision(_) => None,
+            JournalEntry::Break(broken) => Some(broken),
+            JournalEntry::Decision(_) | JournalEntry::Emergency(_) => None,
         }
     }
 }
@@ -101,14 +123,14 @@ fn node(id: uuid::Uuid) -> String {
 }
 
 /// The step of a transaction that writes an entry.
-pub(crate) fn step(id: uuid::Uuid, entry: &Entry) -> Step {
+pub(crate) fn step(id: uuid::Uuid, entry: &JournalEntry) -> TxnStep {
     let data =
         serde_json::to_vec(entry).expect("a struct of strings and numbers, with text for keys, always serialises");
-    Step::Create { path: node(id), data, kind: Kind::Persistent }
+    TxnStep::Create { path: node(id), data, kind: NodeKind::Persistent }
 }
 
 /// Reads one entry, no older than anything that this session has sent; `None` if it does not exist.
-pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<Entry>, OpError> {
+pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<JournalEntry>, OpError> {
     let path = node(id);
     match linearizable(ensemble, ensemble.read(&path)).await {
         Ok(seen) => Ok(parse(&seen)),
@@ -118,7 +140,7 @@ pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Opti
 }
 
 /// Returns all entries, the oldest first. Data that is not an entry, or of a later version, is left out.
-pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<Entry>, OpError> {
+pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<JournalEntry>, OpError> {
     let entries = oldest_first(ensemble, records::names(ensemble, ROOT).await?).await;
     Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen)).collect())
 }
@@ -143,11 +165,12 @@ async fn oldest_first(ensemble: &dyn Ensemble, names: Vec<String>) -> Vec<(Strin
     entries
 }
 
-fn parse(seen: &Node) -> Option<Entry> {
+fn parse(seen: &Node) -> Option<JournalEntry> {
     let mut entry = serde_json::from_slice(&seen.data).ok()?;
     *match &mut entry {
-        Entry::Break(broken) => &mut broken.at,
-        Entry::Decision(decision) => &mut decision.at,
+        JournalEntry::Break(broken) => &mut broken.at,
+        JournalEntry::Decision(decision) => &mut decision.at,
+        JournalEntry::Emergency(emergency) => &mut emergency.at,
     } = UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0));
     Some(entry)
 }
@@ -157,11 +180,11 @@ fn parse(seen: &Node) -> Option<Entry> {
 /// # Errors
 ///
 /// The entry could not be confirmed.
-pub(crate) async fn write(context: &Context, id: uuid::Uuid, entry: &Entry) -> Result<(), AdminError> {
+pub(crate) async fn write(context: &Context, id: uuid::Uuid, entry: &JournalEntry) -> Result<(), AdminError> {
     for _ in 0..MAX_ATTEMPTS {
         let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
-        let Step::Create { path, data, kind } = step(id, entry) else { break };
+        let TxnStep::Create { path, data, kind } = step(id, entry) else { break };
         match ensemble.create(&path, data, kind).await {
             // Its name is unique, so an existing node is this entry.
             Ok(_) | Err(OpError::NodeExists) => {

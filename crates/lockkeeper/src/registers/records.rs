@@ -2,18 +2,30 @@
 
 use futures_util::stream::{self, StreamExt};
 
-use crate::ensemble::{Ensemble, Kind, Node, OpError, READS_IN_FLIGHT, linearizable};
+use crate::ensemble::{Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, linearizable};
 
 /// Creates the parent of all records, and its parent.
 pub(crate) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {
     let above = root.rfind('/').map_or(root, |at| &root[..at]);
     for path in [above, root] {
-        match ensemble.create(path, Vec::new(), Kind::Persistent).await {
+        match ensemble.create(path, Vec::new(), NodeKind::Persistent).await {
             Ok(_) | Err(OpError::NodeExists) => {}
             Err(fault) => return Err(fault),
         }
     }
     Ok(())
+}
+
+/// The record of a lock: a node directly below `root`, named as the lock's path without slashes.
+pub(crate) fn of_lock(root: &str, path: &str) -> String {
+    let name = path.trim_start_matches('/').replace('%', "%25").replace('/', "%2F");
+    format!("{root}/{name}")
+}
+
+/// The path of the lock whose record has this name.
+#[cfg(feature = "jobs")]
+pub(crate) fn lock_of(name: &str) -> String {
+    format!("/{}", name.replace("%2F", "/").replace("%25", "%"))
 }
 
 /// The names of all current records; empty if no record was written yet.

@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockkeeper_core::Owner;
 use serde::{Deserialize, Serialize};
 
-use super::journal::{self, DecisionRecord, Entry, TransferFacts};
+use super::journal::{self, DecisionRecord, JournalEntry, TransferFacts};
 use super::records;
 use crate::clock::as_millis;
-use crate::ensemble::{Ensemble, Kind, OpError, Step, Watcher, refused};
+use crate::ensemble::{Ensemble, NodeKind, OpError, TxnStep, Watcher, refused};
 use crate::error::{AdminError, SessionError};
 use crate::session::context::Context;
 
@@ -99,7 +99,7 @@ pub(crate) async fn decide(
         let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
         match journal::find(ensemble, name).await {
-            Ok(Some(Entry::Decision(decision))) => {
+            Ok(Some(JournalEntry::Decision(decision))) => {
                 let ours = sent && decision.by == *by && decision.approved == approved && decision.why == why;
                 if !ours {
                     let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
@@ -121,7 +121,7 @@ pub(crate) async fn decide(
         };
         let Ok(mut stored) = serde_json::from_slice::<Stored>(&seen.data) else { return Err(gone()) };
         stored.decision = Some(Word { approved, by: by.clone(), why: why.clone() });
-        let entry = Entry::Decision(DecisionRecord {
+        let entry = JournalEntry::Decision(DecisionRecord {
             facts: stored.facts.clone(),
             approved,
             by: by.clone(),
@@ -131,7 +131,7 @@ pub(crate) async fn decide(
             at: UNIX_EPOCH,
         });
         let data = serde_json::to_vec(&stored).expect("a struct of strings and numbers always serialises");
-        let write = Step::Write { path: node(id), data, version: Some(seen.version) };
+        let write = TxnStep::Write { path: node(id), data, version: Some(seen.version) };
         match ensemble.transact(vec![journal::step(name, &entry), write]).await.map_err(OpError::from) {
             Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver) => sent = true,
             // Another decision came first, which the next read shows.
@@ -156,7 +156,7 @@ pub(crate) struct Pending {
 }
 
 /// The decision.
-pub(crate) struct Verdict {
+pub(crate) struct OperatorDecision {
     pub(crate) approved: bool,
     pub(crate) by: String,
     pub(crate) why: String,
@@ -181,7 +181,7 @@ impl Pending {
     /// # Errors
     ///
     /// The server refuses it or cannot be reached.
-    pub(crate) async fn decided(&self) -> Result<Verdict, AdminError> {
+    pub(crate) async fn decided(&self) -> Result<OperatorDecision, AdminError> {
         loop {
             let (_session, ensemble) = self.context.session(None).await?;
             let ensemble = &*ensemble;
@@ -204,7 +204,7 @@ impl Pending {
     /// Creates the node if it does not exist, and watches it.
     async fn open(&self, ensemble: &dyn Ensemble) -> Result<Watcher, OpError> {
         for _ in 0..2 {
-            match ensemble.create(&self.node(), self.data.clone(), Kind::Ephemeral).await {
+            match ensemble.create(&self.node(), self.data.clone(), NodeKind::Ephemeral).await {
                 Ok(_) | Err(OpError::NodeExists) => break,
                 Err(OpError::NoNode) => records::make(ensemble, ROOT).await?,
                 Err(fault) => return Err(fault),
@@ -218,18 +218,18 @@ impl Pending {
         }
     }
 
-    async fn spoken(&self, ensemble: &dyn Ensemble) -> Result<Option<Verdict>, OpError> {
+    async fn spoken(&self, ensemble: &dyn Ensemble) -> Result<Option<OperatorDecision>, OpError> {
         Ok(match journal::find(ensemble, self.id).await? {
-            Some(Entry::Decision(decision)) => {
+            Some(JournalEntry::Decision(decision)) => {
                 let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
-                Some(Verdict { approved, by, why })
+                Some(OperatorDecision { approved, by, why })
             }
             _ => None,
         })
     }
 
     /// Deletes the node, so that the request can no longer be decided. Returns the decision if one was made before.
-    pub(crate) async fn close(&self) -> Option<Verdict> {
+    pub(crate) async fn close(&self) -> Option<OperatorDecision> {
         for _ in 0..MAX_ATTEMPTS {
             let Ok((_session, ensemble)) = self.context.session(None).await else { return None };
             match ensemble.delete(&self.node(), None).await {

@@ -9,7 +9,7 @@ use lockkeeper_core::helix::Statistics;
 use serde::{Deserialize, Serialize};
 
 use super::records;
-use crate::ensemble::{Ensemble, Kind, OpError, linearizable, refused};
+use crate::ensemble::{Ensemble, NodeKind, OpError, linearizable, refused};
 use crate::error::{AdminError, SessionError};
 use crate::session::context::Context;
 
@@ -54,10 +54,9 @@ impl Stored {
     }
 }
 
-/// The node of a lock: its path without slashes.
+/// The node of a lock.
 fn node(path: &str) -> String {
-    let name = path.trim_start_matches('/').replace('%', "%25").replace('/', "%2F");
-    format!("{ROOT}/{name}")
+    records::of_lock(ROOT, path)
 }
 
 /// Reads the fleet's counters of the lock at `path`; `None` if there are none.
@@ -108,7 +107,7 @@ pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> 
         let data = serde_json::to_vec(&stored).expect("maps of strings and numbers always serialise");
         let written = match version {
             Some(version) => ensemble.write(&at, data, Some(version)).await.map(drop),
-            None => match ensemble.create(&at, data, Kind::Persistent).await {
+            None => match ensemble.create(&at, data, NodeKind::Persistent).await {
                 Ok(_) => {
                     prune(ensemble).await;
                     Ok(())

@@ -202,9 +202,15 @@ impl Context {
         &self.inner.owner
     }
 
-    /// How long a waiter tolerates a lost connection; `None` means as long as the session may live.
-    pub(crate) fn reconnect_patience(&self) -> Option<Duration> {
-        self.inner.reconnect.map(Reconnect::patience)
+    /// How often a lost connection is retried before a waiter gives up; `None` means until a server says that the
+    /// session is over.
+    pub(crate) fn retries(&self) -> Option<u32> {
+        self.inner.reconnect.map(|reconnect| reconnect.retries)
+    }
+
+    /// How long servers are tried.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.inner.connect_timeout
     }
 
     /// The current session with its operations, if it is usable now.

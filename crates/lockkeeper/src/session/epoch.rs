@@ -8,11 +8,11 @@
 use std::sync::{Arc, Weak};
 
 use lockkeeper_core::TokenEpoch;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::ensemble::{EPOCH_NODE, Ensemble, Fired, Node, OpError};
 use crate::error::SessionError;
+use crate::latest;
 
 /// What a session knows of the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +39,12 @@ pub(crate) fn stated(node: Option<&Node>) -> Result<TokenEpoch, String> {
     })
 }
 
-/// Keeps `known` up to date until the session ends. Calls `told` after each change.
+/// Keeps `known` up to date until the session ends. Calls `changed` after each change.
 pub(crate) async fn follow(
     ensemble: Weak<dyn Ensemble>,
-    known: Arc<watch::Sender<Known>>,
+    known: Arc<latest::Sender<Known>>,
     closing: CancellationToken,
-    told: impl Fn(),
+    changed: impl Fn(),
 ) {
     let learn = async {
         loop {
@@ -55,7 +55,7 @@ pub(crate) async fn follow(
                         Ok(epoch) => Known::Epoch(epoch),
                         Err(problem) => Known::Unreadable(problem),
                     });
-                    told();
+                    changed();
                     if watcher.await == Fired::SessionOver {
                         return;
                     }
@@ -66,7 +66,7 @@ pub(crate) async fn follow(
                 Err(OpError::ConnectionLoss) => {}
                 Err(fault) => {
                     known.send_replace(Known::Refused(fault.to_string()));
-                    told();
+                    changed();
                     return;
                 }
             }
@@ -85,7 +85,7 @@ pub(crate) async fn follow(
         }
         _ => false,
     });
-    told();
+    changed();
 }
 
 /// The error for a grant without a token.

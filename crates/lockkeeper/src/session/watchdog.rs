@@ -2,7 +2,7 @@
 //!
 //! A clock decides whether a hold is lost, so checking a guard is always right. A task that waits for a loss must be
 //! woken, though, and the session's thread may be stuck: in a user's waker, in a log that blocks, in a bug. (Accumulo's
-//! servers worked on without their lock because the one thread that should have told them was stuck: accumulo #1086,
+//! servers worked on without their lock because the one thread that should have reported that was stuck: accumulo #1086,
 //! #5145.) So a second thread knows nothing but the time.
 //!
 //! It does not poll. It sleeps until the first of its holds would be lost without a heartbeat, and checks again. By
@@ -25,8 +25,8 @@ pub(crate) trait Watched: Send + Sync {
     /// Marks it lost if its clock says so. Returns `None` if it is held, otherwise whether this call marked it lost.
     fn lapse(&self) -> Option<bool>;
     /// Logs the loss and does what the owner chose for a loss. Writing to the log may block.
-    fn tell(&self);
-    /// The part of `tell` that cannot wait for a thread.
+    fn report_loss(&self);
+    /// The part of `report_loss` that cannot wait for a thread.
     fn tell_tersely(&self);
 }
 
@@ -152,7 +152,7 @@ impl Shared {
             }
             drop(wards);
             if !lost.is_empty() {
-                tell(lost);
+                report(lost);
             }
             // Rings immediately if the watchdog was stopped meanwhile.
             self.alarm.wait();
@@ -191,11 +191,11 @@ fn look(hold: &Weak<dyn Watched>) -> Found {
 }
 
 /// Reports what was lost and runs `on_lost`, on a separate thread, because a log may block.
-fn tell(lost: Vec<Arc<dyn Watched>>) {
-    let told = lost.clone();
+fn report(lost: Vec<Arc<dyn Watched>>) {
+    let reported = lost.clone();
     let telling = std::thread::Builder::new()
         .name("lockkeeper-lost".to_owned())
-        .spawn(move || told.iter().for_each(|hold| hold.tell()));
+        .spawn(move || reported.iter().for_each(|hold| hold.report_loss()));
     if telling.is_err() {
         // The thread could not be created. `OnLost::Abort` still aborts.
         lost.iter().for_each(|hold| hold.tell_tersely());

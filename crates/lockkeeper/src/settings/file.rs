@@ -93,15 +93,19 @@ fn text(key: Key, value: &Spanned<DeValue<'_>>) -> Result<String, (String, Strin
             }
             Ok(list.join(","))
         }
-        (Key::ConnectionRetry | Key::Retries, DeValue::Integer(number)) => Ok(number.as_str().to_owned()),
-        (Key::ConnectionRetry | Key::Retries, _) => wrong("a number", "5"),
+        (
+            Key::ConnectionRetry | Key::Retries | Key::JobsCatchUp | Key::JobsKeepRuns | Key::JobsKeepOutput,
+            DeValue::Integer(number),
+        ) => Ok(number.as_str().to_owned()),
+        (Key::ConnectionRetry | Key::Retries | Key::JobsCatchUp | Key::JobsKeepRuns, _) => wrong("a number", "5"),
         (Key::Strict, DeValue::Boolean(strict)) => Ok(strict.to_string()),
         (Key::Strict, _) => wrong("true or false", "true"),
         (_, DeValue::String(text)) => Ok(text.to_string()),
         (Key::SessionTimeout | Key::ConnectionDelay, _)
-        | (Key::ForegroundTimeout | Key::BackgroundTimeout | Key::RetryDelay, _) => {
+        | (Key::ForegroundTimeout | Key::BackgroundTimeout | Key::RetryDelay | Key::JobsLate, _) => {
             wrong("a time with its unit", r#""5s""#)
         }
+        (Key::JobsKeepOutput, _) => wrong("a size", r#""4k""#),
         _ => wrong("a text", r#""…""#),
     }
 }

@@ -26,12 +26,32 @@ pub enum Key {
     RetryDelay,
     /// The place for work that was never granted its lock.
     DeadLetter,
+    /// The time zone of the calendar of jobs.
+    JobsTimeZone,
+    /// What follows a run of a job that failed.
+    JobsOnFailure,
+    /// What follows a run of a job whose host crashed.
+    JobsOnCrash,
+    /// How many missed slots of a job are run.
+    JobsCatchUp,
+    /// What happens to a job while no server is reachable.
+    JobsIfUnreachable,
+    /// How much of a job's standard error is kept.
+    JobsKeepOutput,
+    /// How many runs of a job are kept.
+    JobsKeepRuns,
+    /// How long after its last success a job is late.
+    JobsLate,
     /// The file with the trusted certificate authorities for TLS.
     TlsCa,
     /// The file with the client certificate for TLS.
     TlsCert,
     /// The file with its key.
     TlsKey,
+    /// The file with the credentials.
+    AuthFile,
+    /// The access list of new nodes.
+    Acl,
     /// The directory of this user's own server.
     StateDir,
     /// The directory of the server that all users of this machine share.
@@ -42,7 +62,7 @@ pub enum Key {
 
 impl Key {
     /// All settings, in the order of their listing.
-    pub const ALL: [Key; 17] = [
+    pub const ALL: [Key; 27] = [
         Key::Servers,
         Key::SessionTimeout,
         Key::ConnectionRetry,
@@ -54,9 +74,19 @@ impl Key {
         Key::Retries,
         Key::RetryDelay,
         Key::DeadLetter,
+        Key::JobsTimeZone,
+        Key::JobsOnFailure,
+        Key::JobsOnCrash,
+        Key::JobsCatchUp,
+        Key::JobsIfUnreachable,
+        Key::JobsKeepOutput,
+        Key::JobsKeepRuns,
+        Key::JobsLate,
         Key::TlsCa,
         Key::TlsCert,
         Key::TlsKey,
+        Key::AuthFile,
+        Key::Acl,
         Key::StateDir,
         Key::Machine,
         Key::Strict,
@@ -76,9 +106,19 @@ impl Key {
             Key::Retries => "background.retries",
             Key::RetryDelay => "background.retry_delay",
             Key::DeadLetter => "background.dead_letter",
+            Key::JobsTimeZone => "jobs.time_zone",
+            Key::JobsOnFailure => "jobs.on_failure",
+            Key::JobsOnCrash => "jobs.on_crash",
+            Key::JobsCatchUp => "jobs.catch_up",
+            Key::JobsIfUnreachable => "jobs.if_unreachable",
+            Key::JobsKeepOutput => "jobs.keep_output",
+            Key::JobsKeepRuns => "jobs.keep_runs",
+            Key::JobsLate => "jobs.late",
             Key::TlsCa => "tls.ca",
             Key::TlsCert => "tls.cert",
             Key::TlsKey => "tls.key",
+            Key::AuthFile => "auth_file",
+            Key::Acl => "acl",
             Key::StateDir => "state_dir",
             Key::Machine => "machine",
             Key::Strict => "strict",
@@ -98,7 +138,10 @@ impl Key {
             Key::BackgroundTimeout => Some("zookeeper.background.task.timeout"),
             Key::Retries => Some("elastic.request.retry.count"),
             Key::RetryDelay | Key::DeadLetter => None,
+            Key::JobsTimeZone | Key::JobsOnFailure | Key::JobsOnCrash | Key::JobsCatchUp => None,
+            Key::JobsIfUnreachable | Key::JobsKeepOutput | Key::JobsKeepRuns | Key::JobsLate => None,
             Key::TlsCa | Key::TlsCert | Key::TlsKey => None,
+            Key::AuthFile | Key::Acl => None,
             Key::StateDir | Key::Machine | Key::Strict => None,
         }
     }

@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 use super::keys::meant;
 use super::layers::Layers;
 use super::{RealmSetting, Setting};
-use crate::ensemble::servers::Servers;
+use crate::ensemble::servers::parse;
 use crate::error::settings::{Fault, Origin};
 use crate::lease::TransferRule;
 use crate::realms::check_prefix;
@@ -33,7 +33,7 @@ pub(super) fn realms(table: &DeTable<'_>, place: impl Fn(usize) -> Origin, layer
             layers.faults.push(fault(problem, "write its servers, as in \"zk1:2181,zk2:2181\""));
             continue;
         };
-        if let Err(error) = servers.parse::<Servers>() {
+        if let Err(error) = parse(servers) {
             layers.faults.push(fault(error.to_string(), "write host:port, with commas between several"));
             continue;
         }

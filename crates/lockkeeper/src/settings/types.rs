@@ -1,10 +1,14 @@
 //! The settings as values, each with its origin.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use lockkeeper_core::Class;
+use lockkeeper_core::jobs::Rule;
 
+use crate::acl::LockAcl;
 use crate::error::settings::{Fault, Origin};
 use crate::lease::TransferRule;
 
@@ -60,8 +64,14 @@ pub struct Settings {
     pub retry_delay: Setting<Duration>,
     /// The place for work that was never granted its lock, as `file:PATH`.
     pub dead_letter: Setting<Option<String>>,
+    /// What jobs have in common.
+    pub jobs: JobSettings,
     /// The TLS files for connections to the servers.
     pub tls: TlsSettings,
+    /// The file with the credentials; see [`Builder::auth_file`](crate::Builder::auth_file).
+    pub auth_file: Setting<Option<PathBuf>>,
+    /// The access list of new nodes.
+    pub acl: Setting<LockAcl>,
     /// The directory of this user's own server, if it is set.
     pub state_dir: Setting<Option<PathBuf>>,
     /// The directory of the server that all users of this machine share; `None` means this user's own server.
@@ -106,4 +116,60 @@ pub struct RealmSetting {
     pub prefix: String,
     /// The connect string.
     pub servers: String,
+}
+
+/// The settings of jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobSettings {
+    /// The time zone of the calendar.
+    pub time_zone: Setting<String>,
+    /// What follows a run that failed.
+    pub on_failure: Setting<Rule>,
+    /// What follows a run whose host crashed.
+    pub on_crash: Setting<Rule>,
+    /// How many missed slots are run.
+    pub catch_up: Setting<u32>,
+    /// What happens to a job while no server is reachable.
+    pub if_unreachable: Setting<IfUnreachable>,
+    /// How many bytes of the command's standard error are kept; 0 means none.
+    pub keep_output: Setting<usize>,
+    /// How many runs are kept.
+    pub keep_runs: Setting<u32>,
+    /// How long after its last success a job is late; `None` means that its schedule says it.
+    pub late: Setting<Option<Duration>>,
+}
+
+/// What happens to a job while no server is reachable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IfUnreachable {
+    /// The command does not run.
+    #[default]
+    Skip,
+    /// The command runs without the lock.
+    Run,
+    /// The job waits for the servers.
+    Wait,
+}
+
+/// `skip`, `run`, `wait`
+impl fmt::Display for IfUnreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IfUnreachable::Skip => "skip",
+            IfUnreachable::Run => "run",
+            IfUnreachable::Wait => "wait",
+        })
+    }
+}
+
+impl FromStr for IfUnreachable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [IfUnreachable::Skip, IfUnreachable::Run, IfUnreachable::Wait];
+        let found = all.into_iter().find(|what| what.to_string() == text);
+        found.ok_or_else(|| "write skip, run or wait".to_owned())
+    }
 }

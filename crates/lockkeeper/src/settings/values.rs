@@ -5,16 +5,19 @@ use std::time::Duration;
 
 use lockkeeper_core::Class;
 
+use super::jobs::jobs;
 use super::keys::Key;
-use super::layers::{Given, Layers, Unit};
+use super::layers::{Given, Layers};
+use super::read::{Wrong, duration, take};
 use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
-use crate::ensemble::servers::Servers;
+use crate::acl::{AclError, LockAcl};
+use crate::ensemble::servers::parse;
 use crate::error::settings::{Fault, Origin, SettingsError};
 use crate::keeper::builder::{EMBEDDED_SESSION_TIMEOUT, SESSION_TIMEOUT};
 use crate::recipes::contentserv::TASK_TIMEOUT;
 
 /// Below the minimum, an ordinary delay of a machine looks like a crash.
-const SESSION_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(24 * 3600));
+const SESSION_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(24 * 3600));
 
 const TASK_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(30 * 24 * 3600));
 
@@ -33,9 +36,6 @@ pub struct SettingEntry {
     /// The origin.
     pub origin: Origin,
 }
-
-/// The problem of an invalid value, and the remedy.
-type Wrong = (String, String);
 
 /// Reads the settings from the layers. `contentserv` selects its defaults.
 pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings, SettingsError> {
@@ -67,11 +67,14 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
         retries: take(l, Key::Retries, if contentserv { RETRIES } else { 0 }, count),
         retry_delay: take(l, Key::RetryDelay, Duration::from_secs(1), |given| duration(given, DELAYS)),
         dead_letter: take(l, Key::DeadLetter, None, |given| dead_letter(given).map(Some)),
+        jobs: jobs(l),
         tls: TlsSettings {
             ca: take(l, Key::TlsCa, None, |given| absolute(given).map(Some)),
             cert: take(l, Key::TlsCert, None, |given| absolute(given).map(Some)),
             key: take(l, Key::TlsKey, None, |given| absolute(given).map(Some)),
         },
+        auth_file: take(l, Key::AuthFile, None, |given| absolute(given).map(Some)),
+        acl: take(l, Key::Acl, LockAcl::Open, acl),
         state_dir: take(l, Key::StateDir, None, |given| absolute(given).map(Some)),
         machine: take(l, Key::Machine, None, |given| absolute(given).map(Some)),
         strict: take(l, Key::Strict, false, flag),
@@ -89,19 +92,6 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
         settings.warnings = warnings;
     }
     if faults.is_empty() { Ok(settings) } else { Err(SettingsError { faults }) }
-}
-
-/// The last value of a key; every value that cannot be read is a mistake.
-fn take<T>(layers: &mut Layers, key: Key, default: T, read: impl Fn(&Given) -> Result<T, Wrong>) -> Setting<T> {
-    let mut setting = Setting { value: default, origin: Origin::Default };
-    let Layers { given, faults, .. } = layers;
-    for given in given.iter().filter(|given| given.key == key) {
-        match read(given) {
-            Ok(value) => setting = Setting { value, origin: given.origin.clone() },
-            Err((problem, remedy)) => faults.push(given.fault(problem).remedy(remedy)),
-        }
-    }
-    setting
 }
 
 /// Files set either servers for all paths or realms; a variable or a flag that sets servers overrides both.
@@ -148,33 +138,10 @@ fn belong_together(tls: &TlsSettings, layers: &mut Layers) {
 }
 
 fn servers(given: &Given) -> Result<String, Wrong> {
-    match given.text.parse::<Servers>() {
+    match parse(&given.text) {
         Ok(_) => Ok(given.text.clone()),
         Err(error) => Err((error.to_string(), "write host:port, with commas between several".to_owned())),
     }
-}
-
-fn duration(given: &Given, (least, most): (Duration, Duration)) -> Result<Duration, Wrong> {
-    let text = &given.text;
-    let (read, example) = match given.unit {
-        Unit::Millis => (
-            text.parse().map(Duration::from_millis).map_err(|_| "is not a number".to_owned()),
-            "milliseconds, as in 5000",
-        ),
-        Unit::Written => (humantime::parse_duration(text).map_err(|error| error.to_string()), "500ms, 30s, 5m or 3h"),
-    };
-    let duration = read.map_err(|problem| match problem.as_str() {
-        "is not a number" => (format!("{text:?} is not a number"), format!("write {example}")),
-        problem => (format!("{text:?} is not a time: {problem}"), format!("write {example}")),
-    })?;
-    if (least..=most).contains(&duration) {
-        return Ok(duration);
-    }
-    let [least, most] = [least, most].map(|bound| match given.unit {
-        Unit::Millis => bound.as_millis().to_string(),
-        Unit::Written => humantime::format_duration(bound).to_string(),
-    });
-    Err((format!("{text} is out of range"), format!("choose one from {least} to {most}")))
 }
 
 fn count(given: &Given) -> Result<u32, Wrong> {
@@ -203,6 +170,11 @@ fn absolute(given: &Given) -> Result<PathBuf, Wrong> {
     Ok(path)
 }
 
+fn acl(given: &Given) -> Result<LockAcl, Wrong> {
+    let remedy = "write open, creator-all, creator-all-world-read, or SCHEME:ID:PERMS with commas between several";
+    given.text.parse().map_err(|error: AclError| (error.to_string(), remedy.to_owned()))
+}
+
 fn dead_letter(given: &Given) -> Result<String, Wrong> {
     let text = &given.text;
     let remedy = || "write file: and an absolute path".to_owned();
@@ -227,7 +199,7 @@ impl Settings {
         let number = |number: &u32| Some(number.to_string());
         let letters = |class: &Class| Some(class.to_string());
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        let Settings { foreground, background, .. } = self;
+        let Settings { foreground, background, jobs, .. } = self;
         Key::ALL
             .into_iter()
             .map(|key| match key {
@@ -242,9 +214,19 @@ impl Settings {
                 Key::Retries => entry(key, &self.retries, number),
                 Key::RetryDelay => entry(key, &self.retry_delay, time),
                 Key::DeadLetter => entry(key, &self.dead_letter, Clone::clone),
+                Key::JobsTimeZone => entry(key, &jobs.time_zone, |zone| Some(zone.clone())),
+                Key::JobsOnFailure => entry(key, &jobs.on_failure, |rule| Some(rule.to_string())),
+                Key::JobsOnCrash => entry(key, &jobs.on_crash, |rule| Some(rule.to_string())),
+                Key::JobsCatchUp => entry(key, &jobs.catch_up, number),
+                Key::JobsIfUnreachable => entry(key, &jobs.if_unreachable, |what| Some(what.to_string())),
+                Key::JobsKeepOutput => entry(key, &jobs.keep_output, |size| Some(size.to_string())),
+                Key::JobsKeepRuns => entry(key, &jobs.keep_runs, number),
+                Key::JobsLate => entry(key, &jobs.late, wait),
                 Key::TlsCa => entry(key, &self.tls.ca, path),
                 Key::TlsCert => entry(key, &self.tls.cert, path),
                 Key::TlsKey => entry(key, &self.tls.key, path),
+                Key::AuthFile => entry(key, &self.auth_file, path),
+                Key::Acl => entry(key, &self.acl, |acl| Some(acl.to_string())),
                 Key::StateDir => entry(key, &self.state_dir, path),
                 Key::Machine => entry(key, &self.machine, path),
                 Key::Strict => entry(key, &self.strict, |strict| Some(strict.to_string())),
@@ -256,7 +238,7 @@ impl Settings {
 impl Layers {
     /// The text of the only mistake, for tests.
     #[cfg(test)]
-    fn told(self, contentserv: bool) -> String {
+    fn message(self, contentserv: bool) -> String {
         settings(self, contentserv).map(|_| "fine".to_owned()).unwrap_or_else(|error| error.to_string())
     }
 }
@@ -264,6 +246,7 @@ impl Layers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::layers::Unit;
 
     fn given(key: Key, text: &str, unit: Unit) -> Layers {
         let origin = Origin::Flag(key.name().to_owned());
@@ -273,20 +256,20 @@ mod tests {
 
     #[test]
     fn bounds_are_told_in_the_unit_that_was_written() {
-        let told = |text, unit| given(Key::SessionTimeout, text, unit).told(true);
-        assert!(told("1", Unit::Millis).contains("from 500 to 86400000"), "{}", told("1", Unit::Millis));
-        assert!(told("1ms", Unit::Written).contains("from 500ms to 1day"), "{}", told("1ms", Unit::Written));
-        assert!(told("5s", Unit::Millis).contains("milliseconds, as in 5000"));
-        assert!(told("5000", Unit::Written).contains("500ms, 30s"));
-        assert_eq!(told("5000", Unit::Millis), "fine");
+        let message = |text, unit| given(Key::SessionTimeout, text, unit).message(true);
+        assert!(message("0", Unit::Millis).contains("from 1 to 86400000"), "{}", message("0", Unit::Millis));
+        assert!(message("0s", Unit::Written).contains("from 1ms to 1day"), "{}", message("0s", Unit::Written));
+        assert!(message("5s", Unit::Millis).contains("milliseconds, as in 5000"));
+        assert!(message("5000", Unit::Written).contains("500ms, 30s"));
+        assert_eq!(message("5000", Unit::Millis), "fine");
     }
 
     #[test]
     fn a_default_collides_as_well_as_a_given_prefix() {
-        let told = given(Key::ForegroundPrefix, "B", Unit::Written).told(false);
+        let message = given(Key::ForegroundPrefix, "B", Unit::Written).message(false);
         assert!(
-            told.contains("foreground.prefix") && told.contains("background") && told.contains("default"),
-            "{told}"
+            message.contains("foreground.prefix") && message.contains("background") && message.contains("default"),
+            "{message}"
         );
     }
 }

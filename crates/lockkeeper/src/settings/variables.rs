@@ -14,6 +14,7 @@ const OTHERS: &[&str] = &[
     "LOCKKEEPER_PATH",
     "LOCKKEEPER_NODE",
     "LOCKKEEPER_HELD",
+    "LOCKKEEPER_SLOT",
 ];
 
 /// Returns the names of all variables that Lockkeeper uses: those of the settings, other variables that it reads, and

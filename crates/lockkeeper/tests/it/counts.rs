@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use lockkeeper::{Guard, Lockkeeper};
 use lockkeeper_server::{OpCode as Op, Stats};
-use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use lockkeeper_testkit::proxy::{OpCode, Proxy, Tally};
 use lockkeeper_testkit::sim::{Settings, Sim};
 
-use crate::support::{Kind, STEADY, Waiter, World, eventually, on_the_embedded_server};
+use crate::support::{Kind, STEADY, Waiter, World, eventually, on_the_embedded_server, watches_set};
 
 on_the_embedded_server!(
     an_uncontended_cycle_costs_a_create_a_list_and_a_delete,
     create_and_list_are_sent_in_one_round_trip,
     the_holders_release_grants_without_another_listing,
+    a_release_grants_the_next_of_its_process_without_a_round_trip,
+    a_contender_of_another_process_keeps_its_turn,
     a_removed_waiter_learns_it_from_its_watch_without_a_query,
     a_release_wakes_one_of_a_hundred_waiters,
     a_release_wakes_one_of_a_thousand_waiters,
@@ -51,7 +53,7 @@ fn a_short_cycle_costs_exactly_that_in_simulated_time() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let sim = Sim::new(1, Settings::default());
-        let keeper = Lockkeeper::builder().simulated(sim.network(Duration::from_secs(10)));
+        let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
         for (kind, reads) in [(Kind::Native, 0), (Kind::Recipe, 1)] {
             let mutex = kind.mutex(&keeper, "/locks/counted");
             mutex.acquire().await.unwrap().release().await.unwrap();
@@ -108,6 +110,88 @@ async fn the_holders_release_grants_without_another_listing(world: &World) {
     guard.release().await.unwrap();
 }
 
+/// The contenders of a process pass the lock on among themselves, in order, before the deletes are sent.
+async fn a_release_grants_the_next_of_its_process_without_a_round_trip(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let mut guard = world.mutex(&keeper).acquire().await.unwrap();
+    watches_set(&proxy, 1).await;
+    let before = proxy.counts();
+    let mut waiters = Vec::new();
+    for _ in 0..3 {
+        waiters.push(world.enqueue_mutex(&keeper).await);
+    }
+    // Each watches its own node.
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 3).await;
+    let before = proxy.counts();
+    let nothing_passes = proxy.on(OpCode::Delete).hold_request();
+    let reads = proxy.on(OpCode::GetData).hold_request();
+    let mut releases = Vec::new();
+    for waiter in waiters {
+        let earlier = guard.token();
+        releases.push(tokio::spawn(guard.release()));
+        guard = waiter.granted().await;
+        assert!(guard.token() > earlier, "{} after {earlier}", guard.token());
+    }
+    let since = proxy.counts().since(&before);
+    assert_eq!((since.delivered.total(), since.watch_events), (0, 0), "{since:?}");
+    releases.push(tokio::spawn(guard.release()));
+    nothing_passes.release();
+    reads.release();
+    for release in releases {
+        release.await.unwrap().unwrap();
+    }
+}
+
+/// Contenders of one session that queue for one lock know from their numbers and from each other when it is their turn. Only
+/// the first lists. Each other one watches its own node, so the deletion of that node would not be taken for a grant.
+#[test]
+fn a_contended_cycle_in_one_process_costs_a_create_a_watch_and_a_delete() {
+    const TASKS: u64 = 8;
+    const CYCLES: u64 = 50;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
+        let settings = Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() };
+        let sim = Sim::new(1, settings);
+        let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
+        let mutex = Kind::Native.mutex(&keeper, "/locks/crowded");
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        let before = sim.requests();
+        let tasks = (0..TASKS).map(|_| {
+            let mutex = mutex.clone();
+            tokio::spawn(async move {
+                for _ in 0..CYCLES {
+                    let guard = mutex.acquire().await.unwrap();
+                    // The others come back meanwhile, and no wait is as long as 100 ms.
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    drop(guard);
+                }
+            })
+        });
+        futures_util::future::join_all(tasks).await.into_iter().for_each(Result::unwrap);
+        keeper.close().await;
+        let asked = |op| sim.requests().get(op).unwrap_or(&0) - before.get(op).unwrap_or(&0);
+        let all = TASKS * CYCLES;
+        assert_eq!(["create", "delete", "getData"].map(asked), [all, all, all - 1]);
+        // The first, and the second: the first did not watch its node when the second came.
+        assert_eq!(asked("getChildren"), 2);
+    });
+}
+
+/// First come, first served across processes: a release passes the lock on only to the contender right behind.
+async fn a_contender_of_another_process_keeps_its_turn(world: &World) {
+    let (keeper, stranger) = (world.keeper().await, world.keeper().await);
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let second = world.enqueue_mutex(&stranger).await;
+    let third = world.enqueue_mutex(&keeper).await;
+    guard.release().await.unwrap();
+    let guard = second.granted().await;
+    assert!(third.waits());
+    guard.release().await.unwrap();
+    third.granted().await.release().await.unwrap();
+}
+
 /// Case 42: the watch on its own node reports the deletion, without a query.
 async fn a_removed_waiter_learns_it_from_its_watch_without_a_query(world: &World) {
     let proxy = world.proxy().await;
@@ -140,21 +224,33 @@ async fn a_release_wakes_one_of_a_thousand_waiters(world: &World) {
 /// No herd: of all waiters over several sessions, exactly one receives an event of a release, and it sends no request to be
 /// granted the lock.
 async fn check_that_a_release_wakes_one(world: &World, count: usize) {
+    const FIRST: usize = 8;
     let (holder, proxy) = (world.keeper().await, world.proxy().await);
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let mut waiters = Vec::new();
     let (granted, mut grants) = tokio::sync::mpsc::unbounded_channel();
+    let mut keepers = Vec::new();
     for _ in 0..4 {
-        let keeper = world.keeper_through(&proxy, STEADY).await;
-        for _ in 0..count / 4 {
-            let (mutex, granted) = (world.mutex(&keeper), granted.clone());
+        keepers.push(world.keeper_through(&proxy, STEADY).await);
+    }
+    // A contender passes the lock on to the next one of its own process without a request, so the first ones are of four in turn.
+    for keeper in keepers.iter().cycle().take(FIRST) {
+        let (waiter, granted) = (world.enqueue_mutex(keeper).await, granted.clone());
+        waiters.push(tokio::spawn(async move { granted.send(waiter.granted().await) }));
+    }
+    for (keeper, turn) in keepers.iter().zip(1..) {
+        let each = (count - FIRST) / 4;
+        for _ in 0..each {
+            let (mutex, granted) = (world.mutex(keeper), granted.clone());
             waiters.push(tokio::spawn(async move { granted.send(mutex.acquire().await.unwrap()) }));
         }
+        world.queued(1 + FIRST + turn * each).await;
     }
-    // Each waiter watches its predecessor and, after a moment, its own node; then nothing more happens.
-    let settled = 2 * count as u64;
-    proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == settled).await;
-    world.queued(count + 1).await;
+    // Each waiter watches its own node, and its predecessor if that is of another process; each lists once. Then nothing more
+    // happens.
+    let (watches, lists) = ((count + FIRST + keepers.len()) as u64, count as u64);
+    let settled = |of: &Tally| of.of(OpCode::GetData) == watches && of.of_any(OpCode::LISTS) == lists;
+    proxy.wait_until(|counts| settled(&counts.delivered)).await;
 
     let (before, seen) = (proxy.counts(), world.embedded().stats());
     guard.release().await.unwrap();

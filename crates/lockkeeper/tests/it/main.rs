@@ -11,6 +11,8 @@ mod examples;
 mod fenced;
 mod helix;
 mod interfaces;
+mod jobs;
+mod jobs_simulated;
 mod kinds;
 mod recipes;
 mod retrying;

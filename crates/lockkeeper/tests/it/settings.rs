@@ -1,12 +1,13 @@
 //! Settings: Contentserv's keys, our own, the environment and flags; and their effect on locks.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use lockkeeper::Class;
 use lockkeeper::contentserv::{MonitorError, MonitorLock};
 use lockkeeper::error::{ConnectError, SessionError};
-use lockkeeper::settings::{Key, Origin, RETRIES, Settings, Sources};
+use lockkeeper::settings::{Key, Origin, Settings, Sources};
 use lockkeeper_testkit::proxy::Cut;
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -80,7 +81,7 @@ zookeeper.foreground.task.timeout=2000
 zookeeper.background.task.timeout=2000
 ";
 
-/// C-35, C-36, C-37, C-38, C-39, C-40, C-42, C-43: the document's file is read verbatim, and an empty file means the same.
+/// C-35, C-36, C-37, C-38, C-39, C-40, C-42, C-43, C-45: the document's file is read verbatim, and an empty file means the same.
 #[test]
 fn the_documents_file_is_read_verbatim_and_is_the_default_of_its_keys() {
     let read = properties(DOCUMENT).unwrap();
@@ -93,7 +94,7 @@ fn the_documents_file_is_read_verbatim_and_is_the_default_of_its_keys() {
         assert_eq!(settings.background.prefix.value, Class::BACKGROUND);
         assert_eq!(settings.foreground.timeout.value, Some(MILLIS(2000)));
         assert_eq!(settings.background.timeout.value, Some(MILLIS(2000)));
-        assert_eq!(settings.retries.value, RETRIES);
+        assert_eq!(settings.retries.value, 3);
         assert_eq!(settings.warnings(), []);
     }
     let line = |origin: &Origin| match origin {
@@ -150,7 +151,7 @@ fn every_mistake_is_reported_with_its_place_and_key() {
         ("zookeeper.session.timeout=5s", "session.timeout", "\"5s\" is not a number; write milliseconds, as in 5000"),
         ("zookeeper.session.timeout=", "session.timeout", "is not a number"),
         ("zookeeper.session.timeout=-1", "session.timeout", "is not a number"),
-        ("zookeeper.session.timeout=1", "session.timeout", "choose one from 500 to 86400000"),
+        ("zookeeper.session.timeout=0", "session.timeout", "choose one from 1 to 86400000"),
         ("zookeeper.session.timeout=99999999999999999999", "session.timeout", "is not a number"),
         ("zookeeper.connection.retry=many", "connection.retry", "\"many\" is not a count"),
         ("zookeeper.connection.delay=0", "connection.delay", "out of range"),
@@ -272,13 +273,12 @@ async fn the_negotiated_session_timeout_is_shown(world: &World) {
     let keeper = settings.connect().await.unwrap();
     world.keep_open(&keeper);
     assert_eq!(keeper.session_timeout(), Some(MILLIS(6000)));
-    if world.is_embedded() {
-        let short =
-            lockkeeper::Lockkeeper::builder().session_timeout(MILLIS(20)).connect(&world.servers()).await.unwrap();
-        world.keep_open(&short);
-        // The embedded server's tick is 100 ms.
-        assert_eq!(short.session_timeout(), Some(MILLIS(200)));
-    }
+    // Two ticks of the embedded server are 200 ms, those of the tests' Apache servers 1 s.
+    let short = settings_for(world, "zookeeper.session.timeout=40\n").connect().await.unwrap();
+    world.keep_open(&short);
+    let least = if world.is_embedded() { MILLIS(200) } else { MILLIS(1000) };
+    assert_eq!(short.session_timeout(), Some(least));
+    assert_eq!(properties("zookeeper.session.timeout=400").unwrap().session_timeout.value, MILLIS(400));
 }
 
 /// C-27, C-28, C-42, C-43: each class waits for its own timeout, from the file.
@@ -313,11 +313,19 @@ async fn the_file_sets_the_order_and_the_timeout_of_each_class(world: &World) {
     world.remove(&children).await;
 }
 
-/// C-39, C-40, C-41: the prefix that sorts first has priority, so swapped prefixes swap it.
+/// C-39, C-40, C-41: the prefix that sorts first has priority, so swapped prefixes swap it. Words are prefixes too.
 async fn swapped_prefixes_swap_priority(world: &World) {
-    let text = "zookeeper.foreground.lock.prefix=B\nzookeeper.background.lock.prefix=A\n\
-                zookeeper.foreground.task.timeout=30000\nzookeeper.background.task.timeout=30000\n";
-    let settings = settings_for(world, text);
+    for (foreground, background) in [("B", "A"), ("FOREGROUND", "BACKGROUND"), ("FG_B", "FG_A"), ("A", "A!")] {
+        the_background_goes_first(world, foreground, background).await;
+    }
+}
+
+async fn the_background_goes_first(world: &World, foreground: &str, background: &str) {
+    let text = format!(
+        "zookeeper.foreground.lock.prefix={foreground}\nzookeeper.background.lock.prefix={background}\n\
+         zookeeper.foreground.task.timeout=30000\nzookeeper.background.task.timeout=30000\n"
+    );
+    let settings = settings_for(world, &text);
     let keeper = settings.connect().await.unwrap();
     world.keep_open(&keeper);
     let object = world.object("P1");
@@ -346,14 +354,14 @@ async fn swapped_prefixes_swap_priority(world: &World) {
         },
     );
     assert_eq!(order.into_inner().unwrap(), ["background", "foreground"]);
-    world.remove(&path).await;
 }
 
-/// C-31, C-37, C-38: if the connection fails for all tries, a wait fails with ConnectionLoss, long before its deadline and
-/// before the session's end; the request's node is deleted when the connection is back.
+/// C-31, C-37, C-38: after a lost connection, a wait fails with ConnectionLoss when exactly the configured number of tries has
+/// failed, each after the configured pause: long before its deadline and before the session's end. The request's node is deleted
+/// when the connection is back.
 async fn a_wait_reconnects_as_often_as_the_settings_say(world: &World) {
     let proxy = world.proxy().await;
-    let text = "zookeeper.connection.retry=2\nzookeeper.connection.delay=100\nzookeeper.background.task.timeout=600000\n\
+    let text = "zookeeper.connection.retry=2\nzookeeper.connection.delay=700\nzookeeper.background.task.timeout=600000\n\
                 zookeeper.session.timeout=20000\n";
     let settings = settings_for(world, text);
     let keeper = settings.builder().connect(&proxy.connect_string()).await.unwrap();
@@ -364,11 +372,27 @@ async fn a_wait_reconnects_as_often_as_the_settings_say(world: &World) {
     holder.lock().await.unwrap();
     let waiting = MonitorLock::new("bulk", &keeper, &object).classes(settings.task_classes()).background();
     let path = format!("/{object}");
-    let (outcome, ()) = tokio::join!(waiting.lock_with_timeout(), async {
-        eventually("the request waits", async || world.children(&path).await.len() == 3).await;
-        proxy.refuse();
-        proxy.cut(Cut::Reset);
-    });
+    let before = proxy.counts().refused;
+    let (cut, failed) = (OnceLock::new(), OnceLock::new());
+    let (outcome, ()) = tokio::join!(
+        async {
+            let outcome = waiting.lock_with_timeout().await;
+            failed.set((Instant::now(), proxy.counts().refused - before)).unwrap();
+            outcome
+        },
+        async {
+            eventually("the request waits", async || world.children(&path).await.len() == 3).await;
+            proxy.refuse();
+            proxy.cut(Cut::Reset);
+            cut.set(Instant::now()).unwrap();
+            // The session is retried further, at the same pace: the third try comes when the wait has failed.
+            proxy.wait_until(|counts| counts.refused - before >= 3).await;
+            assert!(failed.get().is_some(), "a third try before the wait failed");
+        }
+    );
+    let (at, tries) = failed.get().unwrap();
+    assert_eq!(*tries, 2);
+    assert!(*at - *cut.get().unwrap() >= 2 * MILLIS(690), "the pauses are shorter than configured");
     match outcome {
         Err(MonitorError::ConnectionLoss { monitor_object, lock_info, .. }) => {
             assert_eq!((monitor_object.as_str(), lock_info.as_str()), (object.as_str(), "bulk"));
@@ -381,7 +405,6 @@ async fn a_wait_reconnects_as_often_as_the_settings_say(world: &World) {
     // A shorter disconnect does not fail the wait.
     waiting.lock_with_timeout().await.unwrap();
     waiting.unlock().await.unwrap();
-    world.remove(&path).await;
 }
 
 /// C-31, C-37: `connect` tries as often as the settings say, then reports that no server answers.
@@ -392,8 +415,7 @@ async fn connect_tries_as_often_as_the_settings_say(world: &World) {
     let builder = lockkeeper::Lockkeeper::builder().session_timeout(STEADY).reconnect(2, MILLIS(10));
     let outcome = builder.connect(&proxy.connect_string()).await;
     assert!(matches!(outcome, Err(ConnectError::Session(SessionError::Unreachable { .. }))), "{outcome:?}");
-    // Three tries, and one more connection to find the reason.
-    assert_eq!(proxy.counts().refused - before, 4);
+    assert_eq!(proxy.counts().refused - before, 3);
     proxy.heal();
 }
 

@@ -88,7 +88,7 @@ fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_one_node_in_1000_runs() {
             let fixed = |millis| Duration::from_millis(millis)..Duration::from_millis(millis);
             let settings = Settings { fsync: fixed(800), lag: fixed(0), ..Settings::default() };
             let sim = Sim::new(seed, settings);
-            let keeper = Lockkeeper::builder().simulated(sim.network(Duration::from_secs(10)));
+            let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
             // The session and the parent exist already.
             keeper.mutex(LOCK).acquire().await.unwrap().release().await.unwrap();
             let created = sim.requests()["create"];
@@ -112,7 +112,7 @@ fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_one_node_in_1000_runs() {
 fn an_idle_waiter_sends_only_heartbeats() {
     simulate(async {
         let sim = Sim::new(1, Settings::default());
-        let keeper = Lockkeeper::builder().simulated(sim.network(SESSION_TIMEOUT));
+        let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).simulated(sim.network());
         let mutex = keeper.mutex(LOCK);
         let first = mutex.acquire().await.unwrap();
         let second = tokio::spawn(mutex.acquire().into_future());
@@ -145,7 +145,8 @@ fn a_wait_that_ends_within_a_short_silence_is_a_timeout() {
     for (silent_from, silent_for, unreachable) in [(3_300, 1_100, false), (1_500, 3_000, true)] {
         simulate(async {
             let sim = Sim::new(1, Settings::default());
-            let network = |timeout| Lockkeeper::builder().simulated(sim.network(Duration::from_secs(timeout)));
+            let network =
+                |timeout| Lockkeeper::builder().session_timeout(Duration::from_secs(timeout)).simulated(sim.network());
             let (waiting, holding) = (network(2), network(10));
             // Client 0 is the one that is silenced.
             waiting.mutex("/locks/aside").acquire().await.unwrap().release().await.unwrap();

@@ -1,18 +1,21 @@
 //! How long a hold may be trusted, and that its end is known in time.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkeeper::{HoldState, Lockkeeper, Loss};
-use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::time::Instant;
 
-use crate::support::{World, eventually, on_the_embedded_server, turn_at};
+use crate::support::{REQUESTS, World, eventually, on_the_embedded_server, turn_at};
 
 on_the_embedded_server!(
     a_server_that_answers_pings_but_orders_nothing_is_not_trusted,
     a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout,
     case_50_a_session_without_holds_sends_no_heartbeat_writes,
+    case_50_a_call_dropped_at_any_request_renews_nothing,
+    case_43_a_dropped_guard_renews_nothing,
     a_grant_waits_for_a_proof_that_the_session_is_alive,
     an_upgrade_waits_for_a_proof_that_the_session_is_alive,
     a_downgrade_waits_for_a_proof_that_the_session_is_alive,
@@ -61,9 +64,51 @@ async fn case_50_a_session_without_holds_sends_no_heartbeat_writes(world: &World
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, TIMEOUT).await;
     world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
+    renews_nothing(&proxy).await;
+}
+
+/// Four pings, each of which is a chance for a heartbeat.
+async fn renews_nothing(proxy: &Proxy) {
     let before = proxy.counts();
     proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Ping) >= 4).await;
     assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Delete), 0);
+}
+
+/// The caller drops its call while a request or a reply is on its way, for every request of a call.
+async fn case_50_a_call_dropped_at_any_request_renews_nothing(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, TIMEOUT).await;
+    for replied in [false, true] {
+        for nth in 1.. {
+            let path = world.path(&format!("{replied}-{nth}"));
+            let rule = proxy.on_any(REQUESTS).path(path.as_str()).nth(nth);
+            let hold = if replied { rule.hold_reply() } else { rule.hold_request() };
+            let mut call = Box::pin(world.kind.mutex(&keeper, &path).acquire().into_future());
+            let granted = tokio::select! {
+                () = hold.caught() => false,
+                granted = &mut call => { granted.unwrap().release().await.unwrap(); true }
+            };
+            drop(call);
+            hold.release();
+            eventually("no node of the call is left", async || world.children(&path).await.is_empty()).await;
+            if granted {
+                assert!(nth > 2, "no request was met");
+                break;
+            }
+        }
+    }
+    renews_nothing(&proxy).await;
+}
+
+/// The guard is what renews: there is no call that acquires without it.
+async fn case_43_a_dropped_guard_renews_nothing(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, TIMEOUT).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    proxy.wait_until(|counts| counts.requested.of(OpCode::Delete) >= 1).await;
+    drop(guard);
+    world.queued(0).await;
+    renews_nothing(&proxy).await;
 }
 
 /// A waiter whose predecessor's deletion is reported by a server that cannot order writes gets no guard.
@@ -71,15 +116,16 @@ async fn a_grant_waits_for_a_proof_that_the_session_is_alive(world: &World) {
     let holder = world.keeper().await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
     let proxy = world.proxy().await;
-    let keeper: Lockkeeper = world.keeper_through(&proxy, Duration::from_secs(4)).await;
+    let session_timeout = Duration::from_secs(4);
+    let keeper: Lockkeeper = world.keeper_through(&proxy, session_timeout).await;
     let waiter = world.enqueue_mutex(&keeper).await;
-    // Wait until the trust from its own create has expired.
     let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
     let before = proxy.counts();
-    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Ping) >= 6).await;
+    // The trust from its own create expires.
+    tokio::time::sleep(session_timeout * 9 / 10).await;
     guard.release().await.unwrap();
     proxy.wait_until(|counts| counts.since(&before).watch_events >= 1).await;
-    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Ping) >= 7).await;
+    tokio::time::sleep(session_timeout / 10).await;
     assert!(waiter.waits());
     cut_off.release();
     let guard = waiter.granted().await;

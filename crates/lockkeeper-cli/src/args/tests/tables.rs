@@ -168,7 +168,7 @@ fn cell(text: &str) -> String {
 }
 
 /// The variables of a command under a lock, and others that are not settings.
-const OF_THE_COMMAND: [(&str, &str); 4] = [
+const OF_THE_COMMAND: [(&str, &str); 5] = [
     (
         "LOCKKEEPER_TOKEN",
         "the fencing token: a number greater than that of every earlier hold of this lock, the [epoch](#fence-and-epoch) included. \
@@ -176,6 +176,7 @@ const OF_THE_COMMAND: [(&str, &str); 4] = [
     ),
     ("LOCKKEEPER_PATH", "the lock's path"),
     ("LOCKKEEPER_NODE", "the node of this hold"),
+    ("LOCKKEEPER_SLOT", "of a [job](guide/jobs.md): the name of its slot, such as `2026-11-22`"),
     ("LOCKKEEPER_HELD", "the nodes of this hold and of the holds around it, one per line; for lockkeeper itself"),
 ];
 

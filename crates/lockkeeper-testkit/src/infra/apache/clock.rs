@@ -1,6 +1,7 @@
-//! Gives a server a wrong wall clock, by libfaketime; the machine's own clock does not change.
+//! Gives processes a wrong wall clock, by libfaketime; the machine's own clock does not change.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,11 +11,43 @@ use super::distribution::install_package;
 /// The variant for programs with threads.
 const LIBRARY: &str = "libfaketimeMT.so.1";
 
-/// A server's wall clock, this many seconds off from the machine's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WrongClock(pub(super) i64);
+/// A wall clock of processes that differs from the machine's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongClock(Source);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    Seconds(i64),
+    File(PathBuf),
+}
 
 impl WrongClock {
+    /// Returns a clock that is this many seconds ahead of the machine's, or behind it.
+    pub const fn off(seconds: i64) -> Self {
+        WrongClock(Source::Seconds(seconds))
+    }
+
+    /// Returns a clock whose difference is in this file: [`WrongClock::turn`] changes it while processes run.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn in_file(file: impl Into<PathBuf>) -> io::Result<Self> {
+        let file = file.into();
+        WrongClock::turn(&file, 0)?;
+        Ok(WrongClock(Source::File(file)))
+    }
+
+    /// Turns a clock whose difference is in this file; processes see that within a second.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn turn(file: &Path, seconds: i64) -> io::Result<()> {
+        // Replaced in one step: it may be read at any moment.
+        let next = file.with_extension("next");
+        fs::write(&next, format!("{seconds:+}\n"))?;
+        fs::rename(next, file)
+    }
+
     /// Checks that libfaketime exists; as root with apt-get, installs it from Debian.
     ///
     /// # Errors
@@ -28,11 +61,31 @@ impl WrongClock {
     }
 
     /// Makes a command use this clock. Timers follow the machine's clock: only the wall clock is wrong.
-    pub(super) fn set(self, command: &mut Command) -> Result<(), Error> {
-        let library = find().ok_or(Error::NoFaketime)?;
-        command.env("LD_PRELOAD", library).env("FAKETIME", format!("{:+}s", self.0));
-        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    ///
+    /// # Errors
+    /// [`Error::NoFaketime`].
+    pub fn set(&self, command: &mut Command) -> Result<(), Error> {
+        command.envs(self.variables()?);
         Ok(())
+    }
+
+    /// Returns the variables that make a process use this clock.
+    ///
+    /// # Errors
+    /// [`Error::NoFaketime`].
+    pub fn variables(&self) -> Result<Vec<(String, String)>, Error> {
+        let library = find().ok_or(Error::NoFaketime)?.display().to_string();
+        let differs = match &self.0 {
+            Source::Seconds(seconds) => ("FAKETIME", format!("{seconds:+}s")),
+            Source::File(file) => ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
+        };
+        let others = [
+            ("LD_PRELOAD", library),
+            ("FAKETIME_CACHE_DURATION", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ];
+        Ok(others.into_iter().chain([differs]).map(|(name, value)| (name.to_owned(), value)).collect())
     }
 }
 

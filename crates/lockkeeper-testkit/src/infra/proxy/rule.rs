@@ -152,6 +152,11 @@ impl Rule {
 pub struct Hold(Rule);
 
 impl Hold {
+    /// Whether a frame is held back.
+    pub fn has_caught(&self) -> bool {
+        self.0.has_fired()
+    }
+
     /// Waits until a frame is held back.
     ///
     /// # Panics

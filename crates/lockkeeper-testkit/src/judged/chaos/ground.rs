@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::infra::apache::{Apache, Options, Place, install_package};
+use crate::infra::apache::{Apache, Options, Place, WrongClock};
 use crate::infra::net::Net;
 use crate::infra::proxy::Proxy;
 
@@ -41,49 +41,27 @@ pub struct Ground {
     pub small_disks: bool,
 }
 
-/// The movable clocks of processes: libfaketime, which reads them from files.
+/// The clocks of processes, which can be moved.
 struct Clocks {
-    library: PathBuf,
     dir: PathBuf,
 }
 
 impl Clocks {
     fn find(dir: &Path) -> Option<Clocks> {
-        let found = || {
-            let libs = fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
-            libs.map(|dir| dir.join("faketime/libfaketimeMT.so.1")).find(|library| library.exists())
-        };
-        let library = found().or_else(|| {
-            install_package("libfaketime").ok()?;
-            found()
-        })?;
-        Some(Clocks { library, dir: dir.to_owned() })
+        WrongClock::install().ok()?;
+        Some(Clocks { dir: dir.to_owned() })
     }
 
     fn file(&self, whose: &str) -> PathBuf {
         self.dir.join(format!("{whose}.clock"))
     }
 
-    /// Only the wall clock is changed: the monotonic clock is the real one.
     fn env(&self, whose: &str) -> io::Result<Vec<(String, String)>> {
-        self.set(whose, "+0")?;
-        let file = self.file(whose).display().to_string();
-        let library = self.library.display().to_string();
-        let settings = [
-            ("LD_PRELOAD", library.as_str()),
-            ("FAKETIME_TIMESTAMP_FILE", file.as_str()),
-            ("FAKETIME_CACHE_DURATION", "1"),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-            ("DONT_FAKE_MONOTONIC", "1"),
-        ];
-        Ok(settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
+        WrongClock::in_file(self.file(whose))?.variables().map_err(io::Error::other)
     }
 
-    fn set(&self, whose: &str, offset: &str) -> io::Result<()> {
-        // Replaced in one step: it may be read at any moment.
-        let next = self.dir.join(format!("{whose}.next"));
-        fs::write(&next, format!("{offset}\n"))?;
-        fs::rename(next, self.file(whose))
+    fn set(&self, whose: &str, seconds: i64) -> io::Result<()> {
+        WrongClock::turn(&self.file(whose), seconds)
     }
 }
 
@@ -167,7 +145,7 @@ impl Ground {
     /// If the clock cannot be written.
     pub fn set_clock(&self, machine: usize, seconds: i64) -> io::Result<()> {
         let whose = format!("machine{machine}");
-        self.clocks.as_ref().map_or(Ok(()), |clocks| clocks.set(&whose, &format!("{seconds:+}")))
+        self.clocks.as_ref().map_or(Ok(()), |clocks| clocks.set(&whose, seconds))
     }
 
     /// Restarts a server whose disk was full, and returns whether it needed the others' data.

@@ -8,25 +8,35 @@
 //! follows from a seed, in paused time. Servers fail and come back. When a leader fails, the transactions that were not
 //! on a majority's disks are lost, and its successor gives every session its full timeout.
 //!
-//! The library above is the real one: only `zookeeper.rs`, the adapter to the TCP client, is replaced.
+//! Above the socket everything is real: the library, the client `lockkeeper_client` and the frames. Client and servers
+//! exchange bytes over simulated links. These bytes arrive in pieces, late, or not at all; a link ends inside a frame, or
+//! for one side only. Time is tokio's paused clock. The client's own random choices follow from the seed as well.
+//! Nothing here waits with tokio's `watch`, which wakes its listeners in a random order. So one seed gives one history,
+//! byte for byte.
 
 mod client;
+mod faults;
 mod link;
 mod server;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lockkeeper::ensemble::Network;
+use bytes::Bytes;
+use lockkeeper_client::Connect;
 use lockkeeper_server::machine::{
     ConnectionId, Effect, Limits, Machine, MachineConfig, Now, Schemes, Tree, Txn, TxnOp,
 };
 use lockkeeper_wire::{ConnectRequest, Request, VersionedPath};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use faults::Counts;
+pub use faults::Fault;
+use link::{Inlet, Outlet, link};
 use server::{Connection, Replica};
 
 /// The properties of the simulated ensemble.
@@ -69,6 +79,7 @@ pub struct Sim {
 
 /// The whole state, except for messages on their way.
 struct World {
+    origin: Instant,
     rng: fastrand::Rng,
     machine: Machine,
     /// When the last transaction was or will be committed.
@@ -89,8 +100,15 @@ struct World {
     replicas: Vec<Replica>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
-    clients: Vec<mpsc::UnboundedSender<Trouble>>,
+    hosts: Vec<Faults>,
     requests: BTreeMap<&'static str, u64>,
+    /// The time that a piece of bytes travels.
+    network: Range<Duration>,
+    counts: Counts,
+    /// The sessions that were older than an election that took longer than their timeouts.
+    outlasted: BTreeSet<i64>,
+    /// Every piece of bytes that was sent, with its host and its time.
+    sent: DefaultHasher,
 }
 
 /// The state that is on a majority's disks.
@@ -117,22 +135,47 @@ impl Durable {
     }
 }
 
-/// A fault of a client.
+/// A fault of a host's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Its connection is reset; by chance, requests on their way still take effect.
+    /// Its connections are reset. Bytes on their way are lost from a random one on, perhaps inside a frame. By chance,
+    /// the server does not notice.
     Cut,
     /// It reaches no server for this time, without notice.
     Silence(Duration),
+    /// For this time, bytes take up to 0.4 s.
+    Slow(Duration),
+    /// The servers of its connections answer pings and nothing else.
+    PingsOnly,
 }
+
+/// A host's network, and its current faults.
+struct Faults {
+    silent_until: Instant,
+    slow_until: Instant,
+    /// The connections that its clients have and use.
+    connections: usize,
+    /// When its clients dropped the last of them.
+    alone_since: Instant,
+}
+
+/// How long a piece takes over a slow link, in addition.
+const SLOW: Range<Duration> = Duration::from_millis(50)..Duration::from_millis(400);
+/// One write of this many arrives in two or more pieces.
+const WHOLE: u8 = 4;
+/// Of this many resets, the server misses one.
+const NOTICED: u8 = 4;
 
 impl Sim {
     /// Returns an ensemble whose delays and faults all follow from `seed`. Needs a runtime with paused time.
     pub fn new(seed: u64, settings: Settings) -> Sim {
+        // The client takes the order of servers and the jitter of its pauses from the thread's generator.
+        fastrand::seed(seed);
         let origin = Instant::now();
         let now = Now { monotonic: Duration::ZERO, wall_ms: 0 };
         let machine = Machine::new(config(&settings, 0x100), Tree::new(), 0, now);
         let mut world = World {
+            origin,
             rng: fastrand::Rng::with_seed(seed),
             machine,
             committed_at: origin,
@@ -145,8 +188,12 @@ impl Sim {
             replicas: Vec::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
-            clients: Vec::new(),
+            hosts: Vec::new(),
             requests: BTreeMap::new(),
+            network: settings.network.clone(),
+            counts: Counts::default(),
+            outlasted: BTreeSet::new(),
+            sent: DefaultHasher::new(),
         };
         let mut feeds = Vec::new();
         for _ in 0..settings.servers {
@@ -162,15 +209,38 @@ impl Sim {
         sim
     }
 
-    /// Returns the network to this ensemble, for one `Lockkeeper`.
-    pub fn network(&self, session_timeout: Duration) -> Box<dyn Network> {
-        Box::new(client::SimNetwork { sim: self.clone(), session_timeout })
+    /// Returns the network from a new host to this ensemble, for one `Lockkeeper`. Hosts are numbered from 0.
+    pub fn network(&self) -> Arc<dyn Connect> {
+        self.host()
     }
 
-    /// Makes a fault for the `client`-th session ever opened, if it is still alive.
-    pub fn trouble(&self, client: usize, trouble: Trouble) {
-        if let Some(sender) = self.world().clients.get(client) {
-            _ = sender.send(trouble);
+    /// Makes a fault in the network of a host, if there is such a host.
+    pub fn trouble(&self, host: usize, trouble: Trouble) {
+        let (world, now) = (&mut *self.world(), Instant::now());
+        let Some(faults) = world.hosts.get_mut(host) else { return };
+        match trouble {
+            Trouble::Silence(length) => faults.silent_until = faults.silent_until.max(now + length),
+            Trouble::Slow(length) => faults.slow_until = now + length,
+            Trouble::Cut | Trouble::PingsOnly => {}
+        }
+        let silent_until = faults.silent_until;
+        for connection in world.connections.values_mut().filter(|connection| connection.host == host) {
+            match trouble {
+                Trouble::Cut => {
+                    lose_some(&mut world.rng, &connection.to_client);
+                    if world.rng.u8(..NOTICED) == 0 {
+                        connection.to_server.sever();
+                    } else {
+                        lose_some(&mut world.rng, &connection.to_server);
+                    }
+                }
+                Trouble::Silence(_) => {
+                    connection.to_client.silence(silent_until);
+                    connection.to_server.silence(silent_until);
+                }
+                Trouble::Slow(_) => {}
+                Trouble::PingsOnly => connection.pings_only = true,
+            }
         }
     }
 
@@ -178,7 +248,9 @@ impl Sim {
     pub fn server_fails(&self, server: usize, length: Duration) {
         let world = &mut *self.world();
         world.replicas[server].down_until = Instant::now() + length;
-        world.hang_up(Some(server));
+        let ended = world.connections.values().filter(|connection| connection.replica == server).count();
+        world.counts.add(Fault::FailedServer, ended);
+        world.hang_up(|connection| connection.replica == server, World::crash);
     }
 
     /// Makes the leader fail: transactions that are not on a majority's disks are lost, and no server serves for this
@@ -186,13 +258,18 @@ impl Sim {
     pub fn leader_fails(&self, length: Duration) {
         let world = &mut *self.world();
         world.settle();
+        world.counts.add(Fault::LostTransaction, world.unsure.len());
         world.unsure.clear();
+        let outlasted = world.durable.sessions.iter().filter(|(_, (timeout, _))| *timeout < length).map(|(id, _)| *id);
+        let outlasted: Vec<i64> = outlasted.collect();
+        world.counts.add(Fault::LongElection, (!outlasted.is_empty()).into());
+        world.outlasted.extend(outlasted);
         world.last = world.durable.last;
         let now = Instant::now();
         world.failures.push(now);
         world.leaderless_until = now + length;
         world.committed_at = world.leaderless_until;
-        world.hang_up(None);
+        world.hang_up(|_| true, World::crash);
         // A new leader numbers its transactions in an epoch of its own. Session ids are never used twice.
         let zxid = ((world.machine.zxid() >> 32) + 1) << 32;
         let mut begins = self.now();
@@ -214,11 +291,6 @@ impl Sim {
         self.origin.elapsed()
     }
 
-    /// Returns the number of sessions ever opened.
-    pub fn sessions_opened(&self) -> usize {
-        self.world().clients.len()
-    }
-
     /// Returns the names of a node's children at the leader; none if it does not exist.
     pub fn children(&self, path: &str) -> Vec<String> {
         let world = self.world();
@@ -230,18 +302,36 @@ impl Sim {
         self.world().requests.clone()
     }
 
+    /// Returns how often each fault has taken effect.
+    pub fn faults(&self) -> BTreeMap<Fault, u64> {
+        self.world().counts.all()
+    }
+
+    /// Returns for how long the clients of a host have known that they have no connection; 0 if they have one.
+    pub fn alone_for(&self, host: usize) -> Duration {
+        match self.world().hosts.get(host) {
+            Some(faults) if faults.connections == 0 => faults.alone_since.elapsed(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Returns a digest of all bytes that were sent over the links, with their times. Equal digests mean equal
+    /// histories.
+    pub fn digest(&self) -> u64 {
+        self.world().sent.finish()
+    }
+
     /// Deletes a node as an operator would.
     pub fn delete(&self, path: &str) {
         let (mut effects, now) = (Vec::new(), self.now());
         let mut world = self.world();
-        let connection = world.open_connection(0, mpsc::unbounded_channel().0);
+        let connection = world.number_connection();
         let wish = ConnectRequest { timeout_ms: 1000, ..ConnectRequest::default() };
         world.machine.connect(connection, &wish, [0; 16], now, &mut effects);
         let delete = Request::Delete(VersionedPath { path: path.to_owned(), version: -1 });
         world.machine.request(connection, 1, delete, now, &mut effects);
         world.machine.request(connection, 2, Request::CloseSession, now, &mut effects);
         self.commit(&mut world, &effects);
-        world.connections.remove(&connection.0);
     }
 
     /// Returns a number below `bound`, by the seed.
@@ -270,6 +360,7 @@ impl Sim {
                 let mut fsync = world.within(&self.settings.fsync);
                 if Instant::now() < world.slow_disk.0 {
                     fsync += world.slow_disk.1;
+                    world.counts.add(Fault::SlowDisk, 1);
                 }
                 // Transactions commit in order; those that wait together share one disk write.
                 world.committed_at = world.committed_at.max(Instant::now() + fsync);
@@ -293,10 +384,53 @@ impl World {
         range.start + Duration::from_micros(if width == 0 { 0 } else { self.rng.u64(..width) })
     }
 
-    fn open_connection(&mut self, replica: usize, replies: mpsc::UnboundedSender<server::ToClient>) -> ConnectionId {
+    fn add_host(&mut self) -> usize {
+        let now = Instant::now();
+        self.hosts.push(Faults { silent_until: now, slow_until: now, connections: 0, alone_since: now });
+        self.hosts.len() - 1
+    }
+
+    fn number_connection(&mut self) -> ConnectionId {
         self.next_connection += 1;
-        self.connections.insert(self.next_connection, Connection { replica, replies });
         ConnectionId(self.next_connection)
+    }
+
+    /// Opens a connection from a host to a server. Returns the client's sending end, and both receiving ends: the
+    /// server's and the client's.
+    fn accept(&mut self, host: usize, replica: usize) -> (ConnectionId, Inlet, Outlet, Outlet) {
+        let id = self.number_connection();
+        self.hosts[host].connections += 1;
+        let new = || link(self.hosts[host].silent_until, self.counts.clone());
+        let ((to_server, from_client), (to_client, from_server)) = (new(), new());
+        let connection =
+            Connection { replica, host, to_client, to_server: to_server.clone(), session: 0, pings_only: false };
+        self.connections.insert(id.0, connection);
+        (id, to_server, from_client, from_server)
+    }
+
+    /// Sends bytes over a link of a host, in pieces.
+    fn transmit(&mut self, host: usize, link: &Inlet, bytes: &[u8]) {
+        let slow = Instant::now() < self.hosts[host].slow_until;
+        let mut rest = Bytes::copy_from_slice(bytes);
+        while !rest.is_empty() {
+            let split = rest.len() > 1 && self.rng.u8(..WHOLE) == 0;
+            let piece = if split { rest.split_to(self.rng.usize(1..rest.len())) } else { std::mem::take(&mut rest) };
+            let mut travel = self.within(&self.network.clone());
+            if slow {
+                travel += self.within(&SLOW);
+                self.counts.add(Fault::SlowLink, 1);
+            }
+            (host, self.origin.elapsed(), travel, &piece[..]).hash(&mut self.sent);
+            link.send(piece, travel);
+        }
+    }
+
+    /// The client has dropped its connection. By chance, bytes on their way are lost.
+    fn client_left(&mut self, host: usize, to_server: &Inlet) {
+        let faults = &mut self.hosts[host];
+        faults.connections -= 1;
+        faults.alone_since = Instant::now();
+        if self.rng.bool() { lose_some(&mut self.rng, to_server) } else { to_server.close() }
     }
 
     /// Moves the transactions that are on disk by now to the durable state.
@@ -309,17 +443,32 @@ impl World {
         }
     }
 
-    /// Ends the connections of one server, or of all servers.
-    fn hang_up(&mut self, server: Option<usize>) {
-        let ended = |connection: &Connection| server.is_none_or(|server| connection.replica == server);
-        let gone: Vec<u64> = self.connections.iter().filter(|(_, known)| ended(known)).map(|(id, _)| *id).collect();
+    /// Ends the connections that `which` selects.
+    fn hang_up(&mut self, which: impl Fn(&Connection) -> bool, how: impl Fn(&mut World, &Connection)) {
+        let gone: Vec<u64> = self.connections.iter().filter(|(_, known)| which(known)).map(|(id, _)| *id).collect();
         for id in gone {
-            if let Some(connection) = self.connections.remove(&id) {
-                _ = connection.replies.send(server::ToClient::Close);
-                self.replicas[connection.replica].watches.remove_connection(ConnectionId(id));
-            }
-            self.machine.disconnected(ConnectionId(id));
+            self.hang_up_one(ConnectionId(id), &how);
         }
+    }
+
+    /// Ends a connection from the server's side, if it has not ended.
+    fn hang_up_one(&mut self, id: ConnectionId, how: impl Fn(&mut World, &Connection)) {
+        if let Some(connection) = self.connections.remove(&id.0) {
+            how(self, &connection);
+            self.replicas[connection.replica].watches.remove_connection(id);
+            self.machine.disconnected(id);
+        }
+    }
+
+    /// The server closes a connection behind what it has sent.
+    fn leave(&mut self, connection: &Connection) {
+        connection.to_client.close();
+    }
+
+    /// The connection ends with its server: bytes on their way are lost.
+    fn crash(&mut self, connection: &Connection) {
+        lose_some(&mut self.rng, &connection.to_client);
+        connection.to_server.cut(0);
     }
 
     /// Returns until when this server accepts no connection.
@@ -330,6 +479,11 @@ impl World {
     fn count(&mut self, kind: &'static str) {
         *self.requests.entry(kind).or_default() += 1;
     }
+}
+
+/// Ends a link behind a random part of the bytes on their way.
+fn lose_some(rng: &mut fastrand::Rng, link: &Inlet) {
+    link.cut(rng.usize(..=link.on_their_way()));
 }
 
 /// Lets the machine expire sessions and remove containers.
@@ -370,6 +524,3 @@ struct Feed {
     leader: usize,
     txn: Txn,
 }
-
-/// The newest transaction that a server has applied.
-type Applied = watch::Sender<i64>;

@@ -1,25 +1,21 @@
 //! The servers: copies of the leader's tree that lag, and the connections that they serve.
 
+use std::sync::Arc;
+
+use bytes::{Buf, BytesMut};
 use lockkeeper_server::machine::{
     ConnectionId, Effect, Identities, Tree, TreeEvent, TxnOp, Watches, answer, watch_left,
 };
-use lockkeeper_wire::{ErrorCode, EventKind, Request, Response, SetWatches, WatchKind};
-use tokio::sync::{mpsc, watch};
+use lockkeeper_wire::request::{self, Packet};
+use lockkeeper_wire::{ErrorCode, EventKind, Request, Response, SetWatches, WatchKind, frame, response};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::link::Outlet;
-use super::{Applied, Feed, Sim, World};
+use super::link::{Inlet, Outlet};
+use super::{Fault, Feed, Sim, World};
 
-/// A message from a server to a client.
-#[derive(Debug)]
-pub(super) enum ToClient {
-    /// The answer to the oldest request without one.
-    Reply { zxid: i64, result: Result<Response, ErrorCode> },
-    /// A watch fired.
-    Event { path: String, kind: EventKind },
-    /// The connection ends.
-    Close,
-}
+/// The zxid of an event for a change that was missed while the client was not connected.
+const MISSED: i64 = -1;
 
 /// One server's copy of the state.
 pub(super) struct Replica {
@@ -29,19 +25,29 @@ pub(super) struct Replica {
     pub(super) down_until: Instant,
     pub(super) tree: Tree,
     pub(super) watches: Watches,
-    pub(super) applied: Applied,
+    /// The newest transaction that it has applied.
+    applied: i64,
+    /// Notified of every change of `applied`; wakes in the order in which tasks wait.
+    progress: Arc<Notify>,
 }
 
 /// A connection from the server's side.
 pub(super) struct Connection {
     pub(super) replica: usize,
-    pub(super) replies: mpsc::UnboundedSender<ToClient>,
+    /// The client's host.
+    pub(super) host: usize,
+    pub(super) to_client: Inlet,
+    pub(super) to_server: Inlet,
+    /// The session, as long as its end closes the connection; 0 before it is accepted.
+    pub(super) session: i64,
+    /// The server answers pings and nothing else.
+    pub(super) pings_only: bool,
 }
 
 impl Replica {
     pub(super) fn new(feed: mpsc::UnboundedSender<Feed>, origin: Instant) -> Self {
-        let (tree, watches) = (Tree::new(), Watches::default());
-        Replica { feed, last_due: origin, down_until: origin, tree, watches, applied: watch::channel(0).0 }
+        let (tree, watches, progress) = (Tree::new(), Watches::default(), Arc::default());
+        Replica { feed, last_due: origin, down_until: origin, tree, watches, applied: 0, progress }
     }
 
     /// Applies a transaction when it is due, or directly behind the one before it.
@@ -55,16 +61,21 @@ impl Replica {
     pub(super) fn set_watches(&mut self, connection: ConnectionId, wanted: &SetWatches) -> Vec<(String, EventKind)> {
         let mut missed = Vec::new();
         let data = wanted.data.iter().map(|path| (path, WatchKind::Data));
+        let exist = wanted.exist.iter().map(|path| (path, WatchKind::Any));
         let child = wanted.child.iter().map(|path| (path, WatchKind::Child));
-        for (path, kind) in data.chain(child) {
+        for (path, kind) in data.chain(exist).chain(child) {
             let stat = self.tree.get(path).map(|node| node.stat());
             let event = match (stat, kind) {
+                (Some(_), WatchKind::Any) => Some(EventKind::Created),
+                (None, WatchKind::Any) => None,
                 (None, _) => Some(EventKind::Deleted),
                 (Some(stat), WatchKind::Data) => (stat.mzxid > wanted.relative_zxid).then_some(EventKind::DataChanged),
                 (Some(stat), _) => (stat.pzxid > wanted.relative_zxid).then_some(EventKind::ChildrenChanged),
             };
             match event {
                 Some(event) => missed.push((path.clone(), event)),
+                // A watch for the creation is a data watch.
+                None if kind == WatchKind::Any => self.watches.add(connection, path, WatchKind::Data),
                 None => self.watches.add(connection, path, kind),
             }
         }
@@ -86,49 +97,105 @@ pub(super) async fn apply(sim: Sim, at: usize, mut txns: mpsc::UnboundedReceiver
         let mut events = Vec::new();
         replica.tree.apply(&txn, &mut events);
         for TreeEvent { kind, path, .. } in events {
-            for connection in replica.watches.fire(&path, kind) {
-                if let Some(connection) = world.connections.get(&connection.0) {
-                    _ = connection.replies.send(ToClient::Event { path: path.to_string(), kind });
-                }
+            for connection in world.replicas[at].watches.fire(&path, kind) {
+                world.notify(connection, txn.zxid, kind, &path);
             }
         }
-        replica.applied.send_replace(txn.zxid);
+        world.replicas[at].applied = txn.zxid;
+        world.replicas[at].progress.notify_waiters();
         if let TxnOp::CloseSession { .. } = txn.op {
-            // Closes the connections of a session that has ended.
-            let ended = |connection: &u64| {
-                world.machine.session_of(ConnectionId(*connection)).is_none()
-                    && world.connections[connection].replica == at
-            };
-            let gone: Vec<u64> = world.connections.keys().copied().filter(ended).collect();
-            for connection in gone {
-                if let Some(connection) = world.connections.get(&connection) {
-                    _ = connection.replies.send(ToClient::Close);
-                }
+            world.hang_up(|connection| connection.replica == at && connection.session == txn.session, World::leave);
+        }
+    }
+}
+
+/// Serves one connection: requests in order, each answered before the next one is carried out.
+pub(super) async fn serve(sim: Sim, connection: ConnectionId, mut from_client: Outlet) {
+    _ = answer_all(&sim, connection, &mut from_client).await;
+    sim.world().hang_up_one(connection, World::leave);
+}
+
+/// Returns when the connection has ended.
+async fn answer_all(sim: &Sim, connection: ConnectionId, from_client: &mut Outlet) -> Option<()> {
+    let mut received = BytesMut::new();
+    let wish = next_frame(&mut received, from_client).await?;
+    let session = greet(sim, connection, &wish).await?;
+    loop {
+        let payload = next_frame(&mut received, from_client).await?;
+        let Ok(Packet::Request { xid, request, .. }) = request::decode(&payload) else { return None };
+        if sim.world().connections.get(&connection.0)?.pings_only {
+            let ping = request == Request::Ping;
+            sim.world().counts.add(if ping { Fault::OnlyPing } else { Fault::IgnoredRequest }, 1);
+            if !ping {
+                continue;
+            }
+        }
+        match carry_out(sim, connection, session, xid, request) {
+            Step::Answered => {}
+            Step::Gone => return None,
+            Step::OnceApplied(zxid, result) => {
+                caught_up(sim, connection, zxid).await?;
+                sim.world().reply(connection, xid, &result);
             }
         }
     }
 }
 
-/// Serves one connection: requests in order, each answered before the next one is read.
-pub(super) async fn serve(sim: Sim, connection: ConnectionId, session: i64, mut requests: Outlet<Request>) {
-    while let Some(request) = requests.recv().await {
-        let closes = request == Request::CloseSession;
-        let waits = carry_out(&sim, connection, session, request);
-        match waits {
-            Step::Answered => {}
-            Step::Gone => break,
-            Step::OnceApplied(zxid, result) => {
-                if caught_up(&sim, connection, zxid).await.is_none() {
-                    break;
+/// Returns the payload of the next frame; `None` if the connection ends first.
+async fn next_frame(received: &mut BytesMut, from_client: &mut Outlet) -> Option<BytesMut> {
+    loop {
+        if let Some(payload) = frame::first(received, 1 << 20).ok()? {
+            let len = payload.len();
+            received.advance(4);
+            return Some(received.split_to(len));
+        }
+        received.extend_from_slice(&from_client.recv().await?);
+    }
+}
+
+/// Answers the connect request. Returns the session; `None` if there is none.
+async fn greet(sim: &Sim, connection: ConnectionId, wish: &[u8]) -> Option<i64> {
+    let request = request::decode_connect(wish).ok()?;
+    let (answer, zxid) = {
+        let world = &mut *sim.world();
+        let replica = world.connections.get(&connection.0)?.replica;
+        if world.replicas[replica].applied < request.last_zxid_seen {
+            // The client has seen more than this server has.
+            world.counts.add(Fault::StaleServer, 1);
+            return None;
+        }
+        let (mut effects, password) = (Vec::new(), world.rng.u128(..).to_be_bytes());
+        world.machine.connect(connection, &request, password, sim.now(), &mut effects);
+        sim.commit(world, &effects);
+        let mut accepted = None;
+        for effect in effects {
+            match effect {
+                Effect::Connected { response, zxid, .. } => accepted = Some((response, zxid)),
+                // The session was resumed over this connection.
+                Effect::Close { connection: earlier, .. } if earlier != connection => {
+                    let half = world.connections.get(&earlier.0).is_some_and(|earlier| earlier.to_server.is_severed());
+                    world.counts.add(Fault::HalfOpen, half.into());
+                    world.hang_up_one(earlier, World::leave);
                 }
-                sim.world().reply(connection, result);
+                _ => {}
             }
         }
-        if closes {
-            break;
-        }
+        accepted?
+    };
+    // A new session exists on a server once its transaction is applied there; an old one needs no wait.
+    if request.session == 0 {
+        caught_up(sim, connection, zxid).await?;
     }
-    sim.world().connections.remove(&connection.0);
+    let world = &mut *sim.world();
+    // `None`: the server failed meanwhile, and the session may not exist.
+    let known = world.connections.get_mut(&connection.0)?;
+    known.session = answer.session;
+    world.counts.add(Fault::RefusedSession, (answer.session == 0).into());
+    world.counts.add(Fault::KeptSession, world.outlasted.remove(&answer.session).into());
+    let mut bytes = BytesMut::new();
+    response::encode_connect(&mut bytes, &answer, request.has_read_only);
+    world.send(connection, &bytes);
+    (answer.session != 0).then_some(answer.session)
 }
 
 /// The result of a request.
@@ -141,8 +208,8 @@ enum Step {
     Gone,
 }
 
-fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, request: Request) -> Step {
-    let mut world = sim.world();
+fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, xid: i32, request: Request) -> Step {
+    let world = &mut *sim.world();
     let Some(at) = world.connections.get(&connection.0).map(|connection| connection.replica) else {
         return Step::Gone;
     };
@@ -153,15 +220,27 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, request: Request
     if effects.is_empty() {
         return Step::Gone;
     }
-    if let Request::Sync { .. } = request {
-        return Step::OnceApplied(world.last, Ok(Response::Done));
-    }
-    if let Request::SetWatches(wanted) = &request {
-        for (path, kind) in world.replicas[at].set_watches(connection, wanted) {
-            _ = world.connections[&connection.0].replies.send(ToClient::Event { path, kind });
+    match request {
+        Request::Sync { path } => return Step::OnceApplied(world.last, Ok(Response::Path(path))),
+        Request::SetWatches(wanted) => {
+            for (path, kind) in world.replicas[at].set_watches(connection, &wanted) {
+                world.notify(connection, MISSED, kind, &path);
+            }
+            world.reply(connection, xid, &Ok(Response::Done));
+            return Step::Answered;
         }
-        world.reply(connection, Ok(Response::Done));
-        return Step::Answered;
+        Request::RemoveWatches { path, kind } => {
+            let removed = world.replicas[at].watches.remove(connection, &path, kind);
+            world.reply(connection, xid, &if removed { Ok(Response::Done) } else { Err(ErrorCode::NoWatcher) });
+            return Step::Answered;
+        }
+        Request::CloseSession => {
+            // The end of the session must not close the connection ahead of the answer.
+            if let Some(known) = world.connections.get_mut(&connection.0) {
+                known.session = 0;
+            }
+        }
+        _ => {}
     }
     let replica = &mut world.replicas[at];
     if let Some(result) = answer(&replica.tree, session, &Identities::default(), &request) {
@@ -169,12 +248,12 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, request: Request
             replica.watches.add(connection, path, kind);
         }
         // Immediately: an event of the new watch must not overtake the answer.
-        world.reply(connection, result);
+        world.reply(connection, xid, &result);
         return Step::Answered;
     }
     effects.clear();
     world.machine.request(connection, 0, request, sim.now(), &mut effects);
-    sim.commit(&mut world, &effects);
+    sim.commit(world, &effects);
     let answered = effects.into_iter().find_map(|effect| match effect {
         Effect::Reply { zxid, result, .. } => Some(Step::OnceApplied(zxid, result)),
         _ => None,
@@ -183,22 +262,45 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, request: Request
 }
 
 impl World {
-    /// Answers the oldest request of a connection that has no answer yet.
-    fn reply(&mut self, connection: ConnectionId, result: Result<Response, ErrorCode>) {
+    fn reply(&mut self, connection: ConnectionId, xid: i32, result: &Result<Response, ErrorCode>) {
         if let Some(known) = self.connections.get(&connection.0) {
-            let zxid = *self.replicas[known.replica].applied.borrow();
-            _ = known.replies.send(ToClient::Reply { zxid, result });
+            let zxid = self.replicas[known.replica].applied;
+            let mut bytes = BytesMut::new();
+            response::encode(&mut bytes, xid, zxid, result);
+            self.send(connection, &bytes);
+        }
+    }
+
+    fn notify(&mut self, connection: ConnectionId, zxid: i64, kind: EventKind, path: &str) {
+        let mut bytes = BytesMut::new();
+        response::encode_event(&mut bytes, zxid, kind, path);
+        self.send(connection, &bytes);
+    }
+
+    /// Sends bytes to the client, if the connection has not ended.
+    fn send(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        if let Some(known) = self.connections.get(&connection.0) {
+            let (host, to_client) = (known.host, known.to_client.clone());
+            self.transmit(host, &to_client, bytes);
         }
     }
 }
 
 /// Waits until the connection's server has applied `zxid`; `None` if the connection has ended.
 pub(super) async fn caught_up(sim: &Sim, connection: ConnectionId, zxid: i64) -> Option<()> {
-    let mut applied = {
-        let world = sim.world();
-        world.replicas[world.connections.get(&connection.0)?.replica].applied.subscribe()
-    };
-    applied.wait_for(|applied| *applied >= zxid).await.ok().map(drop)
+    let at = sim.world().connections.get(&connection.0)?.replica;
+    loop {
+        let progress = {
+            let world = sim.world();
+            let replica = &world.replicas[at];
+            if replica.applied >= zxid {
+                return Some(());
+            }
+            // Registered while the world is locked: it misses no change.
+            replica.progress.clone().notified_owned()
+        };
+        progress.await;
+    }
 }
 
 fn kind_of(request: &Request) -> &'static str {

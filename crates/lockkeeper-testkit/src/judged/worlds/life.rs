@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, AdminError, Error, SessionError};
-use lockkeeper::{Class, FencingToken, Guard, HoldState, Holding, Lockkeeper, Permit, UpgradeableGuard, WriteGuard};
+use lockkeeper::{
+    Class, FencingToken, Guard, HoldState, Holding, Lockkeeper, Owner, Permit, UpgradeableGuard, WriteGuard,
+};
 use tokio::time::sleep;
 
 use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, SESSION_TIMEOUT, Scenario, Turn, Want};
@@ -23,17 +25,27 @@ const PATIENCE: Duration = Duration::from_secs(1_800);
 /// # Errors
 /// A [`Failure`] with the broken promises.
 pub fn run(scenario: &Scenario) -> Ran {
-    let (history, unexpected) = simulate(live(scenario));
+    let Lived { history, unexpected, .. } = simulate(live(scenario));
     let verdict = judge(&history, &scenario.promises());
     let mut problems: Vec<Problem> = unexpected.into_iter().map(Problem::Unexpected).collect();
     problems.extend(verdict.violations.into_iter().map(Problem::Broken));
     if problems.is_empty() { Ok(verdict.tally) } else { Err(Failure { problems, history }) }
 }
 
-/// Returns the history of a scenario without judging it.
+/// What happened in a world.
+pub(super) struct Lived {
+    pub(super) history: Vec<Event>,
+    /// Answers that no world may cause, and panics.
+    pub(super) unexpected: Vec<String>,
+    /// The world at its end.
+    #[cfg_attr(not(test), allow(dead_code, reason = "only tests look at it"))]
+    pub(super) sim: Sim,
+}
+
+/// Runs a scenario without judging it.
 #[cfg(test)]
-pub(super) fn history(scenario: &Scenario) -> Vec<Event> {
-    simulate(live(scenario)).0
+pub(super) fn lived(scenario: &Scenario) -> Lived {
+    simulate(live(scenario))
 }
 
 /// Runs a world on this thread. Time passes only when nothing else can happen.
@@ -45,13 +57,18 @@ pub fn simulate<T>(world: impl Future<Output = T>) -> T {
     runtime.expect("an event loop can be made").block_on(world)
 }
 
-async fn live(scenario: &Scenario) -> (Vec<Event>, Vec<String>) {
+async fn live(scenario: &Scenario) -> Lived {
     let usual = Settings::default();
     let container_check = if scenario.lasting { Duration::from_secs(86_400) } else { usual.container_check };
     let sim = Sim::new(scenario.noise, Settings { container_check, ..usual });
-    let keepers: Vec<Lockkeeper> =
-        (0..scenario.handles.max(1)).map(|_| Lockkeeper::builder().simulated(sim.network(SESSION_TIMEOUT))).collect();
-    let world = World { sim: sim.clone(), family: scenario.family, lasting: scenario.lasting, record: Arc::default() };
+    let keeper = |handle| {
+        // The same in every process, because the nodes name it.
+        let owner = Owner { host: format!("host{handle}"), ..Owner::default() };
+        Lockkeeper::builder().owner(owner).session_timeout(SESSION_TIMEOUT).simulated(sim.network())
+    };
+    let keepers: Vec<Lockkeeper> = (0..scenario.handles.max(1)).map(keeper).collect();
+    let (family, lasting, hosts) = (scenario.family, scenario.lasting, keepers.len());
+    let world = World { sim: sim.clone(), family, lasting, hosts, record: Arc::default() };
     let mut tasks = Vec::new();
     for (at, turns) in scenario.lives.iter().enumerate() {
         let (world, keeper, turns) = (world.clone(), keepers[at % keepers.len()].clone(), turns.clone());
@@ -97,8 +114,9 @@ async fn live(scenario: &Scenario) -> (Vec<Event>, Vec<String>) {
         let nodes = sim.children(LOCK);
         world.add(0, world.now(), What::LeftBehind { nodes });
     }
-    let events = std::mem::take(&mut world.record().events);
-    (events, unexpected)
+    let history = std::mem::take(&mut world.record().events);
+    unexpected.append(&mut world.record().unexpected);
+    Lived { history, unexpected, sim }
 }
 
 #[derive(Clone)]
@@ -106,6 +124,8 @@ struct World {
     sim: Sim,
     family: Family,
     lasting: bool,
+    /// The number of handles: each is a host of its own.
+    hosts: usize,
     record: Arc<Mutex<Record>>,
 }
 
@@ -118,6 +138,8 @@ struct Record {
     inside: BTreeMap<HoldId, Inside>,
     /// The open requests: the contender, the time of the request, and the limit.
     asking: BTreeMap<u32, (Duration, Option<Duration>)>,
+    /// Answers that no world may cause.
+    unexpected: Vec<String>,
 }
 
 struct Inside {
@@ -154,12 +176,12 @@ impl World {
     }
 
     fn strike(&self, blow: Blow) {
-        let newest = |back: usize| self.sim.sessions_opened().saturating_sub(1 + back);
+        let trouble = |host: usize, trouble| self.sim.trouble(host % self.hosts, trouble);
         match blow {
-            Blow::Cut(back) => self.sim.trouble(newest(back), Trouble::Cut),
-            Blow::Silence(back, length) => {
-                self.sim.trouble(newest(back), Trouble::Silence(Duration::from_millis(length)));
-            }
+            Blow::Cut(host) => trouble(host, Trouble::Cut),
+            Blow::Silence(host, length) => trouble(host, Trouble::Silence(Duration::from_millis(length))),
+            Blow::Slow(host, length) => trouble(host, Trouble::Slow(Duration::from_millis(length))),
+            Blow::PingsOnly(host) => trouble(host, Trouble::PingsOnly),
             Blow::Server(server, length) => self.sim.server_fails(server, Duration::from_millis(length)),
             Blow::Leader(length) => self.sim.leader_fails(Duration::from_millis(length)),
             Blow::SlowDisk(delay, length) => {
@@ -301,6 +323,16 @@ impl World {
         let from = self.now();
         let (sure, left) = (holding.state() == HoldState::Held, holding.valid_for());
         self.add(contender, from, What::Trusted { hold, sure, left });
+        self.expect_suspicion(contender, hold, sure);
+    }
+
+    /// A hold must be suspected as soon as the client knows that it has no connection.
+    fn expect_suspicion(&self, contender: u32, hold: HoldId, sure: bool) {
+        let alone = self.sim.alone_for(contender as usize % self.hosts);
+        if sure && alone > NOTICED {
+            let problem = format!("{hold:?} is not suspected {alone:?} after its connection was lost");
+            self.record().unexpected.push(problem);
+        }
     }
 
     /// Does a step of work. Checks every hold, because a check certifies all earlier ones. Returns whether this one is
@@ -315,10 +347,11 @@ impl World {
             }
             inside.lost |= !held;
             let (sure, left) = (inside.held.holding().state() == HoldState::Held, inside.held.holding().valid_for());
-            trusted.push((inside.contender, What::Trusted { hold: *hold, sure, left }));
+            trusted.push((inside.contender, *hold, sure, left));
         }
-        for (contender, what) in trusted {
-            self.add(contender, from, what);
+        for (contender, hold, sure, left) in trusted {
+            self.add(contender, from, What::Trusted { hold, sure, left });
+            self.expect_suspicion(contender, hold, sure);
         }
         let mut own_held = false;
         for (contender, hold, held) in seen {
@@ -355,6 +388,9 @@ impl World {
         self.add(contender, from, What::Released { hold, confirmed });
     }
 }
+
+/// How much later than its client a hold may learn that the connection is lost.
+const NOTICED: Duration = Duration::from_millis(1);
 
 /// How long a call may take that tries once.
 const TRY: Duration = Duration::from_secs(2);

@@ -1,7 +1,12 @@
 //! Tests of the tools that find and shrink failures, on scripts that are known to fail.
 
-use super::{Blow, Call, Family, Names, Problem, Scenario, run, shrink};
-use crate::judged::history::{Claim, Promises, judge};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::life::lived;
+use super::{Blow, Call, Family, Names, Problem, Scenario, Strike, run, shrink};
+use crate::judged::history::{Claim, Promises, What, judge};
+use crate::judged::sim::Fault;
 
 /// An artificial failure with two causes: only these two are left.
 #[test]
@@ -23,7 +28,7 @@ fn a_failing_script_shrinks_to_its_causes() {
 fn a_failing_world_is_cut_down_printed_and_replayed() {
     let strict = |scenario: &Scenario| {
         let mut history = match run(scenario) {
-            Ok(_) => super::life::history(scenario),
+            Ok(_) => lived(scenario).history,
             Err(failure) => failure.history,
         };
         history.retain(|event| event.lock == 0);
@@ -52,7 +57,7 @@ fn worlds_are_not_empty() {
         let mut placed = 0;
         for seed in 0..24 {
             let scenario = Scenario::of(seed, family);
-            let history = super::life::history(&scenario);
+            let history = lived(&scenario).history;
             placed += history.iter().filter(|event| format!("{:?}", event.what).contains("Some(Place")).count();
             sum.add(judge(&history, &scenario.promises()).tally);
         }
@@ -62,4 +67,95 @@ fn worlds_are_not_empty() {
         );
         assert_eq!(placed > 0, !matches!(family, Family::Permits), "{family:?}");
     }
+}
+
+/// The worlds contain every fault that they promise: each one takes effect, not only in the script.
+#[test]
+fn every_fault_takes_effect_in_seeded_worlds() {
+    let mut sum = BTreeMap::new();
+    for seed in 0..210 {
+        let family = Family::ALL[usize::try_from(seed).unwrap() % Family::ALL.len()];
+        for (fault, count) in lived(&Scenario::of(seed, family)).sim.faults() {
+            *sum.entry(fault).or_insert(0) += count;
+        }
+    }
+    println!("{sum:?}");
+    for fault in Fault::ALL {
+        assert!(sum[&fault] > 0, "{fault:?} never takes effect: {sum:?}");
+    }
+}
+
+/// Contenders notice each kind of fault: some history differs in more than its times from that of the same world
+/// without faults.
+#[test]
+fn contenders_notice_every_kind_of_fault() {
+    let session = u64::try_from(super::SESSION_TIMEOUT.as_millis()).unwrap();
+    let blows = [
+        Blow::Cut(0),
+        Blow::Silence(0, session),
+        Blow::Slow(0, 3_000),
+        Blow::PingsOnly(0),
+        Blow::Server(0, 3_000),
+        Blow::Leader(1_000),
+        Blow::Leader(session * 2),
+        Blow::SlowDisk(1_000, 3_000),
+    ];
+    let steps = |scenario: &Scenario| -> Vec<(u32, What)> {
+        let timeless = lived(scenario).history.into_iter().map(|event| match event.what {
+            What::Trusted { hold, sure, .. } => (event.contender, What::Trusted { hold, sure, left: Duration::ZERO }),
+            what => (event.contender, what),
+        });
+        timeless.collect()
+    };
+    for blow in blows {
+        let noticed = (0..20).any(|seed| {
+            let mut scenario = Scenario::of(seed, Family::Mutex(Names::Curator));
+            scenario.strikes.clear();
+            let calm = steps(&scenario);
+            scenario.strikes = vec![Strike { after: 1_500, blow }; 3];
+            steps(&scenario) != calm
+        });
+        assert!(noticed, "nothing changes with {blow:?}");
+    }
+}
+
+/// Set in a process that only prints the digests of its histories.
+const PRINTS: &str = "LOCKKEEPER_TEST_PRINTS_DIGESTS";
+
+/// For how many seeds of each family the histories are compared.
+fn compared() -> u64 {
+    if std::env::var_os("LOCKKEEPER_DEEP").is_some() { 300 } else { 10 }
+}
+
+/// One seed gives one history: the same events at the same times, and the same bytes on every link. In one process and
+/// in two, because hash tables, tokio's random numbers, process ids and the wall clock differ.
+#[test]
+fn one_seed_gives_one_history_byte_for_byte() {
+    let prints = std::env::var_os(PRINTS).is_some();
+    let mut digests = Vec::new();
+    for family in Family::ALL {
+        for seed in 0..compared() {
+            let scenario = Scenario::of(seed, family);
+            let first = lived(&scenario);
+            if prints {
+                println!("digest {}", first.sim.digest());
+                continue;
+            }
+            let second = lived(&scenario);
+            let differs = first.history.iter().zip(&second.history).position(|(one, other)| one != other);
+            assert_eq!(differs, None, "seed {seed} ({family:?}): events differ");
+            assert_eq!(first.history.len(), second.history.len(), "seed {seed} ({family:?})");
+            assert_eq!(first.sim.digest(), second.sim.digest(), "seed {seed} ({family:?}): bytes differ");
+            digests.push(first.sim.digest());
+        }
+    }
+    if prints {
+        return;
+    }
+    let name = "judged::worlds::tests::one_seed_gives_one_history_byte_for_byte";
+    let mut other = std::process::Command::new(std::env::current_exe().unwrap());
+    let printed = other.args(["--exact", name, "--nocapture"]).env(PRINTS, "1").output().unwrap();
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    let others: Vec<u64> = printed.lines().filter_map(|line| line.strip_prefix("digest ")?.parse().ok()).collect();
+    assert_eq!(digests, others, "another process sends other bytes");
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use zookeeper_client as zk;
+use lockkeeper_client::RequestError;
+use lockkeeper_client::wire::ErrorCode;
 
 use crate::ensemble::OpError;
 
@@ -11,7 +12,7 @@ use crate::ensemble::OpError;
 const TROUBLED: Duration = Duration::from_millis(50);
 
 /// The meaning of an error, returned after a pause if an immediate retry would flood a server in trouble.
-pub(super) async fn told(error: &zk::Error) -> OpError {
+pub(super) async fn told(error: RequestError) -> OpError {
     let fault = fault(error);
     if fault == OpError::ConnectionLoss && connection_stands(error) {
         tracing::debug!(%error, "the server is in trouble; retrying");
@@ -28,21 +29,27 @@ pub(super) fn at_node(fault: OpError, path: &str) -> OpError {
     }
 }
 
-/// The meaning of a client crate's error for the protocol.
-pub(super) fn fault(error: &zk::Error) -> OpError {
-    match error {
-        zk::Error::NoNode => OpError::NoNode,
-        zk::Error::NodeExists => OpError::NodeExists,
-        zk::Error::BadVersion => OpError::BadVersion,
-        zk::Error::SessionExpired | zk::Error::ClientClosed | zk::Error::AuthFailed => OpError::SessionOver,
-        zk::Error::Unimplemented => OpError::Unsupported,
+/// The meaning of a client's error for the protocol.
+pub(super) fn fault(error: RequestError) -> OpError {
+    let code = match error {
+        RequestError::Refused(code) => code,
+        RequestError::ConnectionLoss => return OpError::ConnectionLoss,
+        RequestError::SessionOver(_) | RequestError::DriverEnded => return OpError::SessionOver,
+    };
+    let refused = |reason: &str| OpError::Refused(reason.to_owned());
+    match code {
+        ErrorCode::NoNode => OpError::NoNode,
+        ErrorCode::NodeExists => OpError::NodeExists,
+        ErrorCode::BadVersion => OpError::BadVersion,
+        ErrorCode::SessionExpired | ErrorCode::AuthFailed => OpError::SessionOver,
+        ErrorCode::Unimplemented => OpError::Unsupported,
         // The server examined the request and refused it, and would refuse it again.
-        zk::Error::NoAuth
-        | zk::Error::InvalidAcl
-        | zk::Error::NoChildrenForEphemerals
-        | zk::Error::NotEmpty
-        | zk::Error::QuotaExceeded
-        | zk::Error::BadArguments(_) => OpError::Refused(error.to_string()),
+        ErrorCode::NoAuth => refused("not authorized"),
+        ErrorCode::InvalidAcl => refused("invalid access list"),
+        ErrorCode::NoChildrenForEphemerals => refused("an ephemeral node cannot have children"),
+        ErrorCode::NotEmpty => refused("the node has children"),
+        ErrorCode::QuotaExceeded => refused("the quota of the path is exceeded"),
+        ErrorCode::BadArguments => refused("invalid arguments"),
         // All other errors mean that something went wrong, not that the request is wrong. A server that loses its
         // leader or shuts down answers with a marshalling error, a moved session or a code of its own. Treating that as
         // a refusal would leave a node behind forever. So the operation may have happened, and its result is looked up.
@@ -51,6 +58,6 @@ pub(super) fn fault(error: &zk::Error) -> OpError {
 }
 
 /// Whether the connection is not lost although the operation has failed with [`OpError::ConnectionLoss`].
-pub(super) fn connection_stands(error: &zk::Error) -> bool {
-    !matches!(error, zk::Error::ConnectionLoss | zk::Error::Custom(_) | zk::Error::UnexpectedError(_))
+pub(super) fn connection_stands(error: RequestError) -> bool {
+    matches!(error, RequestError::Refused(_))
 }

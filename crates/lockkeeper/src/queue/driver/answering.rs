@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{End, FencingToken, Grant, LinkState, Loss};
+use lockkeeper_core::{End, FencingToken, Grant, LinkState, Loss, node_path};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::Driver;
 use super::attempt::Attempt;
 use super::caller::Caller;
-use crate::ensemble::{OpError, Step};
+use crate::ensemble::{OpError, TxnStep};
 use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
-use crate::hold::guard::Holding;
-use crate::hold::{Hold, Request};
+use crate::hold::holding::Holding;
+use crate::hold::{Hold, HoldRequest};
 use crate::session::epoch;
 
 /// How old a request without an answer must be at the deadline before the error calls the servers unreachable. A
 /// younger one may only have met a busy server.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// The same for a call that had no answer at all: in that case it is also unknown whether the lock is held.
+/// How old a call without any answer must be for the same: in that case it is also unknown whether the lock is held.
 const FIRST_SILENCE: Duration = Duration::from_millis(250);
 
 impl Driver {
@@ -45,33 +45,38 @@ impl Driver {
     }
 
     /// Handles a request from the guard's owner.
-    pub(super) fn requested(&mut self, request: Request) {
+    pub(super) fn requested(&mut self, request: HoldRequest) {
         use lockkeeper_core::{Ask, Event};
         match request {
-            Request::Release(confirm) => {
+            HoldRequest::Release(confirm) => {
+                self.pass_on();
                 if let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
                     // The owner's clock may already show a loss; the release reports it too, whether or not the timer
                     // has run.
                     hold.judge();
                     self.caller = Caller::Releasing { hold, confirm };
+                    (self.cut_off, self.last_try) = (None, None);
+                    let link = *self.session.link().borrow();
+                    self.limit_disconnect(link);
                 }
                 self.contender.handle(Event::Leave);
             }
-            Request::Downgrade(done) => {
+            HoldRequest::WriteAtRelease(write) => self.at_release = Some(write),
+            HoldRequest::Downgrade(done) => {
                 (self.changing, self.changed_at) = (Some(done), None);
                 self.contender.handle(Event::Ask(Ask::Downgrade));
             }
-            Request::Upgrade(done) => {
+            HoldRequest::Upgrade(done) => {
                 (self.changing, self.changed_at) = (Some(done), None);
                 self.contender.handle(Event::Ask(Ask::Upgrade));
             }
-            Request::StayReader => {
+            HoldRequest::StayReader => {
                 (self.changing, self.changed_at) = (None, None);
                 self.contender.handle(Event::Ask(Ask::StayReader));
             }
-            Request::Refuse(why) => self.contender.handle(Event::Refuse(&why)),
-            Request::LetGo => self.contender.handle(Event::Lost),
-            Request::Verify(answer) => self.verifying.push(answer),
+            HoldRequest::Refuse(why) => self.contender.handle(Event::Refuse(why)),
+            HoldRequest::LetGo => self.contender.handle(Event::Lost),
+            HoldRequest::Verify(answer) => self.verifying.push(answer),
         }
     }
 
@@ -82,12 +87,12 @@ impl Driver {
     pub(super) fn prove_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), OpError>>> {
         let hold = self.caller.hold()?;
         let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
-        let (node, granted_by) = (format!("{path}/{}", hold.node()), self.granted_by);
+        let (node, granted_by) = (node_path(&path, &hold.node()), self.granted_by);
         let mark = self.attempt.discipline.holder_marker().map(|mark| format!("{path}/{mark}"));
         self.asked_at = self.session.now();
         let asked = async move {
             loop {
-                let check = Step::Check { path: node.clone(), version: None };
+                let check = TxnStep::Check { path: node.clone(), version: None };
                 let checked = ensemble.transact(vec![check]).map(|done| done.map(drop).map_err(OpError::from));
                 let outcome = match &mark {
                     None => checked.await,
@@ -130,7 +135,7 @@ impl Driver {
     /// Handles a revocation: the holder is asked to release.
     pub(super) fn revoke(&mut self) {
         if let (Caller::Holding { hold, .. }, Some(asked)) = (&self.caller, self.contender.revocation()) {
-            debug!(path = %hold.path, node = %hold.node(), %asked, "asked to let go");
+            debug!(path = %hold.path, node = %hold.node(), %asked, "asked to release");
             hold.asked.send_replace(Some(asked.clone()));
         }
     }
@@ -146,7 +151,7 @@ impl Driver {
     pub(super) fn finish(self, end: End) {
         let loss = session_loss(self.session.link().borrow().state);
         let refusal = self.refusal;
-        let Attempt { path, discipline, .. } = self.attempt;
+        let Attempt { path, discipline, rejoin, .. } = self.attempt;
         match self.caller {
             Caller::Waiting(caller) => {
                 let error = match end {
@@ -154,7 +159,10 @@ impl Driver {
                         // A server that requires a secret rejects the first request of a client without it, which is
                         // this one, and ends the session.
                         epoch::Known::Refused(reason) => SessionError::Refused { path, reason }.into(),
-                        _ => AcquireError::SessionLost { path, loss },
+                        _ => match rejoin.filter(|_| loss == Loss::SessionExpired) {
+                            Some(rejoin) => return rejoin(caller, self.contender.node().is_some()),
+                            None => AcquireError::SessionLost { path, loss },
+                        },
                     },
                     End::Removed => AcquireError::Evicted { path, node: self.node, by: self.broken },
                     End::ParentVanishes => AcquireError::ParentVanishes { path },
@@ -218,8 +226,11 @@ impl Driver {
         let waited = self.attempt.timeout.unwrap_or_default();
         let detail = if !self.session.link().borrow().connected {
             "the connection is lost"
-        } else if self.silent_for(unanswered) >= if self.answered { SILENCE } else { FIRST_SILENCE } {
+        } else if self.servers_are_silent(unanswered) {
             "a request was not answered"
+        } else if self.contender.is_once() {
+            // It waits for nothing but the servers.
+            "the servers answered too slowly, or the connection was lost again and again"
         } else {
             return AcquireError::Timeout { path, waited, holder: self.looked_at.take(), ahead: place };
         };
@@ -229,12 +240,16 @@ impl Driver {
 }
 
 impl Driver {
-    /// Returns how long the servers have been silent.
-    fn silent_for(&self, unanswered: Option<Duration>) -> Duration {
+    /// Returns whether the servers have been silent for so long that they count as unreachable.
+    fn servers_are_silent(&self, unanswered: Option<Duration>) -> bool {
         // A grant waits for a heartbeat.
         let heartbeat = self.granted.as_ref().map(|(_, at)| *at);
-        let oldest = unanswered.into_iter().chain(heartbeat).min();
-        oldest.map_or(Duration::ZERO, |sent| self.session.now().saturating_sub(sent))
+        let Some(oldest) = unanswered.into_iter().chain(heartbeat).min() else { return false };
+        match self.answered {
+            true => self.session.now().saturating_sub(oldest) >= SILENCE,
+            // From the call, which begins a moment before its first request leaves.
+            false => self.attempt.started.elapsed() >= FIRST_SILENCE,
+        }
     }
 }
 

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Class, Discipline, Payload};
+use lockkeeper_core::{Class, Discipline, NodeFormat, Payload};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::operations::Outcome;
+use super::operations::Finished;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Fired, OpError};
-use crate::hold::{HoldOptions, Request};
+use crate::hold::{HoldOptions, HoldRequest};
+use crate::queue::requeue::Rejoin;
+use crate::session::neighbours::Heard;
 
 /// The settings of an attempt.
 pub(crate) struct Attempt {
@@ -19,6 +21,9 @@ pub(crate) struct Attempt {
     pub(crate) ensemble: Arc<dyn Ensemble>,
     pub(crate) payload: Payload,
     pub(crate) discipline: Discipline,
+    pub(crate) node_format: NodeFormat,
+    /// Look also for contenders beside the path, where this node format has none.
+    pub(crate) looks_beside: bool,
     /// Create the path if it is missing.
     pub(crate) create_parents: bool,
     /// When to enter the queue again in another class.
@@ -26,8 +31,13 @@ pub(crate) struct Attempt {
     pub(crate) timeout: Option<Duration>,
     /// The servers' addresses, for messages.
     pub(crate) servers: Arc<str>,
-    /// How long the caller tolerates a lost connection, if not as long as the session may live.
-    pub(crate) reconnect: Option<Duration>,
+    /// How often a lost connection is retried before the caller gives up, if not until a server says that the session
+    /// is over.
+    pub(crate) retries: Option<u32>,
+    /// How long the caller tolerates a lost connection if that is not set and the contender has no node in the queue.
+    pub(crate) connect_timeout: Duration,
+    /// Joins the queue again with a new session, if the caller wants that.
+    pub(crate) rejoin: Option<Rejoin>,
     pub(crate) started: Instant,
     /// The end of the timeout; `None` means no timeout.
     pub(crate) deadline: Option<Instant>,
@@ -38,8 +48,9 @@ pub(crate) struct Attempt {
 
 /// The event that woke the driver.
 pub(super) enum Wake {
-    Outcome(Outcome),
+    Finished(Box<Finished>),
     Fired(String, Fired),
+    Heard(Heard),
     Looked(Looked),
     Verified(Result<(), OpError>),
     Lingered,
@@ -51,7 +62,7 @@ pub(super) enum Wake {
     CutOff,
     Cancelled,
     CallerGone,
-    Requested(Request),
+    Requested(HoldRequest),
     LinkChanged,
     Proved,
     Closing,

@@ -8,19 +8,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt::Wake;
 use crate::error::{AcquireError, ReleaseError};
-use crate::hold::guard::Holding;
-use crate::hold::{Hold, Request};
+use crate::hold::{Hold, HoldRequest};
+use crate::queue::requeue::AcquireReply;
 use crate::wait::{cancelled, passed};
-
-/// Where the driver sends the outcome.
-pub(crate) type Answer = oneshot::Sender<Result<Holding, AcquireError>>;
 
 /// The state of the caller.
 pub(super) enum Caller {
     /// The caller waits for the lock.
-    Waiting(Answer),
+    Waiting(AcquireReply),
     /// The caller has the guard.
-    Holding { hold: Arc<Hold>, requests: mpsc::UnboundedReceiver<Request> },
+    Holding { hold: Arc<Hold>, requests: mpsc::UnboundedReceiver<HoldRequest> },
     /// The caller waits for the confirmation of the release.
     Releasing { hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>> },
     /// The caller no longer listens.

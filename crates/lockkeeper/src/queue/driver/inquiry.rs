@@ -1,11 +1,10 @@
-//! What the driver asks the servers for the caller's error: who holds the lock, who removed the node, how the session ended.
+//! The reads behind the caller's error: the holder, the client that removed the node, and how the session ended.
 
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{End, Link, LinkState, Place};
-use tokio::sync::watch;
+use lockkeeper_core::{End, Link, LinkState, QueuePlace, node_path};
 
 use super::Driver;
 use super::attempt::Looked;
@@ -13,6 +12,7 @@ use super::operations::inspection;
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Node, OpError};
+use crate::latest;
 use crate::registers::journal;
 use crate::wait::passed;
 
@@ -48,7 +48,7 @@ impl Driver {
 
     /// Waits until it is known why the session is over. An operation may fail a moment before the session's own task
     /// learns the reason.
-    pub(super) async fn learn_how_it_ended(&self, link: &mut watch::Receiver<Link>) {
+    pub(super) async fn learn_how_it_ended(&self, link: &mut latest::Receiver<Link>) {
         tokio::select! {
             biased;
             _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))) => {}
@@ -62,8 +62,8 @@ impl Driver {
         let path = &self.attempt.path;
         let looked = async {
             let entries = journal::entries(&*self.attempt.ensemble).await.ok()?;
-            let mut breaks = entries.into_iter().rev().filter_map(journal::Entry::into_break);
-            breaks.find(|broken| broken.path == *path && broken.removed(&format!("{path}/{}", self.node), None))
+            let mut breaks = entries.into_iter().rev().filter_map(journal::JournalEntry::into_break);
+            breaks.find(|broken| broken.path == *path && broken.removed(&node_path(path, &self.node), None))
         };
         tokio::select! {
             biased;
@@ -75,15 +75,15 @@ impl Driver {
 
     /// Returns the node to read to find the holder's name, once for each node that a listing shows. The error of a long
     /// enough wait uses it. (A try's contender reads that node itself.)
-    pub(super) fn wants_a_look(&self) -> Option<Place> {
+    pub(super) fn wants_a_look(&self) -> Option<QueuePlace> {
         let worth_it = self.lingered && self.attempt.timeout.is_some() && !self.contender.is_once();
         let place = self.contender.place().filter(|_| self.caller.is_waiting() && worth_it)?;
         (self.looked_for.as_ref() != Some(&place.first)).then(|| place.clone())
     }
 
-    pub(super) fn look(&mut self, place: Place) -> BoxFuture<'static, Looked> {
-        let Place { first, front, .. } = place;
-        let child = |name: &str| self.attempt.ensemble.read(&format!("{}/{name}", self.attempt.path));
+    pub(super) fn look(&mut self, place: QueuePlace) -> BoxFuture<'static, Looked> {
+        let QueuePlace { first, front, .. } = place;
+        let child = |name: &str| self.attempt.ensemble.read(&node_path(&self.attempt.path, name));
         let (read, front) = (child(&first), front.map(|front| child(&front)));
         self.looked_for = Some(first.clone());
         (self.looked_at, self.holder_behind) = (None, false);

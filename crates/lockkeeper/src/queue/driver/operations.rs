@@ -1,78 +1,80 @@
-//! Operations in progress: what a command requests from the ensemble, and its outcome as owned data.
+//! Operations in progress: what a command requests from the ensemble, and what they return.
 
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use lockkeeper_core::helix::Record;
-use lockkeeper_core::{Command, Failure, Inspection, Limit, Listing, NodeData, PathRecord, Payload, Zxid};
+use lockkeeper_core::{
+    Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathRecord,
+    Payload, Zxid, node_path,
+};
 
+use crate::contender::ContenderInfo;
 use crate::ensemble::paths::make_path;
-use crate::ensemble::{Children, Ensemble, Kind, Node, OpError, Reply, Step, Watcher, linearizable, zxid_of};
+use crate::ensemble::{
+    Children, Done, Ensemble, Node, NodeKind, OpError, Reply, TxnStep, Watcher, Written, linearizable, zxid_of,
+};
 
-/// The outcome of an operation.
-pub(super) enum Outcome {
-    Entered(Result<(String, Zxid), OpError>, Result<Seen, OpError>),
-    ParentMade(Result<(), OpError>),
-    LimitStored(Result<(), OpError>),
-    Listed(Result<(Seen, Option<Watcher>), OpError>),
-    Inspected(String, Result<Node, OpError>),
-    Watched(String, Result<(Node, Watcher), OpError>),
-    HolderMarkerTaken(Result<Zxid, OpError>),
-    TombstoneMade(Result<(), OpError>),
-    RecordWritten(Result<i32, OpError>),
-    Downgraded(Result<Zxid, OpError>),
-    Deleted(Result<(), OpError>),
+/// A finished operation: the event for the contender, and what only the driver needs of it.
+pub(super) struct Finished {
+    pub(super) event: Event,
+    pub(super) error: Option<OpError>,
+    /// The watch that it has set, with the name of the watched child; empty for the children.
+    pub(super) watch: Option<(String, Watcher)>,
+    /// What [`Command::Inspect`] has read.
+    pub(super) read: Option<Box<ContenderInfo>>,
+    /// What the transaction of a release has written.
+    pub(super) written: Option<Written>,
 }
 
-impl Outcome {
-    /// Whether the outcome proves that the session was alive when the operation was sent: a write that took effect
-    /// does.
-    pub(super) fn proves(&self) -> bool {
-        match self {
-            Outcome::Entered(created, _) => created.is_ok(),
-            Outcome::HolderMarkerTaken(made) | Outcome::Downgraded(made) => made.is_ok(),
-            Outcome::RecordWritten(written) => written.is_ok(),
-            Outcome::LimitStored(done) | Outcome::Deleted(done) | Outcome::TombstoneMade(done) => done.is_ok(),
-            Outcome::ParentMade(_) | Outcome::Listed(_) | Outcome::Inspected(..) | Outcome::Watched(..) => false,
-        }
+impl Finished {
+    fn new<T>(outcome: Result<T, OpError>, event: impl FnOnce(Result<T, Failure>) -> Event) -> Self {
+        let (outcome, error) = split(outcome);
+        Finished { event: event(outcome), error, watch: None, read: None, written: None }
     }
-}
 
-impl Outcome {
-    /// Returns the error of the operation.
-    pub(super) fn fault(&self) -> Option<&OpError> {
-        match self {
-            Outcome::Entered(created, seen) => created.as_ref().err().or(seen.as_ref().err()),
-            Outcome::HolderMarkerTaken(made) | Outcome::Downgraded(made) => made.as_ref().err(),
-            Outcome::RecordWritten(written) => written.as_ref().err(),
-            Outcome::ParentMade(done)
-            | Outcome::LimitStored(done)
-            | Outcome::Deleted(done)
-            | Outcome::TombstoneMade(done) => done.as_ref().err(),
-            Outcome::Listed(listed) => listed.as_ref().err(),
-            Outcome::Inspected(_, read) => read.as_ref().err(),
-            Outcome::Watched(_, read) => read.as_ref().err(),
-        }
+    fn entered(created: Result<(String, Zxid), OpError>, listed: Option<Result<Listing, OpError>>) -> Self {
+        let (arrival, unlisted) = match listed {
+            Some(Ok(listing)) => (Arrival::Listed(listing), None),
+            Some(Err(error)) => (Arrival::Unknown, Some(error)),
+            None => (Arrival::Unknown, None),
+        };
+        let finished = Self::new(created, |created| Event::Entered { created, arrival });
+        Finished { error: finished.error.or(unlisted), ..finished }
+    }
+
+    fn inspected(name: String, read: Result<Node, OpError>) -> Self {
+        let info = read.as_ref().ok().map(|node| Box::new(ContenderInfo::read(name, node)));
+        Finished { read: info, ..Self::new(read.map(|node| inspection(&node)), Event::Inspected) }
+    }
+
+    /// The outcome of an operation that sets a watch on a child, or, without a name, on the children.
+    fn watching<T>(
+        name: String,
+        outcome: Result<(T, Watcher), OpError>,
+        event: impl FnOnce(Result<T, Failure>) -> Event,
+    ) -> Self {
+        let mut watch = None;
+        let outcome = outcome.map(|(done, watcher)| {
+            watch = Some((name, watcher));
+            done
+        });
+        Finished { watch, ..Self::new(outcome, event) }
     }
 
     /// Whether a server answered.
     pub(super) fn is_answer(&self) -> bool {
-        let created = matches!(self, Outcome::Entered(Ok(_), _));
-        created || !matches!(self.fault(), Some(OpError::ConnectionLoss | OpError::SessionOver))
+        let created = matches!(self.event, Event::Entered { created: Ok(_), .. });
+        created || !matches!(self.error, Some(OpError::ConnectionLoss | OpError::SessionOver))
     }
 }
 
-/// The result of reading the parent.
-pub(super) struct Seen {
-    names: Vec<String>,
-    limit: Option<Limit>,
-    leased: bool,
-}
-
-impl Seen {
-    pub(super) fn listing(&self) -> Listing<'_> {
-        Listing { names: &self.names, limit: self.limit, leased: self.leased }
+/// Separates what an operation's error means to the contender from the error.
+fn split<T>(outcome: Result<T, OpError>) -> (Result<T, Failure>, Option<OpError>) {
+    match outcome {
+        Ok(done) => (Ok(done), None),
+        Err(error) => (Err(failure(&error)), Some(error)),
     }
 }
 
@@ -88,101 +90,120 @@ pub(super) fn inspection(node: &Node) -> Inspection {
     }
 }
 
+/// What a lock's path shows where the node format of the attempt has no nodes.
+#[derive(Default)]
+struct Elsewhere {
+    /// The node format of the contenders there.
+    format: Option<NodeFormat>,
+    /// The size of the path's own data.
+    data_len: usize,
+}
+
 /// Everything that an operation of one attempt needs.
 pub(super) struct Operations<'a> {
     pub(super) ensemble: &'a Arc<dyn Ensemble>,
     pub(super) path: &'a str,
+    pub(super) node_format: NodeFormat,
+    /// Look also for contenders beside the path.
+    pub(super) looks_beside: bool,
     pub(super) payload: &'a Payload,
+    /// The node of the hold, and what is written in the transaction that deletes it.
+    pub(super) at_release: Option<(&'a str, &'a TxnStep)>,
 }
 
 impl Operations<'_> {
     fn child(&self, name: &str) -> String {
-        format!("{}/{name}", self.path)
+        match self.node_format {
+            // The prefix of a sequential create is empty.
+            NodeFormat::Numbered => format!("{}{name}", self.path),
+            _ => node_path(self.path, name),
+        }
     }
 
     /// Starts an operation; the next poll sends it.
-    pub(super) fn start(&self, command: Command) -> BoxFuture<'static, Outcome> {
+    pub(super) fn start(&self, command: Command) -> BoxFuture<'static, Finished> {
         let ensemble = self.ensemble;
         match command {
-            Command::Enter { prefix, limit } => {
-                let create = ensemble.create(&self.child(&prefix), self.payload.to_bytes(), Kind::EphemeralSequential);
-                let look = self.look(ensemble.list(self.path), limit);
+            Command::Enter { prefix, limit, alone } => {
+                let create =
+                    ensemble.create(&self.child(&prefix), self.payload.to_bytes(), NodeKind::EphemeralSequential);
+                let look = (!alone).then(|| self.look(limit));
+                let skip = self.path.len() - self.path.rfind('/').map_or(0, |at| at + 1);
+                let skip = if self.node_format.is_beside() { skip } else { 0 };
                 // Joined futures are polled in this order, so both requests leave together, the create first.
                 async move {
-                    let (created, seen) = tokio::join!(biased; create, look);
-                    Outcome::Entered(created, seen)
+                    let (created, seen) = tokio::join!(biased; create, OptionFuture::from(look));
+                    Finished::entered(created.map(|(name, zxid)| (name[skip..].to_owned(), zxid)), seen)
                 }
                 .boxed()
             }
             Command::MakeParent { stays, limit } => {
-                let (ensemble, path) = (ensemble.clone(), self.path.to_owned());
+                let (ensemble, path) = (ensemble.clone(), self.node_format.listed(self.path).to_owned());
                 let data = limit.map(|permits| PathRecord::new(permits).to_bytes()).unwrap_or_default();
-                let kind = if stays { Kind::Persistent } else { Kind::Container };
-                async move { Outcome::ParentMade(make_path(&*ensemble, &path, kind, data).await) }.boxed()
+                let kind = if stays { NodeKind::Persistent } else { NodeKind::Container };
+                async move { Finished::new(make_path(&*ensemble, &path, kind, data).await, Event::ParentMade) }.boxed()
             }
             Command::StoreLimit { permits, version } => {
                 let data = PathRecord::new(permits).to_bytes();
                 let write = ensemble.write(self.path, data, Some(version));
-                write.map(|written| Outcome::LimitStored(written.map(drop))).boxed()
+                write.map(|written| Finished::new(written.map(drop), Event::LimitStored)).boxed()
             }
-            Command::List { limit, watch: false } => self
-                .look(ensemble.list(self.path), limit)
-                .map(|seen| Outcome::Listed(seen.map(|seen| (seen, None))))
-                .boxed(),
+            Command::List { limit, watch: false } => {
+                self.look(limit).map(|listed| Finished::new(listed, Event::Listed)).boxed()
+            }
             Command::List { limit, watch: true } => {
                 let (list, limit) = (ensemble.list_and_watch(self.path), self.limit(limit));
                 async move {
                     let (listed, limit) = tokio::join!(biased; list, limit);
-                    Outcome::Listed(
-                        listed.and_then(|(names, watcher)| {
-                            Ok((Seen { names, limit: limit?, leased: false }, Some(watcher)))
-                        }),
-                    )
+                    let listed = listed
+                        .and_then(|(names, watcher)| Ok((Listing { names, limit: limit?, other: None }, watcher)));
+                    Finished::watching(String::new(), listed, Event::Listed)
                 }
                 .boxed()
             }
             Command::Recover => {
                 let ensemble = ensemble.clone();
-                let look = self.look(ensemble.list(self.path), false);
-                async move { Outcome::Listed(linearizable(&*ensemble, look).await.map(|seen| (seen, None))) }.boxed()
+                let look = self.look(false);
+                async move { Finished::new(linearizable(&*ensemble, look).await, Event::Listed) }.boxed()
             }
             Command::Inspect { name } => {
-                ensemble.read(&self.child(&name)).map(|read| Outcome::Inspected(name, read)).boxed()
+                ensemble.read(&self.child(&name)).map(|read| Finished::inspected(name, read)).boxed()
             }
             Command::Watch { name, kind: _ } => {
-                ensemble.read_and_watch(&self.child(&name)).map(|read| Outcome::Watched(name, read)).boxed()
+                let read = ensemble.read_and_watch(&self.child(&name));
+                let seen = |(node, watcher)| (inspection(&node), watcher);
+                read.map(move |read| Finished::watching(name, read.map(seen), Event::Watched)).boxed()
             }
             Command::TakeHolderMarker { own, holder_marker } => {
-                let check = Step::Check { path: self.child(&own), version: None };
+                let check = TxnStep::Check { path: self.child(&own), version: None };
                 let data = self.payload.to_bytes();
-                let create = Step::Create { path: self.child(&holder_marker), data, kind: Kind::Ephemeral };
-                self.made(vec![check, create], Outcome::HolderMarkerTaken)
+                let create = TxnStep::Create { path: self.child(&holder_marker), data, kind: NodeKind::Ephemeral };
+                self.made(vec![check, create], Event::HolderMarkerTaken)
             }
             Command::Tombstone { own, tombstone } => {
-                let check = Step::Check { path: self.child(&own), version: None };
+                let check = TxnStep::Check { path: self.child(&own), version: None };
                 let data = self.payload.to_bytes();
-                let create = Step::Create { path: self.child(&tombstone), data, kind: Kind::Persistent };
-                self.made(vec![check, create], |made| Outcome::TombstoneMade(made.map(drop)))
+                let create = TxnStep::Create { path: self.child(&tombstone), data, kind: NodeKind::Persistent };
+                self.made(vec![check, create], |made| Event::TombstoneMade(made.map(drop)))
             }
             Command::WriteRecord { name, granted, version, revocation } => {
                 let record = Payload { granted, revocation: revocation.map(|asked| *asked), ..self.payload.clone() };
                 let write = ensemble.write(&self.child(&name), record.to_bytes(), Some(version));
-                write.map(|written| Outcome::RecordWritten(written.map(|w| w.version))).boxed()
+                write.map(|written| Finished::new(written.map(|w| w.version), Event::RecordWritten)).boxed()
             }
             Command::Downgrade { from, into, revocation } => {
                 let record = Payload { revocation: revocation.map(|asked| *asked), ..self.payload.clone() };
-                let create = Step::Create { path: self.child(&into), data: record.to_bytes(), kind: Kind::Ephemeral };
-                let delete = Step::Delete { path: self.child(&from), version: None };
-                self.made(vec![create, delete], Outcome::Downgraded)
+                let create =
+                    TxnStep::Create { path: self.child(&into), data: record.to_bytes(), kind: NodeKind::Ephemeral };
+                let delete = TxnStep::Delete { path: self.child(&from), version: None };
+                self.made(vec![create, delete], Event::Downgraded)
             }
-            Command::Delete { name, version, holder_marker: None } => {
-                ensemble.delete(&self.child(&name), version).map(Outcome::Deleted).boxed()
-            }
-            Command::Delete { name, version, holder_marker: Some((holder_marker, holder_markers)) } => {
-                let own = Step::Delete { path: self.child(&name), version };
-                let holder_marker = Step::Delete { path: self.child(&holder_marker), version: Some(holder_markers) };
-                let both = ensemble.transact(vec![own, holder_marker]);
-                both.map(|deleted| Outcome::Deleted(deleted.map(drop).map_err(OpError::from))).boxed()
+            Command::Delete { name, version, holder_marker } => {
+                let write = self.at_release.filter(|(node, _)| *node == name).map(|(_, write)| write.clone());
+                let own = TxnStep::Delete { path: self.child(&name), version };
+                let marker = holder_marker
+                    .map(|(marker, version)| TxnStep::Delete { path: self.child(&marker), version: Some(version) });
+                delete(ensemble.clone(), std::iter::once(own).chain(marker).collect(), write)
             }
             Command::Grant(_)
             | Command::Delay { .. }
@@ -198,10 +219,11 @@ impl Operations<'_> {
     /// Runs a transaction that creates a node.
     fn made(
         &self,
-        steps: Vec<Step>,
-        outcome: impl FnOnce(Result<Zxid, OpError>) -> Outcome + Send + 'static,
-    ) -> BoxFuture<'static, Outcome> {
-        let created = steps.iter().find(|step| matches!(step, Step::Create { .. })).map(|step| step.path().to_owned());
+        steps: Vec<TxnStep>,
+        event: impl FnOnce(Result<Zxid, Failure>) -> Event + Send + 'static,
+    ) -> BoxFuture<'static, Finished> {
+        let created =
+            steps.iter().find(|step| matches!(step, TxnStep::Create { .. })).map(|step| step.path().to_owned());
         let (made, ensemble) = (self.ensemble.transact(steps), self.ensemble.clone());
         let zxid = async move {
             match (zxid_of(&made.await?), created) {
@@ -210,21 +232,50 @@ impl Operations<'_> {
                 (None, None) => Err(OpError::ConnectionLoss),
             }
         };
-        zxid.map(outcome).boxed()
+        zxid.map(|made| Finished::new(made, event)).boxed()
     }
 
-    /// Reads a listing, and then the parent's limit if it is wanted. If it is not wanted or missing, and the parent has
-    /// data that may be a leased lock's record, reads that too.
-    fn look(&self, list: Reply<Children>, limit: bool) -> Reply<Seen> {
-        let limit = self.limit(limit);
-        let (ensemble, path) = (self.ensemble.clone(), self.path.to_owned());
+    /// Lists the queue, and then reads the parent's limit if it is wanted. If it is not wanted or missing, and the
+    /// lock's path has data that may be a leased lock's record, reads that too.
+    fn look(&self, limit: bool) -> Reply<Listing> {
+        let (list, limit) = (self.ensemble.list(self.node_format.listed(self.path)), self.limit(limit));
+        let elsewhere = self.elsewhere();
+        let (ensemble, path, node_format) = (self.ensemble.clone(), self.path.to_owned(), self.node_format);
         async move {
-            let (listed, limit) = tokio::join!(biased; list, limit);
-            let (Children { names, data_len }, limit) = (listed?, limit?);
+            let (listed, limit, elsewhere) = tokio::join!(biased; list, limit, elsewhere);
+            let (Children { names, data_len }, limit, elsewhere) = (listed?, limit?, elsewhere?);
+            // The data of the path itself, which in one node format is not the node that was listed.
+            let data_len = if node_format.is_beside() { elsewhere.data_len } else { data_len };
             let leased = limit.is_none_or(|limit| limit == Limit::Foreign)
                 && data_len >= Record::SHORTEST
                 && Record::from_bytes(&ensemble.read(&path).await?.data).is_ok_and(|record| !record.is_free());
-            Ok(Seen { names, limit, leased })
+            let other = elsewhere.format.map(IncompatibleFormat::Named);
+            let other = other.or(leased.then_some(IncompatibleFormat::Leased));
+            Ok(Listing { names: node_format.names(&path, names), limit, other })
+        }
+        .boxed()
+    }
+
+    /// Looks for contenders of the path where this node format has none: below the path, or beside it.
+    fn elsewhere(&self) -> Reply<Elsewhere> {
+        let place = match (self.node_format.is_beside(), self.looks_beside) {
+            (true, _) => self.path,
+            (false, true) => NodeFormat::Numbered.listed(self.path),
+            (false, false) => return std::future::ready(Ok(Elsewhere::default())).boxed(),
+        };
+        let (listed, path, beside) = (self.ensemble.list(place), self.path.to_owned(), self.node_format.is_beside());
+        async move {
+            match listed.await {
+                Ok(Children { names, data_len }) if beside => {
+                    Ok(Elsewhere { format: NodeFormat::of_line(&names), data_len })
+                }
+                Ok(Children { names, .. }) => {
+                    let theirs = NodeFormat::Numbered.names(&path, names);
+                    Ok(Elsewhere { format: (!theirs.is_empty()).then_some(NodeFormat::Numbered), data_len: 0 })
+                }
+                Err(OpError::NoNode) => Ok(Elsewhere::default()),
+                Err(fault) => Err(fault),
+            }
         }
         .boxed()
     }
@@ -236,6 +287,37 @@ impl Operations<'_> {
         let read = self.ensemble.read(self.path);
         read.map(|read| read.map(|node| Some(PathRecord::limit(&node.data, node.version)))).boxed()
     }
+}
+
+/// Deletes nodes, and writes another one in the same transaction. If that one cannot be written, deletes without it.
+fn delete(
+    ensemble: Arc<dyn Ensemble>,
+    mut steps: Vec<TxnStep>,
+    write: Option<TxnStep>,
+) -> BoxFuture<'static, Finished> {
+    if let ([TxnStep::Delete { path, version }], None) = (&steps[..], &write) {
+        return ensemble.delete(path, *version).map(|deleted| Finished::new(deleted, Event::Deleted)).boxed();
+    }
+    let deletes = steps.clone();
+    steps.extend(write);
+    let is_with_write = steps.len() > deletes.len();
+    let done = ensemble.transact(steps);
+    async move {
+        match done.await {
+            Ok(done) => {
+                let written = done.into_iter().find_map(|done| match done {
+                    Done::Written(written) => Some(written),
+                    _ => None,
+                });
+                Finished { written, ..Finished::new(Ok(()), Event::Deleted) }
+            }
+            Err(undone) if is_with_write && undone.step.is_some_and(|at| at >= deletes.len()) => {
+                delete(ensemble, deletes, None).await
+            }
+            Err(undone) => Finished::new(Err(undone.fault), Event::Deleted),
+        }
+    }
+    .boxed()
 }
 
 /// Returns what an operation's error means to the contender. The end of the session is an event of its own.

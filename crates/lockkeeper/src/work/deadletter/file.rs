@@ -281,7 +281,7 @@ mod tests {
         append(&sink, &letter("b"));
         let read = block(sink.records()).unwrap();
         assert_eq!(read.records, [letter("a"), letter("b")]);
-        assert!(matches!(&read.unreadable[..], [told] if told.contains("dead-letters.jsonl:2: ")), "{read:?}");
+        assert!(matches!(&read.unreadable[..], [problem] if problem.contains("dead-letters.jsonl:2: ")), "{read:?}");
     }
 
     #[test]

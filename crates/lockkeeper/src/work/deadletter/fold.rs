@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn a_letter_that_comes_twice_is_one_letter() {
         let filed = fold([letter("a"), letter("b"), mark("a", Event::Replayed), letter("a")]);
-        let told: Vec<_> = filed.iter().map(|filed| (filed.letter.operation.as_str(), filed.fate.name())).collect();
-        assert_eq!(told, [("a", "replayed"), ("b", "waiting")]);
+        let fates: Vec<_> = filed.iter().map(|filed| (filed.letter.operation.as_str(), filed.fate.name())).collect();
+        assert_eq!(fates, [("a", "replayed"), ("b", "waiting")]);
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl KafkaSink {
     }
 
     /// The channel that wakes the thread, which is started if necessary.
-    fn forwarder(&self) -> Result<mpsc::Sender<forward::Wake>, SinkError> {
+    fn forwarder(&self) -> Result<mpsc::Sender<forward::PassReply>, SinkError> {
         let mut forwarder = self.forwarder.lock().unwrap_or_else(PoisonError::into_inner);
         if forwarder.is_none() {
             *forwarder =
@@ -183,12 +183,12 @@ impl Sink for KafkaSink {
             shared.spool.add(&record)?;
             // It is kept. The rest only finds out whether it is in the topic already.
             let (sender, forwarded) = mpsc::channel();
-            let told = match wake.send(sender) {
+            let reply = match wake.send(sender) {
                 Ok(()) if shared.patience.is_zero() => return Ok(()),
                 Ok(()) => forwarded.recv_timeout(shared.patience).map_err(|_| "no answer yet".to_owned()),
                 Err(_) => Err("its thread has ended".to_owned()),
             };
-            if let Err(why) | Ok(Err(why)) = told {
+            if let Err(why) | Ok(Err(why)) = reply {
                 let (sink, spool) = (shared.address.to_string(), shared.spool.dir().display().to_string());
                 tracing::warn!(operation = record.operation(), %sink, %spool, %why, "dead letter waits in the spool");
             }

@@ -68,10 +68,10 @@ async fn case_34_a_contender_that_comes_after_the_loss_is_delayed_too(world: &Wo
     eventually("only the tombstone is left", async || world.children(&world.lock()).await.len() == 1).await;
     // No contender waited when the holder was lost. A listing shows whose delay it is.
     let shown = other.admin().show(&world.lock()).await.unwrap();
-    assert!(shown.holders[0].vanished && shown.waiters.is_empty(), "{shown:?}");
+    assert!(shown.holders[0].abandoned && shown.waiters.is_empty(), "{shown:?}");
     let came = Instant::now();
     match world.mutex(&other).try_acquire().await {
-        Err(error @ AcquireError::Held { .. }) => assert!(error.to_string().contains("vanished"), "{error}"),
+        Err(error @ AcquireError::Held { .. }) => assert!(error.to_string().contains("abandoned"), "{error}"),
         other => panic!("{other:?}"),
     }
     let next = world.mutex(&other).acquire().timeout(PATIENCE).await.unwrap();

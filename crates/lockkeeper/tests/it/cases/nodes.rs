@@ -137,7 +137,7 @@ async fn case_23_a_predecessor_deleted_between_list_and_watch_grants_immediately
 async fn case_18_grants_keep_their_order_when_the_counter_wraps(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     world.mutex(&one).acquire().await.unwrap().release().await.unwrap();
-    assert!(world.embedded().set_child_counter(&world.lock(), 2_147_483_640).await.unwrap());
+    assert!(world.embedded().faults().set_child_counter(&world.lock(), 2_147_483_640).await.unwrap());
     let mut holder = world.mutex(&one).acquire().await.unwrap();
     assert!(holder.node().ends_with("-2147483640"), "{}", holder.node());
     let mut waiters = std::collections::VecDeque::new();
@@ -165,12 +165,12 @@ async fn case_18_grants_keep_their_order_when_the_counter_wraps(world: &World) {
     }
 }
 
-/// However many waits time out, their watches do not pile up at the server.
+/// After 10 000 waits that timed out, their watches have not piled up at the server.
 async fn case_22_waits_that_timed_out_leave_no_watches(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
-    for _ in 0..10 {
-        let waits = (0..20).map(|_| world.mutex(&keeper).acquire().timeout(std::time::Duration::from_millis(50)));
+    for _ in 0..100 {
+        let waits = (0..100).map(|_| world.mutex(&keeper).acquire().timeout(std::time::Duration::from_millis(20)));
         for waited in futures_util::future::join_all(waits.map(IntoFuture::into_future)).await {
             assert!(matches!(waited, Err(AcquireError::Timeout { .. })), "{waited:?}");
         }

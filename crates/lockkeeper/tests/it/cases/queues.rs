@@ -79,7 +79,8 @@ async fn case_37_hundreds_of_waiters_survive_a_disconnect(world: &World) {
             tokio::spawn(async move { sender.send(asked.await.unwrap()).unwrap() })
         })
         .collect();
-    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) >= CROWD * 2).await;
+    // Each watches its own node, and the first one the other client's.
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) > CROWD).await;
     let mut holder = Some(guard);
     for turn in 0..4 {
         proxy.refuse();

@@ -1,7 +1,9 @@
 //! Servers that stop and come back.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
+use lockkeeper::error::AcquireError;
 #[cfg(feature = "real-servers")]
 use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::{HoldState, Lockkeeper};
@@ -120,8 +122,8 @@ fn an_apache_server_without_a_majority_answers_no_query_about_a_lock() {
     });
 }
 
-/// Case 14: a restarted server gives every session its full timeout again. So a disconnected holder keeps its lock if it comes
-/// back within that time, and otherwise loses it one timeout after the restart.
+/// Case 14: a restarted server gives every session its full timeout again. So a disconnected holder keeps its lock or its permits
+/// if it comes back within that time, and otherwise loses them one timeout after the restart.
 #[test]
 fn case_14_a_restart_gives_each_session_its_full_timeout() {
     block_on(async {
@@ -132,16 +134,24 @@ fn case_14_a_restart_gives_each_session_its_full_timeout() {
         let proxy = lockkeeper_testkit::proxy::Proxy::start(address).await;
         let silent = Lockkeeper::builder().session_timeout(timeout).connect(&proxy.connect_string()).await.unwrap();
         let guard = silent.mutex("/locks/nightly").acquire().await.unwrap();
+        let permits = [(), ()].map(|()| silent.semaphore("/locks/pool", 2).acquire());
+        let [first, second] = permits.map(IntoFuture::into_future);
+        let permits = tokio::try_join!(first, second).unwrap();
         proxy.black_hole();
         server.shutdown().await.unwrap();
-        guard.lost().await;
+        tokio::join!(guard.lost(), permits.0.lost(), permits.1.lost());
         let back = std::time::Instant::now();
         let server = Server::start(durable().with_listen(address)).await.unwrap();
         assert_eq!(server.stats().sessions, 1, "its session still exists");
         let next = Lockkeeper::builder().session_timeout(STEADY).connect(&server.connect_string()).await.unwrap();
+        let pool = next.semaphore("/locks/pool", 2);
+        assert!(matches!(pool.try_acquire().await, Err(AcquireError::Held { .. })), "its permits are not free yet");
         let guard = next.mutex("/locks/nightly").acquire().await.unwrap();
+        let permits = (pool.acquire().await.unwrap(), pool.acquire().await.unwrap());
         assert!(back.elapsed() >= timeout, "granted after {:?}", back.elapsed());
         guard.release().await.unwrap();
+        permits.0.release().await.unwrap();
+        permits.1.release().await.unwrap();
         next.close().await;
     });
 }

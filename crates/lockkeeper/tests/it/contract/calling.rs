@@ -1,11 +1,11 @@
 //! The threads and runtimes that may call the library, and the arguments of its calls.
 
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, PathError, SessionError};
-use lockkeeper::{LockPath, Lockkeeper, Loss};
+use lockkeeper::{HoldState, LockPath, Lockkeeper, Loss, OnLost};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{EVERY_KIND, Held, PATIENCE, STEADY, World, for_every_kind, for_kinds, misused};
@@ -24,6 +24,7 @@ for_every_kind!(
 for_kinds!([every_kind Native] a_blocking_call_in_async_code_panics_with_advice);
 for_kinds!([every_kind Native] a_session_timeout_below_a_millisecond_is_refused);
 for_kinds!([every_kind Native] case_25_a_blocked_runtime_loses_no_lock);
+for_kinds!([every_kind Native] case_25_a_callback_that_blocks_loses_no_lock);
 
 /// All calls come from a thread that never had a runtime.
 async fn programs_without_async_can_lock(world: &World) {
@@ -138,6 +139,42 @@ async fn case_25_a_blocked_runtime_loses_no_lock(world: &World) {
     }
     wake.send(()).unwrap();
     tokio::task::spawn_blocking(|| user.join().unwrap()).await.unwrap();
+}
+
+/// A callback for a lost lock that never returns: the other holds of its session are renewed, other locks work, and the next
+/// loss is reported, too.
+async fn case_25_a_callback_that_blocks_loses_no_lock(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
+    let (release, until) = mpsc::channel::<()>();
+    let (until, (report, reports)) = (Mutex::new(until), mpsc::channel());
+    let blocks = OnLost::call(move |lost| {
+        report.send(lost.path.clone()).unwrap();
+        _ = until.lock().unwrap().recv();
+    });
+    let path = |name: &str| world.path(name);
+    let steady = world.kind.lock(&keeper, &path("steady")).acquire().await.unwrap();
+    for name in ["first", "second"] {
+        let lost = world.kind.mutex(&keeper, &path(name)).acquire().on_lost(blocks.clone()).await.unwrap();
+        world.remove(&lost.node()).await;
+        lost.lost().await;
+    }
+    let (reports, mut told) = tokio::task::spawn_blocking(move || {
+        let told = vec![reports.recv_timeout(PATIENCE).unwrap()];
+        (reports, told)
+    })
+    .await
+    .unwrap();
+    let before = proxy.counts();
+    // Longer than the session timeout.
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Delete) >= 6).await;
+    assert_eq!(steady.state(), HoldState::Held);
+    world.kind.lock(&keeper, &path("aside")).acquire().await.unwrap().release().await.unwrap();
+    steady.release().await.unwrap();
+    drop(release);
+    told.push(tokio::task::spawn_blocking(move || reports.recv_timeout(PATIENCE).unwrap()).await.unwrap());
+    told.sort();
+    assert_eq!(told, ["first", "second"].map(path));
 }
 
 /// A blocking call would stop the runtime's other tasks. On a thread that may block it works, also within a runtime.

@@ -15,6 +15,7 @@ for_every_kind!(
     a_waiter_is_granted_the_lock_when_the_holder_releases_it,
     a_try_takes_a_free_lock,
     a_try_names_the_holder_and_leaves_no_node,
+    a_try_never_meets_the_node_of_the_one_before,
     a_handle_contends_with_itself,
     locks_of_different_paths_are_independent,
     a_path_refuses_a_second_node_format,
@@ -159,6 +160,20 @@ async fn a_try_names_the_holder_and_leaves_no_node(world: &World) {
     world.queued(2).await;
     drop(guard);
     drop(waiter.granted().await);
+}
+
+/// The refused one has deleted its node, as far as its own session sees.
+async fn a_try_never_meets_the_node_of_the_one_before(world: &World) {
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    for _ in 0..100 {
+        match world.rival(&other).try_acquire().await {
+            Err(AcquireError::Held { ahead: Some(1), .. }) => {}
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    guard.release().await.unwrap();
+    world.rival(&other).try_acquire().await.unwrap().release().await.unwrap();
 }
 
 /// D-23: locks are not reentrant: a second `acquire` by the same handle waits, and a `try_acquire` is refused.

@@ -1,14 +1,12 @@
 //! A healthy hold stays healthy: while servers answer and clocks run, it starts with fresh trust and keeps it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper::HoldState;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::support::{World, eventually, for_every_kind};
+use crate::support::{Stalls, World, eventually, for_every_kind};
 
 for_every_kind!(a_waiter_granted_late_starts_with_fresh_trust, a_healthy_hold_stays_healthy);
 
@@ -74,29 +72,5 @@ async fn a_healthy_hold_stays_healthy(world: &World) {
         // The first of each queue was granted before the others had connected.
         assert!(place == 0 || start + stall >= T / 2, "{facts}");
         assert!(state == HoldState::Held && (ill.is_none() || stall > T / 10), "{facts}");
-    }
-}
-
-/// The longest time that a thread that reads the clock each millisecond got no turn: the control for a claim about time.
-struct Stalls(Arc<AtomicU64>);
-
-impl Stalls {
-    /// Watches until this value is dropped.
-    fn watch() -> Stalls {
-        let longest = Arc::new(AtomicU64::new(0));
-        let seen = Arc::downgrade(&longest);
-        std::thread::spawn(move || {
-            let mut last = std::time::Instant::now();
-            while let Some(longest) = seen.upgrade() {
-                longest.fetch_max(last.elapsed().as_millis().try_into().unwrap(), Ordering::Relaxed);
-                last = std::time::Instant::now();
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        Stalls(longest)
-    }
-
-    fn longest(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
     }
 }

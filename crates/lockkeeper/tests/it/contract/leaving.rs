@@ -227,10 +227,17 @@ async fn a_release_whose_future_is_dropped_is_carried_out(world: &World) {
     let guard = world.subject(&keeper).acquire().await.unwrap();
     drop(guard.release());
     world.queued(0).await;
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
+    let hold = proxy.on_any(DELETES).hold_request();
     let mut release = Box::pin(guard.release());
-    assert!(futures_util::poll!(release.as_mut()).is_pending());
+    tokio::select! {
+        released = &mut release => panic!("{released:?} without the server"),
+        () = hold.caught() => {}
+    }
     drop(release);
+    hold.release();
     world.queued(0).await;
 }
 

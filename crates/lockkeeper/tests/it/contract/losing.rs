@@ -6,7 +6,7 @@ use lockkeeper::error::{AcquireError, ReleaseError};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
 use tokio::time::Instant;
 
-use crate::support::{Held, World, for_every_kind, for_every_kind_embedded, grew, turn_at};
+use crate::support::{Held, World, eventually, for_every_kind, for_every_kind_embedded, grew, turn_at};
 
 for_every_kind!(
     case_01_a_cut_off_holder_loses_its_guard_before_the_next_grant,
@@ -16,7 +16,11 @@ for_every_kind!(
     guarded_work_stops_when_the_lock_is_lost,
 );
 
-for_every_kind_embedded!(an_expired_session_is_reported_as_expired, case_48_a_lost_hold_does_not_poison_the_lock,);
+for_every_kind_embedded!(
+    an_expired_session_is_reported_as_expired,
+    case_48_a_lost_hold_does_not_poison_the_lock,
+    a_waiter_whose_session_expires_joins_the_queue_again_within_its_deadline,
+);
 
 /// Short enough to wait for, long enough that a quarter of it outlasts a pause of a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
@@ -49,13 +53,14 @@ async fn case_01_a_cut_off_holder_loses_its_guard_before_the_next_grant(world: &
     again.release().await.unwrap();
 }
 
-/// A waiter's node belongs to its session and is deleted with it. The waiter gets an error, not a late grant.
+/// A waiter's node belongs to its session and is deleted with it. A waiter that does not join the queue again gets an error,
+/// not a late grant.
 async fn case_41_case_44_a_waiter_whose_session_ends_never_gets_the_lock(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, SHORT).await;
     let holder = world.keeper().await;
     let guard = world.rival(&holder).acquire().await.unwrap();
-    let waiter = world.enqueue(world.subject(&keeper).acquire()).await;
+    let waiter = world.enqueue(world.subject(&keeper).acquire().requeue(false)).await;
     proxy.black_hole();
     world.queued(1).await;
     proxy.heal();
@@ -138,6 +143,39 @@ async fn an_expired_session_is_reported_as_expired(world: &World) {
     next.granted().await.release().await.unwrap();
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::SessionExpired })));
     world.subject(&keeper).acquire_in_new_session().await.release().await.unwrap();
+}
+
+/// The waiter has a new session and a new node behind all others, its caller is informed, and its deadline stays the same.
+async fn a_waiter_whose_session_expires_joins_the_queue_again_within_its_deadline(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let holder = world.rival(&one).acquire().await.unwrap();
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    let granted = world.subject(&other).acquire().on_requeued(move |requeued| _ = report.send(requeued.clone()));
+    let granted = world.enqueue(granted).await;
+    let limit = Duration::from_secs(3);
+    let late = world.enqueue(world.subject(&other).acquire().timeout(limit)).await;
+    let admin = world.keeper().await.admin();
+    let waiters = async || admin.show(holder.path()).await.unwrap().waiters;
+    let before = waiters().await;
+    assert!(world.embedded().faults().expire(before[0].session.0).await.unwrap());
+    eventually("both wait again", async || {
+        let after = waiters().await;
+        after.len() == 2 && after.iter().all(|waiter| waiter.session != before[0].session)
+    })
+    .await;
+    match late.outcome().await {
+        Err(AcquireError::Timeout { waited, .. }) => assert_eq!(waited, limit),
+        other => panic!("{other:?}"),
+    }
+    holder.release().await.unwrap();
+    let guard = granted.granted().await;
+    let requeued = reports.recv().await.unwrap();
+    assert_eq!((requeued.path.as_str(), requeued.loss), (guard.path(), Loss::SessionExpired));
+    assert!(reports.try_recv().is_err(), "it was reported once");
+    // A hold does not join again.
+    assert!(world.embedded().faults().expire(session(&other, &guard).await).await.unwrap());
+    assert_eq!(guard.lost().await, Loss::SessionExpired);
+    world.queued(0).await;
 }
 
 /// Each loss concerns one guard only; the lock's handle keeps working, time after time.

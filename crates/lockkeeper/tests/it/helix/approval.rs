@@ -74,7 +74,7 @@ async fn a_rejection_leaves_the_lock_to_its_owner(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// H-76: without an answer the request is rejected.
+/// H-76: without an answer the request is rejected, and the audit has the rejection.
 async fn no_answer_in_time_is_a_rejection(world: &World) {
     let guard = acquire_without_cleanup(world, "a").await;
     let b = lock(world, &world.keeper().await, "b").priority(4);
@@ -82,6 +82,10 @@ async fn no_answer_in_time_is_a_rejection(world: &World) {
     let b = b.on_unfinished(Duration::ZERO, |_| std::future::pending());
     assert!(matches!(b.acquire().await, Err(AcquireError::CleanupUnfinished { .. })));
     assert!(matches!(&b.decisions()[0].decision, Decision::Reject { by, .. } if by == "nobody"));
+    let audited = world.keeper().await.admin().decisions(&world.lock()).await.unwrap();
+    let [audited] = &audited[..] else { panic!("{audited:?}") };
+    assert_eq!((audited.approved, audited.by_rule, audited.on_behalf_of.as_deref()), (false, false, Some("nobody")));
+    assert_eq!((audited.why.as_str(), audited.facts.owner.as_str()), ("no answer in time", "a"));
     assert_eq!(stored(world).await.request, None);
     guard.release().await.unwrap();
 }
@@ -170,7 +174,7 @@ async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World
     guard.release().await.unwrap();
 }
 
-/// H-76: without an answer in time the request is rejected, and nothing of the request is left.
+/// H-76: without an answer in time the request is rejected, the audit has that, and nothing of the request is left.
 async fn an_operators_late_decision_is_refused(world: &World) {
     let guard = acquire_without_cleanup(world, "a").await;
     let admin = world.keeper().await.admin();
@@ -178,7 +182,12 @@ async fn an_operators_late_decision_is_refused(world: &World) {
     let asking = ask(&b);
     let request = pending_request(world, &admin).await;
     assert!(matches!(asking.outcome().await, Err(AcquireError::CleanupUnfinished { .. })));
-    assert!(matches!(admin.decide(&request, true, "late").await, Err(AdminError::NoSuchRequest { .. })));
+    let late = admin.decide(&request, true, "late").await;
+    assert!(
+        matches!(&late, Err(AdminError::Decided { approved: false, why, .. }) if why == "no answer in time"),
+        "{late:?}"
+    );
+    assert_eq!(admin.decisions(&world.lock()).await.unwrap().len(), 1);
     assert_eq!(admin.requests("/").await.unwrap().iter().filter(|left| left.id == request.id).count(), 0);
     assert!(matches!(&b.decisions()[0].decision, Decision::Reject { by, .. } if by == "nobody"));
     // The same if the requestor drops its call.
@@ -186,6 +195,7 @@ async fn an_operators_late_decision_is_refused(world: &World) {
     pending_request(world, &admin).await;
     asking.abort();
     eventually("the request is removed", async || admin.requests(&world.lock()).await.unwrap().is_empty()).await;
+    assert_eq!(admin.decisions(&world.lock()).await.unwrap().len(), 1, "a withdrawn request needs no decision");
     assert!(guard.is_held());
     guard.release().await.unwrap();
 }

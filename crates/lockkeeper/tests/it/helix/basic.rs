@@ -7,14 +7,22 @@ use lockkeeper::helix::{HelixLock, LockAttributes, LockOperations, QueueLock, Sc
 use lockkeeper::{Error, HoldState, Loss, NodeFormat};
 use lockkeeper_core::helix::Record;
 
-use super::{LONG, info, lock, on_every_record_server, stored};
+use super::{LONG, ask, info, lock, on_every_record_server, server_time, stored};
 use crate::support::{World, eventually, misused};
+
+/// A lease that ends soon, and long enough for a heartbeat on a busy machine.
+const SHORT: Duration = Duration::from_secs(2);
 
 on_every_record_server!(
     a_try_says_immediately_whether_it_has_the_lock,
     any_lock_is_a_distributed_lock,
     a_lock_is_one_persistent_node,
-    an_ended_lease_stays_until_the_next_request,
+    an_ended_lease_is_kept_until_the_next_request,
+    a_kept_lease_can_be_renewed_and_handed_over,
+    the_owner_of_an_ended_lease_cleans_up_within_its_notice,
+    the_notice_of_a_dead_owner_passes,
+    a_strict_hold_ends_with_its_lease,
+    after_the_lease_the_client_is_no_owner_and_may_close,
     the_owner_renews_its_lease,
     the_previous_guard_is_superseded_when_acquire_returns,
     of_two_concurrent_tries_one_gets_the_lock,
@@ -99,24 +107,129 @@ async fn a_lock_is_one_persistent_node(world: &World) {
     }
 }
 
-/// H-15: while no other client requests the lock, the record names the owner.
-/// H-16: the next client to request it gets it, and only its own guard reports the lease's end to the old owner.
-async fn an_ended_lease_stays_until_the_next_request(world: &World) {
+/// H-15: while no other client requests the lock, the record names the owner and the owner keeps its hold.
+/// H-16: the next client to request it gets it, whatever the priorities; the owner has lost its hold before.
+async fn an_ended_lease_is_kept_until_the_next_request(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let short = Duration::from_millis(150);
-    let a = one.helix_lock(world.lock(), short).user_id("a").priority(9).skew(Duration::ZERO);
+    let a = one.helix_lock(world.lock(), SHORT).user_id("a").priority(9).skew(Duration::ZERO);
     let guard = a.acquire().await.unwrap();
-    assert_eq!(guard.lost().await, Loss::LeaseEnded);
-    assert_eq!((guard.is_held(), guard.state()), (false, HoldState::Lost(Loss::LeaseEnded)));
-    assert_eq!(info(world).await.owner, "a", "the record changed without a request");
+    let end = info(world).await.timeout;
+    eventually("the lease is over", async || server_time(world).await > end + 500).await;
+    assert_eq!((guard.state(), guard.loss()), (HoldState::Held, None));
+    assert_eq!(info(world).await.owner, "a");
+    assert!(!a.is_current_owner().await.unwrap(), "the record's lease is over");
     let b = lock(world, &other, "b");
-    eventually("b has the lock", async || b.try_lock().await.unwrap()).await;
-    assert_eq!(info(world).await.owner, "b");
-    assert!(!a.is_current_owner().await.unwrap());
-    assert_eq!(guard.state(), HoldState::Lost(Loss::LeaseEnded), "the first reason stays");
+    assert_eq!(b.unlock().await.unwrap(), Unlocked::NotOwner { owner: Some("a".to_owned()) }, "a was not asked");
+    assert!(guard.is_held());
+    let next = b.acquire().await.unwrap();
+    assert_eq!(guard.state(), HoldState::Lost(Loss::LeaseEnded));
+    assert!(next.token() > guard.token());
+    assert!(guard.preempted_by().is_some_and(|request| request.by == "b" && request.lease_over));
     drop(guard);
     assert!(b.is_current_owner().await.unwrap(), "a lost guard freed another client's lock");
-    assert!(LockOperations::unlock(&b).await.unwrap());
+    next.release().await.unwrap();
+}
+
+/// H-15: an owner that keeps its ended lease can renew it, and hand the lock over.
+async fn a_kept_lease_can_be_renewed_and_handed_over(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let a = one.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO);
+    let guard = a.acquire().await.unwrap();
+    for _ in 0..2 {
+        let end = info(world).await.timeout;
+        eventually("the lease is over", async || server_time(world).await > end).await;
+        guard.renew().await.unwrap();
+        assert!(info(world).await.timeout > end && guard.is_held());
+    }
+    let end = info(world).await.timeout;
+    eventually("the lease is over", async || server_time(world).await > end).await;
+    guard.transfer("b").await.unwrap();
+    assert_eq!(info(world).await.owner, "b");
+    assert_eq!(guard.lost().await, Loss::Transferred);
+    lock(world, &other, "b").acquire().await.unwrap().release().await.unwrap();
+    assert!(stored(world).await.is_free());
+}
+
+/// H-16: an owner that cleans up by its guard keeps the lock until it releases it, and then the requestor has it.
+async fn the_owner_of_an_ended_lease_cleans_up_within_its_notice(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let a = one.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO).cleanup_by_guard();
+    let guard = a.acquire().await.unwrap();
+    let end = info(world).await.timeout;
+    eventually("the lease is over", async || server_time(world).await > end).await;
+    let asking = ask(&lock(world, &other, "b").waiting(Duration::ZERO).forceful());
+    let request = guard.preemption().await;
+    assert!(request.lease_over && request.by == "b");
+    let notice = request.remaining();
+    assert!(notice <= guard.session_timeout() && notice > Duration::ZERO, "{notice:?}");
+    assert!(guard.is_held() && asking.waits(), "neither force nor a short wait ends the notice");
+    guard.release().await.unwrap();
+    asking.granted().await.release().await.unwrap();
+}
+
+/// H-16: a dead owner's notice passes, and then the requestor has the lock.
+async fn the_notice_of_a_dead_owner_passes(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let a = one.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO).cleanup_by_guard();
+    let guard = a.acquire().await.unwrap();
+    let end = info(world).await.timeout;
+    eventually("the lease is over", async || server_time(world).await > end).await;
+    assert!(guard.is_held());
+    let asking = ask(&lock(world, &other, "b"));
+    guard.preemption().await;
+    // It does not react, and is lost before the requestor has the lock.
+    let next = asking.granted().await;
+    assert_eq!(guard.loss(), Some(Loss::LeaseEnded));
+    next.release().await.unwrap();
+}
+
+/// H-15: with a strict lease, only the record names the owner after its end.
+async fn a_strict_hold_ends_with_its_lease(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let short = Duration::from_millis(150);
+    let strict: [fn(HelixLock) -> HelixLock; 2] = [HelixLock::strict, HelixLock::keep_node];
+    for strict in strict {
+        let a = strict(one.helix_lock(world.lock(), short).user_id("a").priority(9).skew(Duration::ZERO));
+        let guard = a.acquire().await.unwrap();
+        assert_eq!(guard.lost().await, Loss::LeaseEnded);
+        assert_eq!((guard.is_held(), guard.state()), (false, HoldState::Lost(Loss::LeaseEnded)));
+        assert_eq!(info(world).await.owner, "a", "the record changed without a request");
+        let b = lock(world, &other, "b");
+        eventually("b has the lock", async || b.try_lock().await.unwrap()).await;
+        assert_eq!(info(world).await.owner, "b");
+        assert!(!a.is_current_owner().await.unwrap());
+        assert_eq!(guard.state(), HoldState::Lost(Loss::LeaseEnded), "the first reason stays");
+        drop(guard);
+        assert!(b.is_current_owner().await.unwrap(), "a lost guard freed another client's lock");
+        assert!(LockOperations::unlock(&b).await.unwrap());
+    }
+}
+
+/// H-05: the record still names the user, and the lease has ended.
+/// H-07: so the object closes, and every later call fails as closed.
+async fn after_the_lease_the_client_is_no_owner_and_may_close(world: &World) {
+    let keeper = world.keeper().await;
+    let short = Duration::from_millis(300);
+    for strict in [false, true] {
+        let a = keeper.helix_lock(world.lock(), short).user_id("a").skew(Duration::ZERO);
+        let a = if strict { a.strict() } else { a };
+        assert!(a.try_lock().await.unwrap());
+        if a.is_current_owner().await.unwrap() {
+            // Not on a machine so busy that the lease has ended already.
+            assert!(matches!(a.close().await, Err(LeaseError::StillOwner { .. })) || !a.is_owner().await.unwrap());
+        }
+        eventually("the lease has ended", async || !a.is_current_owner().await.unwrap()).await;
+        assert_eq!(info(world).await.owner, "a", "strict {strict}: the record names another owner");
+        a.close().await.unwrap();
+        assert_eq!(misused(&a.try_lock().await), Some("state"));
+        assert_eq!(misused(&a.current_lock_info().await), Some("state"));
+        assert_eq!(misused(&a.is_current_owner().await), Some("state"));
+        assert_eq!(misused(&LockOperations::unlock(&a).await), Some("state"));
+        assert_eq!(misused(&a.close().await), Some("state"));
+        let next = lock(world, &keeper, "b");
+        eventually("the lock is free for others", async || next.try_lock().await.unwrap()).await;
+        assert!(LockOperations::unlock(&next).await.unwrap());
+    }
 }
 
 /// H-17: the guard renews it, and so does a second try.
@@ -185,11 +298,11 @@ async fn the_same_id_is_the_same_owner_in_every_process(world: &World) {
     assert!(LockOperations::unlock(&first).await.unwrap());
 }
 
-/// H-22: the error names the old owner.
+/// H-22: the result names the old owner.
 async fn any_client_may_free_an_ended_lease(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let short = Duration::from_millis(100);
-    let guard = one.helix_lock(world.lock(), short).user_id("a").skew(Duration::ZERO).acquire().await.unwrap();
+    let guard = one.helix_lock(world.lock(), short).user_id("a").skew(Duration::ZERO).strict().acquire().await.unwrap();
     let b: HelixLock = lock(world, &other, "b");
     let mut unlocked = b.unlock().await.unwrap();
     eventually("an ended lease", async || {

@@ -162,7 +162,7 @@ fn case_54_leases_follow_the_servers_clock_not_the_clients() {
     for seed in 0..20 {
         runtime.block_on(async {
             let sim = Sim::new(seed, Settings::default());
-            let keeper = || Lockkeeper::builder().simulated(sim.network(Duration::from_secs(10)));
+            let keeper = || Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
             let (one, other) = (keeper(), keeper());
             let lease = Duration::from_secs(60);
             let place = "/locks/leased";

@@ -9,7 +9,7 @@ use lockkeeper::helix::{LockOperations, LockStatus};
 use lockkeeper::{HoldState, Loss};
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
-use crate::support::{World, eventually};
+use crate::support::{World, eventually, misused};
 
 on_every_record_server!(
     only_a_strictly_higher_priority_preempts,
@@ -47,15 +47,24 @@ async fn only_a_strictly_higher_priority_preempts(world: &World) {
     higher.release().await.unwrap();
 }
 
-/// H-28, H-29: it preempts the highest ordinary priority, too.
+/// H-28: it preempts the highest ordinary priority, and the journal has each request with its reason, granted or not.
+/// H-29: two emergencies do not preempt each other.
 async fn the_emergency_priority_is_above_all_others(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let ordinary = lock(world, &one, "a").priority(i32::MAX - 1).acquire().await.unwrap();
-    let first = lock(world, &other, "b").emergency().acquire().await.unwrap();
+    let first = lock(world, &other, "b").emergency("the index is corrupt").acquire().await.unwrap();
     assert_eq!(ordinary.lost().await, Loss::Preempted);
     assert_eq!(info(world).await.priority, i32::MAX);
-    let second = lock(world, &one, "c").emergency().forceful().waiting(Duration::ZERO);
+    let second = lock(world, &one, "c").emergency("me too").message("urgent").forceful().waiting(Duration::ZERO);
     assert!(!second.try_lock().await.unwrap());
+    let recorded = one.admin().emergencies(world.lock()).await.unwrap();
+    let said: Vec<_> = recorded.iter().map(|use_| (use_.requestor.as_str(), use_.why.as_str())).collect();
+    assert_eq!(said, [("b", "the index is corrupt"), ("c", "me too")]);
+    assert_eq!((recorded[1].message.as_deref(), recorded[1].by.pid), (Some("urgent"), std::process::id()));
+    assert_eq!(one.admin().emergencies(world.path("elsewhere")).await.unwrap(), []);
+    let without_reason = lock(world, &one, "d").emergency(" ");
+    assert_eq!(misused(&without_reason.acquire().await), Some("reason"));
+    assert_eq!(one.admin().emergencies(world.lock()).await.unwrap().len(), 2, "nothing was sent");
     first.release().await.unwrap();
 }
 

@@ -99,7 +99,7 @@ async fn holds_are_counted_against_their_leases(world: &World) {
     assert_eq!((tally.holds(), tally.overran), (1, 0));
     assert!(tally.leases.quantile(1000).unwrap() >= 600_000, "{tally:?}");
     assert!(tally.held.quantile(1000).unwrap() < 600_000, "{tally:?}");
-    let brief = keeper.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO);
+    let brief = keeper.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO).strict();
     let guard = brief.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::LeaseEnded);
     eventually("the hold is counted", async || brief.statistics().total().holds() == 1).await;

@@ -11,7 +11,7 @@ use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 
 use super::on_every_server;
-use crate::support::{STEADY, World, eventually, on_the_embedded_server};
+use crate::support::{STEADY, Stalls, World, eventually, on_the_embedded_server};
 
 on_every_server!(
     a_monitor_lock_is_foreground_by_default,
@@ -27,6 +27,25 @@ on_the_embedded_server!(
     a_lost_connection_is_an_error_of_its_own,
     a_holder_whose_request_is_deleted_sees_the_loss_before_its_marker_is_deleted,
 );
+
+/// Checks that an error of a monitor lock names the object and the lock info, and returns it.
+#[track_caller]
+fn named<T: std::fmt::Debug>(outcome: Result<T, MonitorError>, object: &str, lock_info: &str) -> MonitorError {
+    let error = outcome.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&format!("{object:?}")) && text.contains(&format!("{lock_info:?}")), "{text}");
+    assert!(error.source().is_some(), "{text}");
+    let (MonitorError::InstanceLock { monitor_object, lock_info: info, .. }
+    | MonitorError::SessionExpired { monitor_object, lock_info: info, .. }
+    | MonitorError::ConnectionLoss { monitor_object, lock_info: info, .. }
+    | MonitorError::NoNode { monitor_object, lock_info: info, .. }
+    | MonitorError::Other { monitor_object, lock_info: info, .. }) = &error
+    else {
+        panic!("{error:?}");
+    };
+    assert_eq!((monitor_object.as_str(), info.as_str()), (object, lock_info));
+    error
+}
 
 async fn children(world: &World, object: &str) -> Vec<String> {
     world.children(&format!("/{object}")).await
@@ -50,7 +69,6 @@ async fn a_monitor_lock_is_foreground_by_default(world: &World) {
         lock.unlock().await.unwrap();
     }
     assert!(world.exists(&format!("/{object}")).await);
-    world.remove(&format!("/{object}")).await;
 }
 
 /// C-27, C-28, C-29: the timeout is 2 s by default in either class, and each lock can set its own; after the timeout the
@@ -61,7 +79,7 @@ async fn the_task_timeout_ends_the_wait_and_the_request(world: &World) {
     let holder = MonitorLock::new("holder", &keeper, &object);
     holder.lock().await.unwrap();
     assert_eq!(TASK_TIMEOUT, Duration::from_millis(2000));
-    let since = Instant::now();
+    let (stalls, since) = (Stalls::watch(), Instant::now());
     let usual = MonitorLock::new("save", &keeper, &object);
     let short = MonitorLock::new("bulk", &keeper, &object).background().task_timeout(Duration::from_millis(200));
     let (usual, short) = tokio::join!(async { (usual.lock_with_timeout().await, since.elapsed()) }, async {
@@ -69,17 +87,14 @@ async fn the_task_timeout_ends_the_wait_and_the_request(world: &World) {
     });
     for ((outcome, took), timeout) in [(usual, 2000), (short, 200)] {
         assert!(matches!(outcome, Err(MonitorError::InstanceLock { .. })), "{outcome:?}");
-        assert!(
-            took >= Duration::from_millis(timeout) && took < Duration::from_millis(timeout) + STEADY / 4,
-            "{took:?}"
-        );
+        let (timeout, late) = (Duration::from_millis(timeout), Duration::from_millis(100));
+        assert!(took >= timeout && took < stalls.allow(timeout + late), "{took:?}, stalls of {:?}", stalls.longest());
     }
     eventually("only the holder's nodes are left", async || children(world, &object).await.len() == 2).await;
     holder.unlock().await.unwrap();
     let next = MonitorLock::new("next", &keeper, &object);
     next.lock_with_timeout().await.unwrap();
     next.unlock().await.unwrap();
-    world.remove(&format!("/{object}")).await;
 }
 
 /// C-32, C-33: the errors differ by type, and each names the monitor object and the owner's text. A second unlock fails with
@@ -88,25 +103,19 @@ async fn the_errors_have_types_and_name_the_object_and_the_owner(world: &World) 
     let keeper = world.keeper().await;
     let object = world.object("P1");
     let lock = MonitorLock::new("save P1", &keeper, &object).task_timeout(Duration::from_millis(50));
-    let named = |error: MonitorError| {
-        let text = error.to_string();
-        assert!(text.contains(&object) && text.contains("save P1"), "{text}");
-        assert!(error.source().is_some(), "{text}");
-        error
-    };
-    assert!(matches!(named(lock.unlock().await.unwrap_err()), MonitorError::NoNode { .. }));
+    let named = |outcome: Result<(), MonitorError>| named(outcome, &object, "save P1");
+    assert!(matches!(named(lock.unlock().await), MonitorError::NoNode { .. }));
     lock.lock().await.unwrap();
-    assert!(matches!(named(lock.lock().await.unwrap_err()), MonitorError::Other { .. }), "it would wait for itself");
+    assert!(matches!(named(lock.lock().await), MonitorError::Other { .. }), "it would wait for itself");
     let other = MonitorLock::new("save P1", &keeper, &object).task_timeout(Duration::from_millis(50));
-    assert!(matches!(named(other.lock_with_timeout().await.unwrap_err()), MonitorError::InstanceLock { .. }));
+    assert!(matches!(named(other.lock_with_timeout().await), MonitorError::InstanceLock { .. }));
 
     let node = children(world, &object).await.into_iter().find(|name| name.starts_with("A-")).unwrap();
     world.remove(&format!("/{object}/{node}")).await;
     eventually("the lock has noticed the loss", async || !lock.is_held()).await;
-    assert!(matches!(named(lock.unlock().await.unwrap_err()), MonitorError::NoNode { .. }));
-    assert!(matches!(named(lock.unlock().await.unwrap_err()), MonitorError::NoNode { .. }));
+    assert!(matches!(named(lock.unlock().await), MonitorError::NoNode { .. }));
+    assert!(matches!(named(lock.unlock().await), MonitorError::NoNode { .. }));
     eventually("no child is left", async || children(world, &object).await.is_empty()).await;
-    world.remove(&format!("/{object}")).await;
 }
 
 /// C-34: the work does not run.
@@ -125,7 +134,6 @@ async fn work_does_not_start_after_an_error(world: &World) {
     assert_eq!(outcome.unwrap(), 7);
     let patient = other.task_timeout(STEADY);
     assert_eq!(patient.run(async { 8 }).await.unwrap(), 8);
-    world.remove(&format!("/{object}")).await;
 }
 
 /// C-04: equal objects share a node, different objects never do, whatever characters their names contain.
@@ -180,10 +188,9 @@ async fn a_second_call_to_lock_a_monitor_is_refused_immediately(world: &World) {
     holder.unlock().await.unwrap();
     lock.lock().await.unwrap();
     lock.unlock().await.unwrap();
-    world.remove(&format!("/{object}")).await;
 }
 
-/// C-30: while waiting, and on unlock after the hold was lost with its session.
+/// C-30, C-33: while waiting, and on unlock after the hold was lost with its session.
 async fn an_ended_session_is_an_error_of_its_own(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -200,19 +207,18 @@ async fn an_ended_session_is_an_error_of_its_own(world: &World) {
     eventually("the lock is in the queue", async || children(world, &object).await.len() == 3).await;
     let shown = world.keeper().await.admin().show(&format!("/{object}")).await.unwrap();
     assert!(session.faults().expire(shown.waiters[0].session.0).await.unwrap());
-    let outcome = wait.await.unwrap();
-    assert!(matches!(outcome, Err(MonitorError::SessionExpired { .. })), "{outcome:?}");
+    let error = named(wait.await.unwrap(), &object, "waits");
+    assert!(matches!(error, MonitorError::SessionExpired { .. }), "{error:?}");
     // The same while the connection is broken: the server reports the end when the client reconnects.
     proxy.black_hole();
     assert!(session.faults().expire(shown.holders[0].session.0).await.unwrap());
     proxy.heal();
     eventually("the lock has noticed the loss", async || !held.is_held()).await;
-    let outcome = held.unlock().await;
-    assert!(matches!(outcome, Err(MonitorError::SessionExpired { .. })), "{outcome:?}");
-    world.remove(&format!("/{object}")).await;
+    let error = named(held.unlock().await, &object, "held");
+    assert!(matches!(error, MonitorError::SessionExpired { .. }), "{error:?}");
 }
 
-/// C-31: on unlock after the hold was lost because no server was reachable, and on lock if no server answers within the connect
+/// C-31, C-33: on unlock after the hold was lost because no server was reachable, and on lock if no server answers within the connect
 /// timeout.
 async fn a_lost_connection_is_an_error_of_its_own(world: &World) {
     let proxy = world.proxy().await;
@@ -224,18 +230,23 @@ async fn a_lost_connection_is_an_error_of_its_own(world: &World) {
     lock.lock().await.unwrap();
     proxy.black_hole();
     eventually("the hold is no longer trusted", async || !lock.is_held()).await;
-    let outcome = lock.unlock().await;
-    assert!(matches!(outcome, Err(MonitorError::ConnectionLoss { .. })), "{outcome:?}");
+    let error = named(lock.unlock().await, &object, "held");
+    assert!(matches!(error, MonitorError::ConnectionLoss { .. }), "{error:?}");
     // The first of these calls may still belong to the session that is ending.
     let mut outcome = lock.lock().await;
     while let Err(MonitorError::SessionExpired { .. }) = outcome {
         outcome = lock.lock().await;
     }
-    assert!(matches!(outcome, Err(MonitorError::ConnectionLoss { .. })), "{outcome:?}");
+    let error = named(outcome, &object, "held");
+    assert!(matches!(error, MonitorError::ConnectionLoss { .. }), "{error:?}");
     proxy.heal();
-    lock.lock_with_timeout().await.unwrap();
+    // Only now a server says that the session has expired.
+    let mut outcome = lock.lock_with_timeout().await;
+    while let Err(MonitorError::SessionExpired { .. }) = outcome {
+        outcome = lock.lock_with_timeout().await;
+    }
+    outcome.unwrap();
     lock.unlock().await.unwrap();
-    world.remove(&format!("/{object}")).await;
 }
 
 /// While the marker exists, no other contender gets the lock; before it is deleted, the old holder must see the loss.

@@ -16,6 +16,7 @@ on_every_server!(
     a_lock_named_twice_is_refused_immediately,
     the_loss_of_one_lock_is_the_loss_of_all,
     a_call_fails_when_an_acquired_lock_is_lost_before_the_next_is_granted,
+    a_call_whose_session_ends_acquires_all_of_its_locks_again,
 );
 
 /// D-05: `multi_lock` of A and B against `multi_lock` of B and A.
@@ -134,4 +135,38 @@ async fn a_call_fails_when_an_acquired_lock_is_lost_before_the_next_is_granted(w
     }
     eventually("the call leaves the queue of b", async || world.children(&b).await.len() == 1).await;
     held.release().await.unwrap();
+}
+
+/// The first lock is held and the second one is waited for. The session is cut off until the servers have ended it.
+async fn a_call_whose_session_ends_acquires_all_of_its_locks_again(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
+    let other = world.keeper().await;
+    let [a, b] = ["a", "b"].map(|name| world.path(name));
+    let held = other.mutex(&b).acquire().await.unwrap();
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    let request = |again| keeper.multi_lock([keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire()]).requeue(again);
+    let fails = tokio::spawn(request(false).into_future());
+    eventually("the call holds a and waits for b", async || world.children(&b).await.len() == 2).await;
+    let both = request(true).on_requeued(move |requeued| _ = report.send(requeued.clone()));
+    proxy.black_hole();
+    eventually("the session has ended", async || world.children(&b).await.len() == 1).await;
+    proxy.heal();
+    let outcome = tokio::time::timeout(STEADY, fails).await.expect("the call still waits").unwrap();
+    assert!(matches!(outcome, Err(AcquireError::SessionLost { .. })), "{outcome:?}");
+
+    let both = tokio::spawn(both.into_future());
+    eventually("the call holds a and waits for b", async || world.children(&b).await.len() == 2).await;
+    let before = world.children(&a).await;
+    proxy.black_hole();
+    eventually("the session has ended", async || world.children(&b).await.len() == 1).await;
+    proxy.heal();
+    eventually("the call waits for b again", async || world.children(&b).await.len() == 2).await;
+    held.release().await.unwrap();
+    let both = tokio::time::timeout(STEADY, both).await.expect("the call still waits").unwrap().unwrap();
+    assert!(both.is_held());
+    assert_ne!(world.children(&a).await, before, "the hold of a has survived its session");
+    assert!(matches!(reports.recv().await.unwrap().loss, Loss::SessionExpired | Loss::Unreachable));
+    assert!(reports.try_recv().is_err(), "it was reported once");
+    both.release().await.unwrap();
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::{CancellationToken, Loss};
+use lockkeeper::{CancellationToken, Loss, NodeFormat};
 
 use super::on_every_server;
 use crate::support::{World, eventually, misused};
@@ -37,13 +37,15 @@ async fn base_path_and_name_identify_the_lock(world: &World) {
     a.unlock().await.unwrap();
     yours.distributed_lock(format!("{base}/"), "A").try_lock().await.unwrap();
     b.unlock().await.unwrap();
-    for (base, name) in [(base.as_str(), ""), ("relative", "a"), (&format!("{base}/a//b"), "a")] {
+    for (base, name) in
+        [(base.as_str(), ""), ("relative", "a"), (&format!("{base}/a//b"), "a"), (&base, "x/y"), (&base, "..")]
+    {
         let refused = mine.distributed_lock(base, name).lock().await;
         assert_eq!(misused(&refused), Some("path"), "{base:?} {name:?}");
     }
 }
 
-/// N-06, N-07: any text is a name, and no two pairs of base path and name give the same lock.
+/// N-06, N-07: with nodes below the path, any text is a name, and no two pairs of base path and name give the same lock.
 async fn different_names_are_different_object_locks(world: &World) {
     let keeper = world.keeper().await;
     let base = world.path("base");
@@ -57,7 +59,7 @@ async fn different_names_are_different_object_locks(world: &World) {
         (&base, "lock-0000000000"),
         (&base, "privateLock"),
     ];
-    let locks = pairs.map(|(base, name)| keeper.distributed_lock(base, name));
+    let locks = pairs.map(|(base, name)| keeper.distributed_lock(base, name).node_format(NodeFormat::Curator));
     for (lock, pair) in locks.iter().zip(pairs) {
         lock.try_lock().await.unwrap_or_else(|error| panic!("{pair:?}: {error}"));
     }
@@ -77,7 +79,7 @@ async fn a_second_call_to_lock_an_object_is_refused_immediately(world: &World) {
     assert!(first.is_ok() && matches!(second, Err(AcquireError::AlreadyHeld { .. })), "{second:?}");
 
     let mut waiting = Box::pin(lock.lock());
-    let queued = async || world.children(&format!("{base}/A")).await.len() == 2;
+    let queued = async || world.children(&base).await.len() == 2;
     tokio::select! {
         outcome = &mut waiting => panic!("the lock is held: {outcome:?}"),
         () = eventually("the object waits in the queue", queued) => {}
@@ -108,20 +110,21 @@ async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
     assert_eq!((first.node(), first.token()), (None, None));
     first.lock().await.unwrap();
     let node = first.node().unwrap();
-    assert!(node.starts_with(&format!("{base}/A/")) && node.ends_with("0000000000"), "{node}");
+    assert_eq!(node, format!("{base}/A0000000000"));
     assert!(world.exists(&node).await);
     assert!(
         matches!(first.lock().await, Err(AcquireError::AlreadyHeld { .. })),
         "the second call would wait for itself"
     );
     assert!(matches!(first.try_lock().await, Err(AcquireError::AlreadyHeld { .. })));
-    assert_eq!(world.children(&format!("{base}/A")).await.len(), 1);
+    assert_eq!(first.node().as_ref(), Some(&node), "the first node stays known");
+    assert_eq!(world.children(&base).await, ["A0000000000"]);
 
     let waiting = tokio::spawn({
         let second = second.clone();
         async move { second.lock().await }
     });
-    eventually("the second waits in the queue", async || world.children(&format!("{base}/A")).await.len() == 2).await;
+    eventually("the second waits in the queue", async || world.children(&base).await.len() == 2).await;
     assert!(!waiting.is_finished());
     let token = first.token();
     first.unlock().await.unwrap();
@@ -162,9 +165,8 @@ async fn case_48_a_lost_hold_does_not_poison_the_object(world: &World) {
     assert!(matches!(lock.unlock().await, Err(ReleaseError::NotHeld { loss: Loss::Removed })));
     lock.lock().await.unwrap();
     // Dropping a locked object releases the lock.
-    let path = world.path("base/A");
     drop(lock);
-    eventually("no contender is left", async || world.children(&path).await.is_empty()).await;
+    eventually("no contender is left", async || world.children(&world.path("base")).await.is_empty()).await;
 }
 
 /// Case 51: the object owns the lock, not a thread.

@@ -12,7 +12,9 @@ use tokio::time::Instant;
 use zookeeper_client as zk;
 
 use super::plain::Plain;
-use crate::support::{HOLDER_MARKER, PATIENCE, STEADY, Waiter, World, block_on, config, eventually, for_kinds, name};
+use crate::support::{
+    HOLDER_MARKER, PATIENCE, STEADY, Stalls, Waiter, World, block_on, config, eventually, for_kinds, name,
+};
 
 for_kinds!(
     [classes Foreground]
@@ -72,7 +74,7 @@ async fn the_first_contender_creates_the_object_and_it_remains(world: &World) {
         task.await.unwrap();
     }
     assert_eq!(listing(world).await, [""; 0]);
-    // Neither ephemeral nor a container, so the server never removes it.
+    // Not ephemeral. That it is a container, no server says; case 21 shows it.
     assert_eq!(owner(world, &world.lock()).await, 0);
 }
 
@@ -343,9 +345,10 @@ async fn a_steady_foreground_starves_the_background_until_ageing(world: &World) 
 
 /// C-24: within the session timeout and one tick of the server; a tick of these servers is at most 2 s.
 async fn a_crashed_holder_is_followed_within_its_session_timeout(world: &World) {
-    let timeout = Duration::from_secs(2);
     let (proxy, next) = (world.proxy().await, world.keeper().await);
-    let holder = world.keeper_through(&proxy, timeout).await;
+    let holder = world.keeper_through(&proxy, Duration::from_secs(2)).await;
+    let timeout = holder.session_timeout().unwrap();
+    let stalls = Stalls::watch();
     let guard = lock(world, &holder).background().acquire().await.unwrap();
     let second = background(world, &next).await;
     let first = foreground(world, &next).await;
@@ -354,7 +357,8 @@ async fn a_crashed_holder_is_followed_within_its_session_timeout(world: &World) 
     let first = first.granted().await;
     let took = crashed.elapsed();
     println!("granted {took:?} after a crash (session timeout {timeout:?})");
-    assert!(took < timeout * 2 + Duration::from_secs(2), "{took:?}");
+    let most = stalls.allow(timeout + Duration::from_secs(2));
+    assert!(took < most, "{took:?}, at most {most:?}");
     assert!(!guard.is_held() && second.waits() && guard.token() < first.token());
     proxy.heal();
     first.release().await.unwrap();
@@ -382,23 +386,20 @@ async fn a_crashed_waiter_removes_only_its_own_node(world: &World) {
     }
 }
 
-/// C-26: the fastest of a few hand-overs counts, and of more on a busy machine: nothing in the code itself takes longer.
+/// C-26: every one of them, beside a control of the machine.
 async fn a_released_lock_is_passed_on_within_a_tenth_of_a_second(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let tenth = Duration::from_millis(100);
-    let (mut took, begun): (Vec<Duration>, _) = (Vec::new(), Instant::now());
-    while took.len() < 5 || begun.elapsed() < PATIENCE && took.iter().min() >= Some(&tenth) {
+    for _ in 0..5 {
         let guard = lock(world, &one).acquire().await.unwrap();
         let waiter = background(world, &other).await;
-        let started = Instant::now();
+        let (stalls, started) = (Stalls::watch(), Instant::now());
         let releasing = tokio::spawn(guard.release());
         let guard = waiter.granted().await;
-        took.push(started.elapsed());
+        let (took, most) = (started.elapsed(), stalls.allow(Duration::from_millis(100)));
+        assert!(took < most, "{took:?}, at most {most:?}");
         releasing.await.unwrap().unwrap();
         guard.release().await.unwrap();
     }
-    println!("passed on after {took:?}");
-    assert!(took.iter().min() < Some(&tenth), "{took:?}");
 }
 
 /// C-04, C-14, C-17: three clients written from the description, and ours in both classes, count up on one object; no update is

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockkeeper::error::{AcquireError, ChangeError, ErrorKind};
 use lockkeeper::{Lockkeeper, NodeFormat, RwLock, UpgradeError, WriteGuard};
 use lockkeeper_testkit::proxy::OpCode;
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
 
@@ -21,6 +22,7 @@ for_kinds!(
     a_downgrade_whose_reply_is_lost_is_found,
     an_upgradeable_reader_shares_with_earlier_readers_and_excludes_later_ones,
     an_upgrade_times_out_and_keeps_reading,
+    a_cancelled_upgrade_keeps_reading,
     two_upgrades_never_wait_for_each_other,
     case_17_readers_and_writers_never_wait_in_a_circle,
 );
@@ -224,7 +226,8 @@ async fn only_the_readers_directly_behind_a_writer_wake_together(world: &World) 
         later.push(reader(world, &others).await);
     }
     watches_set(&near, 10).await;
-    watches_set(&far, 8).await;
+    // These readers wait for a writer of their own session, which they need not watch.
+    watches_set(&far, 5).await;
     let before = [near.counts(), far.counts()];
     first.release().await.unwrap();
     let mut inside = Vec::new();
@@ -363,6 +366,24 @@ async fn an_upgrade_times_out_and_keeps_reading(world: &World) {
     drop(upgrade);
     world.queued(1).await;
     before.release().await.unwrap();
+}
+
+/// It keeps its hold, and the reader ahead is not affected.
+async fn a_cancelled_upgrade_keeps_reading(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let before = lock(world, &other).read().acquire().await.unwrap();
+    let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
+    let token = CancellationToken::new();
+    let mut upgrade = guard.upgrade().cancel_on(token.clone()).into_future();
+    assert!(futures_util::poll!(upgrade.as_mut()).is_pending());
+    token.cancel();
+    let error = upgrade.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    let UpgradeError { guard, reason } = error;
+    assert_eq!(reason, ChangeError::Cancelled { path: world.lock() });
+    assert!(guard.is_held() && before.is_held());
+    before.release().await.unwrap();
+    guard.upgrade().cancel_on(CancellationToken::new()).await.unwrap().release().await.unwrap();
 }
 
 /// Only one upgradeable reader holds at a time: the second waits without a hold.

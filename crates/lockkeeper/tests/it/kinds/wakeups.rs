@@ -6,7 +6,7 @@ use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use crate::support::{Held, Kind, Lock, STEADY, World, eventually, on_the_embedded_server_for};
+use crate::support::{Held, Kind, Lock, STEADY, World, eventually, on_the_embedded_server_for, watches_set};
 
 on_the_embedded_server_for!(
     [
@@ -19,6 +19,7 @@ on_the_embedded_server_for!(
 on_the_embedded_server_for!(
     [shared Write]
     a_writers_release_wakes_only_the_readers_directly_behind_it,
+    a_writers_release_grants_the_readers_of_its_process_without_a_round_trip,
 );
 
 on_the_embedded_server_for!(
@@ -54,15 +55,18 @@ impl Waiters {
             // A guard that cannot be sent is dropped, which releases the lock.
             self.tasks.push(tokio::spawn(async move { drop(granted.send(lock.acquire().await.unwrap())) }));
         }
-        // Each reads its own node and its predecessor's to watch them. A semaphore's first waiter watches the children instead.
-        let all = 2 * count as usize - usize::from(kind == Kind::Permits);
+        // Each lists once, at the latest when it is 100 ms old, and reads its own node to watch it; and its predecessor's, unless
+        // that is of its session.
         let nodes = format!("{path}/");
-        eventually("all waiters watch", async || {
+        let sent = |wanted: &dyn Fn(OpCode, &str) -> bool| {
             let records = self.proxy.records().into_iter().skip(before);
-            let reads = records.filter(|record| {
-                matches!(&record.what, What::Request { op: OpCode::GetData, path: Some(read), .. } if read.starts_with(&nodes))
-            });
-            reads.count() >= all
+            let counts = |what: What| matches!(what, What::Request { op, path: Some(path), .. } if wanted(op, &path));
+            records.filter(|record| counts(record.what.clone())).count() as u64
+        };
+        eventually("all waiters watch", async || {
+            let watches = sent(&|op, read| op == OpCode::GetData && read.starts_with(&nodes));
+            let lists = sent(&|op, listed| OpCode::LISTS.contains(&op) && listed == path);
+            watches >= count && lists >= count
         })
         .await;
         self.quiet().await;
@@ -95,10 +99,10 @@ impl Waiters {
     }
 }
 
-/// Counts the waiters' requests without pings and without the queries of [`Waiters::since`], a write and a listing per session.
+/// Counts the waiters' requests (pings are never counted) without the queries of [`Waiters::since`], a write and two listings per session.
 /// Heartbeats and the queries' writes are deletes like releases, so deletes are counted elsewhere.
 fn asked(since: &Counts) -> u64 {
-    since.requested.total() - since.requested.of(OpCode::Ping) - since.requested.of(OpCode::Delete) - 4
+    since.requested.total() - since.requested.of(OpCode::Delete) - 8
 }
 
 /// Counts the requests that a proxy saw since then for the lock at `path`, without deletes. A session's heartbeats are for another
@@ -183,6 +187,41 @@ async fn a_writers_release_wakes_only_the_readers_directly_behind_it(world: &Wor
         near.end(world, &path).await;
         far.end(world, &path).await;
     }
+}
+
+/// The readers directly behind a writer of their process read before its delete is sent; a writer behind them waits for all.
+async fn a_writers_release_grants_the_readers_of_its_process_without_a_round_trip(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let lock = |kind: Kind| kind.lock(&keeper, &world.lock());
+    let guard = lock(Kind::Write).acquire().await.unwrap();
+    watches_set(&proxy, 1).await;
+    let before = proxy.counts();
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        readers.push(world.enqueue(lock(Kind::Read).acquire()).await);
+    }
+    let writer = world.enqueue(lock(Kind::Write).acquire()).await;
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 4).await;
+    let before = proxy.counts();
+    let nothing_passes = proxy.on(OpCode::Delete).hold_request();
+    let released = tokio::spawn(guard.release());
+    let mut reading = Vec::new();
+    for reader in readers {
+        reading.push(reader.granted().await);
+    }
+    let since = proxy.counts().since(&before);
+    assert_eq!((since.delivered.total(), since.watch_events), (0, 0), "{since:?}");
+    assert!(writer.waits());
+    nothing_passes.release();
+    released.await.unwrap().unwrap();
+    let last = reading.pop().unwrap();
+    for guard in reading {
+        guard.release().await.unwrap();
+    }
+    assert!(writer.waits(), "a reader holds");
+    last.release().await.unwrap();
+    writer.granted().await.release().await.unwrap();
 }
 
 /// The marker's deletion wakes the first foreground waiter, and the deletion of the holder's node the waiter behind it.

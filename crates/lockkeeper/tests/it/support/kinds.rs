@@ -10,7 +10,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::{Acquire, FencingToken, Guard, Holding, Lockkeeper, NodeFormat, Permit, UpgradeableGuard, WriteGuard};
+use lockkeeper::{
+    Acquire, FencingToken, Guard, Holding, Lockkeeper, NodeFormat, Permit, Requeued, UpgradeableGuard, WriteGuard,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The permits of a claim's semaphore. Each subject takes [`TAKE`] of them, so two do not fit.
@@ -226,6 +228,8 @@ impl Ask {
         timeout(Duration);
         message(&str);
         cancel_on(CancellationToken);
+        requeue(bool);
+        on_requeued(impl Fn(&Requeued) + Send + Sync + 'static);
     }
 
     pub(crate) fn wait(self) -> Result<Held, AcquireError> {

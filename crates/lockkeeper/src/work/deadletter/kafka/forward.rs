@@ -45,12 +45,12 @@ pub(super) enum Moment {
 }
 
 /// A waker, which gets the result of the pass that follows.
-pub(super) type Wake = mpsc::Sender<Result<(), String>>;
+pub(super) type PassReply = mpsc::Sender<Result<(), String>>;
 
 /// The thread. It ends when the sink is dropped.
 #[derive(Debug)]
 pub(super) struct Forwarder {
-    pub(super) wake: mpsc::Sender<Wake>,
+    pub(super) wake: mpsc::Sender<PassReply>,
 }
 
 impl Forwarder {
@@ -62,7 +62,7 @@ impl Forwarder {
 }
 
 /// Runs passes: one immediately, one after each wake-up, and retries after a failure.
-fn run(shared: &Shared, woken: &mpsc::Receiver<Wake>) {
+fn run(shared: &Shared, woken: &mpsc::Receiver<PassReply>) {
     let (first, longest) = PAUSES;
     let (mut sender, mut waiting, mut pause) = (None, Vec::new(), first);
     // The first one immediately, because the spool may have letters of other processes.
@@ -80,10 +80,10 @@ fn run(shared: &Shared, woken: &mpsc::Receiver<Wake>) {
         // The records of all wakers so far are in the spool already.
         waiting.extend(woken.try_iter());
         let outcome = pass(shared, &mut sender, &mut |_| Ok(()));
-        let told = outcome.as_ref().map(|_| ()).map_err(Failure::to_string);
+        let reply = outcome.as_ref().map(|_| ()).map_err(Failure::to_string);
         for waiter in waiting.drain(..) {
             // The waker may have stopped waiting.
-            _ = waiter.send(told.clone());
+            _ = waiter.send(reply.clone());
         }
         match outcome {
             Ok(_) => (again, pause) = (None, first),

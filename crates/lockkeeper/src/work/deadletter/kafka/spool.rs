@@ -203,7 +203,7 @@ mod tests {
         let entries = spool.read(&mut unreadable).unwrap();
         let operations: Vec<_> = entries.iter().map(|entry| entry.record.operation()).collect();
         assert_eq!(operations, ["a", "b", "c"]);
-        assert!(matches!(&unreadable[..], [told] if told.contains("0.record")), "{unreadable:?}");
+        assert!(matches!(&unreadable[..], [problem] if problem.contains("0.record")), "{unreadable:?}");
 
         let turn = spool.turn().unwrap();
         turn.take_out([entries[1].name.as_str()]).unwrap();

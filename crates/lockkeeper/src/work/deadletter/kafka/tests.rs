@@ -183,5 +183,5 @@ fn letters_and_marks_are_read_as_they_were_written_and_the_rest_is_named() {
     sink.shared.topic.send_foreign(b"not ours");
     let read = block(sink.records()).unwrap();
     assert_eq!(read.records.len(), 3);
-    assert!(matches!(&read.unreadable[..], [told] if told.contains("MdmDeadLetterQueue[")), "{read:?}");
+    assert!(matches!(&read.unreadable[..], [problem] if problem.contains("MdmDeadLetterQueue[")), "{read:?}");
 }

@@ -1,0 +1,266 @@
+//! `lockkeeper jobs`: what ran, where, when, how long, and how it ended.
+
+use std::future::pending;
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use lockkeeper::Lockkeeper;
+use lockkeeper::admin::{JobStatus, Resolve};
+use lockkeeper::error::AdminError;
+use rustix::process::Signal;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::advice::Suggested;
+use crate::args::jobs::{ForgetArgs, ImportArgs, JobsArgs, JobsVerb, ResolveArgs};
+use crate::commands::show::{connect_running, inquire};
+use crate::crontab::{self, Format};
+use crate::exit::{Code, Failure};
+use crate::jobsview::{self, Health, JobView};
+use crate::output::{self, Printer};
+use crate::settings::{Settings, lock_path};
+use crate::signals::Signals;
+use crate::text::plain;
+
+/// Pause of `--watch` before a failed question is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The PATH of a crontab that sets none.
+const PATH_OF_CRON: &str = "/usr/bin:/bin";
+
+/// Shows jobs, or obeys another verb; returns the exit status.
+pub(crate) async fn jobs(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
+    match args.verb.take() {
+        Some(JobsVerb::Import(args)) => import(args, *printer),
+        Some(JobsVerb::Resolve(args)) => resolve(args, printer).await,
+        Some(JobsVerb::Forget(args)) => forget(args, printer).await,
+        None => show(args, printer).await,
+    }
+}
+
+#[derive(Serialize)]
+struct JobsDocument<'a> {
+    now_ms: i64,
+    jobs: &'a [JobView<'a>],
+}
+
+async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = args.name.as_deref().map(lock_path).transpose()?.map(|path| path.to_string());
+    let settings = Settings::read(args.connect.clone(), printer)?.at([path.as_deref().unwrap_or("/")])?;
+    args.late = args.late.or(settings.all.jobs.late.value);
+    if args.watch {
+        return watch(&args, path.as_deref(), &settings, printer).await;
+    }
+    let at = path.clone();
+    let (jobs, now_ms) = inquire(&settings, async move |admin| {
+        let jobs = match &at {
+            Some(path) => admin.job(path).await?.into_iter().collect(),
+            None => admin.jobs("/").await?,
+        };
+        // Without a job there is nothing to compare with the time.
+        let now_ms = if jobs.is_empty() { 0 } else { admin.server_now_ms().await? };
+        Ok((jobs, now_ms))
+    })
+    .await?;
+    let place = &settings.place;
+    if let (Some(path), []) = (&path, &jobs[..]) {
+        return Err(Failure::new(Code::NoSuchLock, format!("{path} never ran as a job"))
+            .advise("see which jobs there are", Suggested::new(["jobs"]))
+            .scoped(place));
+    }
+    let views: Vec<_> = jobs.iter().map(|job| JobView::of(job, now_ms, args.late)).collect();
+    if let Some(file) = &args.prometheus {
+        write_whole(file, &jobsview::prometheus(&views))?;
+        return Ok(0);
+    }
+    let worst = views.iter().map(JobView::health).max().unwrap_or(Health::InOrder);
+    let status = match worst {
+        _ if !args.check => 0,
+        Health::InOrder => 0,
+        Health::Late => 1,
+        Health::Failed => 2,
+    };
+    if printer.is_json() {
+        output::answer(place, &JobsDocument { now_ms, jobs: &views })?;
+    } else if args.check {
+        let bad = views.iter().filter(|job| job.health() != Health::InOrder);
+        output::data(&bad.map(|job| job.line() + "\n").collect::<String>())?;
+    } else if let ([job], true) = (&jobs[..], args.history) {
+        printer.scope(place);
+        output::data(&jobsview::history(job))?;
+    } else if views.is_empty() {
+        printer.note(&format!("no job has run on {place}"));
+    } else {
+        printer.scope(place);
+        output::data(&jobsview::table(&views, std::io::stdout().is_terminal()))?;
+    }
+    Ok(status)
+}
+
+/// Keeps the table up to date on a terminal.
+async fn watch(args: &JobsArgs, path: Option<&str>, settings: &Settings, printer: &Printer) -> Result<u8, Failure> {
+    if !std::io::stdout().is_terminal() {
+        return Err(Failure::new(Code::Usage, "--watch needs a terminal, and standard output is none")
+            .hint("leave out --watch, or use --json in a loop of your own"));
+    }
+    let mut signals = Signals::default();
+    signals.add(&[Signal::INT, Signal::TERM, Signal::HUP])?;
+    let keeper = connect_running(settings, &settings.builder()).await?;
+    let shown = tokio::select! {
+        biased;
+        _ = signals.next() => Ok(0),
+        failure = follow(args, path, &keeper, settings) => Err(failure),
+    };
+    keeper.close().await;
+    printer.scope(&settings.place);
+    shown
+}
+
+/// Prints the table at each change, and when the passing time changes it; returns the failure that ends it.
+async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settings: &Settings) -> Failure {
+    let admin = keeper.admin();
+    let mut follow = admin.follow_jobs(path.unwrap_or("/"));
+    let mut seen: Option<Seen> = None;
+    let mut lost: Option<AdminError> = None;
+    loop {
+        let read = async {
+            if lost.is_some() {
+                sleep(RETRY).await;
+            }
+            let mut jobs = follow.next().await?;
+            jobs.retain(|job| path.is_none_or(|path| job.path == path));
+            Ok::<_, AdminError>(Seen { now_ms: admin.server_now_ms().await?, at: Instant::now(), jobs })
+        };
+        let shown = async {
+            let Some(seen) = &seen else { return pending().await };
+            loop {
+                let now_ms = seen.now_ms.saturating_add_unsigned(seen.at.elapsed().as_millis() as u64);
+                let views: Vec<_> = seen.jobs.iter().map(|job| JobView::of(job, now_ms, args.late)).collect();
+                // Clears the screen first.
+                let mut text = "\x1b[H\x1b[2J".to_owned();
+                if views.is_empty() {
+                    text.push_str(&plain(&format!("no job has run on {}", settings.place)));
+                    text.push('\n');
+                } else {
+                    text.push_str(&jobsview::table(&views, true));
+                }
+                if let Some(error) = &lost {
+                    text.push_str(&plain(&format!("not up to date: {error}")));
+                    text.push('\n');
+                }
+                if let Err(failure) = output::data(&text) {
+                    return failure;
+                }
+                match views.iter().filter_map(JobView::changes_in).min() {
+                    Some(time) => sleep(time).await,
+                    None => return pending().await,
+                }
+            }
+        };
+        let read = tokio::select! {
+            read = read => read,
+            failure = shown => return failure,
+        };
+        match read {
+            Ok(read) => (seen, lost) = (Some(read), None),
+            // The state on the screen is better than none.
+            Err(error) if seen.is_some() && error.kind().is_retryable() => lost = Some(error),
+            Err(error) => return Failure::from(error).scoped(&settings.place),
+        }
+    }
+}
+
+/// The jobs as they were read, with the servers' time at that moment.
+struct Seen {
+    jobs: Vec<JobStatus>,
+    now_ms: i64,
+    at: Instant,
+}
+
+/// Replaces a file in one step, so that no reader sees a part of it.
+fn write_whole(file: &Path, text: &str) -> Result<(), Failure> {
+    if file == Path::new("-") {
+        return output::data(text);
+    }
+    let failed = |error| Failure::system(&format!("cannot write {}", file.display()), error);
+    let name = file
+        .file_name()
+        .ok_or_else(|| Failure::new(Code::Usage, format!("{} is not the name of a file", file.display())))?;
+    let mut beside = std::ffi::OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}", std::process::id()));
+    let beside = file.with_file_name(beside);
+    let written = std::fs::File::create(&beside)
+        .and_then(|mut new| new.write_all(text.as_bytes()).and_then(|()| new.sync_all()))
+        .and_then(|()| std::fs::rename(&beside, file));
+    written.map_err(|error| {
+        _ = std::fs::remove_file(&beside);
+        failed(error)
+    })
+}
+
+async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?.to_string();
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let how = if args.again { Resolve::RunAgain } else { Resolve::Accept };
+    let at = path.clone();
+    let run = inquire(&settings, async move |admin| admin.resolve_job(&at, how).await).await?;
+    let next = if args.again { "the next machine that asks runs it again" } else { "it counts as done" };
+    printer.note(&format!("{path}, slot {}: {next}", run.slot.name));
+    Ok(0)
+}
+
+async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?.to_string();
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let at = path.clone();
+    if !inquire(&settings, async move |admin| admin.forget_job(&at).await).await? {
+        return Err(Failure::new(Code::NoSuchLock, format!("{path} has no records")).scoped(&settings.place));
+    }
+    printer.note(&format!("the records of {path} are deleted"));
+    Ok(0)
+}
+
+fn import(args: ImportArgs, printer: Printer) -> Result<u8, Failure> {
+    let read = if args.file == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(&args.file)
+    };
+    let file = args.file.display();
+    let bytes = read.map_err(|error| Failure::new(Code::Usage, format!("cannot read the crontab {file}: {error}")))?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        Failure::new(Code::Usage, format!("the crontab {file} is not UTF-8")).hint("convert it with iconv")
+    })?;
+    let of_system = args.file == Path::new("/etc/crontab") || args.file.parent() == Some(Path::new("/etc/cron.d"));
+    let format = if args.system || of_system { Format::System } else { Format::User };
+    let zone = TimeZone::system();
+    let program = program(&text);
+    let made = crontab::rewrite(&text, format, zone.iana_name(), |name, options| {
+        let words = ["run", name].into_iter().chain(options.split(' '));
+        let command = printer.command(&Suggested::new(words));
+        format!("{program}{}", command.strip_prefix("lockkeeper").unwrap_or(&command))
+    });
+    output::data(&made.text)?;
+    for (number, note) in &made.notes {
+        printer.note(&format!("line {number}: {note}"));
+    }
+    if args.connect.servers.is_none() && made.jobs > 0 && crate::settings::variable("LOCKKEEPER_SERVERS").is_none() {
+        printer.note("without --servers, the jobs run once per user and machine, not once on all machines");
+    }
+    Ok(if made.left > 0 { Code::NoSuchLock as u8 } else { 0 })
+}
+
+/// Returns the word that starts lockkeeper from this crontab: cron does not use the PATH of a shell.
+fn program(crontab: &str) -> String {
+    let path = crontab.lines().rev().find_map(|line| line.trim().strip_prefix("PATH"));
+    let path = path.and_then(|rest| rest.trim_start().strip_prefix('=')).map(str::trim).unwrap_or(PATH_OF_CRON);
+    let found = std::env::split_paths(path.trim_matches(['"', '\''])).any(|dir| dir.join("lockkeeper").is_file());
+    match std::env::current_exe() {
+        Ok(this) if !found => crate::advice::quoted(this.as_os_str()),
+        _ => "lockkeeper".to_owned(),
+    }
+}

@@ -1,0 +1,345 @@
+//! `lockkeeper run --once-per`, `--every` and `--slot`: claims the slot of a job, runs the command, records its end.
+//!
+//! Under cron, every line of output becomes mail. So a slot that another machine has done is no message without a terminal,
+//! unless `--verbose` or `--json` asks for it.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use lockkeeper::error::JobError;
+use lockkeeper::jobs::{Claim, EndKind, Job, Run, RunEnd, RunRecord, Skipped};
+use lockkeeper::settings::IfUnreachable;
+use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
+use tokio::time::{Instant, timeout};
+
+use super::{LEAVING, Line, RELEASING, command_line, hold, leaving, report_requeued};
+use crate::advice::Suggested;
+use crate::args::jobs::JobArgs;
+use crate::args::run::RunArgs;
+use crate::broken;
+use crate::child::{CommandEnd, Extras, Terms};
+use crate::exit::{Code, Failure};
+use crate::grace::Term;
+use crate::held::Held;
+use crate::jobsview;
+use crate::output::Printer;
+use crate::signals::{self, Signals};
+use crate::tail::Tail;
+use crate::text::when_ms;
+use crate::waiting::{self, Wait};
+
+/// What a machine does about the slot.
+enum Claimed {
+    Run(Box<Run>),
+    Skipped(Box<Skipped>),
+    /// No server was reachable, and the command runs all the same.
+    WithoutLock,
+}
+
+/// Whether the options make the command a job.
+pub(super) fn is_job(args: &JobArgs) -> bool {
+    args.once_per.is_some() || args.every.is_some() || args.slot.is_some()
+}
+
+/// Runs the slot, and those to catch up; returns the exit status.
+pub(super) async fn run(
+    args: &RunArgs,
+    mut line: Line,
+    signals: &mut Signals,
+    printer: Printer,
+) -> Result<u8, Failure> {
+    let ended = slots(args, &mut line, signals, printer).await;
+    line.leave(match &ended {
+        Err(failure) => leaving(failure),
+        Ok(_) => LEAVING,
+    })
+    .await;
+    ended
+}
+
+async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: Printer) -> Result<u8, Failure> {
+    line.deadline = line.wait.map(|wait| Instant::now() + wait);
+    loop {
+        let claimed = tokio::select! {
+            biased;
+            signal = signals.next() => return Ok(signals::status(signal.as_raw())),
+            claimed = claim(args, line, printer) => claimed.map_err(|failure| line.named(failure))?,
+        };
+        let run = match claimed {
+            Claimed::Run(run) => run,
+            Claimed::Skipped(skipped) => return skip(args, line, &skipped, printer).await,
+            Claimed::WithoutLock => {
+                printer.note("no server is reachable: the command runs without the lock and without a record (--if-unreachable run)");
+                let extras = Extras { stderr: None, slot: args.job.slot.clone() };
+                let terms = terms(args, args.grace.unwrap_or(GRACE));
+                let ended = hold(&args.command, None, Held::Nothing, signals, (terms, extras), printer).await?;
+                return Ok(status(&ended));
+            }
+        };
+        let more = run.record().catch_up;
+        let status = run_slot(args, line, *run, signals, printer).await?;
+        if !more || status != 0 {
+            return Ok(status);
+        }
+    }
+}
+
+/// The grace period of a command without a lock.
+const GRACE: Duration = Duration::from_secs(5);
+
+fn terms(args: &RunArgs, grace: Duration) -> Terms {
+    let (on_revoke, on_suspect, max_run) = (args.on_revoke, args.on_suspect, args.max_run);
+    Terms { grace, on_revoke, on_suspect, preemption: None, max_run }
+}
+
+/// Returns the job that the options describe.
+fn job(keeper: &Lockkeeper, path: &str, args: &RunArgs) -> Job {
+    let JobArgs { once_per, every, slot, time_zone, on_failure, on_crash, catch_up, keep_runs, .. } = &args.job;
+    let mut job = keeper.job(path).command(command_line(&args.command, args.publish_command));
+    job = match (once_per, every, slot) {
+        (Some(per), ..) => job.once_per(*per),
+        (_, Some(every), _) => job.every(*every),
+        (.., Some(slot)) => job.slot(slot),
+        _ => job,
+    };
+    if let Some(zone) = time_zone {
+        job = job.time_zone(zone);
+    }
+    if let Some(runs) = keep_runs {
+        job = job.keep_runs(*runs);
+    }
+    let (on_failure, on_crash) = (on_failure.unwrap_or_default(), on_crash.unwrap_or_default());
+    job.on_failure(on_failure).on_crash(on_crash).catch_up(catch_up.unwrap_or_default())
+}
+
+/// Connects, waits for the lock, and claims the slot.
+async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Claimed, Failure> {
+    loop {
+        let connected = match line.keeper.clone() {
+            Some(keeper) => Ok(keeper),
+            None => line.connect().await,
+        };
+        let keeper = match connected {
+            Ok(keeper) => keeper,
+            Err(failure) if failure.code == Code::Unreachable => match args.job.if_unreachable.unwrap_or_default() {
+                IfUnreachable::Run => return Ok(Claimed::WithoutLock),
+                IfUnreachable::Wait if line.remaining().is_none_or(|left| !left.is_zero()) => {
+                    printer.note(&format!("{}; trying again", failure.message));
+                    continue;
+                }
+                _ => return Err(failure),
+            },
+            Err(failure) => return Err(failure),
+        };
+        line.keeper = Some(keeper.clone());
+        line.tell_granted_timeout(&keeper);
+        let path = line.paths.first().expect("the parser asks for a name").clone();
+        let job = job(&keeper, path.as_str(), args);
+        let limit = if line.once { Some(Duration::ZERO) } else { line.remaining() };
+        let options = |acquire: Acquire<Guard>| {
+            let mut acquire = acquire.requeue(line.tries_on).on_requeued(report_requeued(printer));
+            if let Some(limit) = limit {
+                acquire = acquire.timeout(limit);
+            }
+            if let Some(delay) = line.lock_delay {
+                acquire = acquire.lock_delay(delay);
+            }
+            match &line.message {
+                Some(message) => acquire.message(message),
+                None => acquire,
+            }
+        };
+        let wait = Wait { started: line.started, limit: line.wait };
+        let claimed = tokio::select! {
+            biased;
+            claimed = job.claim_with(options) => claimed,
+            failure = crate::nested::waits_for_itself(&keeper, &line.paths), if !line.once => return Err(failure),
+            // A line about the wait would be mail for each machine that has nothing to do.
+            never = waiting::report(&keeper, &line.paths, wait, printer), if is_asked_for(args, printer) => match never {},
+        };
+        return Ok(match claimed? {
+            Claim::Run(run) => Claimed::Run(Box::new(run)),
+            Claim::Skipped(skipped) => Claimed::Skipped(Box::new(skipped)),
+        });
+    }
+}
+
+/// Whether someone wants to read why nothing is run.
+fn is_asked_for(args: &RunArgs, printer: Printer) -> bool {
+    args.job.verbose || printer.is_json() || std::io::stderr().is_terminal()
+}
+
+/// Ends without a run; returns the exit status.
+async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) -> Result<u8, Failure> {
+    let path = line.paths.first().expect("the parser asks for a name").as_str();
+    let run = skipped.run();
+    let slot = format!("{path}, slot {}", run.slot.name);
+    let tell = |text: String| {
+        if is_asked_for(args, printer) {
+            printer.note(&text);
+        }
+        Ok(0)
+    };
+    match skipped {
+        Skipped::Done { due_ms, .. } => {
+            let due = due_ms.map_or_else(String::new, |due| format!("; the next one begins at {}", when_ms(due)));
+            tell(format!("{slot}: {}{due}", jobsview::outcome(run)))
+        }
+        Skipped::Passed { .. } => {
+            tell(format!("{path}: a later slot, {}, has run already, so this one stays missed", run.slot.name))
+        }
+        Skipped::Running { .. } if is_own(line, run, &args.job).await? => {
+            tell(format!("{slot}: running on {} since {}", run.by, run.start_ms.map_or_else(String::new, when_ms)))
+        }
+        Skipped::Running { .. } => {
+            let since = run.start_ms.map_or_else(String::new, |at| format!(" since {}", when_ms(at)));
+            let failure = Failure::new(
+                Code::NotAcquired,
+                format!("{slot} is still running on {}{since}, so the slot after it is not run", run.by),
+            );
+            printer.failure(&failure.advise("see its runs", Suggested::new(["jobs", path, "--history"])));
+            Ok(args.conflict_exit_code)
+        }
+        _ => Err(Failure::new(Code::Kept, format!("{slot}: {}; the job waits for a person", jobsview::outcome(run)))
+            .advise("see what happened", Suggested::new(["jobs", path, "--history"]))
+            .advise("run the slot again", Suggested::new(["jobs", "resolve", path, "--again"]))
+            .advise("or count it as done", Suggested::new(["jobs", "resolve", path, "--accept"]))),
+    }
+}
+
+/// Whether the run of another machine is that of the slot of this moment, by the servers' clock.
+async fn is_own(line: &Line, run: &RunRecord, args: &JobArgs) -> Result<bool, Failure> {
+    if let Some(slot) = &args.slot {
+        return Ok(run.slot.name == *slot);
+    }
+    let Some(keeper) = &line.keeper else { return Ok(false) };
+    let end_ms = match args.every {
+        Some(every) => run.start_ms.and_then(|start| start.checked_add(i64::try_from(every.as_millis()).ok()?)),
+        None => run.slot.end_ms,
+    };
+    let now_ms = keeper.admin().server_now_ms().await?;
+    Ok(end_ms.is_none_or(|end| now_ms < end))
+}
+
+/// Runs the command for the claimed slot, and records its end with the release.
+async fn run_slot(
+    args: &RunArgs,
+    line: &Line,
+    run: Run,
+    signals: &mut Signals,
+    printer: Printer,
+) -> Result<u8, Failure> {
+    let path = run.guard().path().to_owned();
+    if let Some(before) = run.schedule_before() {
+        printer.note(&format!(
+            "{path} ran {before} before, and now has another schedule; all machines should use the same"
+        ));
+    }
+    let (ended, output) = match command(args, line, &run, signals, printer).await {
+        Ok(ran) => ran,
+        Err(failure) => {
+            _ = finish(run, RunEnd::failed(failure.message.as_str()), &path, printer).await;
+            return Err(failure);
+        }
+    };
+    let held = broken::holds(Held::One(run.guard()));
+    let released = finish(run, record(&ended, output.as_deref(), args.max_run), &path, printer).await;
+    Ok(match released {
+        // Reported when it happened.
+        _ if ended.loss.is_some() => Code::Lost as u8,
+        Err(Loss::Removed) => {
+            printer.note(&format!("the node of {path} was removed before the release"));
+            if let Some(keeper) = &line.keeper {
+                broken::tell_author(keeper, held, printer).await;
+            }
+            Code::NoNode as u8
+        }
+        Err(loss) => {
+            printer.note(&format!("{path} was lost before the command ended: {loss}"));
+            Code::Lost as u8
+        }
+        Ok(()) => status(&ended),
+    })
+}
+
+/// Runs the command; returns how it ended and the last bytes of its standard error.
+async fn command(
+    args: &RunArgs,
+    line: &Line,
+    run: &Run,
+    signals: &mut Signals,
+    printer: Printer,
+) -> Result<(CommandEnd, Option<String>), Failure> {
+    let grace = Term::Session(run.guard().session_timeout()).grace(args.grace)?;
+    let tail = args.job.keep_output.filter(|size| *size > 0).map(Tail::start).transpose();
+    let tail = tail.map_err(|error| Failure::system("cannot keep the command's output", error))?;
+    let (tail, stderr) = tail.unzip();
+    let extras = Extras { stderr, slot: Some(run.slot().name.clone()) };
+    let held = Held::One(run.guard());
+    let ended = hold(&args.command, line.keeper.as_ref(), held, signals, (terms(args, grace), extras), printer).await;
+    let output = tail.map(Tail::end);
+    Ok((ended?, output))
+}
+
+/// Returns the exit status of `run`.
+fn status(ended: &CommandEnd) -> u8 {
+    match ended {
+        // The lock was not lost after all, but the command got SIGTERM.
+        _ if ended.stopped => Code::Lost as u8,
+        _ if ended.too_long => Code::TooLong as u8,
+        _ => ended.status,
+    }
+}
+
+/// Returns the record of the end of a command.
+fn record(ended: &CommandEnd, output: Option<&str>, max_run: Option<Duration>) -> RunEnd {
+    let kind = match ended {
+        _ if ended.stopped || ended.loss.is_some() => EndKind::Lost,
+        _ if ended.too_long => EndKind::TimedOut,
+        _ if ended.status == 0 => EndKind::Succeeded,
+        _ if ended.asked_to_end => EndKind::Stopped,
+        _ => EndKind::Failed,
+    };
+    let mut end = RunEnd::of(kind);
+    end = match ended.killed_by {
+        Some(signal) => end.with_signal(signal),
+        None => end.with_status(ended.status.into()),
+    };
+    if let (true, Some(limit)) = (ended.too_long, max_run) {
+        end = end.with_why(format!("ran longer than {}", humantime::format_duration(limit)));
+    }
+    if let Some(loss) = ended.loss {
+        end = end.with_why(loss.to_string());
+    }
+    match output {
+        Some(output) if !output.is_empty() => end.with_output(output),
+        _ => end,
+    }
+}
+
+/// Records the end and releases the lock; prints a message if the end is not recorded.
+///
+/// # Errors
+/// The loss, if the lock was lost before.
+async fn finish(run: Run, end: RunEnd, path: &str, printer: Printer) -> Result<(), Loss> {
+    let Ok(finished) = timeout(RELEASING, run.finish(end)).await else {
+        printer.note(&format!("{path}: no server confirmed the end of the run in time; its records may show a crash"));
+        return Ok(());
+    };
+    if !finished.recorded {
+        printer.note(&format!("the end of the run of {path} was not recorded; its records show a crash"));
+    }
+    finished.loss.map_or(Ok(()), Err)
+}
+
+impl From<JobError> for Failure {
+    fn from(error: JobError) -> Self {
+        let path = match &error {
+            JobError::Unreadable { path, .. } | JobError::Unknown { path } => path.clone(),
+            _ => return Failure::from(lockkeeper::Error::from(error)),
+        };
+        // The library's hint names a call of the library.
+        let failure = Failure { hint: None, ..Failure::from(lockkeeper::Error::from(error)) };
+        failure.advise("see its runs", Suggested::new(["jobs", path.as_str()]))
+    }
+}

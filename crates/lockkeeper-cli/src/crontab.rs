@@ -1,0 +1,425 @@
+//! Reads a crontab and rewrites its lines as jobs of lockkeeper. It changes no file.
+//!
+//! A line keeps its schedule: every machine still starts it, and the slot decides which machine runs it. So the slot must
+//! contain one start of the line, and no more.
+
+use std::fmt::Write as _;
+
+/// Programs that run the program after them; their own options are skipped in the search for a name.
+const WRAPPERS: &[&str] = &[
+    "bash",
+    "chronic",
+    "command",
+    "dash",
+    "env",
+    "exec",
+    "flock",
+    "ionice",
+    "ksh",
+    "nice",
+    "node",
+    "nohup",
+    "perl",
+    "php",
+    "python",
+    "python2",
+    "python3",
+    "ruby",
+    "setsid",
+    "sh",
+    "stdbuf",
+    "sudo",
+    "systemd-cat",
+    "time",
+    "timeout",
+    "zsh",
+];
+
+/// Words that only a shell understands at the beginning of a command.
+const BUILTINS: &[&str] = &[
+    ".", ":", "[", "alias", "cd", "eval", "exec", "export", "exit", "if", "for", "set", "source", "test", "time",
+    "trap", "type", "ulimit", "umask", "unset", "while", "until", "case", "command",
+];
+
+/// The format of a crontab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Of one user: `crontab -l`.
+    User,
+    /// With a column for the user: `/etc/crontab` and `/etc/cron.d`.
+    System,
+}
+
+/// A rewritten crontab.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rewritten {
+    /// All lines, also those that did not change.
+    pub text: String,
+    /// What a person must know about a line, with its number.
+    pub notes: Vec<(usize, String)>,
+    /// The number of lines that are jobs now.
+    pub jobs: usize,
+    /// The number of lines that should be jobs and are not.
+    pub left: usize,
+}
+
+/// What a rewritten line says between `run NAME` and the command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Slot {
+    options: String,
+    note: Option<String>,
+}
+
+/// Rewrites a crontab. `run` returns the text of `lockkeeper run NAME OPTIONS`, with the options of the place.
+pub(crate) fn rewrite(text: &str, format: Format, zone: Option<&str>, run: impl Fn(&str, &str) -> String) -> Rewritten {
+    let mut made = Rewritten::default();
+    let mut names: Vec<String> = Vec::new();
+    let (mut shell, mut zone) = ("/bin/sh".to_owned(), zone.map(str::to_owned));
+    for (at, line) in text.lines().enumerate() {
+        let number = at + 1;
+        let trimmed = line.trim();
+        if let Some((name, value)) = variable(trimmed) {
+            match name {
+                "SHELL" => shell = value.to_owned(),
+                "CRON_TZ" | "TZ" => zone = Some(value.to_owned()),
+                _ => {}
+            }
+        } else if !trimmed.is_empty() && !trimmed.starts_with('#') {
+            match job(trimmed, format, zone.as_deref()) {
+                Ok(None) => {}
+                Ok(Some(Job { schedule, user, command, slot })) => {
+                    let name = unique(name_of(command).unwrap_or_else(|| format!("line-{number}")), &names);
+                    let user = user.map_or_else(String::new, |user| format!("{user} "));
+                    let (typed, input) = split_input(command);
+                    let quoted =
+                        if is_plain(typed) { typed.to_owned() } else { format!("{shell} -c {}", quoted(typed)) };
+                    let run = run(&name, &slot.options).replace('%', "\\%");
+                    _ = writeln!(made.text, "{schedule} {user}{run} -- {quoted}{input}");
+                    let flock = typed.split_whitespace().any(|word| word.rsplit('/').next() == Some("flock"));
+                    let flock = flock.then(|| "the lock of lockkeeper holds on all machines: flock may go".to_owned());
+                    made.notes.extend(slot.note.into_iter().chain(flock).map(|note| (number, note)));
+                    names.push(name);
+                    made.jobs += 1;
+                    continue;
+                }
+                Err(problem) => {
+                    made.left += 1;
+                    made.notes.push((number, format!("{problem}; the line is unchanged")));
+                }
+            }
+        }
+        made.text.push_str(line);
+        made.text.push('\n');
+    }
+    made
+}
+
+/// A line that starts a command.
+struct Job<'a> {
+    schedule: &'a str,
+    user: Option<&'a str>,
+    command: &'a str,
+    slot: Slot,
+}
+
+/// Reads a line; `None` for a line that stays as it is.
+fn job<'a>(line: &'a str, format: Format, zone: Option<&str>) -> Result<Option<Job<'a>>, String> {
+    let count = if line.starts_with('@') { 1 } else { 5 };
+    let (schedule, mut rest) = take_words(line, count)
+        .ok_or_else(|| format!("{line:?} is neither a comment, a variable nor a schedule with a command"))?;
+    let slot = match schedule {
+        "@reboot" => return Err("@reboot runs on each machine when it starts, and has no slot".to_owned()),
+        nickname if nickname.starts_with('@') => slot_of_nickname(nickname, zone)?,
+        fields => slot_of(fields, zone)?,
+    };
+    let mut user = None;
+    if format == Format::System {
+        let (name, after) = take_words(rest, 1).ok_or_else(|| format!("{line:?} has no user and command"))?;
+        (user, rest) = (Some(name), after);
+    }
+    if rest.is_empty() {
+        return Err(format!("{line:?} has no command"));
+    }
+    let first = rest.split_whitespace().next().unwrap_or_default();
+    if first.rsplit('/').next() == Some("lockkeeper") {
+        return Ok(None);
+    }
+    Ok(Some(Job { schedule, user, command: rest, slot }))
+}
+
+/// Splits after this many words; `None` if there are fewer, or nothing after them.
+fn take_words(line: &str, count: usize) -> Option<(&str, &str)> {
+    let mut end = 0;
+    for _ in 0..count {
+        let start = end + line[end..].find(|c: char| !c.is_whitespace())?;
+        end = start + line[start..].find(char::is_whitespace)?;
+    }
+    Some((&line[..end], line[end..].trim_start()))
+}
+
+/// Returns the name and the value of a line that sets a variable.
+fn variable(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = line.split_once('=')?;
+    let bare = |text: &str| text.trim().trim_matches(['"', '\'']).len();
+    let name = name.trim().trim_matches(['"', '\'']);
+    let is_name = !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let value = value.trim();
+    let kept = bare(value);
+    let value = if kept < value.len() { value.trim_matches(['"', '\'']) } else { value };
+    is_name.then_some((name, value))
+}
+
+fn slot_of_nickname(nickname: &str, zone: Option<&str>) -> Result<Slot, String> {
+    match nickname {
+        "@hourly" => Ok(per("hour", zone, true)),
+        "@daily" | "@midnight" => Ok(per("day", zone, true)),
+        "@weekly" => Ok(per("week", zone, true)),
+        // A year has one start, and so has the month of this start.
+        "@monthly" | "@yearly" | "@annually" => Ok(per("month", zone, true)),
+        other => Err(format!("{other} is not a schedule: write @hourly, @daily, @weekly, @monthly or five fields")),
+    }
+}
+
+/// Returns the slot of a line with five fields.
+fn slot_of(fields: &str, zone: Option<&str>) -> Result<Slot, String> {
+    let words: Vec<_> = fields.split_whitespace().collect();
+    let [minute, hour, day, month, weekday] = words[..] else { return Err(format!("{fields:?} is not five fields")) };
+    let minutes = values(minute, "minute", 0, 59, &[])?;
+    let hours = values(hour, "hour", 0, 23, &[])?;
+    let days = values(day, "day of the month", 1, 31, &[])?;
+    values(month, "month", 1, 12, MONTHS)?;
+    let mut weekdays: Vec<_> = values(weekday, "day of the week", 0, 7, WEEKDAYS)?.iter().map(|day| day % 7).collect();
+    weekdays.sort_unstable();
+    weekdays.dedup();
+    if minutes.len() > 1 {
+        // Between two hours without a pause the last and the first minute are neighbours too.
+        let next_hour = hours.windows(2).any(|pair| pair[1] == pair[0] + 1) || hours.len() == 24;
+        let over = (minutes[0] + 60 - minutes[minutes.len() - 1]).max(1);
+        let gaps = minutes.windows(2).map(|pair| pair[1] - pair[0]).chain(next_hour.then_some(over));
+        let gap = gaps.min().unwrap_or(60);
+        let every = if gap % 2 == 0 { format!("{}m", gap / 2) } else { format!("{}s", gap * 30) };
+        let note = format!(
+            "it starts every {gap} min at the shortest, so --every is half of that: machines whose clocks differ by less run it once"
+        );
+        return Ok(Slot { options: format!("--every {every}"), note: Some(note) });
+    }
+    let on_the_hour = minutes == [0];
+    Ok(match (hours.len(), weekday.starts_with('*'), day.starts_with('*')) {
+        (2.., ..) => per("hour", zone, on_the_hour),
+        (_, false, true) if weekdays.len() == 1 => per("week", zone, on_the_hour && hours == [0] && weekdays == [1]),
+        (_, true, false) if days.len() == 1 => per("month", zone, on_the_hour && hours == [0] && days == [1]),
+        _ => per("day", zone, on_the_hour && hours == [0]),
+    })
+}
+
+/// Returns a calendar slot. At a `boundary`, two machines may be in two slots.
+fn per(period: &str, zone: Option<&str>, boundary: bool) -> Slot {
+    let zone = zone.filter(|zone| period != "hour" && !["UTC", "Etc/UTC", ""].contains(zone));
+    let zone = zone.map_or_else(String::new, |zone| format!(" --time-zone {}", quoted_if_needed(zone)));
+    let note = boundary.then(|| {
+        format!(
+            "it starts when the {period} begins: a machine whose clock is ahead of the servers' would run it for the {period} \
+             before; start it some minutes later"
+        )
+    });
+    Slot { options: format!("--once-per {period}{zone}"), note }
+}
+
+const MONTHS: &[&str] = &["", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+
+const WEEKDAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+
+/// Returns the values of a field, in order.
+fn values(field: &str, what: &str, least: u32, most: u32, names: &[&str]) -> Result<Vec<u32>, String> {
+    let wrong = |text: &str| format!("{what} {text:?} is not {least} to {most}, a list, a range or a step such as */5");
+    let number = |text: &str| {
+        let named = names.iter().position(|name| !name.is_empty() && text.eq_ignore_ascii_case(name));
+        let number = named.and_then(|at| u32::try_from(at).ok()).or_else(|| text.parse().ok());
+        number.filter(|number| (least..=most).contains(number)).ok_or_else(|| wrong(text))
+    };
+    let mut all = Vec::new();
+    for part in field.split(',') {
+        let (range, step) = match part.split_once('/') {
+            Some((range, step)) => (range, step.parse().ok().filter(|step| *step > 0).ok_or_else(|| wrong(part))?),
+            None => (part, 1),
+        };
+        let (from, to) = match range.split_once('-') {
+            _ if range == "*" => (least, most),
+            Some((from, to)) => (number(from)?, number(to)?),
+            None if step > 1 => (number(range)?, most),
+            None => (number(range)?, number(range)?),
+        };
+        if from > to {
+            return Err(wrong(part));
+        }
+        all.extend((from..=to).step_by(step));
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
+}
+
+/// Splits a command at its first `%` without a backslash, as cron does: the rest is its standard input.
+fn split_input(command: &str) -> (&str, &str) {
+    let mut escaped = false;
+    for (at, c) in command.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '%' => return (command[..at].trim_end(), &command[at..]),
+            _ => {}
+        }
+    }
+    (command, "")
+}
+
+/// Whether a command has the same meaning without a shell.
+fn is_plain(command: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || " /._-,:=@+".contains(c);
+    let first = command.split(' ').next().unwrap_or_default();
+    command.chars().all(plain) && !first.contains('=') && !BUILTINS.contains(&first)
+}
+
+/// Quotes for a shell behind cron. Only single quotes are safe: cron reads a backslash before `%` itself.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+fn quoted_if_needed(text: &str) -> String {
+    let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+".contains(c));
+    if plain { text.to_owned() } else { quoted(text) }
+}
+
+/// Returns the name of the program that a command runs, as the name of its lock.
+fn name_of(command: &str) -> Option<String> {
+    // The last command of `cd DIR && ./job.sh`, and not its pipes and redirections.
+    let commands = command.split(['|', '>', '<']).next()?.split(['&', ';']).map(str::trim);
+    let command = commands
+        .filter(|command| !command.is_empty())
+        .find(|command| !BUILTINS.contains(&command.split_whitespace().next().unwrap_or_default()))?;
+    let mut words = command.split_whitespace().map(|word| word.trim_matches(['"', '\'', '(', ')', '`', '$']));
+    // The first word after flock and its options is the lock's file.
+    let mut is_file = false;
+    let program = words.find(|word| {
+        let base = word.rsplit('/').next().unwrap_or_default();
+        let option = word.starts_with('-');
+        let was_file = is_file && !option;
+        is_file = base == "flock" || (is_file && option);
+        if was_file {
+            return false;
+        }
+        let is_value = word.starts_with('-') || word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit());
+        !word.is_empty() && !is_value && !WRAPPERS.contains(&base)
+    })?;
+    let base = program.trim_end_matches('/').rsplit('/').next()?;
+    let base = base.rsplit_once('.').map_or(base, |(stem, _)| if stem.is_empty() { base } else { stem });
+    let name: String =
+        base.chars().map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '-' }).collect();
+    let name = name.trim_matches('-').to_owned();
+    (!name.is_empty()).then_some(name)
+}
+
+/// Returns a name that no earlier line has.
+fn unique(name: String, names: &[String]) -> String {
+    let taken = |name: &String| names.contains(name);
+    if !taken(&name) {
+        return name;
+    }
+    (2..).map(|count| format!("{name}-{count}")).find(|name| !taken(name)).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str, format: Format) -> Rewritten {
+        rewrite(text, format, Some("Europe/Berlin"), |name, options| format!("lockkeeper run {name} {options}"))
+    }
+
+    fn line(text: &str) -> String {
+        lines(text, Format::User).text.trim_end().to_owned()
+    }
+
+    #[test]
+    fn a_line_keeps_its_schedule_and_gets_the_slot_of_one_start() {
+        let zone = "--time-zone Europe/Berlin";
+        for (schedule, slot) in [
+            ("13 2 * * *", format!("--once-per day {zone}")),
+            ("13 2 * * 1-5", format!("--once-per day {zone}")),
+            ("13 2 1,15 * *", format!("--once-per day {zone}")),
+            ("13 2 1 * 5", format!("--once-per day {zone}")),
+            ("13 2 * * sun", format!("--once-per week {zone}")),
+            // Both are Sunday.
+            ("13 2 * * 0,7", format!("--once-per week {zone}")),
+            ("13 2 1 JAN *", format!("--once-per month {zone}")),
+            ("@monthly", format!("--once-per month {zone}")),
+            ("@yearly", format!("--once-per month {zone}")),
+            ("@weekly", format!("--once-per week {zone}")),
+            ("@daily", format!("--once-per day {zone}")),
+            ("@hourly", "--once-per hour".to_owned()),
+            ("7 */6 * * *", "--once-per hour".to_owned()),
+            ("*/10 * * * *", "--every 5m".to_owned()),
+            ("* * * * *", "--every 30s".to_owned()),
+            ("0,5,50 3 * * *", "--every 150s".to_owned()),
+            ("0,58 * * * *", "--every 1m".to_owned()),
+        ] {
+            assert_eq!(
+                line(&format!("{schedule} /opt/job.sh")),
+                format!("{schedule} lockkeeper run job {slot} -- /opt/job.sh")
+            );
+        }
+    }
+
+    #[test]
+    fn everything_else_stays_as_it_is() {
+        let text = "# backups\n\nMAILTO=ops@example.org\n  # 0 2 * * * old\n5 2 * * * lockkeeper run a -- b\n";
+        assert_eq!(lines(text, Format::User), Rewritten { text: text.to_owned(), ..Rewritten::default() });
+    }
+
+    #[test]
+    fn a_shell_command_is_quoted_for_the_shell_of_the_crontab() {
+        let per_day = "lockkeeper run job --once-per day --time-zone Europe/Berlin --";
+        for (command, is) in [
+            ("./job.sh --all", "./job.sh --all"),
+            ("cd /opt && ./job.sh", "/bin/sh -c 'cd /opt && ./job.sh'"),
+            ("./job.sh >/dev/null 2>&1", "/bin/sh -c './job.sh >/dev/null 2>&1'"),
+            ("A=1 ./job.sh", "/bin/sh -c 'A=1 ./job.sh'"),
+            ("./job.sh 'it is'", "/bin/sh -c './job.sh '\\''it is'\\'''"),
+            ("./job.sh +\\%F", "/bin/sh -c './job.sh +\\%F'"),
+            ("./job.sh%first%second", "./job.sh%first%second"),
+            ("/usr/bin/flock -n /tmp/j ./job.sh", "/usr/bin/flock -n /tmp/j ./job.sh"),
+        ] {
+            assert_eq!(line(&format!("5 2 * * * {command}")), format!("5 2 * * * {per_day} {is}"));
+        }
+        let bash = lines("SHELL=/bin/bash\n5 2 * * * ./job.sh; true\n", Format::User);
+        assert!(bash.text.ends_with("-- /bin/bash -c './job.sh; true'\n"), "{}", bash.text);
+    }
+
+    #[test]
+    fn a_system_crontab_keeps_its_user_and_a_zone_is_the_crontabs() {
+        let made = lines("CRON_TZ=America/New_York\n5 2 * * * root  /opt/job.sh\n", Format::System);
+        let job = "5 2 * * * root lockkeeper run job --once-per day --time-zone America/New_York -- /opt/job.sh\n";
+        assert!(made.text.ends_with(job), "{}", made.text);
+    }
+
+    #[test]
+    fn odd_lines_are_named_with_their_number() {
+        let text = "@reboot ./a\n61 2 * * * ./b\n5 2 * * *\nhello\n5 2 * * mon-xyz ./c\n@dayly ./d\n5-1 * * * * ./e\n*/0 * * * * ./f\n";
+        let made = lines(text, Format::User);
+        assert_eq!((made.text.as_str(), made.left, made.jobs), (text, 8, 0));
+        let numbers: Vec<_> = made.notes.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(made.notes[1].1.contains("minute \"61\" is not 0 to 59"), "{:?}", made.notes[1]);
+    }
+
+    #[test]
+    fn each_line_has_its_own_name() {
+        let text = "5 2 * * * /opt/backup.sh a\n5 3 * * * /opt/backup.sh b\n5 4 * * * python3 /opt/index.py\n5 5 * * * : $(x)\n";
+        let made = lines(text, Format::User).text;
+        for name in ["run backup ", "run backup-2 ", "run index ", "run line-4 "] {
+            assert!(made.contains(name), "{name} is not in {made}");
+        }
+    }
+}

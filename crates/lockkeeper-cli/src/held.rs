@@ -1,0 +1,79 @@
+//! The holds that a command runs under: those of a guard, the one of a job's run, or none.
+
+use std::future::pending;
+use std::time::Duration;
+
+use lockkeeper::{HoldState, Holding, Loss, MultiGuard};
+
+/// How long a command without a lock may run. It is never reached, and does not overflow a clock.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Borrowed holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Held<'a> {
+    /// All holds of a guard.
+    All(&'a MultiGuard),
+    /// One hold.
+    One(&'a Holding),
+    /// No hold: nothing is ever lost.
+    Nothing,
+}
+
+impl<'a> Held<'a> {
+    /// Returns each hold, in the order of their paths.
+    pub(crate) fn holdings(self) -> &'a [Holding] {
+        match self {
+            Held::All(guard) => guard.holdings(),
+            Held::One(holding) => std::slice::from_ref(holding),
+            Held::Nothing => &[],
+        }
+    }
+
+    /// Whether all of them can be relied on now.
+    pub(crate) fn is_held(self) -> bool {
+        self.holdings().iter().all(Holding::is_held)
+    }
+
+    /// Returns how long all of them can be relied on.
+    pub(crate) fn valid_for(self) -> Duration {
+        self.holdings().iter().map(Holding::valid_for).min().unwrap_or(NEVER)
+    }
+
+    /// Returns the worst of their states.
+    pub(crate) fn state(self) -> HoldState {
+        match self {
+            Held::All(guard) => guard.state(),
+            Held::One(holding) => holding.state(),
+            Held::Nothing => HoldState::Held,
+        }
+    }
+
+    /// Waits until one of them is lost, and returns why. Dropping the future leaves nothing behind.
+    pub(crate) async fn lost(self) -> Loss {
+        match self {
+            Held::All(guard) => guard.lost().await,
+            Held::One(holding) => holding.lost().await,
+            Held::Nothing => pending().await,
+        }
+    }
+
+    /// Waits until one of them can be trusted for no longer than `margin`, or is lost. Dropping the future leaves nothing
+    /// behind.
+    pub(crate) async fn nearly_lost(self, margin: Duration) -> HoldState {
+        match self {
+            Held::All(guard) => guard.nearly_lost(margin).await,
+            Held::One(holding) => holding.nearly_lost(margin).await,
+            Held::Nothing => pending().await,
+        }
+    }
+
+    /// Waits until the worst of their states differs from `seen`, and returns it. Dropping the future leaves nothing
+    /// behind.
+    pub(crate) async fn changed(self, seen: HoldState) -> HoldState {
+        match self {
+            Held::All(guard) => guard.changed(seen).await,
+            Held::One(holding) => holding.changed(seen).await,
+            Held::Nothing => pending().await,
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What people, monitoring and Prometheus see of jobs and their runs.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use lockkeeper::admin::{JobState, JobStatus};
+use lockkeeper::jobs::{EndKind, RunRecord, Schedule, Slot};
+use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
+
+use crate::liveline::spell;
+use crate::text::{plain, when_ms};
+
+/// The number of runs in a sparkline.
+const SPARKS: usize = 12;
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// A job with what follows from the servers' time.
+#[derive(Debug, Serialize)]
+pub(crate) struct JobView<'a> {
+    /// The job.
+    #[serde(flatten)]
+    pub job: &'a JobStatus,
+    /// Whether it is late.
+    pub late: bool,
+    #[serde(skip)]
+    late_at: Option<i64>,
+    #[serde(skip)]
+    now_ms: i64,
+}
+
+/// Whether a job is in order, as `--check` says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Health {
+    InOrder,
+    Late,
+    Failed,
+}
+
+impl<'a> JobView<'a> {
+    /// Returns the view at this time of the servers. With a limit, a job is late if its last success is older.
+    pub(crate) fn of(job: &'a JobStatus, now_ms: i64, limit: Option<Duration>) -> Self {
+        let late_at = late_at(job, limit);
+        JobView { job, late: late_at.is_some_and(|at| now_ms > at), late_at, now_ms }
+    }
+
+    /// Returns when the passing time changes its line, if nothing else does: it becomes late, or a run takes a second longer.
+    pub(crate) fn changes_in(&self) -> Option<Duration> {
+        let late = self.late_at.filter(|_| !self.late).map(|at| at.saturating_sub(self.now_ms).saturating_add(1));
+        let start = self.job.last().filter(|_| self.job.state == JobState::Running).and_then(|run| run.start_ms);
+        let second = start.map(|start| 1000 - self.now_ms.saturating_sub(start).rem_euclid(1000));
+        let ms = late.into_iter().chain(second).min()?;
+        Some(Duration::from_millis(u64::try_from(ms).unwrap_or(0)))
+    }
+
+    /// Returns whether the job is in order.
+    pub(crate) fn health(&self) -> Health {
+        match self.job.state {
+            // A failed job that runs again is not in order before it succeeds.
+            JobState::Running if !self.late => match ended(self.job) {
+                Some(run) if run.has_failed() => Health::Failed,
+                _ => Health::InOrder,
+            },
+            JobState::Failed | JobState::Crashed | JobState::Kept | JobState::Unreadable => Health::Failed,
+            _ if self.late => Health::Late,
+            _ => Health::InOrder,
+        }
+    }
+
+    /// `ok`, `running`, `failed`, `crashed`, `needs a person`, `never ran`, with `late` after it.
+    fn state(&self) -> String {
+        let state = state_name(self.job.state);
+        match self.job.state {
+            JobState::NeverRan | JobState::Ok if self.late => "late".to_owned(),
+            _ if self.late => format!("{state}, late"),
+            _ => state.to_owned(),
+        }
+    }
+
+    /// Returns the cells of its line in the table.
+    fn cells(&self, sparks: bool) -> Vec<String> {
+        let name = name_of(&self.job.path);
+        if let Some(problem) = &self.job.unreadable {
+            return vec![name.to_owned(), "unreadable".to_owned(), problem.clone()];
+        }
+        let Some(run) = self.job.last() else {
+            return vec![name.to_owned(), self.state()];
+        };
+        let start = run.start_ms.map_or_else(|| "?".to_owned(), when_ms);
+        let took = match run.duration() {
+            Some(took) => span(took),
+            None if self.job.state == JobState::Running => {
+                let ms = run.start_ms.map_or(0, |start| self.now_ms.saturating_sub(start));
+                format!("{} so far", span(Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
+            }
+            None => "-".to_owned(),
+        };
+        let how = run.end.as_ref().filter(|end| end.kind != EndKind::Succeeded).map(|_| how(run));
+        let cells = [name.to_owned(), self.state(), run.slot.name.clone(), start, took, run.by.host.clone()];
+        let mut cells = cells.to_vec();
+        cells.push(if sparks { sparkline(&self.job.runs) } else { String::new() });
+        cells.push(how.unwrap_or_default());
+        cells
+    }
+
+    /// Returns the line of `--check`: `nightly: failed: slot 2026-11-22 failed on db7 at 02:13 with exit status 3`.
+    pub(crate) fn line(&self) -> String {
+        let name = name_of(&self.job.path);
+        let text = match (&self.job.unreadable, self.job.last()) {
+            (Some(problem), _) => format!("{name}: unreadable: {problem}"),
+            (None, None) => format!("{name}: {}", self.state()),
+            (None, Some(run)) => format!("{name}: {}: slot {} {}", self.state(), run.slot.name, outcome(run)),
+        };
+        plain(&text)
+    }
+}
+
+const fn state_name(state: JobState) -> &'static str {
+    match state {
+        JobState::NeverRan => "never ran",
+        JobState::Running => "running",
+        JobState::Ok => "ok",
+        JobState::Failed => "failed",
+        JobState::Crashed => "crashed",
+        JobState::Kept => "needs a person",
+        _ => "unreadable",
+    }
+}
+
+/// Returns the last run that has ended.
+pub(crate) fn ended(job: &JobStatus) -> Option<&RunRecord> {
+    job.runs.iter().rev().find(|run| run.end.is_some())
+}
+
+/// When a job becomes late, if ever: its last success is older than the limit, or, without a limit, a whole slot has passed.
+fn late_at(job: &JobStatus, limit: Option<Duration>) -> Option<i64> {
+    if job.unreadable.is_some() {
+        return None;
+    }
+    let Some(limit) = limit else {
+        let due = job.due_ms.filter(|_| job.state != JobState::Running)?;
+        return Some(due.saturating_add(slot_ms(job.schedule.as_ref()?)?));
+    };
+    let success = job.last_success().and_then(|run| run.end_ms);
+    let since = success.or_else(|| job.runs.first().and_then(|run| run.start_ms));
+    let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+    Some(since.map_or(i64::MIN, |since| since.saturating_add(limit)))
+}
+
+/// Returns the longest length of a slot.
+fn slot_ms(schedule: &Schedule) -> Option<i64> {
+    match schedule {
+        Schedule::Calendar { per: Slot::Hour, .. } => Some(HOUR_MS),
+        Schedule::Calendar { per: Slot::Day, .. } => Some(25 * HOUR_MS),
+        Schedule::Calendar { per: Slot::Week, .. } => Some((7 * 24 + 1) * HOUR_MS),
+        Schedule::Calendar { .. } => Some((31 * 24 + 1) * HOUR_MS),
+        Schedule::Every { every_ms } => i64::try_from(*every_ms).ok(),
+        _ => None,
+    }
+}
+
+/// Returns the name that people type.
+fn name_of(path: &str) -> &str {
+    path.strip_prefix("/locks/").unwrap_or(path)
+}
+
+/// `done by db7 at 02:13:05`, `failed on db7 at 02:13:05 with exit status 3`
+pub(crate) fn outcome(run: &RunRecord) -> String {
+    let host = &run.by.host;
+    let at = run.end_ms.or(run.start_ms).map_or_else(|| "?".to_owned(), when_ms);
+    plain(&match &run.end {
+        None => format!("started on {host} at {at}"),
+        Some(end) if end.kind == EndKind::Succeeded => format!("done by {host} at {at}"),
+        Some(_) => format!("{} on {host} at {at}", how(run)),
+    })
+}
+
+/// `failed with exit status 3`, `timed out with signal 15: ran longer than 1h`
+fn how(run: &RunRecord) -> String {
+    let Some(end) = &run.end else { return "running".to_owned() };
+    let mut text = end.kind.to_string();
+    match (end.signal, end.status) {
+        (Some(signal), _) => _ = write!(text, " with signal {signal}"),
+        (None, Some(status)) if status != 0 => _ = write!(text, " with exit status {status}"),
+        _ => {}
+    }
+    if let Some(why) = &end.why {
+        _ = write!(text, ": {why}");
+    }
+    text
+}
+
+/// `4m 3s`, with as much precision as people need.
+fn span(time: Duration) -> String {
+    if time < Duration::from_secs(1) { spell(time, true) } else { spell(time, false) }
+}
+
+/// Draws the durations of the last runs, relative to the longest. A run without an end in the records is a space.
+fn sparkline(runs: &[RunRecord]) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let last = &runs[runs.len().saturating_sub(SPARKS)..];
+    let longest = last.iter().filter_map(RunRecord::duration).max().unwrap_or_default().as_millis().max(1);
+    let bar = |run: &RunRecord| {
+        run.duration().map_or(' ', |took| {
+            let at = usize::try_from(took.as_millis() * (BARS.len() as u128 - 1) / longest).unwrap_or(0);
+            BARS[at.min(BARS.len() - 1)]
+        })
+    };
+    last.iter().map(bar).collect()
+}
+
+/// Returns the table of jobs. The sparklines are for a terminal.
+pub(crate) fn table(jobs: &[JobView<'_>], sparks: bool) -> String {
+    let mut head = ["JOB", "STATE", "SLOT", "STARTED", "TOOK", "HOST", "RUNS", ""].map(str::to_owned).to_vec();
+    if !sparks {
+        head[6] = String::new();
+    }
+    columns(std::iter::once(head).chain(jobs.iter().map(|job| job.cells(sparks))))
+}
+
+/// Returns the table of a job's runs, with the kept output below each of them.
+pub(crate) fn history(job: &JobStatus) -> String {
+    let head = ["SLOT", "STARTED", "TOOK", "HOST", "TOKEN", "END"].map(str::to_owned).to_vec();
+    let lines = job.runs.iter().map(|run| {
+        let start = run.start_ms.map_or_else(|| "?".to_owned(), when_ms);
+        let took = run.duration().map_or_else(|| "-".to_owned(), span);
+        let mut end = match &run.end {
+            None if job.state == JobState::Running => "running".to_owned(),
+            None => "crashed".to_owned(),
+            Some(end) if end.kind == EndKind::Succeeded => "ok".to_owned(),
+            Some(_) => how(run),
+        };
+        if run.attempt > 1 {
+            _ = write!(end, ", attempt {}", run.attempt);
+        }
+        if run.catch_up {
+            end.push_str(", caught up");
+        }
+        if run.missed_before > 0 {
+            _ = write!(end, ", {} missed before", run.missed_before);
+        }
+        if let Some(resolved) = &run.resolved {
+            let what = if resolved.run_again { "to run again" } else { "accepted" };
+            _ = write!(end, ", {what} by {}", resolved.by);
+        }
+        vec![run.slot.name.clone(), start, took, run.by.host.clone(), run.token.clone(), end]
+    });
+    let table = columns(std::iter::once(head).chain(lines));
+    let mut lines = table.lines();
+    let mut text = format!("{}\n", lines.next().unwrap_or_default());
+    for (line, run) in lines.zip(&job.runs) {
+        _ = writeln!(text, "{line}");
+        let end = run.end.as_ref();
+        if end.is_some_and(|end| end.output_cut) {
+            text.push_str("    […]\n");
+        }
+        let output = end.and_then(|end| end.output.as_deref()).unwrap_or_default();
+        for line in output.lines() {
+            _ = writeln!(text, "    {}", plain(line));
+        }
+    }
+    text
+}
+
+/// Puts cells into columns. The last cell of a line may be longer than its column.
+fn columns(lines: impl Iterator<Item = Vec<String>>) -> String {
+    let lines: Vec<Vec<_>> = lines.map(|cells| cells.iter().map(|cell| plain(cell)).collect()).collect();
+    let count = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| {
+        let short = lines.iter().filter(|cells| at + 1 < cells.len() || cells.len() == count);
+        short.filter_map(|cells: &Vec<String>| cells.get(at)).map(|cell| cell.width()).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..count).map(width).collect();
+    let mut text = String::new();
+    for cells in &lines {
+        let mut line = String::new();
+        for (at, cell) in cells.iter().enumerate().filter(|(at, _)| widths[*at] > 0) {
+            line.push_str(cell);
+            let pad = widths[at].saturating_sub(cell.width()) + 2;
+            line.extend(std::iter::repeat_n(' ', pad));
+        }
+        _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+/// Returns the metrics of the jobs in Prometheus' text format.
+pub(crate) fn prometheus(jobs: &[JobView<'_>]) -> String {
+    let mut text = String::new();
+    let mut metric = |name: &str, help: &str, value: &dyn Fn(&JobView<'_>) -> Option<f64>| {
+        _ = writeln!(text, "# HELP lockkeeper_job_{name} {help}\n# TYPE lockkeeper_job_{name} gauge");
+        for job in jobs {
+            if let Some(value) = value(job) {
+                _ = writeln!(text, "lockkeeper_job_{name}{{job=\"{}\"}} {value}", label(&job.job.path));
+            }
+        }
+    };
+    let seconds = |ms: i64| ms as f64 / 1000.0;
+    let flag = |is: bool| Some(f64::from(u8::from(is)));
+    metric("running", "Whether a host runs the job now.", &|job| flag(job.job.state == JobState::Running));
+    metric("failed", "Whether the last run failed or crashed, or the records cannot be read.", &|job| {
+        flag(job.health() == Health::Failed)
+    });
+    metric("late", "Whether the job is late.", &|job| flag(job.late));
+    metric("needs_person", "Whether a person must decide.", &|job| flag(job.job.state == JobState::Kept));
+    metric("last_start_timestamp_seconds", "When the last run began, by the servers' clock.", &|job| {
+        job.job.last()?.start_ms.map(seconds)
+    });
+    metric("last_success_timestamp_seconds", "When the last success ended, by the servers' clock.", &|job| {
+        job.job.last_success()?.end_ms.map(seconds)
+    });
+    metric("last_duration_seconds", "How long the last run with an end took.", &|job| {
+        job.job.runs.iter().rev().find_map(RunRecord::duration).map(|took| took.as_secs_f64())
+    });
+    metric("last_exit_status", "Exit status of the last run with one.", &|job| {
+        job.job.runs.iter().rev().find_map(|run| run.end.as_ref()?.status).map(f64::from)
+    });
+    text
+}
+
+/// Escapes the value of a label.
+fn label(value: &str) -> String {
+    plain(value).replace('\\', "\\\\").replace('"', "\\\"")
+}

@@ -1,0 +1,338 @@
+//! Jobs: `run` with a slot, and `jobs`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{BINARY, Home, Running, Served, failure, is_alive, text, until, without_scope, without_time};
+
+/// Returns the records of one job.
+fn job(home: &Home, name: &str) -> Value {
+    let output = home.output(&["jobs", name, "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    document["jobs"][0].clone()
+}
+
+/// Runs a job to its end; returns its exit status and what it printed on standard error.
+fn run(home: &Home, args: &[&str], script: &str) -> (Option<i32>, String) {
+    let output = home.output(&[&["run"], args, &["--", "sh", "-c", script]].concat());
+    (output.status.code(), without_scope(&output))
+}
+
+fn lines(home: &Home, file: &str) -> usize {
+    std::fs::read_to_string(home.file(file)).unwrap_or_default().lines().count()
+}
+
+#[test]
+fn of_fifty_processes_one_runs_the_slot_and_the_others_name_it() {
+    let home = Home::new();
+    let script = "echo $LOCKKEEPER_SLOT >> ran; sleep 0.2";
+    let mut all: Vec<_> = (0..50).map(|_| home.spawn("nightly", &["--slot", "4711", "--verbose"], script)).collect();
+    let ends: Vec<_> = all.iter_mut().map(Running::end).collect();
+    assert_eq!(text(&home.file("ran")), "4711\n");
+    let named = ends.iter().filter(|(_, text)| text.contains("/locks/nightly, slot 4711: done by "));
+    assert_eq!(named.count(), 49, "{ends:?}");
+    assert!(ends.iter().all(|(code, _)| *code == Some(0)), "{ends:?}");
+    let job = job(&home, "nightly");
+    assert_eq!((job["state"].as_str(), job["runs"].as_array().map(Vec::len)), (Some("ok"), Some(1)));
+}
+
+#[test]
+fn show_says_when_the_lock_of_a_job_was_last_held_and_by_whom() {
+    let home = Home::new();
+    assert_eq!(run(&home, &["a", "--slot", "1"], "exit 3").0, Some(3));
+    let shown = home.output(&["show", "a"]);
+    assert!(shown.status.success(), "{shown:?}");
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(text.starts_with("/locks/a\n  free\n  last run failed with exit status 3 on "), "{text}");
+    let shown: Value = serde_json::from_slice(&home.output(&["show", "a", "--json"]).stdout).unwrap();
+    assert_eq!(shown["last_run"]["slot"], job(&home, "a")["runs"][0]["slot"], "{shown}");
+    assert!(shown["last_run"]["by"]["pid"].is_u64(), "{shown}");
+}
+
+/// Every line would be mail.
+#[test]
+fn a_slot_that_is_done_is_no_message_for_cron() {
+    let home = Home::new();
+    for _ in 0..2 {
+        assert_eq!(run(&home, &["a", "--slot", "1"], "echo x >> ran"), (Some(0), String::new()));
+    }
+    assert_eq!(lines(&home, "ran"), 1);
+    assert_eq!(run(&home, &["a", "--slot", "2"], "echo x >> ran"), (Some(0), String::new()));
+    assert_eq!(lines(&home, "ran"), 2);
+}
+
+/// D-01: cron sets almost no variables, and no terminal.
+#[test]
+fn a_job_runs_in_the_environment_of_cron() {
+    let home = Home::new();
+    for expected in ["ran\n", ""] {
+        let mut cron = Command::new("env");
+        let state = home.state();
+        let line = format!("{BINARY} run a --slot 1 --state-dir {} --config /dev/null -- echo ran", state.display());
+        cron.args([
+            "-i",
+            "HOME=/nonexistent",
+            "PATH=/usr/bin:/bin",
+            "SHELL=/bin/sh",
+            "LOGNAME=nobody",
+            "/bin/sh",
+            "-c",
+        ]);
+        let output = cron.arg(line).stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    }
+}
+
+#[test]
+fn the_rule_says_what_follows_a_failure() {
+    let home = Home::new();
+    for (rule, runs, code) in [("next", 1, 0), ("retry:1", 2, 0), ("retry", 3, 3), ("keep", 1, 82)] {
+        let args = [rule, "--slot", "1", "--on-failure", rule];
+        let file = format!("ran-{}", rule.replace(':', "-"));
+        let script = format!("echo x >> {file}; exit 3");
+        let name = format!("job-{}", rule.replace(':', "-"));
+        let args = [&[name.as_str()], &args[1..]].concat();
+        assert_eq!(run(&home, &args, &script).0, Some(3), "{rule}");
+        run(&home, &args, &script);
+        assert_eq!(run(&home, &args, &script).0, Some(code), "{rule}");
+        assert_eq!(lines(&home, &file), runs, "{rule}");
+    }
+}
+
+#[test]
+fn a_person_decides_about_a_run_that_was_kept() {
+    let home = Home::new();
+    let args = ["a", "--slot", "1", "--on-failure", "keep"];
+    assert_eq!(run(&home, &args, "exit 3").0, Some(3));
+    let (code, text) = run(&home, &args, "touch ran");
+    assert_eq!(code, Some(82), "{text}");
+    assert!(
+        text.contains("failed with exit status 3") && text.contains("lockkeeper jobs resolve /locks/a --again"),
+        "{text}"
+    );
+    assert!(!home.file("ran").exists());
+    assert_eq!(home.output(&["jobs", "resolve", "a", "--again"]).status.code(), Some(0));
+    assert_eq!(run(&home, &args, "touch ran").0, Some(0));
+    assert!(home.file("ran").exists());
+    let (code, line) = failure(&home.output(&["jobs", "resolve", "a", "--accept"]));
+    assert_eq!(code, Some(1), "{line}");
+    assert_eq!(home.output(&["jobs", "forget", "a"]).status.code(), Some(0));
+    assert_eq!(failure(&home.output(&["jobs", "forget", "a"])).0, Some(1));
+}
+
+/// The process is killed while its command runs, so it records nothing.
+#[test]
+fn the_rule_says_what_follows_a_kill() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    for (rule, code, runs_again, state) in
+        [("next", 0, false, "crashed"), ("retry", 0, true, "ok"), ("keep", 82, false, "kept")]
+    {
+        let args = ["--slot", "1", "--on-crash", rule, "--session-timeout", "2s"];
+        let mut killed = home.spawn(rule, &args, "echo $$; exec sleep 1000");
+        let command = killed.pid_line();
+        killed.signal(Signal::KILL);
+        killed.wait();
+        until("the command has ended", || !is_alive(command));
+        let file = format!("again-{rule}");
+        let all = [&[rule], &args[..]].concat();
+        assert_eq!(run(&home, &all, &format!("touch {file}")).0, Some(code), "{rule}");
+        assert_eq!(home.file(&file).exists(), runs_again, "{rule}");
+        let job = job(&home, rule);
+        assert_eq!(job["state"], state, "{rule}");
+        assert_eq!(job["runs"][0]["end"]["kind"], "crashed", "{rule}");
+    }
+}
+
+#[test]
+fn a_waiter_that_is_killed_claims_nothing() {
+    let home = Home::new();
+    let mut first = home.spawn("a", &["--slot", "1"], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    let mut waiter = home.spawn("a", &["--slot", "2", "--session-timeout", "2s"], "touch ran");
+    until("it waits", || home.count("a") == (1, 1));
+    waiter.signal(Signal::KILL);
+    waiter.wait();
+    first.close_stdin();
+    assert!(first.wait().success());
+    assert!(!home.file("ran").exists());
+    assert_eq!(run(&home, &["a", "--slot", "2"], "touch ran").0, Some(0));
+    assert!(home.file("ran").exists());
+    assert_eq!(job(&home, "a")["runs"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn a_try_behind_a_run_ends_well_if_it_is_the_same_slot() {
+    let home = Home::new();
+    let mut first = home.spawn("a", &["--slot", "1"], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    let (code, text) = run(&home, &["a", "--slot", "1", "--try", "-v"], "touch ran");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("running on "), "{text}");
+    let (code, text) = run(&home, &["a", "--slot", "2", "--try"], "touch ran");
+    assert_eq!(code, Some(75), "{text}");
+    assert!(text.contains("slot 1 is still running on "), "{text}");
+    assert_eq!(job(&home, "a")["state"], "running");
+    first.close_stdin();
+    assert!(first.wait().success());
+    assert!(!home.file("ran").exists());
+}
+
+#[test]
+fn the_record_has_the_limit_the_signal_and_the_last_output() {
+    let home = Home::new();
+    let (code, _) = run(&home, &["long", "--slot", "1", "--max-run", "200ms"], "exec sleep 1000");
+    assert_eq!(code, Some(124));
+    let end = job(&home, "long")["runs"][0]["end"].clone();
+    assert_eq!((&end["kind"], &end["signal"]), (&Value::from("timed_out"), &Value::from(15)));
+    let script = "i=0; while [ $i -lt 300 ]; do echo line $i >&2; i=$((i+1)); done; exit 9";
+    let (code, told) = run(&home, &["loud", "--slot", "1", "--keep-output", "64"], script);
+    assert_eq!((code, told.lines().count()), (Some(9), 300), "the output is passed on");
+    let end = job(&home, "loud")["runs"][0]["end"].clone();
+    let kept = end["output"].as_str().unwrap();
+    assert!(kept.len() == 64 && told.ends_with(kept) && kept.ends_with("line 299\n"), "{kept:?}");
+    assert_eq!((&end["kind"], &end["status"]), (&Value::from("failed"), &Value::from(9)));
+    let history = String::from_utf8(home.output(&["jobs", "loud", "--history"]).stdout).unwrap();
+    assert!(history.contains("failed with exit status 9") && history.contains("\n    line 299\n"), "{history}");
+    let mut stopped = home.spawn("stopped", &["--slot", "1"], "echo up; exec sleep 1000");
+    assert_eq!(stopped.line(), "up");
+    stopped.signal(Signal::TERM);
+    assert_eq!(stopped.wait().code(), Some(143));
+    assert_eq!(job(&home, "stopped")["runs"][0]["end"]["kind"], "stopped");
+}
+
+/// What the command leaves running keeps its standard error open.
+#[test]
+fn a_daemon_of_the_command_does_not_delay_the_end() {
+    let home = Home::new();
+    let (code, _) = run(&home, &["a", "--slot", "1", "--keep-output", "1k"], "echo x >&2; setsid sleep 5 & exit 0");
+    assert_eq!(code, Some(0));
+    assert_eq!(job(&home, "a")["runs"][0]["end"]["output"], "x\n");
+}
+
+#[test]
+fn monitoring_sees_what_is_not_in_order() {
+    let home = Home::new();
+    let check = |late: &str| {
+        let output = home.output(&["jobs", "--check", "--late", late]);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(run(&home, &["good", "--slot", "1"], "exit 0").0, Some(0));
+    assert_eq!(check("1h"), (Some(0), String::new()));
+    until("it is late", || check("1ms").0 == Some(1));
+    assert!(check("1ms").1.starts_with("good: late: slot 1 done by "));
+    assert_eq!(run(&home, &["bad", "--slot", "1"], "exit 3").0, Some(3));
+    let (code, said) = check("1h");
+    assert!(code == Some(2) && said.starts_with("bad: failed: slot 1 failed with exit status 3 on "), "{said}");
+    let file = home.file("lockkeeper.prom");
+    assert!(home.output(&["jobs", "--prometheus", file.to_str().unwrap()]).status.success());
+    let metrics = text(&file);
+    for line in ["lockkeeper_job_failed{job=\"/locks/bad\"} 1\n", "lockkeeper_job_failed{job=\"/locks/good\"} 0\n"] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    assert!(metrics.contains("lockkeeper_job_last_exit_status{job=\"/locks/bad\"} 3\n"), "{metrics}");
+    // A collector of another user reads it, and no part of it stays behind.
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o444, 0o444);
+    let files = std::fs::read_dir(file.parent().unwrap()).unwrap();
+    let left = files.filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().contains(".prom."));
+    assert_eq!(left.count(), 0);
+    let (code, line) = failure(&home.output(&["jobs", "--prometheus", "/nonexistent/x.prom"]));
+    assert!(code == Some(70) && line.contains("/nonexistent/x.prom"), "{line}");
+}
+
+#[test]
+fn a_job_without_a_server_is_skipped_or_run_as_asked() {
+    let home = Home::with_servers("127.0.0.1:1");
+    let base = ["a", "--slot", "1", "--wait", "300ms"];
+    let (code, text) = run(&home, &base, "touch ran");
+    assert_eq!(code, Some(69), "{text}");
+    assert!(!home.file("ran").exists());
+    let script = "echo ${LOCKKEEPER_TOKEN-none} > ran; exit 4";
+    let (code, text) = run(&home, &[&base[..], &["--if-unreachable", "run"]].concat(), script);
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("runs without the lock"), "{text}");
+    assert_eq!(crate::harness::text(&home.file("ran")), "none\n");
+    let (code, text) = run(&home, &[&base[..], &["--if-unreachable", "wait"]].concat(), "touch ran");
+    assert_eq!(code, Some(69), "{text}");
+}
+
+#[test]
+fn wrong_input_is_named_with_the_remedy() {
+    let home = Home::new();
+    let cases: [(&[&str], &str, &str); 13] = [
+        (&["--once-per", "year"], "'year'", "hour, day, week or month"),
+        (&["--once-per", "day", "--time-zone", "Berlin"], "Berlin", "Europe/Berlin"),
+        (&["--every", "6"], "'6'", "30s"),
+        (&["--every", "0s"], "'0s'", "longer than 0"),
+        (&["--every", "500ms"], "500ms", "choose 1s or more"),
+        (&["--slot", ""], "\"\"", "1 to 256 bytes"),
+        (&["--slot", "1", "--on-failure", "again"], "'again'", "retry:N"),
+        (&["--slot", "1", "--catch-up=367"], "367", "0..=366"),
+        (&["--slot", "1", "--keep-output", "17k"], "'17k'", "such as 4k"),
+        (&["--slot", "1", "--keep-runs", "1001"], "1001", "1..=1000"),
+        (&["--slot", "1", "--every", "1h"], "'--slot <TEXT>'", "--every"),
+        (&["--slot", "1", "--shared"], "--shared", "--slot"),
+        (&["--on-crash", "keep"], "--once-per", "required"),
+    ];
+    for (args, value, remedy) in cases {
+        let output = home.output(&[&["run", "a"], args, &["--", "touch", "ran"]].concat());
+        assert_eq!(failure(&output).0, Some(64), "{args:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(value) && text.contains(remedy), "{args:?}: {text}");
+    }
+    let output = home.output(&["run", "a", "b", "--slot", "1", "--", "touch", "ran"]);
+    assert_eq!(failure(&output), (Some(64), "a job has one lock, not 2".to_owned()));
+    let (code, line) = failure(&home.output(&["jobs", "--watch"]));
+    assert!(code == Some(64) && line.contains("terminal"), "{line}");
+    assert!(!home.file("ran").exists());
+}
+
+#[test]
+fn a_crontab_is_printed_with_its_lines_rewritten() {
+    let home = Home::new();
+    let crontab = "# nightly\nMAILTO=ops\n13 2 * * * /opt/report.sh\n@reboot /opt/start.sh\n";
+    std::fs::write(home.file("crontab"), crontab).unwrap();
+    let output = home.output(&["jobs", "import", "crontab", "--servers", "zk1:2181"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let expected = format!("13 2 * * * {BINARY} run report --once-per day");
+    assert!(
+        printed.starts_with("# nightly\nMAILTO=ops\n") && printed.ends_with("\n@reboot /opt/start.sh\n"),
+        "{printed}"
+    );
+    assert!(
+        printed.contains(&expected)
+            && printed.contains(" --servers zk1:2181 ")
+            && printed.contains(" -- /opt/report.sh\n"),
+        "{printed}"
+    );
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(without_time(&notes).starts_with("lockkeeper: line 4: @reboot"), "{notes}");
+    assert_eq!(text(&home.file("crontab")), crontab);
+    let (code, line) = failure(&home.output(&["jobs", "import", "missing"]));
+    assert!(code == Some(64) && line.contains("cannot read the crontab missing"), "{line}");
+    // The rewritten line does what it says.
+    let job = format!("* * * * * touch {}\n", home.file("ran").display());
+    std::fs::write(home.file("crontab"), job).unwrap();
+    let output = home.output(&["jobs", "import", "crontab"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let line = String::from_utf8(output.stdout).unwrap();
+    let command = line.trim_end().strip_prefix("* * * * * ").unwrap().to_owned();
+    let mut shell = Command::new("sh");
+    home.prepare(shell.args(["-c", &command]));
+    assert!(shell.status().unwrap().success(), "{command}");
+    assert!(home.file("ran").exists());
+    assert_eq!(job_names(&home), ["/locks/touch"]);
+}
+
+fn job_names(home: &Home) -> Vec<String> {
+    let output = home.output(&["jobs", "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    document["jobs"].as_array().unwrap().iter().map(|job| job["path"].as_str().unwrap().to_owned()).collect()
+}

@@ -1,0 +1,137 @@
+//! The slots of a calendar by the servers' clock, which these tests turn: needs libfaketime.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use lockkeeper_testkit::apache::WrongClock;
+use serde_json::Value;
+
+use crate::harness::{Home, Running, text, until};
+
+/// A server whose clock can be turned. The hosts have the machine's clock.
+pub(crate) struct Clock {
+    pub(crate) home: Home,
+    pub(crate) address: String,
+    /// The servers' clock, for a command that shall have it too.
+    pub(crate) wrong: WrongClock,
+    file: PathBuf,
+    _machine: Home,
+    _server: Running,
+}
+
+impl Clock {
+    pub(crate) fn start(at: &str) -> Clock {
+        WrongClock::install().unwrap();
+        let machine = Home::new();
+        let file = machine.file("clock");
+        let mut command = machine.command(&["serve", "--memory", "--listen", "127.0.0.1:0"]);
+        let wrong = WrongClock::in_file(&file).unwrap();
+        wrong.set(&mut command).unwrap();
+        let mut server = Running::start(&mut command);
+        let address = server.line();
+        let home = Home::with_servers(&address);
+        let clock = Clock { home, address, wrong, file, _machine: machine, _server: server };
+        // Without a job, `jobs` asks for no time.
+        assert!(clock.home.output(&["run", "first", "--slot", "1", "--", "true"]).status.success());
+        clock.turn(at);
+        clock
+    }
+
+    /// Turns the servers' clock, and waits until they show it.
+    fn turn(&self, at: &str) {
+        let at: Timestamp = at.parse().unwrap();
+        WrongClock::turn(&self.file, at.as_second() - Timestamp::now().as_second()).unwrap();
+        until("the servers show the time", || {
+            let shown = self.home.output(&["jobs", "first", "--json"]);
+            let document: Value = serde_json::from_slice(&shown.stdout).unwrap();
+            (document["now_ms"].as_i64().unwrap() - at.as_millisecond()).abs() < 60_000
+        });
+    }
+
+    /// Starts the job as cron does at these times.
+    fn run_at(&self, times: &[&str], args: &[&str]) {
+        for at in times {
+            self.turn(at);
+            let words = [&["run"], args, &["--", "sh", "-c", "echo $LOCKKEEPER_SLOT >> ran"]].concat();
+            let output = self.home.output(&words);
+            assert!(output.status.success(), "{at}: {output:?}");
+        }
+    }
+
+    fn ran(&self) -> Vec<String> {
+        text(&self.home.file("ran")).lines().map(str::to_owned).collect()
+    }
+
+    fn runs(&self, name: &str) -> Vec<Value> {
+        let output = self.home.output(&["jobs", name, "--json"]);
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        document["jobs"][0]["runs"].as_array().unwrap().clone()
+    }
+}
+
+const BERLIN: [&str; 2] = ["--time-zone", "Europe/Berlin"];
+
+/// On 29 March 2026 the clocks of Berlin go from 02:00 to 03:00, on 25 October from 03:00 to 02:00: at 01:00 UTC.
+#[test]
+fn each_hour_of_both_daylight_saving_nights_runs_once() {
+    let clock = Clock::start("2026-03-29T00:00:00Z");
+    let hourly = [&["hourly", "--once-per", "hour"][..], &BERLIN].concat();
+    clock.run_at(&["2026-03-29T00:30:00Z", "2026-03-29T00:50:00Z", "2026-03-29T01:10:00Z"], &hourly);
+    assert_eq!(clock.ran(), ["2026-03-29T01+01:00", "2026-03-29T03+02:00"]);
+    let autumn = ["2026-10-25T00:30:00Z", "2026-10-25T00:50:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:10:00Z"];
+    clock.run_at(&autumn, &hourly);
+    assert_eq!(clock.ran()[2..], ["2026-10-25T02+02:00", "2026-10-25T02+01:00", "2026-10-25T03+01:00"]);
+}
+
+#[test]
+fn each_day_with_a_daylight_saving_night_runs_once() {
+    let clock = Clock::start("2026-03-28T12:00:00Z");
+    let daily = [&["daily", "--once-per", "day"][..], &BERLIN].concat();
+    // The minutes beside midnight in Berlin, and both sides of the change.
+    let spring = ["2026-03-28T22:50:00Z", "2026-03-28T23:10:00Z", "2026-03-29T00:50:00Z", "2026-03-29T01:10:00Z"];
+    clock.run_at(&spring, &daily);
+    clock.run_at(&["2026-03-29T21:50:00Z", "2026-03-29T22:10:00Z"], &daily);
+    assert_eq!(clock.ran(), ["2026-03-28", "2026-03-29", "2026-03-30"]);
+    let autumn = ["2026-10-24T21:50:00Z", "2026-10-24T22:10:00Z", "2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"];
+    clock.run_at(&autumn, &daily);
+    clock.run_at(&["2026-10-25T22:50:00Z", "2026-10-25T23:10:00Z"], &daily);
+    assert_eq!(clock.ran()[3..], ["2026-10-24", "2026-10-25", "2026-10-26"]);
+}
+
+#[test]
+fn missed_days_are_caught_up_in_order_across_a_daylight_saving_night() {
+    let clock = Clock::start("2026-10-22T10:00:00Z");
+    let nightly = [&["nightly", "--once-per", "day", "--catch-up=3"][..], &BERLIN].concat();
+    clock.run_at(&["2026-10-22T10:10:00Z", "2026-10-27T10:00:00Z"], &nightly);
+    // Three days are caught up; the oldest one stays missed.
+    assert_eq!(clock.ran(), ["2026-10-22", "2026-10-24", "2026-10-25", "2026-10-26", "2026-10-27"]);
+    let runs = clock.runs("nightly");
+    let caught_up: Vec<_> = runs.iter().map(|run| run["catch_up"] == true).collect();
+    assert_eq!(caught_up, [false, true, true, true, false]);
+    assert_eq!(runs[1]["missed_before"], 1);
+}
+
+/// A host that asked before midnight asks for the day before, however late it gets the lock.
+#[test]
+fn a_slot_that_begins_while_another_one_runs_is_run_by_who_asks_in_it() {
+    let clock = Clock::start("2026-11-22T23:58:00Z");
+    let home = &clock.home;
+    let spawn = |script| home.spawn("nightly", &["--once-per", "day", "--verbose"], script);
+    let mut first = spawn("echo $LOCKKEEPER_SLOT; cat");
+    assert_eq!(first.line(), "2026-11-22");
+    let mut before = spawn("echo $LOCKKEEPER_SLOT");
+    until("it waits", || home.count("nightly") == (1, 1));
+    clock.turn("2026-11-23T00:02:00Z");
+    let mut after = spawn("echo $LOCKKEEPER_SLOT");
+    until("it waits", || home.count("nightly") == (1, 2));
+    first.close_stdin();
+    assert!(first.wait().success());
+    let (code, told) = before.end();
+    assert!(code == Some(0) && told.contains("slot 2026-11-22: done by "), "{told}");
+    assert_eq!(before.line(), "");
+    assert_eq!(after.line(), "2026-11-23");
+    assert!(after.wait().success());
+    let runs = clock.runs("nightly");
+    assert_eq!(runs.len(), 2);
+    assert!(runs[0]["end_ms"].as_i64() > runs[0]["slot"]["end_ms"].as_i64(), "{runs:?}");
+}

@@ -1,0 +1,120 @@
+//! A host that is killed at any request of its run: the claim, the record of the end, and everything around them.
+
+use std::thread::scope;
+
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Home, Running, Served, until};
+
+/// All requests but pings.
+const REQUESTS: [OpCode; 12] = [
+    OpCode::Create,
+    OpCode::Create2,
+    OpCode::Delete,
+    OpCode::Exists,
+    OpCode::GetData,
+    OpCode::SetData,
+    OpCode::GetChildren,
+    OpCode::GetChildren2,
+    OpCode::Sync,
+    OpCode::Multi,
+    OpCode::RemoveWatches,
+    OpCode::CloseSession,
+];
+
+/// A run has far fewer requests.
+const MOST: u64 = 60;
+
+/// Where the host is killed: before the n-th request reaches the server, or before its reply arrives.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    request: u64,
+    is_sent: bool,
+}
+
+/// Kills a host at this moment, then runs the slot on another one. Returns what the records show, or `None` if the run had
+/// fewer requests.
+fn killed(served: &Served, rule: &str, moment: Moment) -> Option<Value> {
+    let home = Home::with_servers(&served.address);
+    let proxy = Proxy::start_blocking(served.address.parse().unwrap());
+    let name = format!("{rule}-{}-{}", moment.request, moment.is_sent);
+    let on = proxy.on_any(&REQUESTS).nth(moment.request);
+    let held = if moment.is_sent { on.hold_reply() } else { on.hold_request() };
+    let args = ["run", &name, "--slot", "1", "--on-crash", rule, "--session-timeout", "2s"];
+    let work = ["--", "sh", "-c", "echo x >> ran"];
+    let mut host = Running::start(
+        home.command(&[&args[..], &["--servers", &proxy.connect_string()], &work].concat())
+            .env_remove("LOCKKEEPER_SERVERS"),
+    );
+    let mut ended = false;
+    until("the moment comes, or the host ends", || {
+        ended = host.child.try_wait().unwrap().is_some();
+        ended || held.has_caught()
+    });
+    if !held.has_caught() {
+        return None;
+    }
+    // Some requests are not waited for: the host may have ended well.
+    if host.child.try_wait().unwrap().is_none() {
+        host.signal(Signal::KILL);
+    }
+    host.wait();
+    // The request or the reply stays where it is.
+    let other = home.output(&[&args[..], &work].concat());
+    let runs = std::fs::read_to_string(home.file("ran")).unwrap_or_default().lines().count();
+    let shown = home.output(&["jobs", &name, "--json"]);
+    let document: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let job = document["jobs"][0].clone();
+    let what = format!("{rule}, {moment:?}: {runs} runs, {other:?}, {job:#}");
+    let records = job["runs"].as_array().unwrap();
+    let ends: Vec<_> = records.iter().map(|record| record["end"]["kind"].as_str().unwrap_or("none")).collect();
+    // Each claim has one record with an end, and nothing is half.
+    match (&ends[..], rule) {
+        // The host did not claim, or it recorded its end.
+        (["succeeded"], _) => assert!(runs == 1 && job["state"] == "ok" && other.status.code() == Some(0), "{what}"),
+        (["crashed"], "next") => assert!(runs <= 1 && other.status.code() == Some(0), "{what}"),
+        (["crashed"], "keep") => {
+            assert!(runs <= 1 && job["state"] == "kept" && other.status.code() == Some(82), "{what}");
+        }
+        (["crashed", "succeeded"], "retry") => {
+            assert!((1..=2).contains(&runs) && job["state"] == "ok" && records[1]["attempt"] == 2, "{what}");
+        }
+        _ => panic!("{what}"),
+    }
+    drop(held);
+    Some(job)
+}
+
+/// At most once with `next` and `keep`, at least once with `retry`.
+#[test]
+fn a_kill_at_any_request_of_a_run_keeps_the_promise_of_the_rule() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let moments = [false, true].map(|is_sent| ["next", "retry", "keep"].map(|rule| (rule, is_sent)));
+    let crashed = scope(|threads| {
+        let all: Vec<_> = moments
+            .as_flattened()
+            .iter()
+            .map(|(rule, is_sent)| {
+                let served = &served;
+                threads.spawn(move || {
+                    let mut crashed = 0;
+                    for request in 1..MOST {
+                        match killed(served, rule, Moment { request, is_sent: *is_sent }) {
+                            Some(job) => crashed += usize::from(job["runs"][0]["end"]["kind"] == "crashed"),
+                            None => return (request, crashed),
+                        }
+                    }
+                    panic!("a run has more than {MOST} requests");
+                })
+            })
+            .collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    for (requests, crashed) in crashed {
+        // The acquire, the claim and the record are among them, and some kills are between the claim and the record.
+        assert!(requests > 5 && crashed > 0 && crashed < requests as usize, "{requests} requests, {crashed} crashed");
+    }
+}

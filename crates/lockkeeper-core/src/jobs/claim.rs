@@ -1,0 +1,162 @@
+//! The decision whether a host runs a slot, from the log and the servers' time.
+
+use super::{JobLog, Rule, RunRecord, RunSlot, Schedule};
+
+/// What a host asks for.
+#[derive(Clone, Debug)]
+pub struct ClaimTerms<'a> {
+    /// When the job is due.
+    pub schedule: &'a Schedule,
+    /// For a calendar: the slot of [`ClaimTerms::now_ms`], and before it those that are over, the oldest first.
+    pub slots: &'a [RunSlot],
+    /// When the host asked, in milliseconds since 1970 by the servers' clock.
+    pub now_ms: i64,
+    /// What follows a failure.
+    pub on_failure: Rule,
+    /// What follows a crash.
+    pub on_crash: Rule,
+    /// The maximum number of missed slots to run.
+    pub catch_up: u32,
+}
+
+/// What a host that holds the lock does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It runs this slot.
+    Run {
+        /// The slot.
+        slot: RunSlot,
+        /// Which run of the slot this is, from 1.
+        attempt: u32,
+        /// Whether the slot is over.
+        catch_up: bool,
+        /// The number of slots since the run before that nobody ran.
+        missed_before: u32,
+    },
+    /// The slot is done.
+    Done {
+        /// The run of it.
+        run: RunRecord,
+        /// When the next run is due, if that is known.
+        due_ms: Option<i64>,
+    },
+    /// A later slot ran already, so this one stays missed.
+    Passed {
+        /// The run of the later slot.
+        run: RunRecord,
+    },
+    /// A run failed or crashed, and a person must decide.
+    Kept {
+        /// The run.
+        run: RunRecord,
+    },
+}
+
+/// What follows a run that has ended.
+enum Sequel {
+    Over,
+    Again,
+    Kept,
+}
+
+impl ClaimTerms<'_> {
+    /// Decides for a host that holds the lock. Every run of the log has ended: [`JobLog::close_crashed`] ends the run of a host
+    /// that no longer holds the lock.
+    pub fn decide(&self, log: &JobLog) -> Decision {
+        let runs = &log.runs[..];
+        match self.schedule {
+            Schedule::Calendar { .. } => self.calendar(log.schedule == *self.schedule, runs),
+            Schedule::Every { every_ms } => self.every(i64::try_from(*every_ms).unwrap_or(i64::MAX), runs),
+            Schedule::Text { slot } => self.text(slot, runs),
+        }
+    }
+
+    fn calendar(&self, same: bool, runs: &[RunRecord]) -> Decision {
+        let current = self.slots.last().expect("a time has a slot");
+        let Some(last) = runs.last() else { return first(current.clone()) };
+        let sequel = self.sequel(last);
+        if matches!(sequel, Sequel::Kept) {
+            return Decision::Kept { run: last.clone() };
+        }
+        let again = matches!(sequel, Sequel::Again);
+        if !same {
+            // Slots of two schedules cannot be compared by name: one run within the slot is enough.
+            return match last.start_ms.unwrap_or(i64::MIN) {
+                start if start >= current.start_ms && !again => {
+                    Decision::Done { run: last.clone(), due_ms: current.end_ms }
+                }
+                _ => first(current.clone()),
+            };
+        }
+        let back = usize::try_from(self.catch_up).unwrap_or(usize::MAX).saturating_add(1);
+        let wanted = &self.slots[self.slots.len().saturating_sub(back)..];
+        if again && let Some(slot) = wanted.iter().find(|slot| slot.start_ms == last.slot.start_ms) {
+            let (attempt, catch_up) = (last.attempt.saturating_add(1), slot != current);
+            return Decision::Run { slot: slot.clone(), attempt, catch_up, missed_before: 0 };
+        }
+        if let Some(slot) = wanted.iter().find(|slot| slot.start_ms > last.slot.start_ms) {
+            let between = |other: &&RunSlot| (last.slot.start_ms + 1..slot.start_ms).contains(&other.start_ms);
+            let missed_before = u32::try_from(self.slots.iter().filter(between).count()).unwrap_or(u32::MAX);
+            return Decision::Run { slot: slot.clone(), attempt: 1, catch_up: slot != current, missed_before };
+        }
+        match runs.iter().rev().find(|run| run.slot.start_ms == current.start_ms) {
+            Some(run) => Decision::Done { run: run.clone(), due_ms: current.end_ms },
+            None => Decision::Passed { run: last.clone() },
+        }
+    }
+
+    fn every(&self, every_ms: i64, runs: &[RunRecord]) -> Decision {
+        let slot = |start_ms: i64| RunSlot { name: self.schedule.to_string(), start_ms, end_ms: None };
+        let Some(last) = runs.last() else { return first(slot(self.now_ms)) };
+        let due_ms = last.start_ms.unwrap_or(i64::MIN).saturating_add(every_ms);
+        match self.sequel(last) {
+            Sequel::Kept => Decision::Kept { run: last.clone() },
+            _ if due_ms <= self.now_ms => {
+                let missed = self.now_ms.saturating_sub(due_ms) / every_ms.max(1);
+                let missed_before = u32::try_from(missed).unwrap_or(u32::MAX).min(super::MAX_SLOTS_BACK);
+                Decision::Run { slot: slot(self.now_ms), attempt: 1, catch_up: false, missed_before }
+            }
+            Sequel::Again => Decision::Run {
+                slot: last.slot.clone(),
+                attempt: last.attempt.saturating_add(1),
+                catch_up: false,
+                missed_before: 0,
+            },
+            Sequel::Over => Decision::Done { run: last.clone(), due_ms: Some(due_ms) },
+        }
+    }
+
+    fn text(&self, text: &str, runs: &[RunRecord]) -> Decision {
+        let Some(last) = runs.iter().rev().find(|run| run.slot.name == text) else {
+            return first(RunSlot { name: text.to_owned(), start_ms: self.now_ms, end_ms: None });
+        };
+        let run = last.clone();
+        match self.sequel(last) {
+            Sequel::Kept => Decision::Kept { run },
+            Sequel::Over => Decision::Done { run, due_ms: None },
+            Sequel::Again => {
+                let attempt = run.attempt.saturating_add(1);
+                Decision::Run { slot: run.slot, attempt, catch_up: false, missed_before: 0 }
+            }
+        }
+    }
+
+    /// What follows this run.
+    fn sequel(&self, run: &RunRecord) -> Sequel {
+        let Some(end) = run.end.as_ref().filter(|_| run.has_failed()) else { return Sequel::Over };
+        if let Some(resolved) = &run.resolved {
+            return if resolved.run_again { Sequel::Again } else { Sequel::Over };
+        }
+        match if end.kind.is_crash() { self.on_crash } else { self.on_failure } {
+            Rule::Next => Sequel::Over,
+            Rule::Retry { most } if most.is_none_or(|most| run.attempt <= most) => Sequel::Again,
+            Rule::Retry { .. } => Sequel::Over,
+            Rule::Keep => Sequel::Kept,
+        }
+    }
+}
+
+/// The first run of a slot.
+fn first(slot: RunSlot) -> Decision {
+    Decision::Run { slot, attempt: 1, catch_up: false, missed_before: 0 }
+}

@@ -1,0 +1,290 @@
+//! Every order of the steps of three hosts of one job, with crashes and lost locks between any two steps.
+//!
+//! The lock is a model: at most one host holds it, and it may lose it at any time without noticing. A claim takes effect only under the
+//! lock and on the version that was read. An end takes effect on the version of the claim. Everything else is the code that ships.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
+
+use std::collections::{BTreeMap, HashSet};
+
+use lockkeeper_core::Owner;
+use lockkeeper_core::jobs::{Begin, ClaimTerms, Decision, EndKind, JobLog, Rule, RunEnd, RunSlot, Schedule, Slot};
+use proptest::prelude::*;
+
+const HOUR_MS: i64 = 3_600_000;
+
+fn hourly() -> Schedule {
+    Schedule::Calendar { per: Slot::Hour, time_zone: "UTC".to_owned() }
+}
+
+fn slot(hour: i64) -> RunSlot {
+    RunSlot { name: format!("h{hour}"), start_ms: hour * HOUR_MS, end_ms: Some((hour + 1) * HOUR_MS) }
+}
+
+/// The slot of an hour, and the thirty before it.
+fn slots(hour: i64) -> Vec<RunSlot> {
+    (hour - 30..=hour).map(slot).collect()
+}
+
+/// Where a host is. Each step may be the last one before its crash.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Host {
+    Away,
+    /// It wants the slot of this hour, and has the lock if it is the holder.
+    Asks(i64),
+    /// It has read this version, and decided.
+    Read {
+        version: usize,
+        begin: Option<(String, u32)>,
+        hour: i64,
+    },
+    /// Its claim took effect as this version; the work has not begun.
+    Claimed {
+        version: usize,
+        id: String,
+    },
+    /// The work has begun.
+    Works {
+        version: usize,
+        id: String,
+    },
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    rule: Rule,
+    hour: i64,
+    holder: Option<usize>,
+    hosts: Vec<Host>,
+    /// The record: its bytes, and how often it was written.
+    data: Vec<u8>,
+    version: usize,
+    /// How often the work of each slot has begun.
+    began: BTreeMap<String, usize>,
+    crashes: usize,
+    losses: usize,
+}
+
+impl World {
+    fn new(rule: Rule) -> World {
+        let (hosts, data) = (vec![Host::Away; 3], Vec::new());
+        World { rule, hour: 20, holder: None, hosts, data, version: 0, began: BTreeMap::new(), crashes: 2, losses: 1 }
+    }
+
+    fn log(&self) -> JobLog {
+        let stamp = self.hour * HOUR_MS;
+        JobLog::read(&self.data, stamp).unwrap().unwrap_or_else(|| JobLog::new("/a", hourly()))
+    }
+
+    fn key(&self) -> String {
+        format!(
+            "{:?}",
+            (&self.hosts, self.hour, self.holder, &self.data, self.version, self.crashes, self.losses, &self.began)
+        )
+    }
+
+    /// All worlds that one step leads to.
+    fn next(&self) -> Vec<World> {
+        let mut worlds = Vec::new();
+        if self.hour == 20 {
+            worlds.push(World { hour: 21, ..self.clone() });
+        }
+        if self.losses > 0 && self.holder.is_some() {
+            worlds.push(World { losses: self.losses - 1, holder: None, ..self.clone() });
+        }
+        for at in 0..self.hosts.len() {
+            if self.crashes > 0 && !matches!(self.hosts[at], Host::Gone | Host::Away) {
+                let mut world = World { crashes: self.crashes - 1, ..self.clone() };
+                world.leave(at);
+                worlds.push(world);
+            }
+            worlds.extend(self.step(at));
+        }
+        worlds
+    }
+
+    fn leave(&mut self, at: usize) {
+        self.hosts[at] = Host::Gone;
+        self.holder = self.holder.filter(|holder| *holder != at);
+    }
+
+    fn step(&self, at: usize) -> Option<World> {
+        let mut world = self.clone();
+        let holds = self.holder == Some(at);
+        world.hosts[at] = match self.hosts[at].clone() {
+            Host::Away => Host::Asks(self.hour),
+            Host::Asks(_) if self.holder.is_none() => {
+                world.holder = Some(at);
+                self.hosts[at].clone()
+            }
+            Host::Asks(hour) if holds => {
+                let (mut log, slots) = (self.log(), slots(hour));
+                log.close_crashed();
+                let schedule = hourly();
+                let (now_ms, on_failure, on_crash) = (hour * HOUR_MS, Rule::Next, self.rule);
+                let terms =
+                    ClaimTerms { schedule: &schedule, slots: &slots, now_ms, on_failure, on_crash, catch_up: 0 };
+                let begin = match terms.decide(&log) {
+                    Decision::Run { slot, attempt, .. } => Some((slot.name, attempt)),
+                    _ => None,
+                };
+                Host::Read { version: self.version, begin, hour }
+            }
+            Host::Read { begin: None, .. } => {
+                world.leave(at);
+                Host::Gone
+            }
+            Host::Read { version, begin: Some((name, attempt)), hour } => {
+                if !holds || version != self.version {
+                    // The check of its hold, or of the version, refuses the claim.
+                    world.leave(at);
+                    Host::Gone
+                } else {
+                    let (mut log, id) = (self.log(), format!("{at}-{}", self.version));
+                    log.close_crashed();
+                    assert_eq!(name, slot(hour).name);
+                    let begin = Begin {
+                        id: id.clone(),
+                        slot: slot(hour),
+                        attempt,
+                        catch_up: false,
+                        missed_before: 0,
+                        by: Owner::default(),
+                        command: None,
+                        token: String::new(),
+                        node: String::new(),
+                    };
+                    log.begin(begin, 100);
+                    (world.data, world.version) = (log.to_bytes(), self.version + 1);
+                    Host::Claimed { version: world.version, id }
+                }
+            }
+            Host::Claimed { version, id } => {
+                *world.began.entry(self.log().runs.iter().find(|run| run.id == id)?.slot.name.clone()).or_default() +=
+                    1;
+                Host::Works { version, id }
+            }
+            Host::Works { version, id } => {
+                if version == self.version {
+                    let mut log = self.log();
+                    assert!(log.finish(&id, RunEnd::succeeded()));
+                    (world.data, world.version) = (log.to_bytes(), self.version + 1);
+                }
+                world.leave(at);
+                Host::Gone
+            }
+            _ => return None,
+        };
+        Some(world)
+    }
+}
+
+/// Walks all worlds, and calls `judge` in each; `is_last` says that nothing more can happen.
+fn explore(rule: Rule, mut judge: impl FnMut(&World, bool)) -> usize {
+    let (mut seen, mut open) = (HashSet::new(), vec![World::new(rule)]);
+    while let Some(world) = open.pop() {
+        if seen.insert(world.key()) {
+            let next = world.next();
+            judge(&world, next.is_empty());
+            open.extend(next);
+        }
+    }
+    seen.len()
+}
+
+#[test]
+fn in_every_order_of_steps_a_slot_is_claimed_once_without_retries() {
+    let mut crashes = 0;
+    let worlds = explore(Rule::Next, |world, _| {
+        let mut names: Vec<_> = world.log().runs.iter().map(|run| run.slot.name.clone()).collect();
+        assert!(world.began.values().all(|began| *began == 1), "{world:?}");
+        crashes += usize::from(
+            world.log().runs.iter().any(|run| run.end.as_ref().is_some_and(|end| end.kind == EndKind::Crashed)),
+        );
+        let claims = names.len();
+        names.dedup();
+        assert_eq!(names.len(), claims, "{world:?}");
+    });
+    assert!(worlds > 5_000 && crashes > 0, "{worlds} worlds, {crashes} with crashes");
+}
+
+#[test]
+fn in_every_order_of_steps_no_slot_runs_again_after_its_success() {
+    let mut retried = 0;
+    let worlds = explore(Rule::Retry { most: None }, |world, _| {
+        let log = world.log();
+        for (at, run) in log.runs.iter().enumerate() {
+            let again = log.runs[at + 1..].iter().filter(|later| later.slot == run.slot).count();
+            assert!(!run.has_succeeded() || again == 0, "{world:?}");
+            retried += again;
+        }
+    });
+    assert!(worlds > 5_000 && retried > 0, "{worlds} worlds, {retried} retried");
+}
+
+proptest! {
+    /// Hosts that ask at any hours, in any order of arrival, with any number of slots to catch up: slots run once, in
+    /// order, and what is not run is counted as missed.
+    #[test]
+    fn slots_run_in_order_and_the_missed_ones_are_counted(
+        hours in proptest::collection::vec(11_i64..40, 1..30),
+        catch_up in 0_u32..5,
+    ) {
+        let mut log = JobLog::new("/a", hourly());
+        for hour in hours {
+            // A host that catches up asks again after each run.
+            for claim in 0.. {
+                let (slots, schedule) = (slots(hour), hourly());
+                let (on_failure, on_crash) = (Rule::Next, Rule::Next);
+                let now_ms = hour * HOUR_MS + 1;
+                let terms = ClaimTerms { schedule: &schedule, slots: &slots, now_ms, on_failure, on_crash, catch_up };
+                let Decision::Run { slot, attempt, catch_up: late, missed_before } = terms.decide(&log) else { break };
+                prop_assert!(claim <= catch_up && late == (slot.start_ms < hour * HOUR_MS));
+                let id = log.runs.len().to_string();
+                let (by, token, node) = (Owner::default(), String::new(), String::new());
+                let begin = Begin { id, slot, attempt, catch_up: late, missed_before, by, command: None, token, node };
+                log.begin(begin, 1000);
+                log.stamp(now_ms);
+                let id = log.runs.last().map(|run| run.id.clone()).unwrap_or_default();
+                log.finish(&id, RunEnd::succeeded());
+                log.stamp(now_ms);
+            }
+        }
+        for pair in log.runs.windows(2) {
+            let slots_between = (pair[1].slot.start_ms - pair[0].slot.start_ms) / HOUR_MS - 1;
+            prop_assert!(slots_between >= 0);
+            prop_assert_eq!(i64::from(pair[1].missed_before), slots_between);
+        }
+    }
+
+    /// Starts are never closer than the time between them, whatever order of times a new leader's clock shows.
+    #[test]
+    fn a_job_that_runs_every_hour_starts_an_hour_after_the_last_start(times in proptest::collection::vec(0_i64..40, 1..40)) {
+        let schedule = Schedule::Every { every_ms: HOUR_MS as u64 };
+        let mut log = JobLog::new("/a", schedule.clone());
+        for (at, quarter) in times.into_iter().enumerate() {
+            let now_ms = quarter * HOUR_MS / 4;
+            let (on_failure, on_crash) = (Rule::Next, Rule::Next);
+            let terms = ClaimTerms { schedule: &schedule, slots: &[], now_ms, on_failure, on_crash, catch_up: 0 };
+            match terms.decide(&log) {
+                Decision::Run { slot, attempt, catch_up, missed_before } => {
+                    let (id, by, token, node) = (at.to_string(), Owner::default(), String::new(), String::new());
+                    let begin = Begin { id: id.clone(), slot, attempt, catch_up, missed_before, by, command: None, token, node };
+                    log.begin(begin, 1000);
+                    log.stamp(now_ms);
+                    log.finish(&id, RunEnd::succeeded());
+                    log.stamp(now_ms);
+                }
+                Decision::Done { run, due_ms } => {
+                    prop_assert_eq!(due_ms, run.start_ms.map(|start| start + HOUR_MS));
+                    prop_assert!(due_ms.is_some_and(|due| due > now_ms));
+                }
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+        for pair in log.runs.windows(2) {
+            prop_assert!(pair[1].start_ms >= pair[0].start_ms.map(|start| start + HOUR_MS));
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Reads of the records of jobs, and a person's decisions about them.
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use lockkeeper_core::jobs::{JobLog, LogError, Rule, RunRecord, Schedule};
+use lockkeeper_core::{LockPath, PathError};
+use serde::Serialize;
+
+use super::Admin;
+use crate::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable, refused};
+use crate::error::{AdminError, SessionError};
+use crate::registers::jobs::{self, StoredLog};
+use crate::registers::{JOBS, make};
+
+/// How often a decision is tried if the records change meanwhile.
+const MAX_ATTEMPTS: usize = 10;
+
+/// The state of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum JobState {
+    /// No run was claimed yet.
+    NeverRan,
+    /// A host runs it.
+    Running,
+    /// The last run succeeded.
+    Ok,
+    /// The last run failed, took too long or was stopped.
+    Failed,
+    /// The host of the last run crashed or lost the lock.
+    Crashed,
+    /// The last run failed or crashed, and a person must decide.
+    Kept,
+    /// The records cannot be read.
+    Unreadable,
+}
+
+/// A job and its runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct JobStatus {
+    /// The path of its lock.
+    pub path: String,
+    /// Its state.
+    pub state: JobState,
+    /// When it is due, as its last host stated; `None` if the records cannot be read or no run was claimed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Schedule>,
+    /// What follows a failure.
+    pub on_failure: Rule,
+    /// What follows a crash.
+    pub on_crash: Rule,
+    /// When the next slot begins, in milliseconds since 1970 by the servers' clock, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_ms: Option<i64>,
+    /// The runs that are kept, the oldest first. The last one may have no end: it runs, or its host crashed.
+    pub runs: Vec<RunRecord>,
+    /// Why the records cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+}
+
+impl JobStatus {
+    /// Returns the last run.
+    pub fn last(&self) -> Option<&RunRecord> {
+        self.runs.last()
+    }
+
+    /// Returns the last run that succeeded.
+    pub fn last_success(&self) -> Option<&RunRecord> {
+        self.runs.iter().rev().find(|run| run.has_succeeded())
+    }
+
+    /// The status of a job.
+    pub(super) fn of(path: String, Looked { stored, stands }: Looked) -> JobStatus {
+        let (on_failure, on_crash) = (Rule::default(), Rule::default());
+        let (state, schedule, due_ms, runs, unreadable) = (JobState::NeverRan, None, None, Vec::new(), None);
+        let empty = JobStatus { path, state, schedule, on_failure, on_crash, due_ms, runs, unreadable };
+        match stored.log {
+            Err(problem) => JobStatus { state: JobState::Unreadable, unreadable: Some(problem.to_string()), ..empty },
+            Ok(None) => empty,
+            Ok(Some(log)) => JobStatus {
+                state: state_of(&log, stands),
+                due_ms: due(&log),
+                schedule: Some(log.schedule),
+                on_failure: log.on_failure,
+                on_crash: log.on_crash,
+                runs: log.runs,
+                ..empty
+            },
+        }
+    }
+}
+
+fn state_of(log: &JobLog, stands: bool) -> JobState {
+    let Some(last) = log.runs.last() else { return JobState::NeverRan };
+    let crashed = match &last.end {
+        None if stands => return JobState::Running,
+        None => true,
+        Some(_) if last.has_succeeded() => return JobState::Ok,
+        Some(end) => end.kind.is_crash(),
+    };
+    let rule = if crashed { log.on_crash } else { log.on_failure };
+    match (rule, crashed) {
+        (Rule::Keep, _) if last.resolved.is_none() => JobState::Kept,
+        (_, true) => JobState::Crashed,
+        (_, false) => JobState::Failed,
+    }
+}
+
+/// When the next slot begins.
+fn due(log: &JobLog) -> Option<i64> {
+    let last = log.runs.last()?;
+    match &log.schedule {
+        Schedule::Every { every_ms } => last.start_ms?.checked_add_unsigned(*every_ms),
+        _ => last.slot.end_ms,
+    }
+}
+
+/// A person's decision about a run that failed or crashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolve {
+    /// The slot runs again on the next host that asks.
+    RunAgain,
+    /// The slot counts as done.
+    Accept,
+}
+
+impl Admin {
+    /// Returns the jobs at and below `root` that have records, by path. `root` may be `/`.
+    ///
+    /// # Cost
+    ///
+    /// An ordered write and a listing in one round trip, and one read for each job, sent together. A job that runs costs one more
+    /// read, and a job whose host crashed three more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the read or cannot be reached.
+    pub async fn jobs(&self, root: impl AsRef<str>) -> Result<Vec<JobStatus>, AdminError> {
+        let root = root_of(root.as_ref())?;
+        self.on_session(move |ensemble| async move {
+            let paths = jobs::paths(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;
+            let looks = paths.into_iter().filter(|path| is_below(path, &root)).map(|path| {
+                let ensemble = &*ensemble;
+                async move {
+                    let looked = look(ensemble, &path, None).await.map_err(|fault| refused(&path, fault))?;
+                    Ok::<_, AdminError>(looked.map(|looked| JobStatus::of(path, looked)))
+                }
+            });
+            let found: Vec<_> = stream::iter(looks).buffered(READS_IN_FLIGHT).try_collect().await?;
+            let mut found: Vec<_> = found.into_iter().flatten().collect();
+            found.sort_by(|a, b| a.path.cmp(&b.path));
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Returns the job whose lock is at `path`; `None` if it has no records.
+    ///
+    /// # Cost
+    ///
+    /// An ordered write and a read in one round trip. A job that runs costs one more read, and a job whose host crashed three more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the read or cannot be reached.
+    pub async fn job(&self, path: impl AsRef<str>) -> Result<Option<JobStatus>, AdminError> {
+        let path = LockPath::parse_node(path.as_ref())?.to_string();
+        self.on_session(move |ensemble| async move {
+            let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
+            Ok(looked.map_err(|fault| refused(&path, fault))?.map(|looked| JobStatus::of(path, looked)))
+        })
+        .await
+    }
+
+    /// Decides about the last run of a job, which failed or crashed, and returns its record. Whatever the rule of the job
+    /// is, the decision counts.
+    ///
+    /// # Cost
+    ///
+    /// An ordered write and a read in one round trip, three reads if the run has no end, and one write.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the decision either made or not made.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError::NothingToDecide`] if the job has no records, runs, or its last run succeeded or is decided. Otherwise, the
+    /// server refuses or cannot be reached.
+    pub async fn resolve_job(&self, path: impl AsRef<str>, how: Resolve) -> Result<RunRecord, AdminError> {
+        let path = LockPath::parse_node(path.as_ref())?.to_string();
+        let by = self.owner().clone();
+        self.on_session(move |ensemble| async move {
+            let nothing = || AdminError::NothingToDecide { path: path.clone() };
+            for _ in 0..MAX_ATTEMPTS {
+                let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
+                let looked = looked.map_err(|fault| refused(&path, fault))?;
+                let Looked { stored, stands: false } = looked.ok_or_else(nothing)? else { return Err(nothing()) };
+                let version = Some(stored.version);
+                let unreadable = |problem: LogError| {
+                    AdminError::from(SessionError::Refused { path: path.clone(), reason: problem.to_string() })
+                };
+                let mut log = stored.log.map_err(unreadable)?.ok_or_else(nothing)?;
+                log.close_crashed();
+                if !log.resolve(how == Resolve::RunAgain, by.clone()) {
+                    return Err(nothing());
+                }
+                match ensemble.write(&jobs::node(&path), log.to_bytes(), version).await {
+                    Ok(_) => return log.runs.pop().ok_or_else(nothing),
+                    Err(OpError::BadVersion | OpError::NoNode) => {}
+                    Err(fault) => return Err(refused(&path, fault)),
+                }
+            }
+            Err(SessionError::ConnectionLost { path }.into())
+        })
+        .await
+    }
+
+    /// Returns the time of the servers, in milliseconds since 1970: the clock of every time in the records of jobs.
+    ///
+    /// # Cost
+    ///
+    /// One round trip and one small write. The first call in an ensemble has two more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the write or cannot be reached.
+    pub async fn server_now_ms(&self) -> Result<i64, AdminError> {
+        self.on_session(move |ensemble| async move {
+            let written = loop {
+                match ensemble.write(JOBS, Vec::new(), None).await {
+                    Err(OpError::NoNode) => match make(&*ensemble, JOBS).await {
+                        Ok(()) => {}
+                        Err(fault) => break Err(fault),
+                    },
+                    written => break written,
+                }
+            };
+            written.map(|written| written.mtime_ms).map_err(|fault| refused(JOBS, fault))
+        })
+        .await
+    }
+
+    /// Deletes the records of a job; `false` if it has none. The next claim is the first one. The end of a run that goes on is
+    /// not recorded.
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the deletion either done or not done.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses or cannot be reached.
+    pub async fn forget_job(&self, path: impl AsRef<str>) -> Result<bool, AdminError> {
+        let path = LockPath::parse_node(path.as_ref())?.to_string();
+        self.on_session(move |ensemble| async move {
+            match ensemble.delete(&jobs::node(&path), None).await {
+                Ok(()) => Ok(true),
+                Err(OpError::NoNode) => Ok(false),
+                Err(fault) => Err(refused(&path, fault)),
+            }
+        })
+        .await
+    }
+}
+
+/// A log, and whether the host of its open run still holds the lock.
+pub(super) struct Looked {
+    stored: StoredLog,
+    stands: bool,
+}
+
+/// Reads the log of a job, and the node of its open run. Adds watches of both to `changes`.
+pub(super) async fn look(
+    ensemble: &dyn Ensemble,
+    path: &str,
+    mut changes: Option<&mut Vec<Watcher>>,
+) -> Result<Option<Looked>, OpError> {
+    let mut without_node = None;
+    loop {
+        if let Some(changes) = &mut changes {
+            changes.clear();
+        }
+        let stored = match read(ensemble, &jobs::node(path), changes.as_deref_mut()).await {
+            Ok(node) => StoredLog::of(&node),
+            Err(OpError::NoNode) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        let Some(run) = stored.log.as_ref().ok().and_then(|log| log.as_ref()?.open()) else {
+            return Ok(Some(Looked { stored, stands: false }));
+        };
+        match read(ensemble, &format!("{path}/{}", run.node), changes.as_deref_mut()).await {
+            Ok(_) => return Ok(Some(Looked { stored, stands: true })),
+            // The end of a run and the deletion of its node are one transaction. It may be between the two reads: only a log that
+            // is the same behind the deletion says that the host crashed.
+            Err(OpError::NoNode) if without_node == Some(stored.version) => {
+                return Ok(Some(Looked { stored, stands: false }));
+            }
+            Err(OpError::NoNode) => without_node = Some(stored.version),
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+async fn read(ensemble: &dyn Ensemble, path: &str, changes: Option<&mut Vec<Watcher>>) -> Result<Node, OpError> {
+    let Some(changes) = changes else { return ensemble.read(path).await };
+    let (node, changed) = ensemble.read_and_watch(path).await?;
+    changes.push(changed);
+    Ok(node)
+}
+
+/// The root of a question about jobs; empty for all jobs.
+pub(super) fn root_of(root: &str) -> Result<String, PathError> {
+    if root == "/" { Ok(String::new()) } else { Ok(LockPath::parse_node(root)?.to_string()) }
+}
+
+/// Whether a path is `root` or below it; an empty root contains all.
+pub(super) fn is_below(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}

@@ -1,0 +1,410 @@
+//! The operations of a session over TCP.
+//!
+//! The client sends a request when its call is made, and never reorders requests. Here the calls are made on the first
+//! poll, so the order of first polls is the order on the wire.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use lockkeeper_client::wire::{
+    Acl, AclId, Create, CreateMode, ErrorCode, EventKind, OpResult, Perms, SetData, Stat, VersionedPath, WriteOp,
+};
+use lockkeeper_client::{Client, MultiError, RequestError, Watcher as ClientWatcher};
+use lockkeeper_core::{SessionId, Zxid};
+
+use super::fault::{at_node, told};
+use crate::acl::{AclEntry, AclList, LockAcl};
+use crate::ensemble::{
+    Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Grant, Node, NodeKind, Reply, TxnStep, Undone, Watcher, Whole,
+    Written,
+};
+
+/// The name of a node that does not exist.
+const NOBODYS: &str = "lockkeeper-heartbeat";
+
+/// The mode of a new node.
+fn mode(kind: NodeKind) -> CreateMode {
+    match kind {
+        NodeKind::EphemeralSequential => CreateMode::EphemeralSequential,
+        NodeKind::Ephemeral => CreateMode::Ephemeral,
+        NodeKind::Container => CreateMode::Container,
+        NodeKind::Persistent => CreateMode::Persistent,
+    }
+}
+
+/// The access list of a new node.
+fn list(acl: &LockAcl) -> Vec<Acl> {
+    let creator = || Acl { perms: Perms::ALL, id: AclId::Other { scheme: "auth".to_owned(), id: String::new() } };
+    match acl {
+        LockAcl::Open => vec![Acl::OPEN],
+        // Clients with the creator's credential may do anything; all others may read.
+        LockAcl::Visible => vec![creator(), Acl::READ],
+        LockAcl::Private => vec![creator()],
+        LockAcl::List(AclList(entries)) => entries.iter().map(named).collect(),
+    }
+}
+
+/// An entry as the server reads it.
+fn named(entry: &AclEntry) -> Acl {
+    let bits = entry.perms.chars().map(|letter| match letter {
+        'c' => Perms::CREATE,
+        'd' => Perms::DELETE,
+        'r' => Perms::READ,
+        'w' => Perms::WRITE,
+        _ => Perms::ADMIN,
+    });
+    let id = match entry.scheme.as_str() {
+        "world" => AclId::WorldAnyone,
+        scheme => AclId::Other { scheme: scheme.to_owned(), id: entry.id.clone() },
+    };
+    Acl { perms: bits.fold(0, |perms, bit| perms | bit), id }
+}
+
+/// A session.
+pub(super) struct Operations {
+    pub(super) client: Client,
+    /// Of the connect string; the client adds it to every path.
+    pub(super) chroot: String,
+    pub(super) create_chroot: bool,
+    pub(super) session: SessionId,
+    pub(super) acl: LockAcl,
+}
+
+/// The path as the server knows it.
+fn full(chroot: &str, path: &str) -> String {
+    match (chroot, path) {
+        ("", path) => path.to_owned(),
+        (chroot, "/") => chroot.to_owned(),
+        (chroot, path) => format!("{chroot}{path}"),
+    }
+}
+
+/// Creates a persistent node and its missing parents, from the bottom up: no right is needed above a parent that exists.
+async fn create_with_parents(client: &Client, path: &str, acl: &[Acl]) -> Result<(), RequestError> {
+    let mut missing = vec![path];
+    while let Some(deepest) = missing.last() {
+        match client.create(deepest, "", acl, CreateMode::Persistent).await {
+            Ok(_) | Err(RequestError::Refused(ErrorCode::NodeExists)) => _ = missing.pop(),
+            Err(error @ RequestError::Refused(ErrorCode::NoNode)) => match deepest.rfind('/') {
+                // Bounded: each step is one component shorter.
+                Some(at) if at > 0 && !missing.contains(&&deepest[..at]) => missing.push(&deepest[..at]),
+                // Someone deletes what was just made.
+                _ => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A chroot that may be created.
+struct MissingChroot {
+    path: String,
+    acl: Vec<Acl>,
+}
+
+impl MissingChroot {
+    /// Creates a node; creates the chroot first if it is missing.
+    async fn create(
+        this: Option<MissingChroot>,
+        client: &Client,
+        path: &str,
+        data: Vec<u8>,
+        acl: &[Acl],
+        mode: CreateMode,
+    ) -> Result<(Arc<str>, Stat), RequestError> {
+        let Some(chroot) = this else { return client.create(path, data, acl, mode).await };
+        match client.create(path, data.clone(), acl, mode).await {
+            Err(RequestError::Refused(ErrorCode::NoNode)) => {
+                // Persistent, because an operator named it.
+                create_with_parents(&client.without_chroot(), &chroot.path, &chroot.acl).await?;
+                client.create(path, data, acl, mode).await
+            }
+            created => created,
+        }
+    }
+}
+
+/// Resolves when the client's watch fires.
+fn watcher(watcher: ClientWatcher) -> Watcher {
+    let fired = watcher.map(|event| match event.map(|event| event.kind) {
+        None => Fired::SessionOver,
+        Some(EventKind::Deleted) => Fired::Gone,
+        Some(_) => Fired::Changed,
+    });
+    fired.boxed()
+}
+
+impl Operations {
+    /// The chroot, if it may be created and can be the missing parent of a node to create.
+    fn missing_chroot(&self, path: &str) -> Option<MissingChroot> {
+        // Directly below the chroot, only the chroot itself can be missing.
+        let directly_below = path.rfind('/') == Some(0) && !self.chroot.is_empty();
+        let missing = || MissingChroot { path: self.chroot.clone(), acl: list(&self.acl) };
+        (directly_below && self.create_chroot).then(missing)
+    }
+
+    /// Runs `operation` on the client and the path when the reply is first polled.
+    fn reply<T, F, Fut>(&self, path: &str, operation: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Client, String) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, RequestError>> + Send + 'static,
+    {
+        reply_at(self.client.clone(), path.to_owned(), full(&self.chroot, path), operation)
+    }
+
+    /// As `reply`, with a path outside the chroot.
+    fn reply_outside<T, F, Fut>(&self, path: &str, operation: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Client, String) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, RequestError>> + Send + 'static,
+    {
+        reply_at(self.client.without_chroot(), path.to_owned(), path.to_owned(), operation)
+    }
+}
+
+/// Runs `operation` when the reply is first polled. `full` is the path as the server knows it.
+fn reply_at<T, F, Fut>(client: Client, path: String, full: String, operation: F) -> Reply<T>
+where
+    T: Send + 'static,
+    F: FnOnce(Client, String) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<T, RequestError>> + Send + 'static,
+{
+    async move {
+        match operation(client, path).await {
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(at_node(told(error).await, &full)),
+        }
+    }
+    .boxed()
+}
+
+impl Ensemble for Operations {
+    fn session(&self) -> SessionId {
+        self.session
+    }
+
+    fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)> {
+        let (acl, chroot) = (list(&self.acl), self.missing_chroot(path));
+        self.reply(path, move |client, path| async move {
+            let (made, stat) = MissingChroot::create(chroot, &client, &path, data, &acl, mode(kind)).await?;
+            let name = made.rsplit('/').next().unwrap_or(&made).to_owned();
+            Ok((name, Zxid(stat.czxid)))
+        })
+    }
+
+    fn delete(&self, path: &str, version: Option<i32>) -> Reply<()> {
+        self.reply(path, move |client, path| async move { client.delete(&path, version).await })
+    }
+
+    fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written> {
+        self.reply(path, move |client, path| async move { Ok(written(&client.set(&path, data, version).await?)) })
+    }
+
+    fn transact(&self, steps: Vec<TxnStep>) -> Reply<Vec<Done>, Undone> {
+        let (client, acl, chroot) = (self.client.clone(), self.acl.clone(), self.chroot.clone());
+        async move {
+            let paths: Vec<String> = steps.iter().map(|step| full(&chroot, step.path())).collect();
+            let ops = steps.into_iter().map(|step| write_op(step, &acl)).collect();
+            let (step, error) = match client.multi(ops).await {
+                Ok(done) => return Ok(done.into_iter().map(done_by).collect()),
+                Err(MultiError::Operation { index, error }) => (Some(index), RequestError::Refused(error)),
+                Err(MultiError::Request(error)) => (None, error),
+            };
+            let fault = told(error).await;
+            let refused_at = step.and_then(|step| paths.get(step));
+            Err(Undone { step, fault: refused_at.map_or(fault.clone(), |path| at_node(fault, path)) })
+        }
+        .boxed()
+    }
+
+    fn list(&self, path: &str) -> Reply<Children> {
+        self.reply(path, |client, path| async move {
+            let (names, stat) = client.children(&path).await?;
+            Ok(Children { names: owned(&names), data_len: usize::try_from(stat.data_length).unwrap_or(0) })
+        })
+    }
+
+    fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)> {
+        self.reply(path, |client, path| async move {
+            let (read, watch) = client.children_and_watch(&path).await;
+            Ok((owned(&read?.0), watcher(watch)))
+        })
+    }
+
+    fn read(&self, path: &str) -> Reply<Node> {
+        self.reply(path, |client, path| async move {
+            let (data, stat) = client.get(&path).await?;
+            Ok(node(data.into(), &stat))
+        })
+    }
+
+    fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)> {
+        self.reply(path, |client, path| async move {
+            let (read, watch) = client.get_and_watch(&path).await;
+            let (data, stat) = read?;
+            Ok((node(data.into(), &stat), watcher(watch)))
+        })
+    }
+
+    fn epoch(&self) -> Reply<(Option<Node>, Watcher)> {
+        self.reply_outside(EPOCH_NODE, |client, path| async move {
+            loop {
+                // Usually it does not exist, and this is the only request.
+                let (stat, watch) = client.exists_and_watch(&path).await;
+                if stat?.is_none() {
+                    return Ok((None, watcher(watch)));
+                }
+                let (read, watch) = client.get_and_watch(&path).await;
+                match read {
+                    Ok((data, stat)) => return Ok((Some(node(data.into(), &stat)), watcher(watch))),
+                    Err(RequestError::Refused(ErrorCode::NoNode)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        })
+    }
+
+    fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()> {
+        // All clients must be able to read it; without it they get no token.
+        let acl = match &self.acl {
+            LockAcl::Private => list(&LockAcl::Visible),
+            listed @ LockAcl::List(_) => [list(listed), vec![Acl::READ]].concat(),
+            other => list(other),
+        };
+        self.reply_outside(EPOCH_NODE, move |client, path| async move {
+            if version.is_some() {
+                return client.set(&path, data, version).await.map(drop);
+            }
+            match client.create(&path, data.clone(), &acl, CreateMode::Persistent).await {
+                Err(RequestError::Refused(ErrorCode::NoNode)) => {
+                    let (above, _) = path.rsplit_once('/').unwrap_or_default();
+                    create_with_parents(&client, above, &acl).await?;
+                    client.create(&path, data, &acl, CreateMode::Persistent).await.map(drop)
+                }
+                made => made.map(drop),
+            }
+        })
+    }
+
+    fn copies(&self) -> Option<&dyn Copies> {
+        Some(self)
+    }
+
+    fn prove(&self) -> Reply<()> {
+        // A delete that cannot succeed. The leader proposes a failed write like any other, so a majority orders it
+        // (PrepRequestProcessor turns it into an error transaction). It leaves nothing behind and triggers no watch. If
+        // a client creates the node, the version protects it.
+        self.reply(&format!("/{NOBODYS}"), |client, path| async move {
+            match client.delete(&path, Some(i32::MAX)).await {
+                Ok(())
+                | Err(RequestError::Refused(
+                    ErrorCode::NoNode | ErrorCode::BadVersion | ErrorCode::NoAuth | ErrorCode::NotEmpty,
+                )) => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+impl Copies for Operations {
+    fn read_whole(&self, path: &str) -> Reply<Option<Whole>> {
+        self.reply(path, |client, path| async move {
+            let ((data, stat), (acl, later)) =
+                futures_util::future::try_join(client.get(&path), client.acl(&path)).await?;
+            let same = (stat.czxid, stat.version, stat.aversion) == (later.czxid, later.version, later.aversion);
+            Ok(same.then(|| Whole {
+                data: data.into(),
+                acl: acl.iter().map(grant).collect(),
+                ephemeral: stat.ephemeral_owner != 0,
+                czxid: Zxid(stat.czxid),
+                latest: Zxid(later.mzxid.max(later.pzxid)),
+            }))
+        })
+    }
+
+    fn create_whole(&self, path: &str, whole: Whole) -> Reply<()> {
+        let chroot = self.missing_chroot(path);
+        self.reply(path, move |client, path| async move {
+            let acl: Vec<_> = whole.acl.iter().map(entry).collect();
+            let made = MissingChroot::create(chroot, &client, &path, whole.data, &acl, CreateMode::Persistent);
+            made.await.map(drop)
+        })
+    }
+
+    fn replace_whole(&self, path: &str, whole: Whole) -> Reply<()> {
+        self.reply(path, move |client, path| async move {
+            client.set(&path, whole.data, None).await?;
+            let acl: Vec<_> = whole.acl.iter().map(entry).collect();
+            client.set_acl(&path, &acl, None).await.map(drop)
+        })
+    }
+}
+
+fn grant(entry: &Acl) -> Grant {
+    let (scheme, id) = match &entry.id {
+        AclId::WorldAnyone => ("world", "anyone"),
+        AclId::Other { scheme, id } => (scheme.as_str(), id.as_str()),
+    };
+    let permissions = u8::try_from(entry.perms & Perms::ALL).unwrap_or(0);
+    Grant { scheme: scheme.to_owned(), id: id.to_owned(), permissions }
+}
+
+fn entry(grant: &Grant) -> Acl {
+    let Grant { scheme, id, permissions } = grant;
+    let id = match (scheme.as_str(), id.as_str()) {
+        ("world", "anyone") => AclId::WorldAnyone,
+        _ => AclId::Other { scheme: scheme.clone(), id: id.clone() },
+    };
+    Acl { perms: i32::from(*permissions), id }
+}
+
+fn owned(names: &[Arc<str>]) -> Vec<String> {
+    names.iter().map(|name| name.as_ref().to_owned()).collect()
+}
+
+fn node(data: Vec<u8>, stat: &Stat) -> Node {
+    Node {
+        data,
+        czxid: Zxid(stat.czxid),
+        mzxid: Zxid(stat.mzxid),
+        ctime_ms: stat.ctime,
+        mtime_ms: stat.mtime,
+        version: stat.version,
+        owner: SessionId(stat.ephemeral_owner),
+        children: usize::try_from(stat.num_children).unwrap_or(0),
+    }
+}
+
+fn written(stat: &Stat) -> Written {
+    Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime }
+}
+
+fn write_op(step: TxnStep, acl: &LockAcl) -> WriteOp {
+    let at = |path, version: Option<i32>| VersionedPath { path, version: version.unwrap_or(-1) };
+    match step {
+        TxnStep::Check { path, version } => WriteOp::Check(at(path, version)),
+        TxnStep::Create { path, data, kind } => {
+            WriteOp::Create(Create { acl: list(acl), ..Create::new(path, data, mode(kind)) })
+        }
+        TxnStep::Write { path, data, version } => {
+            WriteOp::SetData(SetData { path, data: Some(data.into()), version: version.unwrap_or(-1) })
+        }
+        TxnStep::Delete { path, version } => WriteOp::Delete(at(path, version)),
+    }
+}
+
+/// What an operation of a transaction did.
+fn done_by(result: OpResult) -> Done {
+    match result {
+        // Servers with ZOOKEEPER-4026 or ZOOKEEPER-4667 return −1.
+        OpResult::Created { stat, .. } => {
+            Done::Created(stat.filter(|stat| stat.czxid != -1).map(|stat| Zxid(stat.czxid)))
+        }
+        OpResult::DataSet(stat) => Done::Written(written(&stat)),
+        OpResult::Deleted => Done::Deleted,
+        _ => Done::Checked,
+    }
+}

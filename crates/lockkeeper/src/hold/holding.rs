@@ -1,0 +1,448 @@
+//! [`Holding`]: what every hold can do, of whatever kind of lock, and how long it can be trusted.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust, node_path};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+#[cfg(feature = "jobs")]
+use crate::ensemble::{TxnStep, Written};
+use crate::error::{ChangeError, Misuse, ReleaseError, VerifyError};
+#[cfg(feature = "jobs")]
+use crate::hold::AtRelease;
+use crate::hold::{Hold, HoldRequest};
+use crate::session::Session;
+use crate::session::process::Owned;
+use crate::wait::{cancelled, or_never};
+
+/// Whether a hold can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HoldState {
+    /// The lock is held.
+    Held,
+    /// The connection is lost. The lock may still be held; start nothing new.
+    Suspected,
+    /// The lock is lost, for this reason. This is final.
+    Lost(Loss),
+}
+
+/// A hold of any kind of lock: what all guards have in common. Dropping it releases the lock in the background.
+///
+/// A holding is owned and `Send`. It is tied to no task and no thread. It is not `Clone`, so there is one value for
+/// each hold. No lock can stop a process that is paused between checking the guard and acting: pass [`Guard::token`](crate::Guard::token) to
+/// the resource.
+///
+/// Bind a guard to a name, as in `let guard = …` or `let _guard = …`. `let _ = lock.acquire().await?` binds nothing and
+/// releases the lock immediately. The compiler warns of a guard that is not bound at all. It warns of `let _` only with
+/// its lint `let_underscore_drop` (or Clippy's `let_underscore_must_use`), which a crate must enable.
+///
+/// Dropping never blocks and works outside any runtime. It asks the session to delete the node; the delete is retried
+/// until it is confirmed or the session is over. If the process ends first, the lock becomes free when the session
+/// expires.
+///
+/// A holding belongs to the process that acquired it. In a forked child, its copy is [`Loss::Forked`], and dropping the
+/// copy does nothing.
+#[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
+pub struct Holding {
+    hold: Owned<Arc<Hold>>,
+    requests: Owned<mpsc::UnboundedSender<HoldRequest>>,
+}
+
+impl Holding {
+    pub(crate) fn new(hold: Arc<Hold>, requests: mpsc::UnboundedSender<HoldRequest>) -> Self {
+        hold.can_ask(&requests);
+        Holding { hold: Owned::new(hold), requests: Owned::new(requests) }
+    }
+
+    /// The session that the hold depends on now.
+    pub(crate) fn session(&self) -> Arc<Session> {
+        self.hold.session()
+    }
+
+    /// Returns the lock's path.
+    pub fn path(&self) -> &str {
+        &self.hold.path
+    }
+
+    /// Returns the number to pass to the protected resource, if this kind of hold has one: permits have none.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        Some(self.hold.token).filter(|_| self.hold.fences)
+    }
+
+    /// Returns the full path of the node that represents this hold.
+    pub fn node(&self) -> String {
+        node_path(&self.hold.path, &self.hold.node())
+    }
+
+    /// Returns the timeout of the session that holds the lock, as agreed with the server.
+    ///
+    /// When the loss is caused by an unreachable server, it shows at least a quarter of this timeout before another
+    /// contender can be granted the lock.
+    pub fn session_timeout(&self) -> Duration {
+        self.hold.session().timeout()
+    }
+
+    /// Returns whether the lock can be relied on now, by this process's own clock. No round trip.
+    ///
+    /// `false` is final. Check it before each step of protected work.
+    pub fn is_held(&self) -> bool {
+        !matches!(self.state(), HoldState::Lost(_))
+    }
+
+    /// Until when this process may trust the hold.
+    fn trust(&self) -> Trust {
+        if self.hold.is_ours() { self.hold.trust() } else { Trust::Lost(Loss::Forked) }
+    }
+
+    /// Returns for how long the lock can still be trusted without another answer from a server: zero once it is lost.
+    /// No round trip.
+    ///
+    /// A hold starts with at least half of [`Holding::session_timeout`] if the servers answer within a quarter of it.
+    ///
+    /// Each step of protected work should end within this time. While something is held, the session renews it with a
+    /// write every fifth of its timeout. The new time counts from when that write was sent, by a clock that keeps
+    /// running during suspend.
+    pub fn valid_for(&self) -> Duration {
+        self.trust().until().saturating_sub(self.hold.session().now())
+    }
+
+    /// Returns the state of the hold: held, suspected or lost. No round trip.
+    pub fn state(&self) -> HoldState {
+        match self.trust() {
+            Trust::Held { .. } => HoldState::Held,
+            Trust::Suspected { .. } => HoldState::Suspected,
+            Trust::Lost(loss) => HoldState::Lost(loss),
+        }
+    }
+
+    /// Returns why the lock was lost, if that is already known. No round trip.
+    pub fn loss(&self) -> Option<Loss> {
+        if self.hold.is_ours() { self.hold.loss() } else { Some(Loss::Forked) }
+    }
+
+    /// Waits until the lock is lost, and returns why.
+    ///
+    /// Resolves at the latest when the server could expire the session, by a clock that keeps running during suspend,
+    /// even if the library's own thread is stuck.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn lost(&self) -> Loss {
+        if self.hold.is_ours() {
+            self.hold.lost.cancelled().await;
+        }
+        self.loss().unwrap_or(Loss::SessionExpired)
+    }
+
+    /// Returns a token that is cancelled when the lock is lost, for code that takes one.
+    pub fn cancelled_when_lost(&self) -> CancellationToken {
+        if self.hold.is_ours() {
+            return self.hold.lost.child_token();
+        }
+        let token = CancellationToken::new();
+        token.cancel();
+        token
+    }
+
+    /// Waits until the lock can be trusted for longer than when this was called: until [`Holding::valid_for`] has been
+    /// renewed.
+    ///
+    /// Never resolves for a lock that is no longer renewed; use [`Holding::lost`] for that.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub fn renewed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let renewed = self.hold.is_ours().then(|| self.hold.renewed());
+        or_never(renewed)
+    }
+
+    /// See [`Hold::state_changed`].
+    pub(crate) fn state_changed(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.hold.state_changed()
+    }
+
+    /// Waits until the state differs from `seen`, and returns it: for work that pauses while the lock is
+    /// [`Suspected`](HoldState::Suspected). A state that came and went while no call waited is not reported, except for
+    /// `Lost`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn changed(&self, seen: HoldState) -> HoldState {
+        loop {
+            if !self.hold.is_ours() {
+                return self.state();
+            }
+            let state_changed = self.state_changed();
+            let state = self.state();
+            if state != seen {
+                return state;
+            }
+            state_changed.await;
+        }
+    }
+
+    /// Waits until the lock can be trusted for no longer than `margin`, or is lost. Use it to stop work that needs
+    /// `margin` to stop, so that the work ends before another contender can be granted the lock.
+    ///
+    /// While the servers answer, a hold can always be trusted for more than half of [`Holding::session_timeout`], from
+    /// its grant on: choose a third of that timeout at most. Like [`Holding::lost`], this resolves even if the
+    /// library's own thread is stuck. It reports the state when it resolves; the hold may recover afterwards.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn nearly_lost(&self, margin: Duration) -> HoldState {
+        if self.hold.is_ours() {
+            self.hold.nearly_lost(margin).await;
+        }
+        self.state()
+    }
+
+    /// Confirms that the program is at work. A lock that was acquired [`with_liveness`](crate::Acquire::with_liveness)
+    /// needs this. Returns whether the lock is held. No round trip.
+    ///
+    /// Call it from the work itself, not from a timer.
+    pub fn alive(&self) -> bool {
+        let held = self.is_held();
+        if held {
+            self.hold.attend();
+        }
+        held
+    }
+
+    /// Proves at the servers that the lock is held.
+    ///
+    /// `Ok` means: when the leader ordered the request, the hold's node existed in the session that created it. The
+    /// hold can be trusted again from when the request was sent ([`Holding::valid_for`]). That is more than
+    /// [`Holding::is_held`] knows: it also notices a node that was deleted a moment ago. It says no more about the time
+    /// after than a clock can. While the connection is lost, the call waits, but no longer than the hold can be
+    /// trusted.
+    ///
+    /// # Cost
+    ///
+    /// One round trip and one small write.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`VerifyError::Lost`] if the lock is lost; [`VerifyError::Refused`] if a server refuses the request.
+    pub async fn verify(&self) -> Result<(), VerifyError> {
+        if !self.hold.is_ours() {
+            return Err(VerifyError::Lost(Loss::Forked));
+        }
+        let (answer, answered) = oneshot::channel();
+        // A send fails only if the driver has ended, and then the hold has too.
+        _ = self.requests.send(HoldRequest::Verify(answer));
+        tokio::select! {
+            biased;
+            loss = self.lost() => Err(VerifyError::Lost(loss)),
+            Ok(answer) = answered => match answer {
+                Ok(()) if self.is_held() => Ok(()),
+                Ok(()) => Err(VerifyError::Lost(self.lost().await)),
+                Err(reason) => Err(VerifyError::Refused { path: self.hold.path.clone(), reason }),
+            },
+        }
+    }
+
+    /// Returns how late the caller's async runtime last ran a task that was ready, if the lock was acquired on a tokio
+    /// runtime.
+    ///
+    /// The lag is measured each time the hold is renewed, every fifth of the session's timeout. Above a tenth of that
+    /// timeout it is logged as a warning, because above this lag checking a guard is unreliable. No round trip.
+    pub fn runtime_lag(&self) -> Option<Duration> {
+        self.hold.is_ours().then(|| self.hold.session().runtime_lag())?
+    }
+
+    /// Runs `work` until it ends or the lock is lost, whichever comes first.
+    ///
+    /// On loss, `work` is dropped at its next await. What it did until then stays done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the lock stays held.
+    ///
+    /// # Errors
+    ///
+    /// The [`Loss`], if the lock was lost first.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
+        run_until(self.lost(), work).await
+    }
+
+    /// Calls [`Holding::release`] and blocks this thread until it returns, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`Holding::release`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn release_blocking(self) -> Result<(), ReleaseError> {
+        let session = self.hold.session();
+        session.block_on(self.release())
+    }
+
+    /// Calls [`Holding::lost`] and blocks this thread until it returns, for programs without async.
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn lost_blocking(&self) -> Loss {
+        self.hold.session().block_on(self.lost())
+    }
+
+    /// Waits until another client asks the holder to release the lock, and returns the requestor and its reason. A
+    /// request arrives within a second once the lock is older than 100 ms.
+    ///
+    /// A request takes nothing by force: the lock stays held until this guard is released. Answer a request that you
+    /// will not follow with [`Holding::refuse_revocation`]. Every call returns the same request until it is answered. A
+    /// new request replaces the one before it; [`Holding::revocation_after`] waits for that.
+    ///
+    /// Never resolves if no client asks, nor after the lock is lost: select it together with [`Holding::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn revocation(&self) -> Revocation {
+        let mut asked = self.hold.asked.subscribe();
+        let seen = asked.wait_for(Option::is_some).await.ok().flatten();
+        seen.expect("the sender lives in this guard, and the value was seen")
+    }
+
+    /// Waits for a request to release the lock other than `seen`, as [`Holding::revocation`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn revocation_after(&self, seen: &Revocation) -> Revocation {
+        let mut asked = self.hold.asked.subscribe();
+        let other = asked.wait_for(|asked| asked.as_ref().is_some_and(|asked| asked != seen)).await;
+        let other = other.ok().flatten();
+        other.expect("the sender lives in this guard, and the value was seen")
+    }
+
+    /// Returns the latest request to release the lock, if there is one. No round trip.
+    pub fn revocation_requested(&self) -> Option<Revocation> {
+        self.hold.asked.borrow().clone()
+    }
+
+    /// Refuses the request to release the lock, and gives a reason. One write, in the background.
+    ///
+    /// [`Holding::revocation`] then waits for the next request.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the reason has more than 4096 bytes. The request then stays unanswered.
+    pub fn refuse_revocation(&self, why: &str) -> Result<(), Misuse> {
+        Misuse::check_length("refusal", &self.hold.path, Some(why), MAX_MESSAGE_BYTES)?;
+        if !self.hold.is_ours() {
+            return Ok(());
+        }
+        self.hold.asked.send_replace(None);
+        // A send fails only if the driver has ended, and then the hold has too.
+        _ = self.requests.send(HoldRequest::Refuse(why.to_owned()));
+        Ok(())
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    /// Releases the lock and waits until the server confirms it.
+    ///
+    /// While the connection is lost, the call waits until the delete is confirmed or the session is over, which frees
+    /// the lock as well.
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release; it only stops waiting for the confirmation.
+    ///
+    /// # Errors
+    ///
+    /// [`ReleaseError::NotHeld`] if the lock was lost before; [`ReleaseError::Failed`] if a server refuses the delete.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        if !self.hold.is_ours() {
+            return Err(ReleaseError::NotHeld { loss: Loss::Forked });
+        }
+        let (confirm, confirmed) = oneshot::channel();
+        // A send fails only if the driver has ended, and then the hold has too.
+        _ = self.requests.send(HoldRequest::Release(confirm));
+        let unheard = || ReleaseError::NotHeld { loss: self.hold.loss().unwrap_or(Loss::Closed) };
+        confirmed.await.unwrap_or_else(|_| Err(unheard()))
+    }
+
+    /// Releases the lock as [`Holding::release`] does, and writes a node in the same transaction. Returns what was written;
+    /// `None` if it was not written, or if that is unknown.
+    ///
+    /// If the node cannot be written, the lock is released without it.
+    #[cfg(feature = "jobs")]
+    pub(crate) async fn release_and_write(self, step: TxnStep) -> (Result<(), ReleaseError>, Option<Written>) {
+        let (written, write) = oneshot::channel();
+        _ = self.requests.send(HoldRequest::WriteAtRelease(AtRelease { step, written }));
+        let released = self.release().await;
+        (released, write.await.ok())
+    }
+
+    /// Asks the driver to change the hold, and waits until it has done so.
+    pub(super) async fn change(
+        &self,
+        request: impl FnOnce(oneshot::Sender<()>) -> HoldRequest,
+        timeout: Option<Duration>,
+        cancel: Option<&CancellationToken>,
+    ) -> Result<(), ChangeError> {
+        if !self.hold.is_ours() {
+            return Err(ChangeError::Lost(Loss::Forked));
+        }
+        let (done, changed) = oneshot::channel();
+        _ = self.requests.send(request(done));
+        let wait = async { changed.await.map_err(|_| ChangeError::Lost(self.hold.loss().unwrap_or(Loss::Closed))) };
+        let waited = timeout.unwrap_or_default();
+        let deadline = async {
+            match timeout {
+                Some(timeout) => self.hold.session().after(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        let path = || self.hold.path.clone();
+        let unchanged = tokio::select! {
+            biased;
+            changed = wait => return changed,
+            () = cancelled(cancel) => ChangeError::Cancelled { path: path() },
+            () = deadline => ChangeError::Timeout { path: path(), waited },
+        };
+        _ = self.requests.send(HoldRequest::StayReader);
+        Err(unchanged)
+    }
+}
+
+impl fmt::Debug for Holding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holding").field("node", &self.node()).field("state", &self.state()).finish()
+    }
+}
+
+/// Runs `work` until it ends or `lost` resolves.
+pub(crate) async fn run_until<T>(lost: impl Future<Output = Loss>, work: impl Future<Output = T>) -> Result<T, Loss> {
+    let (lost, work) = (std::pin::pin!(lost), std::pin::pin!(work));
+    // Loss wins: work that became ready at the same moment was not done under the lock.
+    match futures_util::future::select(lost, work).await {
+        futures_util::future::Either::Left((loss, _)) => Err(loss),
+        futures_util::future::Either::Right((done, _)) => Ok(done),
+    }
+}

@@ -1,0 +1,308 @@
+//! The claim of a slot: one transaction under the job's lock.
+
+use std::fmt;
+
+use lockkeeper_core::jobs::{Begin, ClaimTerms, Decision, JobLog, MAX_SLOTS_BACK, RunRecord, Schedule};
+use tracing::debug;
+
+use super::calendar::Calendar;
+use super::{Job, Run};
+use crate::ensemble::{OpError, linearizable};
+use crate::error::{AcquireError, JobError, SessionError, WriteError};
+use crate::hold::guard::Guard;
+use crate::queue::acquire::Acquire;
+use crate::queue::mutex::Mutex;
+use crate::registers::jobs::{self, StoredLog};
+
+/// How often a claim is tried if the records change. A lost connection does not count: the hold limits how long it is tried.
+const MAX_CHANGES: usize = 16;
+
+/// The result of [`Job::claim`].
+#[derive(Debug)]
+#[must_use = "a claimed run that is dropped counts as crashed"]
+pub enum Claim {
+    /// This host runs the slot.
+    Run(Run),
+    /// This host runs nothing.
+    Skipped(Skipped),
+}
+
+/// Why a host runs nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Skipped {
+    /// The slot is done: by this run, whether it succeeded or not.
+    Done {
+        /// The run.
+        run: Box<RunRecord>,
+        /// When the next run is due, in milliseconds since 1970 by the servers' clock, if that is known.
+        due_ms: Option<i64>,
+    },
+    /// A later slot ran already, so this one stays missed.
+    Passed {
+        /// The run of the later slot.
+        run: Box<RunRecord>,
+    },
+    /// Another host runs now, and the request for the lock does not wait longer. The run may be that of another slot.
+    Running {
+        /// The run.
+        run: Box<RunRecord>,
+    },
+    /// A run failed or crashed, and a person must decide with [`Admin::resolve_job`](crate::admin::Admin::resolve_job).
+    Kept {
+        /// The run.
+        run: Box<RunRecord>,
+    },
+}
+
+impl Skipped {
+    /// Returns the run that is the reason.
+    pub fn run(&self) -> &RunRecord {
+        match self {
+            Skipped::Done { run, .. } | Skipped::Passed { run } | Skipped::Running { run } | Skipped::Kept { run } => {
+                run
+            }
+        }
+    }
+}
+
+/// `slot 2026-11-22 is done by db7 (pid 4711): succeeded`
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let run = self.run();
+        let (slot, by) = (&run.slot.name, &run.by);
+        let end = run.end.as_ref().map_or("no end recorded".to_owned(), |end| end.kind.to_string());
+        match self {
+            Skipped::Done { .. } => write!(f, "slot {slot} is done by {by}: {end}"),
+            Skipped::Passed { .. } => write!(f, "a later slot, {slot}, ran already on {by}: {end}"),
+            Skipped::Running { .. } => write!(f, "slot {slot} is running on {by}"),
+            Skipped::Kept { .. } => write!(f, "slot {slot} on {by}: {end}; the job waits for a person to decide"),
+        }
+    }
+}
+
+/// What a claim needs to know.
+struct ClaimRequest {
+    path: String,
+    schedule: Schedule,
+    calendar: Option<Calendar>,
+    job: Job,
+}
+
+impl Job {
+    /// Claims the slot of now, and waits for the lock as long as another host holds it.
+    ///
+    /// # Cost
+    ///
+    /// The acquire, one read, and one write in one round trip each. The first claim of a job has up to four more writes. A slot that
+    /// is done costs the acquire, one read and the release.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue or releases the lock. If the claim was already sent, the slot counts as claimed by a
+    /// host that crashed.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`]. [`JobError::Unknown`] if it is unknown whether the slot was claimed: the lock is released, and the
+    /// slot counts as crashed if it was.
+    pub async fn claim(&self) -> Result<Claim, JobError> {
+        self.claim_with(|acquire| acquire).await
+    }
+
+    /// Claims the slot of now, with options for the acquire: a timeout, a message, a token that cancels it.
+    ///
+    /// If the lock is not granted in time because another host runs, the result is [`Skipped::Running`].
+    ///
+    /// ```no_run
+    /// # async fn example(job: lockkeeper::jobs::Job) -> Result<(), Box<dyn std::error::Error>> {
+    /// // Does not wait for a host that runs now.
+    /// let claim = job.claim_with(|acquire| acquire.timeout(std::time::Duration::ZERO)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// As [`Job::claim`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Job::claim`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Job::claim`].
+    pub async fn claim_with(&self, options: impl FnOnce(Acquire) -> Acquire) -> Result<Claim, JobError> {
+        let (path, schedule, calendar) = self.checked()?;
+        let request = ClaimRequest { path, schedule, calendar, job: self.clone() };
+        let acquire = Mutex::new(self.context.clone(), self.path.clone()).acquire();
+        match options(acquire).await {
+            Ok(guard) => self.context.run(async move { request.claim(guard).await }).await,
+            Err(error @ (AcquireError::Held { .. } | AcquireError::Timeout { .. })) => match self.open_run().await {
+                Some(run) => Ok(Claim::Skipped(Skipped::Running { run: Box::new(run) })),
+                None => Err(error.into()),
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The run that has no end, as far as the servers say.
+    async fn open_run(&self) -> Option<RunRecord> {
+        let (context, path) = (self.context.clone(), self.path.clone().ok()?.to_string());
+        let read = self.context.run(async move {
+            let (_session, ensemble) = context.session(None).await?;
+            Ok::<_, SessionError>(jobs::find(&*ensemble, &path).await.ok().flatten())
+        });
+        let log = read.await.ok()??.log.ok()??;
+        log.open().cloned()
+    }
+}
+
+impl ClaimRequest {
+    /// Claims the slot, with the lock.
+    async fn claim(self, guard: Guard) -> Result<Claim, JobError> {
+        let id = uuid::Uuid::new_v4().to_string();
+        let (mut unsure, mut is_sent, mut changes) = (false, false, 0);
+        while changes < MAX_CHANGES {
+            let session = guard.session();
+            let Some(ensemble) = session.ensemble() else { return Err(self.lost(&guard, is_sent)) };
+            let (own, read) = (guard.node(), jobs::node(&self.path));
+            // Behind the grant, this session sees everything that the holder before wrote.
+            let both = async { tokio::join!(biased; ensemble.read(&own), ensemble.read(&read)) };
+            let seen = match unsure {
+                true => linearizable(&*ensemble, async { Ok(both.await) }).await,
+                false => Ok(both.await),
+            };
+            let (own, seen) = match seen.and_then(|(own, seen)| Ok((own?, seen))) {
+                Ok(seen) => seen,
+                Err(OpError::NoNode) => return Err(self.lost(&guard, is_sent)),
+                Err(fault) => {
+                    self.passing(&guard, fault, is_sent)?;
+                    unsure = true;
+                    continue;
+                }
+            };
+            let stored = match seen {
+                Ok(seen) => StoredLog::of(&seen),
+                Err(OpError::NoNode) => {
+                    if let Err(fault) = jobs::make(&*ensemble, &self.path).await {
+                        self.passing(&guard, fault, is_sent)?;
+                    }
+                    continue;
+                }
+                Err(fault) => {
+                    self.passing(&guard, fault, is_sent)?;
+                    continue;
+                }
+            };
+            let version = stored.version;
+            let log = match stored.log {
+                Ok(log) => log,
+                Err(problem) => {
+                    release(guard).await;
+                    return Err(JobError::Unreadable { path: self.path, problem });
+                }
+            };
+            if let Some(log) = &log
+                && log.open().is_some_and(|run| run.id == id)
+            {
+                // The claim whose reply was lost.
+                return Ok(Claim::Run(Run::new(guard, self.job, log.clone(), version, None)));
+            }
+            let before = log.as_ref().map(|log| log.schedule.clone()).filter(|before| differs(before, &self.schedule));
+            let mut log = log.unwrap_or_else(|| JobLog::new(&self.path, self.schedule.clone()));
+            let crashed = log.close_crashed();
+            let decision = self.decide(&log, own.ctime_ms);
+            if let Some(skipped) = skipped(&decision) {
+                if crashed {
+                    // So that the records show the crash. What fails is left to the next host.
+                    _ = guard.fenced_write().set_if(&read, log.to_bytes(), version).await;
+                }
+                release(guard).await;
+                return Ok(Claim::Skipped(skipped));
+            }
+            self.begin(&mut log, decision, &id, &guard);
+            match guard.fenced_write().set_if(&read, log.to_bytes(), version).await {
+                Ok(written) => {
+                    log.stamp(written.stamp_ms().unwrap_or(own.ctime_ms));
+                    let version = written.version(&read).unwrap_or(version + 1);
+                    return Ok(Claim::Run(Run::new(guard, self.job, log, version, before)));
+                }
+                // Someone changed or deleted the records meanwhile.
+                Err(WriteError::BadVersion { .. } | WriteError::NoNode { .. }) => changes += 1,
+                Err(WriteError::Unknown { .. }) if guard.is_held() => (unsure, is_sent) = (true, true),
+                Err(WriteError::Unknown { path }) => return Err(JobError::Unknown { path }),
+                Err(WriteError::Lost { .. }) => return Err(self.lost(&guard, is_sent)),
+                Err(other) => {
+                    let reason = other.to_string();
+                    return Err(JobError::Refused { path: self.path, reason });
+                }
+            }
+        }
+        Err(JobError::Refused { path: self.path, reason: "they change all the time".to_owned() })
+    }
+
+    fn decide(&self, log: &JobLog, now_ms: i64) -> Decision {
+        let slots = self.calendar.as_ref().map(|calendar| calendar.slots(now_ms, MAX_SLOTS_BACK)).unwrap_or_default();
+        let Job { on_failure, on_crash, catch_up, .. } = self.job;
+        ClaimTerms { schedule: &self.schedule, slots: &slots, now_ms, on_failure, on_crash, catch_up }.decide(log)
+    }
+
+    fn begin(&self, log: &mut JobLog, decision: Decision, id: &str, guard: &Guard) {
+        let Decision::Run { slot, attempt, catch_up, missed_before } = decision else { return };
+        let Job { on_failure, on_crash, keep_runs, .. } = self.job;
+        (log.schedule, log.on_failure, log.on_crash) = (self.schedule.clone(), on_failure, on_crash);
+        let begin = Begin {
+            id: id.to_owned(),
+            slot,
+            attempt,
+            catch_up,
+            missed_before,
+            by: self.job.context.owner().clone(),
+            command: self.job.command.clone(),
+            token: guard.token().to_string(),
+            node: guard.hold().node(),
+        };
+        log.begin(begin, keep_runs);
+    }
+
+    /// The error of a fault that a repetition does not mend. `is_sent` says that a claim was sent whose result is unknown.
+    fn passing(&self, guard: &Guard, fault: OpError, is_sent: bool) -> Result<(), JobError> {
+        match fault {
+            OpError::ConnectionLoss if guard.is_held() => Ok(()),
+            OpError::ConnectionLoss | OpError::SessionOver => Err(self.lost(guard, is_sent)),
+            fault => Err(JobError::Refused { path: self.path.clone(), reason: fault.to_string() }),
+        }
+    }
+
+    fn lost(&self, guard: &Guard, is_sent: bool) -> JobError {
+        let path = self.path.clone();
+        match is_sent {
+            true => JobError::Unknown { path },
+            false => JobError::Lost { path, loss: guard.loss().unwrap_or(lockkeeper_core::Loss::Removed) },
+        }
+    }
+}
+
+/// Whether two schedules differ in more than the text of a slot.
+fn differs(one: &Schedule, other: &Schedule) -> bool {
+    !matches!((one, other), (Schedule::Text { .. }, Schedule::Text { .. })) && one != other
+}
+
+/// Why this host runs nothing; `None` if it runs.
+fn skipped(decision: &Decision) -> Option<Skipped> {
+    Some(match decision {
+        Decision::Run { .. } => return None,
+        Decision::Done { run, due_ms } => Skipped::Done { run: Box::new(run.clone()), due_ms: *due_ms },
+        Decision::Passed { run } => Skipped::Passed { run: Box::new(run.clone()) },
+        Decision::Kept { run } => Skipped::Kept { run: Box::new(run.clone()) },
+    })
+}
+
+/// Releases the lock of a host that runs nothing. A release that is not confirmed goes on in the background.
+async fn release(guard: Guard) {
+    if let Err(error) = guard.release().await {
+        debug!(%error, "the lock of a job was lost before its release");
+    }
+}

@@ -1,0 +1,66 @@
+//! What a waiting request does when its session expires.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::Loss;
+use tokio::sync::oneshot;
+
+use crate::error::AcquireError;
+use crate::hold::holding::Holding;
+
+/// A request that has lost its position in the queue, and joins the queue again. See
+/// [`Acquire::on_requeued`](crate::Acquire::on_requeued).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Requeued {
+    /// The path of the lock.
+    pub path: String,
+    /// The reason.
+    pub loss: Loss,
+    /// How long the request has waited.
+    pub waited: Duration,
+}
+
+/// Where the outcome of a request is sent.
+pub(crate) type AcquireReply = oneshot::Sender<Result<Holding, AcquireError>>;
+
+/// Makes a new attempt for the same caller. The flag says whether the attempt had a position in the queue.
+pub(crate) type Rejoin = Box<dyn FnOnce(AcquireReply, bool) + Send + Sync>;
+
+/// Called with each position that was lost.
+pub(crate) type Callback = Arc<dyn Fn(&Requeued) + Send + Sync>;
+
+/// Whether a request joins the queue again, and who is informed.
+#[derive(Clone)]
+pub(crate) struct Requeue {
+    pub(crate) again: bool,
+    pub(crate) callback: Option<Callback>,
+}
+
+impl Default for Requeue {
+    fn default() -> Self {
+        Requeue { again: true, callback: None }
+    }
+}
+
+impl Requeue {
+    /// Reports that the request joins the queue again.
+    pub(crate) fn report(&self, requeued: Requeued) {
+        let Requeued { path, loss, .. } = &requeued;
+        tracing::warn!(%path, %loss, "position in the queue lost; joining the queue again");
+        let Some(callback) = self.callback.clone() else { return };
+        let path = path.clone();
+        let name = "lockkeeper-on-requeued".to_owned();
+        if let Err(error) = std::thread::Builder::new().name(name).spawn(move || callback(&requeued)) {
+            tracing::error!(%path, %error, "cannot create the thread that reports a lost position");
+        }
+    }
+}
+
+impl fmt::Debug for Requeue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Requeue").field("again", &self.again).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,349 @@
+//! Jobs: one run per slot, and the records of the runs.
+
+use std::time::Duration;
+
+use lockkeeper::Lockkeeper;
+use lockkeeper::admin::{JobState, JobStatus, Resolve};
+use lockkeeper::error::{AdminError, Error, ErrorKind, JobError};
+use lockkeeper::jobs::{Claim, EndKind, Job, Ran, Rule, Run, RunEnd, Skipped, Slot};
+use lockkeeper_testkit::proxy::OpCode;
+
+use crate::support::{STEADY, World, eventually, for_kinds};
+
+for_kinds!(
+    [native Native]
+    a_slot_runs_once_and_the_others_learn_who_ran_it,
+    the_end_is_recorded_in_the_transaction_of_the_release,
+    a_release_with_a_record_grants_no_one_before_it_is_written,
+    an_end_whose_reply_is_lost_is_recorded_once,
+    a_claim_whose_reply_is_lost_is_claimed_once,
+    a_dropped_run_counts_as_crashed,
+    a_crash_is_at_most_once_or_at_least_once_as_the_rule_says,
+    a_failure_is_retried_as_often_as_the_rule_says,
+    a_kept_failure_waits_for_a_person,
+    a_host_that_does_not_wait_learns_who_runs,
+    records_of_a_later_version_are_not_overwritten,
+    a_job_leaves_nothing_where_locks_are,
+    an_invalid_job_is_refused_before_anything_is_sent,
+    a_run_whose_lock_is_lost_records_that_itself,
+    jobs_that_come_together_run_once,
+    an_end_between_two_reads_is_no_crash,
+    following_jobs_reads_only_what_changed,
+    a_program_without_async_runs_a_job,
+);
+
+fn build(world: &World, keeper: &Lockkeeper, slot: &str) -> Job {
+    keeper.job(world.lock()).slot(slot)
+}
+
+async fn claimed(job: &Job) -> Run {
+    match job.claim().await.unwrap() {
+        Claim::Run(run) => run,
+        Claim::Skipped(skipped) => panic!("{skipped}"),
+    }
+}
+
+async fn skipped(job: &Job) -> Skipped {
+    match job.claim().await.unwrap() {
+        Claim::Run(run) => panic!("{run:?}"),
+        Claim::Skipped(skipped) => skipped,
+    }
+}
+
+fn log_node(world: &World) -> String {
+    format!("/lockkeeper/jobs/{}", world.lock().trim_start_matches('/').replace('/', "%2F"))
+}
+
+async fn a_slot_runs_once_and_the_others_learn_who_ran_it(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let job = build(world, &one, "1").command("make report");
+    let ran = job.run(async |run| Ok::<_, Error>(run.slot().name.clone())).await.unwrap();
+    assert!(matches!(ran, Ran::Done(slot) if slot == "1"));
+    let Skipped::Done { run, due_ms: None } = skipped(&build(world, &other, "1")).await else { panic!("not done") };
+    assert!(run.has_succeeded() && run.by == *one.owner() && run.attempt == 1, "{run:?}");
+    assert_eq!(run.command.as_deref(), Some("make report"));
+    let now = other.admin().server_now_ms().await.unwrap();
+    let (start, end) = (run.start_ms.unwrap(), run.end_ms.unwrap());
+    assert!(run.slot.start_ms <= end && start <= end && end <= now, "{run:?} at {now}");
+    let status = other.admin().job(world.lock()).await.unwrap().unwrap();
+    assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
+    assert_eq!(status.last_success(), Some(&*run));
+    let all = other.admin().jobs("/").await.unwrap();
+    assert!(all.contains(&status), "{all:?}");
+    assert_eq!(other.admin().jobs(format!("{}/x", world.lock())).await.unwrap(), []);
+    build(world, &other, "2").run(async |_| Ok::<_, Error>(())).await.unwrap();
+    assert!(other.admin().forget_job(world.lock()).await.unwrap());
+    assert!(!other.admin().forget_job(world.lock()).await.unwrap());
+    assert_eq!(other.admin().job(world.lock()).await.unwrap(), None);
+}
+
+async fn the_end_is_recorded_in_the_transaction_of_the_release(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    claimed(&build(world, &keeper, "first")).await.finish(RunEnd::succeeded()).await;
+    let job = build(world, &keeper, "1");
+    let before = proxy.counts();
+    let run = claimed(&job).await;
+    let between = proxy.counts();
+    // The claim is one transaction; and the lock was granted without another write.
+    assert_eq!(between.since(&before).requested.of(OpCode::Multi), 1);
+    let finished = run.finish(RunEnd::failed("x").with_status(3)).await;
+    let after = proxy.counts();
+    assert_eq!(after.since(&between).requested.of(OpCode::Multi), 1);
+    for code in [OpCode::SetData, OpCode::GetData, OpCode::Create, OpCode::Create2] {
+        assert_eq!(after.since(&between).requested.of(code), 0, "{code:?}");
+    }
+    assert!(finished.recorded && finished.loss.is_none() && finished.record.duration().is_some(), "{finished:?}");
+    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    assert_eq!((status.state, status.last()), (JobState::Failed, Some(&finished.record)));
+}
+
+/// The next contender of the process would otherwise decide by the records as they were, if the connection is lost before the
+/// transaction is sent again.
+async fn a_release_with_a_record_grants_no_one_before_it_is_written(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let run = claimed(&build(world, &keeper, "1")).await;
+    let before = proxy.counts();
+    let waiter = world.enqueue_mutex(&keeper).await;
+    // Both watch their own nodes, so nothing else delays a grant.
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
+    let release = proxy.on(OpCode::Multi).hold_request();
+    let finished = tokio::spawn(run.finish(RunEnd::succeeded()));
+    release.caught().await;
+    assert_eq!(world.queue().await.len(), 2);
+    assert!(waiter.waits());
+    release.release();
+    assert!(finished.await.unwrap().recorded);
+    waiter.granted().await.release().await.unwrap();
+}
+
+async fn an_end_whose_reply_is_lost_is_recorded_once(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let run = claimed(&build(world, &keeper, "1")).await;
+    let cut = proxy.on(OpCode::Multi).cut_before_reply();
+    let finished = run.finish(RunEnd::succeeded()).await;
+    assert!(cut.has_fired());
+    assert!(finished.recorded && finished.record.end_ms.is_some(), "{finished:?}");
+    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
+}
+
+async fn a_claim_whose_reply_is_lost_is_claimed_once(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    claimed(&build(world, &keeper, "first")).await.finish(RunEnd::succeeded()).await;
+    let cut = proxy.on(OpCode::Multi).cut_before_reply();
+    let run = claimed(&build(world, &keeper, "1")).await;
+    assert!(cut.has_fired());
+    assert!(run.finish(RunEnd::succeeded()).await.recorded);
+    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    let slots: Vec<_> = status.runs.iter().map(|run| (run.slot.name.as_str(), run.has_succeeded())).collect();
+    assert_eq!(slots, [("first", true), ("1", true)]);
+}
+
+async fn a_dropped_run_counts_as_crashed(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let run = claimed(&build(world, &one, "1")).await;
+    assert_eq!(other.admin().job(world.lock()).await.unwrap().unwrap().state, JobState::Running);
+    drop(run);
+    eventually("the lock is free", async || world.queue().await.is_empty()).await;
+    assert_eq!(other.admin().job(world.lock()).await.unwrap().unwrap().state, JobState::Crashed);
+    let Skipped::Done { run, .. } = skipped(&build(world, &other, "1")).await else { panic!("not done") };
+    assert_eq!(run.end.as_ref().map(|end| end.kind), Some(EndKind::Crashed));
+    // The host that found it has recorded it.
+    let status = other.admin().job(world.lock()).await.unwrap().unwrap();
+    assert_eq!(status.last(), Some(&*run));
+}
+
+async fn a_crash_is_at_most_once_or_at_least_once_as_the_rule_says(world: &World) {
+    for (rule, runs_again) in [(Rule::Next, false), (Rule::Retry { most: None }, true)] {
+        let (one, other) = (world.keeper().await, world.keeper().await);
+        let slot = rule.to_string();
+        let run = claimed(&build(world, &one, &slot)).await;
+        let next = build(world, &other, &slot).on_crash(rule);
+        let waiting = tokio::spawn(async move { next.claim().await });
+        world.queued(2).await;
+        // Its session ends, as after kill -9.
+        let node = run.guard().node();
+        world.remove(&node).await;
+        match waiting.await.unwrap().unwrap() {
+            Claim::Run(second) => {
+                assert!(runs_again && second.record().attempt == 2 && second.slot().name == slot);
+                second.finish(RunEnd::succeeded()).await;
+            }
+            Claim::Skipped(Skipped::Done { .. }) => assert!(!runs_again),
+            Claim::Skipped(skipped) => panic!("{skipped}"),
+        }
+        drop(run);
+    }
+}
+
+async fn a_failure_is_retried_as_often_as_the_rule_says(world: &World) {
+    let keeper = world.keeper().await;
+    let job = build(world, &keeper, "1").on_failure(Rule::Retry { most: Some(2) });
+    for attempt in 1..=3 {
+        let run = claimed(&job).await;
+        assert_eq!(run.record().attempt, attempt);
+        run.finish(RunEnd::failed("x")).await;
+    }
+    assert!(matches!(skipped(&job).await, Skipped::Done { run, .. } if run.attempt == 3 && run.has_failed()));
+}
+
+async fn a_kept_failure_waits_for_a_person(world: &World) {
+    let keeper = world.keeper().await;
+    let admin = keeper.admin();
+    let job = build(world, &keeper, "1").on_failure(Rule::Keep);
+    claimed(&job).await.finish(RunEnd::failed("disk full")).await;
+    assert!(matches!(skipped(&job).await, Skipped::Kept { .. }));
+    assert_eq!(admin.job(world.lock()).await.unwrap().unwrap().state, JobState::Kept);
+    let decided = admin.resolve_job(world.lock(), Resolve::RunAgain).await.unwrap();
+    assert_eq!(decided.resolved.as_ref().map(|resolved| &resolved.by), Some(keeper.owner()));
+    let again = admin.resolve_job(world.lock(), Resolve::Accept).await.unwrap_err();
+    assert!(matches!(again, AdminError::NothingToDecide { .. }), "{again}");
+    claimed(&job).await.finish(RunEnd::failed("disk still full")).await;
+    admin.resolve_job(world.lock(), Resolve::Accept).await.unwrap();
+    assert!(matches!(skipped(&job).await, Skipped::Done { run, .. } if run.attempt == 2));
+}
+
+async fn a_host_that_does_not_wait_learns_who_runs(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let run = claimed(&build(world, &one, "1")).await;
+    let claim = build(world, &other, "1").claim_with(|acquire| acquire.timeout(Duration::ZERO)).await.unwrap();
+    let Claim::Skipped(Skipped::Running { run: seen }) = claim else { panic!("{claim:?}") };
+    assert_eq!(&*seen, run.record());
+    run.finish(RunEnd::succeeded()).await;
+    // A lock that is held without a run is no run.
+    let guard = one.mutex(world.lock()).acquire().await.unwrap();
+    let claim = build(world, &other, "2").claim_with(|acquire| acquire.timeout(Duration::ZERO)).await;
+    assert_eq!(claim.unwrap_err().kind(), ErrorKind::Taken);
+    guard.release().await.unwrap();
+}
+
+async fn records_of_a_later_version_are_not_overwritten(world: &World) {
+    let keeper = world.keeper().await;
+    let job = build(world, &keeper, "1");
+    claimed(&job).await.finish(RunEnd::succeeded()).await;
+    let later = br#"{"lockkeeper":2,"anything":[]}"#;
+    world.observer.set_data(&log_node(world), later, None).await.unwrap();
+    let error = job.claim().await.unwrap_err();
+    assert!(matches!(error, JobError::Unreadable { .. }) && error.to_string().contains("newer version"), "{error}");
+    assert_eq!(world.observer.get_data(&log_node(world)).await.unwrap().0, later);
+    assert!(world.queue().await.is_empty());
+    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    assert_eq!(status.state, JobState::Unreadable);
+}
+
+async fn a_job_leaves_nothing_where_locks_are(world: &World) {
+    let keeper = world.keeper().await;
+    let run = claimed(&build(world, &keeper, "1")).await;
+    assert_eq!(world.queue().await.len(), 1);
+    let listed = keeper.admin().list("/lockkeeper").await.unwrap();
+    assert!(listed.is_empty(), "{listed:?}");
+    let shown = keeper.admin().show(world.lock()).await.unwrap();
+    assert_eq!((shown.holders.len(), shown.unknown.len()), (1, 0));
+    run.finish(RunEnd::succeeded()).await;
+    assert!(world.queue().await.is_empty());
+}
+
+async fn an_invalid_job_is_refused_before_anything_is_sent(world: &World) {
+    let keeper = world.keeper().await;
+    let job = || keeper.job(world.lock());
+    for (job, argument) in [
+        (job(), "schedule"),
+        (keeper.job("nightly").slot("x"), "path"),
+        (job().once_per(Slot::Day).time_zone("Mars/Olympus"), "time zone"),
+        (job().every(Duration::from_millis(10)), "every"),
+        (job().slot(""), "slot"),
+        (job().slot("x").keep_runs(0), "keep runs"),
+        (job().once_per(Slot::Day).catch_up(1000), "catch up"),
+    ] {
+        let error = Error::from(job.claim().await.unwrap_err());
+        assert!(matches!(&error, Error::Misuse(misuse) if misuse.argument == argument), "{argument}: {error:?}");
+    }
+    assert!(world.queue().await.is_empty());
+}
+
+async fn a_run_whose_lock_is_lost_records_that_itself(world: &World) {
+    let keeper = world.keeper().await;
+    let run = claimed(&build(world, &keeper, "1")).await;
+    world.remove(&run.guard().node()).await;
+    let loss = run.guard().lost().await;
+    let finished = run.finish(RunEnd::of(EndKind::Lost).with_why(loss.to_string())).await;
+    assert!(finished.recorded && finished.loss.is_some(), "{finished:?}");
+    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    assert_eq!((status.state, status.last()), (JobState::Crashed, Some(&finished.record)));
+}
+
+async fn jobs_that_come_together_run_once(world: &World) {
+    let mut hosts = Vec::new();
+    for _ in 0..12 {
+        let keeper = world.keeper().await;
+        let job = keeper.job(world.lock()).once_per(Slot::Month).on_failure(Rule::Retry { most: None });
+        hosts.push(tokio::spawn(async move { job.run(async |run| Ok::<_, Error>(run.slot().clone())).await }));
+    }
+    let mut slots = Vec::new();
+    for host in hosts {
+        match host.await.unwrap().unwrap() {
+            Ran::Done(slot) => slots.push(slot),
+            Ran::Skipped(skipped) => assert!(skipped.run().has_succeeded(), "{skipped}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Two if a month begins at this moment.
+    slots.dedup();
+    assert!(slots.len() == 1 || slots[0].end_ms == Some(slots[1].start_ms), "{slots:?}");
+}
+
+/// The log was read before the transaction of the end, and the node of the run behind it.
+async fn an_end_between_two_reads_is_no_crash(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper().await, world.keeper_through(&proxy, STEADY).await);
+    let run = claimed(&build(world, &one, "1")).await;
+    let node = format!("{}/{}", world.lock(), run.record().node);
+    let held = proxy.on(OpCode::GetData).path(node).hold_request();
+    let (admin, lock) = (other.admin(), world.lock().to_owned());
+    let asked = tokio::spawn(async move { admin.job(lock).await });
+    held.caught().await;
+    assert!(run.finish(RunEnd::succeeded()).await.recorded);
+    held.release();
+    assert_eq!(asked.await.unwrap().unwrap().unwrap().state, JobState::Ok);
+}
+
+/// In a chroot of its own: the other claims on these servers change the list of the jobs, too.
+async fn following_jobs_reads_only_what_changed(world: &World) {
+    let (proxy, chroot) = (world.proxy().await, world.path("chroot"));
+    let one = world.connect(&format!("{}{chroot}", world.servers()), STEADY).await;
+    let watcher = world.connect(&format!("{}{chroot}", proxy.connect_string()), STEADY).await;
+    let quiet = one.job(format!("{}/quiet", world.lock())).slot("1");
+    for job in [&quiet, &build(world, &one, "1")] {
+        claimed(job).await.finish(RunEnd::succeeded()).await;
+    }
+    let mut follow = watcher.admin().follow_jobs(world.lock());
+    let states = |jobs: Vec<JobStatus>| jobs.iter().map(|job| job.state).collect::<Vec<_>>();
+    assert_eq!(states(follow.next().await.unwrap()), [JobState::Ok, JobState::Ok]);
+    let before = proxy.counts();
+    let run = claimed(&build(world, &one, "2")).await;
+    assert_eq!(states(follow.next().await.unwrap()), [JobState::Running, JobState::Ok]);
+    run.finish(RunEnd::failed("x")).await;
+    assert_eq!(states(follow.next().await.unwrap()), [JobState::Failed, JobState::Ok]);
+    let asked = proxy.counts().since(&before).requested;
+    // The log and the node of the run, then the log.
+    assert_eq!((asked.of(OpCode::GetData), asked.of(OpCode::GetChildren2)), (3, 0));
+    // A new job, and the loss of a host.
+    let run = claimed(&one.job(format!("{}/other", world.lock())).slot("1")).await;
+    let mut until = async |expected: &[JobState]| while states(follow.next().await.unwrap()) != expected {};
+    until(&[JobState::Failed, JobState::Running, JobState::Ok]).await;
+    drop(run);
+    until(&[JobState::Failed, JobState::Crashed, JobState::Ok]).await;
+    assert!(one.admin().forget_job(world.lock()).await.unwrap());
+    until(&[JobState::Crashed, JobState::Ok]).await;
+}
+
+async fn a_program_without_async_runs_a_job(world: &World) {
+    let keeper = world.keeper().await;
+    let job = build(world, &keeper, "1");
+    let ran = tokio::task::spawn_blocking(move || keeper.block_on(job.run(async |_| Ok::<_, Error>(7))));
+    assert!(matches!(ran.await.unwrap().unwrap(), Ran::Done(7)));
+}
