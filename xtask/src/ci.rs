@@ -53,7 +53,7 @@ type Step = (u8, char, u64, &'static str, &'static str);
 ///
 /// A step that uses a core for long never runs beside a step with a time limit. Only one lane of a phase fetches
 /// packages of the system or of Maven, because neither apt nor Maven can run twice at a time.
-const STEPS: [Step; 32] = [
+const STEPS: [Step; 34] = [
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
     (0, 'a', 25, PROGRAMS, "xtask part programs"),
@@ -85,6 +85,8 @@ const STEPS: [Step; 32] = [
     (3, 'a', 20, "figures of docs/guarantees.md, few of each", "xtask figures --few"),
     (3, 'a', 8, "a storm of jobs", "xtask storm --brief"),
     (3, 'a', 10, "mistakes planted in a storm", "xtask storm --self-check"),
+    (3, 'a', 4, "slots of hosts with wrong clocks", "xtask slots --slots 20 --kill-every 6s"),
+    (3, 'a', 4, "mistakes planted in slots", "xtask slots --self-check"),
     (3, 'a', 8, "kill -9 in the middle of writes", "xtask crash --rounds 120"),
     (3, 'a', 10, "ten thousand seeded worlds", "xtask simulate"),
     (3, 'a', 25, "large worlds and many watches", "xtask deep"),

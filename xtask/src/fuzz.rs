@@ -113,8 +113,8 @@ fn one(program: &Path, target: &str, directory: &Path, options: &Options) -> Res
     }
     let Output { status, stdout, stderr } =
         command.output().with_context(|| format!("starting {}", program.display()))?;
-    let told = String::from_utf8_lossy(&stderr);
-    let summary = told.lines().filter(|line| line.starts_with(target) || !status.success());
+    let output = String::from_utf8_lossy(&stderr);
+    let summary = output.lines().filter(|line| line.starts_with(target) || !status.success());
     for line in summary {
         eprintln!("{line}");
     }
@@ -142,8 +142,8 @@ fn build(sh: &Shell) -> Result<PathBuf> {
         return Ok(program);
     }
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let told = cmd!(sh, "{cargo} test --quiet -p lockkeeper-server --lib --no-run --message-format=json").read()?;
-    let built = told.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
+    let output = cmd!(sh, "{cargo} test --quiet -p lockkeeper-server --lib --no-run --message-format=json").read()?;
+    let built = output.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
     built.filter_map(|built| built.executable).next_back().context("cargo has built no tests of lockkeeper-server")
 }
 

@@ -13,11 +13,13 @@ mod fuzz;
 mod healthy;
 mod interop;
 mod layers;
+mod mutants;
 mod neighbours;
 mod peers;
 mod postgres;
 mod programs;
 mod simulate;
+mod slots;
 mod storm;
 mod tls;
 mod untested;
@@ -73,6 +75,8 @@ enum Chore {
     Crash(crash::Options),
     /// Send invalid input to the embedded server, for as long as wanted
     Fuzz(fuzz::Options),
+    /// Change the product in many places, one at a time, and check that a test notices each
+    Mutants(mutants::Options),
     /// Make faults on an ensemble of Apache ZooKeeper for some minutes, and judge the history of the contenders
     Chaos(chaos::Options),
     /// Run one contender of chaos
@@ -91,6 +95,8 @@ enum Chore {
     Tick(figures::Tick),
     /// Run seeded worlds of the simulator; shrink a failing one and print it as a test
     Simulate(simulate::Options),
+    /// Run the slots of one job on hosts with wrong clocks while leaders are killed; check that each is claimed exactly once
+    Slots(slots::Options),
     /// Run random jobs through the command under seeded faults, and judge them by their own logs
     Storm(storm::Options),
     /// Run one job of the storm
@@ -144,6 +150,7 @@ fn main() -> ExitCode {
         Chore::Tls(options) => shell().and_then(|sh| tls::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Crash(options) => shell().and_then(|sh| crash::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Fuzz(options) => shell().and_then(|sh| fuzz::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
+        Chore::Mutants(options) => shell().and_then(|sh| mutants::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Chaos(options) => chaos::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Contend(contend) => contend.run().map(|()| ExitCode::SUCCESS),
         Chore::Figures(options) => figures::run(&options).map(|()| ExitCode::SUCCESS),
@@ -153,6 +160,7 @@ fn main() -> ExitCode {
         Chore::Simulate(options) => {
             shell().and_then(|sh| simulate::simulate(&sh, &options)).map(|()| ExitCode::SUCCESS)
         }
+        Chore::Slots(options) => slots::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Storm(options) => storm::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::StormJob(job) => job.run(),
         Chore::Postgres(command) => postgres::run(&command).map(|()| ExitCode::SUCCESS),

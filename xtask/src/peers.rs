@@ -139,8 +139,8 @@ pub(crate) struct Package {
 
 /// Asks cargo for the metadata of the shell's directory.
 pub(crate) fn metadata(sh: &Shell, arguments: &[&str]) -> Result<Metadata> {
-    let told = cmd!(sh, "cargo metadata --quiet --format-version 1 {arguments...}").quiet().read();
-    serde_json::from_str(&told.context("running cargo metadata")?).context("reading cargo metadata")
+    let output = cmd!(sh, "cargo metadata --quiet --format-version 1 {arguments...}").quiet().read();
+    serde_json::from_str(&output.context("running cargo metadata")?).context("reading cargo metadata")
 }
 
 /// Returns the directory of cargo's output.

@@ -25,7 +25,7 @@ pub(crate) const MAIN: &str = "main";
 /// The program itself.
 const BIN: &str = "bin";
 
-/// Tests of ours that need more than `cargo test` has.
+/// Tests that need more than `cargo test` has.
 pub(crate) struct Tests {
     /// The package of the tests.
     pub package: &'static str,
@@ -85,6 +85,7 @@ pub(crate) fn deep(sh: &Shell) -> Result<()> {
     for test in ["model", "helix_model"] {
         cmd!(sh, "cargo test --quiet --profile worlds -p lockkeeper-core --test {test}").env(DEEP, "1").run()?;
     }
+    cmd!(sh, "cargo test --quiet --profile worlds -p lockkeeper-testkit --lib one_seed").env(DEEP, "1").run()?;
     let watches = Tests { package: "lockkeeper", target: LIB, features: "" };
     watches.run(sh, &["case_37_many_thousand_watches".to_owned()], [(DEEP, "1".into())])
 }
@@ -134,13 +135,13 @@ struct Profile {
 
 /// Builds all programs with every feature, and writes the list.
 pub(crate) fn build(sh: &Shell, list: &Path) -> Result<()> {
-    let told = cmd!(
+    let output = cmd!(
         sh,
         "cargo test --workspace --all-features --lib --bins --tests --no-run --message-format json-render-diagnostics"
     )
     .read()
     .context("building the test programs")?;
-    let list_of = told.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok()).filter_map(entry);
+    let list_of = output.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok()).filter_map(entry);
     let text = serde_json::to_string_pretty(&list_of.collect::<List>())?;
     fs::write(list, text).with_context(|| format!("writing {}", list.display()))
 }
@@ -164,7 +165,7 @@ fn entry(artifact: Artifact) -> Option<(String, Built)> {
 mod tests {
     use super::*;
 
-    fn told(kind: &str, name: &str, test: bool) -> Option<String> {
+    fn listed(kind: &str, name: &str, test: bool) -> Option<String> {
         let line = serde_json::json!({
             "reason": "compiler-artifact",
             "manifest_path": "/src/crates/lockkeeper-cli/Cargo.toml",
@@ -180,10 +181,10 @@ mod tests {
 
     #[test]
     fn programs_are_known_by_package_and_target() {
-        assert_eq!(told("test", "cli", true).as_deref(), Some("lockkeeper-cli/cli"));
-        assert_eq!(told("bin", "lockkeeper", false).as_deref(), Some("lockkeeper-cli/bin"));
-        assert_eq!(told("bin", "lockkeeper", true).as_deref(), Some("lockkeeper-cli/main"));
-        assert_eq!(told("lib", "lockkeeper_cli", true).as_deref(), Some("lockkeeper-cli/lib"));
-        assert_eq!(told("custom-build", "build-script-build", false), None);
+        assert_eq!(listed("test", "cli", true).as_deref(), Some("lockkeeper-cli/cli"));
+        assert_eq!(listed("bin", "lockkeeper", false).as_deref(), Some("lockkeeper-cli/bin"));
+        assert_eq!(listed("bin", "lockkeeper", true).as_deref(), Some("lockkeeper-cli/main"));
+        assert_eq!(listed("lib", "lockkeeper_cli", true).as_deref(), Some("lockkeeper-cli/lib"));
+        assert_eq!(listed("custom-build", "build-script-build", false), None);
     }
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask tls`: tests our client's TLS, on the embedded server and on Apache's.
 //!
-//! Not in `cargo test`, because the feature builds a second cryptography library, in C.
+//! The part against Apache's server is not in `cargo test`.
 
 use anyhow::{Context, Result};
 use clap::Args;

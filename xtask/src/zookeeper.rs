@@ -129,7 +129,7 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         Program { package: "lockkeeper-cli", target: "real_work", features }.run(sh, &work, home.clone())?;
         Program { package: "lockkeeper-cli", target: "cli", features }.run(
             sh,
-            &["moving".to_owned(), "healthy".to_owned()],
+            &["moving", "healthy", "secured", "jobs_clock", "jobs_pictures"].map(str::to_owned),
             home.clone(),
         )?;
         Program { package: "lockkeeper-testkit", target: LIB, features }.run(sh, &["apache".to_owned()], home)?;

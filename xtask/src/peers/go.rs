@@ -48,11 +48,11 @@ pub(super) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
     let home = target_dir(sh).join("peers/go-zookeeper");
     // Fetched outside the repository, which is not a Go module.
     sh.create_dir(&home)?;
-    let told = {
+    let text = {
         let _aside = sh.push_dir(&home);
         fetched("go-zookeeper, for go cannot fetch it", cmd!(sh, "go mod download -json {MODULE}").read())?
     };
-    let Download { dir } = serde_json::from_str(&told).context("reading what go has fetched")?;
+    let Download { dir } = serde_json::from_str(&text).context("reading what go has fetched")?;
     let suite = home.join("suite");
     sh.remove_path(&suite)?;
     cmd!(sh, "cp -r {dir} {suite}").run()?;
@@ -82,11 +82,11 @@ pub(super) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
         .env("LOCKKEEPER_ACCOUNTS", accounts)
         .ignore_status()
         .output()?;
-    let told = String::from_utf8_lossy(&output.stdout);
-    let verdicts: Vec<_> = told.lines().filter(|line| line.starts_with("--- ")).collect();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let verdicts: Vec<_> = text.lines().filter(|line| line.starts_with("--- ")).collect();
     println!("{}", verdicts.join("\n"));
     if !output.status.success() {
-        bail!("go-zookeeper's tests do not all pass:\n{told}");
+        bail!("go-zookeeper's tests do not all pass:\n{text}");
     }
     let passed = verdicts.iter().filter(|line| line.starts_with("--- PASS")).count();
     if arguments.is_empty() && passed < PASSES {

@@ -44,7 +44,7 @@ fn printed(sh: &Shell, classpath: &str, server: &str) -> Result<Vec<String>> {
         line.is_empty() || starts.iter().any(|start| line.starts_with(start))
     };
     let lines: Vec<_> = text.lines().filter(|line| !varies(line)).map(str::to_owned).collect();
-    // A separate thread prints events, before or after their answer. So they are sorted behind all other lines.
+    // A separate thread prints events, before or after their answer. They are sorted behind all other lines.
     let (events, answers): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line.starts_with("WatchedEvent"));
     if answers.len() < SESSION.lines().count() {
         bail!("the command line on {server} ended early:\n{text}");
@@ -54,17 +54,17 @@ fn printed(sh: &Shell, classpath: &str, server: &str) -> Result<Vec<String>> {
 
 /// Returns the lines that only one of the outputs has, in place.
 fn differences(theirs: &[String], ours: &[String]) -> String {
-    let mut told = String::new();
+    let mut text = String::new();
     for at in 0..theirs.len().max(ours.len()) {
         let (their, our) = (theirs.get(at), ours.get(at));
         if their != our {
             for (sign, line) in [('-', their), ('+', our)] {
                 // Writing to a string never fails.
-                _ = writeln!(told, "{sign} {}", line.map_or("", String::as_str));
+                _ = writeln!(text, "{sign} {}", line.map_or("", String::as_str));
             }
         }
     }
-    told
+    text
 }
 
 /// The classes of both suites.
@@ -147,9 +147,9 @@ pub(super) fn run(sh: &Shell, name: &str, chosen: &[String]) -> Result<()> {
         .quiet()
         .ignore_status()
         .output()?;
-        let told = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         let count = |what: &str| {
-            let line = told.lines().find(|line| line.contains(what)).unwrap_or_default();
+            let line = text.lines().find(|line| line.contains(what)).unwrap_or_default();
             line.split_whitespace().find_map(|word| word.parse::<u32>().ok()).unwrap_or_default()
         };
         let (good, bad) = (count("tests successful"), count("tests failed"));
@@ -161,7 +161,7 @@ pub(super) fn run(sh: &Shell, name: &str, chosen: &[String]) -> Result<()> {
         }
         sh.remove_path(&started)?;
         if !output.status.success() {
-            _ = writeln!(failures, "{class}:\n{told}{}", String::from_utf8_lossy(&output.stderr));
+            _ = writeln!(failures, "{class}:\n{text}{}", String::from_utf8_lossy(&output.stderr));
         }
     }
     if !failures.is_empty() {

@@ -83,10 +83,10 @@ impl Task {
         };
         let mut term = (self.on_term != OnTerm::Dies).then(|| signal(SignalKind::terminate())).transpose()?;
         let token = std::env::var("LOCKKEEPER_TOKEN").unwrap_or_default();
-        let told: Vec<&str> = token.lines().map(|token| if self.one_token { "7" } else { token }).collect();
-        let tokens = told.iter().map(|token| token.parse()).collect::<Result<Vec<FencingToken>, _>>()?;
+        let tokens_seen: Vec<&str> = token.lines().map(|token| if self.one_token { "7" } else { token }).collect();
+        let tokens = tokens_seen.iter().map(|token| token.parse()).collect::<Result<Vec<FencingToken>, _>>()?;
         let pid = i32::try_from(std::process::id())?;
-        say(Word::Begin { pid, tokens: told.iter().filter_map(|token| token.parse().ok()).collect() })?;
+        say(Word::Begin { pid, tokens: tokens_seen.iter().filter_map(|token| token.parse().ok()).collect() })?;
         let mut second = match self.second {
             true => {
                 let log = self.log.with_extension("second");

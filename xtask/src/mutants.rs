@@ -1,0 +1,415 @@
+//! `cargo xtask mutants`: changes the product in one place after the other, and checks that a test fails each time.
+//!
+//! cargo-mutants makes the changes and runs the tests; this chooses where, with which tests, and which mutants may
+//! survive (`mutants/accepted.txt`, with a reason each). The tests that end sooner run first: the slower ones only see
+//! the mutants that survived them. The changes are made in a copy of the repository below `target/mutants`; what cargo
+//! builds of other packages is shared with the repository.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+use xshell::{Shell, cmd};
+
+use crate::peers::target_dir;
+use crate::untested::fetched;
+
+/// The release whose mutants the accepted ones name.
+const VERSION: &str = "27.1.0";
+const ACCEPTED: &str = include_str!("mutants/accepted.txt");
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Only these areas [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    area: Vec<AreaName>,
+    /// Run only so many mutants of each area, chosen by the seed [default: all of them, which takes hours]
+    #[arg(long, value_name = "N")]
+    sample: Option<usize>,
+    /// The seed of the sample
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+    /// Run only mutants whose names contain this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Print the mutants and run none
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum AreaName {
+    /// The pure protocols of the locks
+    Core,
+    /// The pure machine of the embedded server
+    Machine,
+    /// The drivers of the locks
+    Library,
+}
+
+/// A part of the product, and the tests that must notice its mutants.
+struct Area {
+    name: AreaName,
+    package: &'static str,
+    files: &'static [&'static str],
+    /// One set of tests after the other.
+    stages: &'static [&'static [&'static str]],
+    /// Percent of the mutants that must be caught.
+    goal: f64,
+}
+
+const AREAS: [Area; 3] = [
+    Area {
+        name: AreaName::Core,
+        package: "lockkeeper-core",
+        files: &["crates/lockkeeper-core/src/**/*.rs"],
+        stages: &[
+            &["--lib"],
+            &["--test=properties", "--test=helix_properties", "--test=foreign_names", "--test=jobs"],
+            &["--test=anything_told", "--test=model", "--test=helix_model"],
+        ],
+        goal: 95.0,
+    },
+    Area {
+        name: AreaName::Machine,
+        package: "lockkeeper-server",
+        files: &["crates/lockkeeper-server/src/machine.rs", "crates/lockkeeper-server/src/machine/**/*.rs"],
+        stages: &[&["--lib"], &["--test=it"]],
+        goal: 95.0,
+    },
+    Area {
+        name: AreaName::Library,
+        package: "lockkeeper",
+        files: &[
+            "crates/lockkeeper/src/hold.rs",
+            "crates/lockkeeper/src/hold/**/*.rs",
+            "crates/lockkeeper/src/lease.rs",
+            "crates/lockkeeper/src/lease/**/*.rs",
+            "crates/lockkeeper/src/queue.rs",
+            "crates/lockkeeper/src/queue/**/*.rs",
+            "crates/lockkeeper/src/session.rs",
+            "crates/lockkeeper/src/session/**/*.rs",
+            "crates/lockkeeper/src/wait.rs",
+        ],
+        stages: &[&["--lib"], &["--test=it"]],
+        goal: 90.0,
+    },
+];
+
+/// Seconds after which a set of tests is taken to hang. The slowest set takes a sixth of that on an idle machine.
+const TIMEOUT: u32 = 120;
+
+#[derive(Deserialize)]
+struct Mutant {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Outcomes {
+    outcomes: Vec<Outcome>,
+}
+
+#[derive(Deserialize)]
+struct Outcome {
+    scenario: Scenario,
+    summary: String,
+}
+
+#[derive(Deserialize)]
+enum Scenario {
+    Baseline,
+    Mutant(Mutant),
+}
+
+/// The mutants of one area after the run.
+#[derive(Debug, Default)]
+struct Tally {
+    caught: usize,
+    /// The compiler refuses these.
+    unviable: usize,
+    survivors: Vec<String>,
+}
+
+pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
+    let accepted = accepted(ACCEPTED)?;
+    let home = target_dir(sh).join("mutants");
+    let tool = install(sh, &home)?;
+    let tree = home.join("tree");
+    copy(sh, &tree)?;
+    let areas = AREAS.iter().filter(|area| options.area.is_empty() || options.area.contains(&area.name));
+    let (mut rows, mut open) = (Vec::new(), Vec::new());
+    for area in areas {
+        let all = list(sh, &tool, &tree, area)?;
+        if options.only.is_empty() {
+            let gone = gone(&accepted, &all, area);
+            ensure!(gone.is_empty(), "mutants/accepted.txt names mutants that are no more:\n  {}", gone.join("\n  "));
+        }
+        let named = all.iter().filter(|name| name.contains(options.only.as_str())).cloned().collect();
+        let chosen = sample(named, options.sample, options.seed);
+        if options.list {
+            chosen.iter().for_each(|name| println!("{name}"));
+            continue;
+        }
+        let tally = judge(sh, &tool, &home, area, &chosen)?;
+        let (allowed, missed): (Vec<_>, Vec<_>) =
+            tally.survivors.iter().cloned().partition(|name| accepted.contains_key(&unplaced(name)));
+        let viable = tally.caught + tally.survivors.len();
+        let percent = 100.0 * tally.caught as f64 / viable.max(1) as f64;
+        rows.push(format!(
+            "| {} | {} of {} | {} | {} | {} | {} | {percent:.1} % | {} % |",
+            area.package,
+            chosen.len(),
+            all.len(),
+            tally.unviable,
+            tally.caught,
+            allowed.len(),
+            missed.len(),
+            area.goal
+        ));
+        // A small sample with one accepted survivor may be below the goal.
+        if options.sample.is_none() && options.only.is_empty() && percent < area.goal {
+            open.push(format!(
+                "{}: {percent:.1} % of the mutants are caught, {} % are asked for",
+                area.package, area.goal
+            ));
+        }
+        open.extend(missed.into_iter().map(|name| format!("no test notices {name}")));
+    }
+    if options.list {
+        return Ok(());
+    }
+    println!("| package | run | not compiled | caught | accepted | missed | caught of those compiled | goal |");
+    println!("|---|---|---|---|---|---|---|---|");
+    rows.iter().for_each(|row| println!("{row}"));
+    if !open.is_empty() {
+        bail!(
+            "{}\nwrite a test that fails with the mutant, or add it to xtask/src/mutants/accepted.txt with the reason",
+            open.join("\n")
+        );
+    }
+    Ok(())
+}
+
+/// Returns the program, which is installed below `home` if this release of it is not on the path.
+fn install(sh: &Shell, home: &Path) -> Result<PathBuf> {
+    let here = home.join("tool/bin/cargo-mutants");
+    for tool in [PathBuf::from("cargo-mutants"), here.clone()] {
+        let version = cmd!(sh, "{tool} mutants --version").quiet().ignore_stderr().read();
+        if version.is_ok_and(|version| version.ends_with(VERSION)) {
+            return Ok(tool);
+        }
+    }
+    let (root, target) = (home.join("tool"), home.join("tool-target"));
+    // Not optimised: that is most of its installation time, and it mostly waits for cargo.
+    let installed = cmd!(
+        sh,
+        "cargo install --quiet --locked --debug --version {VERSION} --root {root} --target-dir {target} cargo-mutants"
+    );
+    fetched("mutants, because cargo-mutants cannot be installed", installed.run())?;
+    // It needs half a gigabyte that is not used again.
+    sh.remove_path(&target)?;
+    Ok(here)
+}
+
+/// Copies what git knows and does not ignore. A file with the same content keeps its time, so cargo does not build it again.
+fn copy(sh: &Shell, tree: &Path) -> Result<()> {
+    let listed = cmd!(sh, "git ls-files -z --cached --others --exclude-standard").quiet().read()?;
+    let wanted: BTreeSet<&Path> = listed.split('\0').filter(|path| !path.is_empty()).map(Path::new).collect();
+    for path in &wanted {
+        // Git also lists a file that was deleted and not committed.
+        let Ok(text) = fs::read(sh.current_dir().join(path)) else { continue };
+        let to = tree.join(path);
+        if fs::read(&to).is_ok_and(|there| there == text) {
+            continue;
+        }
+        fs::create_dir_all(to.parent().context("a file below the tree")?)?;
+        fs::write(&to, text).with_context(|| format!("writing {}", to.display()))?;
+    }
+    let mut directories = vec![tree.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if !wanted.contains(path.strip_prefix(tree)?) {
+                fs::remove_file(path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the mutants of an area, in the order of the files.
+fn list(sh: &Shell, tool: &Path, tree: &Path, area: &Area) -> Result<Vec<String>> {
+    let (package, files) = (area.package, flags("--file", area.files));
+    let text = cmd!(sh, "{tool} mutants --dir {tree} --package {package} {files...} --list").quiet().read();
+    Ok(text.with_context(|| format!("listing the mutants of {package}"))?.lines().map(str::to_owned).collect())
+}
+
+/// Runs the mutants with one set of tests after the other.
+fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -> Result<Tally> {
+    let (tree, output) = (home.join("tree"), home.join(format!("{:?}", area.name).to_lowercase()));
+    let (package, timeout) = (area.package, TIMEOUT.to_string());
+    let mut tally = Tally { survivors: chosen.to_owned(), ..Tally::default() };
+    for tests in area.stages.iter().copied() {
+        if tally.survivors.is_empty() {
+            break;
+        }
+        // cargo-mutants 27.1 does not choose deletions of fields by their names; so it runs all in these files.
+        let in_files: BTreeSet<&str> = tally.survivors.iter().filter_map(|name| name.split(':').next()).collect();
+        let files = flags("--file", &in_files.into_iter().collect::<Vec<_>>());
+        let names = flags("--re", &tally.survivors.iter().map(|name| exactly(name)).collect::<Vec<_>>());
+        let report = output.join("mutants.out/outcomes.json");
+        sh.create_dir(&output)?;
+        sh.remove_path(&report)?;
+        // The tests pass without a change: CI has run them. Its status says that mutants survived.
+        let ran = cmd!(
+            sh,
+            "{tool} mutants --dir {tree} --in-place --output {output} --package {package} {files...} {names...}
+             --baseline=skip --timeout={timeout} --no-shuffle --colors=never -- {tests...}"
+        );
+        ran.env("CARGO_TARGET_DIR", target_dir(sh)).ignore_status().quiet().run()?;
+        let text = fs::read_to_string(&report).context("cargo-mutants has reported nothing")?;
+        let Outcomes { outcomes } = serde_json::from_str(&text).context("reading the outcomes")?;
+        tally.survivors = add(&mut tally, outcomes)?;
+        let judged = tally.caught + tally.unviable + tally.survivors.len();
+        ensure!(judged == chosen.len(), "cargo-mutants ran {judged} of {} mutants", chosen.len());
+    }
+    Ok(tally)
+}
+
+/// Counts the outcomes of the survivors so far, and returns those that survived again.
+fn add(tally: &mut Tally, outcomes: Vec<Outcome>) -> Result<Vec<String>> {
+    let mut survivors = Vec::new();
+    for outcome in outcomes {
+        let Scenario::Mutant(Mutant { name }) = outcome.scenario else { continue };
+        if !tally.survivors.contains(&name) {
+            continue;
+        }
+        match outcome.summary.as_str() {
+            // Tests that hang notice, too.
+            "CaughtMutant" | "Timeout" => tally.caught += 1,
+            "Unviable" => tally.unviable += 1,
+            "MissedMutant" => survivors.push(name),
+            other => bail!("{name}: cargo-mutants reports {other}"),
+        }
+    }
+    Ok(survivors)
+}
+
+fn flags<T: AsRef<str>>(flag: &str, values: &[T]) -> Vec<String> {
+    values.iter().map(|value| format!("{flag}={}", value.as_ref())).collect()
+}
+
+/// Returns a regular expression for one name.
+fn exactly(name: &str) -> String {
+    let mut expression = "^".to_owned();
+    for letter in name.chars() {
+        if r"\.+*?()|[]{}^$".contains(letter) {
+            expression.push('\\');
+        }
+        expression.push(letter);
+    }
+    expression + "$"
+}
+
+/// Chooses some mutants by a seed, in the order of the files.
+fn sample(all: Vec<String>, most: Option<usize>, seed: u64) -> Vec<String> {
+    let Some(most) = most else { return all };
+    let mut places: Vec<usize> = (0..all.len()).collect();
+    fastrand::Rng::with_seed(seed).shuffle(&mut places);
+    places.truncate(most);
+    places.sort_unstable();
+    places.into_iter().map(|place| all[place].clone()).collect()
+}
+
+/// Returns the name without the line and the column, which later changes move.
+fn unplaced(name: &str) -> String {
+    let mut parts = name.splitn(4, ':');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(file), Some(_line), Some(_column), Some(what)) => format!("{file}:{what}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// Reads the accepted survivors with their reasons: lines after `# `, for all names up to an empty line.
+fn accepted(text: &str) -> Result<BTreeMap<String, String>> {
+    let (mut accepted, mut reason) = (BTreeMap::new(), String::new());
+    for line in text.lines() {
+        match line.strip_prefix("# ") {
+            Some(more) => reason = format!("{reason} {more}"),
+            None if line.is_empty() => reason.clear(),
+            None => {
+                ensure!(!reason.is_empty(), "mutants/accepted.txt gives no reason for {line}");
+                ensure!(
+                    accepted.insert(line.to_owned(), reason.clone()).is_none(),
+                    "mutants/accepted.txt repeats {line}"
+                );
+            }
+        }
+    }
+    Ok(accepted)
+}
+
+/// Returns the accepted survivors of an area's package that are not among its mutants.
+fn gone(accepted: &BTreeMap<String, String>, all: &[String], area: &Area) -> Vec<String> {
+    let there: BTreeSet<String> = all.iter().map(|name| unplaced(name)).collect();
+    let home = format!("crates/{}/", area.package);
+    accepted.keys().filter(|name| name.starts_with(&home) && !there.contains(*name)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "crates/lockkeeper-core/src/token.rs:29:9: replace Token::get -> u64 with (1 + 2)";
+
+    #[test]
+    fn an_accepted_survivor_needs_a_reason_and_is_named_once() {
+        let read = accepted("# Only for\n# people.\na: replace b with c\n\n# Equal.\nd: replace e with f\n").unwrap();
+        assert_eq!(read.into_values().collect::<Vec<_>>(), [" Only for people.", " Equal."]);
+        assert!(accepted("# Equal.\na: b\n\nc: d\n").unwrap_err().to_string().contains("no reason for c: d"));
+        assert!(accepted("# Equal.\na: b\na: b\n").unwrap_err().to_string().contains("repeats a: b"));
+        accepted(ACCEPTED).unwrap();
+    }
+
+    #[test]
+    fn an_accepted_survivor_that_is_no_more_is_named() {
+        let accepted =
+            accepted(&format!("# Equal.\n{}\n{}\n", unplaced(NAME), unplaced(NAME).replace("with", "by"))).unwrap();
+        let gone = gone(&accepted, &[NAME.to_owned()], &AREAS[0]);
+        assert_eq!(gone, ["crates/lockkeeper-core/src/token.rs: replace Token::get -> u64 by (1 + 2)"]);
+    }
+
+    #[test]
+    fn a_mutant_is_chosen_by_its_whole_name() {
+        let expression = r"^crates/lockkeeper-core/src/token\.rs:29:9: replace Token::get -> u64 with \(1 \+ 2\)$";
+        assert_eq!(exactly(NAME), expression);
+    }
+
+    #[test]
+    fn a_seed_gives_one_sample() {
+        let all: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        let ten = sample(all.clone(), Some(10), 1);
+        assert_eq!(ten.len(), 10);
+        assert_eq!(ten, sample(all.clone(), Some(10), 1));
+        assert_ne!(ten, sample(all.clone(), Some(10), 2));
+        assert_eq!(sample(all.clone(), None, 1), all);
+    }
+
+    #[test]
+    fn outcomes_are_counted() {
+        let text = r#"{"outcomes":[{"scenario":"Baseline","summary":"Success"},
+            {"scenario":{"Mutant":{"name":"a"}},"summary":"CaughtMutant"},{"scenario":{"Mutant":{"name":"b"}},"summary":"MissedMutant"},
+            {"scenario":{"Mutant":{"name":"c"}},"summary":"Timeout"},{"scenario":{"Mutant":{"name":"d"}},"summary":"Unviable"},
+            {"scenario":{"Mutant":{"name":"not chosen"}},"summary":"MissedMutant"}]}"#;
+        let Outcomes { outcomes } = serde_json::from_str(text).unwrap();
+        let survivors = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        let mut tally = Tally { survivors, ..Tally::default() };
+        assert_eq!(add(&mut tally, outcomes).unwrap(), ["b"]);
+        assert_eq!((tally.caught, tally.unviable), (2, 1));
+    }
+}
