@@ -1,6 +1,10 @@
 //! ZooKeeper's command line and the tests of its own Java client and of Curator's, on our server.
 
 use std::fmt::Write as _;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +17,9 @@ use crate::interop;
 
 /// A session for ZooKeeper's command line, with every command that contacts a server.
 const SESSION: &str = include_str!("zkcli.txt");
+
+/// The last event that the session causes.
+const LAST_EVENT: &str = "type:NodeChildrenChanged path:/w";
 
 /// Types the same session into ZooKeeper's command line on Apache's server and on ours, and compares what is printed.
 pub(super) fn zkcli(sh: &Shell) -> Result<()> {
@@ -30,15 +37,47 @@ pub(super) fn zkcli(sh: &Shell) -> Result<()> {
     Ok(())
 }
 
+/// The commands that end a session: they come after the last event, for the command line prints none after them.
+const ENDING: &str = "printwatches off\n";
+
 /// Returns the output of the command line, without the parts that differ from run to run.
 fn printed(sh: &Shell, classpath: &str, server: &str) -> Result<Vec<String>> {
-    let output = cmd!(sh, "java -cp {classpath} org.apache.zookeeper.ZooKeeperMain -server {server}")
-        .stdin(SESSION)
-        .quiet()
-        .output()
+    let class = "org.apache.zookeeper.ZooKeeperMain";
+    let mut typed = std::process::Command::from(cmd!(sh, "java -cp {classpath} {class} -server {server}").quiet())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .context("running ZooKeeper's command line")?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    // The last event may be printed or not: the command line does not wait for it when it ends.
+    let (mut input, output) = (typed.stdin.take().context("no input")?, typed.stdout.take().context("no output")?);
+    let mut errors = typed.stderr.take().context("no errors")?;
+    let ending = SESSION.find(ENDING).context("the session has no ending")?;
+    // Events come in order, on a thread of their own: once the last is printed, all are.
+    let (last_event, all_events) = mpsc::channel();
+    let typing = thread::spawn(move || -> io::Result<()> {
+        input.write_all(&SESSION.as_bytes()[..ending])?;
+        // A server that never sends the event is found by the comparison.
+        _ = all_events.recv_timeout(Duration::from_secs(30));
+        input.write_all(&SESSION.as_bytes()[ending..])
+    });
+    let complaints = thread::spawn(move || {
+        let mut text = String::new();
+        errors.read_to_string(&mut text).map(|_| text)
+    });
+    let mut text = String::new();
+    for line in BufReader::new(output).lines() {
+        let line = line.context("reading what the command line prints")?;
+        if line.contains(LAST_EVENT) {
+            // The other side no longer waits after half a minute.
+            _ = last_event.send(());
+        }
+        text += &(line + "\n");
+    }
+    typed.wait().context("waiting for ZooKeeper's command line")?;
+    // A command line that ended early has closed its input; its lines are counted below.
+    _ = typing.join();
+    text += &complaints.join().expect("reading does not panic").context("reading the errors")?;
+    // The command line does not wait for the event of its own end.
     let varies = |line: &&str| {
         let starts = ["Connecting to", "ctime = ", "mtime = ", "WATCHER::", "WatchedEvent state:Closed"];
         line.is_empty() || starts.iter().any(|start| line.starts_with(start))
