@@ -75,6 +75,9 @@ fn terms() -> impl Strategy<Value = Terms> {
     )
 }
 
+/// Ends of leases that an attempt may have written.
+const WRITTEN_MS: &[&[i64]] = &[&[], &[900], &[NOW]];
+
 fn wish() -> impl Strategy<Value = Wish<'static>> {
     prop_oneof![
         3 => end().prop_map(|give_up_ms| Wish::Acquire { give_up_ms }),
@@ -82,6 +85,7 @@ fn wish() -> impl Strategy<Value = Wish<'static>> {
         1 => select(&["a", "b", "c"][..]).prop_map(|to| Wish::Transfer { to }),
         1 => Just(Wish::Refuse { why: "not now" }),
         1 => Just(Wish::Leave),
+        1 => select(WRITTEN_MS).prop_map(|written_ms| Wish::Withdraw { written_ms }),
         1 => Just(Wish::Unlock),
     ]
 }
@@ -129,6 +133,7 @@ proptest! {
                 matches!(again.answer, Answer::Holds { .. }) && owner.is_some_and(|owner| owner.id == me.id)
             }
             (Answer::Transferred | Answer::Told, Ok(again)) => again.record.is_none() && again.answer == once.answer,
+            (Answer::Left { .. }, Ok(again)) if matches!(wish, Wish::Withdraw { .. }) => again.record.is_none(),
             (Answer::Left { .. }, Ok(again)) => again.record.as_ref().is_none_or(|record| record.owner.is_none()),
             // Its time may already have come with the first step.
             (Answer::Waits { .. }, Ok(again)) => !matches!(again.answer, Answer::Left { .. }),
@@ -155,6 +160,32 @@ proptest! {
         prop_assert_eq!(transition(seen, &me, Wish::Acquire { give_up_ms }, now, &RULES), Err(Refusal::Held(owner)));
         let unlocked = transition(seen, &me, Wish::Unlock, now, &RULES);
         prop_assert_eq!(unlocked, Err(Refusal::NotOwner { owner: record.owner.map(|owner| owner.id) }));
+    }
+
+    /// An attempt that is withdrawn frees only what it took itself, whether or not it learned that its write arrived. A
+    /// hold of the same id stays, also if it was renewed meanwhile.
+    #[test]
+    fn a_withdrawn_attempt_leaves_every_other_hold_of_its_id(
+        record in record(), me in terms(), now in now(), give_up_ms in end(), arrived in any::<bool>(),
+        renewed in any::<bool>(),
+    ) {
+        let ends = |record: &Record| record.owner.as_ref().filter(|owner| owner.id == me.id).map(|owner| owner.until_ms);
+        let step = |record: &Record, wish| {
+            let done = transition(SeenRecord { record, modified_ms: NOW - 10 }, &me, wish, now, &RULES);
+            done.ok().and_then(|done| done.record).unwrap_or_else(|| record.clone())
+        };
+        let tried = step(&record, Wish::Acquire { give_up_ms });
+        let written: Vec<i64> = ends(&tried).filter(|end| ends(&record) != Some(*end)).into_iter().collect();
+        let mut there = if arrived { tried } else { record };
+        let took = arrived && !written.is_empty();
+        if renewed && !took {
+            there = step(&there, Wish::Renew);
+            // A client of the same id that wrote at the same moment is taken for this one.
+            prop_assume!(ends(&there).is_none_or(|end| !written.contains(&end)));
+        }
+        let left = step(&there, Wish::Withdraw { written_ms: &written });
+        prop_assert!(left.request.is_none_or(|request| request.id != me.id));
+        prop_assert_eq!(left.owner, if took { None } else { there.owner });
     }
 
     /// case_35: one write, which changes only the owner. A waiting requestor continues to wait, until the same time.

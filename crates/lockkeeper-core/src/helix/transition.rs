@@ -65,6 +65,12 @@ pub enum Wish<'a> {
     },
     /// To give it up: the owner makes room, the requestor withdraws, any other client has nothing to do.
     Leave,
+    /// To end an attempt: the requestor withdraws, and the owner makes room if the attempt made it the owner. Another
+    /// hold of the same id stays.
+    Withdraw {
+        /// The ends of the leases that the attempt may have written.
+        written_ms: &'a [i64],
+    },
     /// Helix's unlock: the owner makes room; any client frees a lock whose owner's lease is over, unless that owner is
     /// lazy, and must be asked first.
     Unlock,
@@ -168,7 +174,11 @@ pub fn transition(
         Wish::Transfer { to } => facts.transfer(to),
         Wish::Revoke { request } => facts.revoke(request),
         Wish::Refuse { why } => facts.refuse(why),
-        Wish::Leave => Ok(facts.leave()),
+        Wish::Leave => Ok(facts.leave(facts.owns())),
+        // Each write of an owner ends its lease later than before, so the end says who wrote it.
+        Wish::Withdraw { written_ms } => {
+            Ok(facts.leave(facts.own().is_ok_and(|own| written_ms.contains(&own.until_ms))))
+        }
         Wish::Unlock => facts.unlock(),
     }
 }
@@ -323,11 +333,8 @@ impl<'a> Facts<'a> {
         Transition { record: (record != *self.record).then_some(record), answer: Answer::Told }
     }
 
-    fn leave(&self) -> Transition {
-        let mut left = self.record.clone();
-        if self.owns() {
-            left = self.without_owner();
-        }
+    fn leave(&self, makes_room: bool) -> Transition {
+        let mut left = if makes_room { self.without_owner() } else { self.record.clone() };
         if left.request.as_ref().is_some_and(|request| request.id == self.me.id) {
             left.request = None;
         }

@@ -24,10 +24,20 @@ impl Leases {
         let key = (hold.path.clone(), owner.to_owned());
         let mut holds = self.0.lock().expect("held for a change only");
         holds.retain(|_, hold| hold.strong_count() > 0);
-        let before = holds.insert(key, Arc::downgrade(hold)).and_then(|before| before.upgrade());
+        let before = holds.insert(key, Arc::downgrade(hold));
         drop(holds);
-        if let Some(before) = before {
-            before.lose(Loss::Superseded);
-        }
+        lose(before);
+    }
+
+    /// The hold of this owner is superseded, and there is no other.
+    pub(super) fn supersede(&self, owner: &str, path: &str) {
+        let before = self.0.lock().expect("held for a change only").remove(&(path.to_owned(), owner.to_owned()));
+        lose(before);
+    }
+}
+
+fn lose(before: Option<Weak<Hold>>) {
+    if let Some(before) = before.and_then(|before| before.upgrade()) {
+        before.lose(Loss::Superseded);
     }
 }

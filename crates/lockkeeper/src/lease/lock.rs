@@ -369,7 +369,8 @@ impl HelixLock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future withdraws the request, or releases the lock if it was just granted.
+    /// Dropping the future withdraws the request, or releases the lock if it was just granted. A hold that the same
+    /// user id already had stays, unless the grant has replaced it: then it is lost first.
     ///
     /// # Errors
     ///

@@ -40,6 +40,8 @@ pub(crate) struct SessionRef {
     ensemble: Arc<dyn Ensemble>,
     /// Another client may have written what this session has not seen yet.
     behind: bool,
+    /// The ends of the leases by which this client may have made itself the owner, without knowing it.
+    written_ms: Vec<i64>,
     _present: oneshot::Sender<()>,
 }
 
@@ -142,13 +144,18 @@ pub(crate) enum LookError {
     Final(NodeError),
 }
 
+/// The end of the lease by which this client owns the lock.
+fn own_end_ms(record: &Record, me: &Terms) -> Option<i64> {
+    record.owner.as_ref().filter(|owner| owner.id == me.id).map(|owner| owner.until_ms)
+}
+
 impl SessionRef {
     /// References the current session, or opens one if it is over.
     pub(crate) async fn take(context: &Context) -> Result<SessionRef, SessionError> {
         let (session, ensemble) = context.session(None).await?;
         let (present, absent) = oneshot::channel::<()>();
         session.spawn(async move { _ = absent.await });
-        Ok(SessionRef { session, ensemble, behind: true, _present: present })
+        Ok(SessionRef { session, ensemble, behind: true, written_ms: Vec::new(), _present: present })
     }
 
     /// Waits for a reply, but not beyond the session's end.
@@ -171,6 +178,11 @@ impl SessionRef {
         _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))).await;
     }
 
+    /// The ends of the leases by which this client may have made itself the owner, without knowing it.
+    pub(crate) fn written_ms(&self) -> &[i64] {
+        &self.written_ms
+    }
+
     /// Prepares for a retry, in a new session if this one is over.
     ///
     /// # Errors
@@ -188,7 +200,7 @@ impl SessionRef {
         }
         while matches!(self.session.link().borrow().state, LinkState::Over(_)) {
             match SessionRef::take(context).await {
-                Ok(seat) => *self = seat,
+                Ok(seat) => *self = SessionRef { written_ms: std::mem::take(&mut self.written_ms), ..seat },
                 Err(error @ SessionError::Unreachable { .. }) => tracing::debug!(%error, "trying again"),
                 Err(error) => return Err(error.into()),
             }
@@ -334,7 +346,15 @@ impl LockNode {
         {
             after.granted_by = look.record.granted_by(look.found.zxid.0);
         }
-        match self.put(seat, &look.found, &record).await {
+        let taken = own_end_ms(&record, me)
+            .filter(|end| matches!(wish, Wish::Acquire { .. }) && own_end_ms(&look.record, me) != Some(*end));
+        // Before the write, because this future may be dropped before the reply.
+        seat.written_ms.extend(taken);
+        let put = self.put(seat, &look.found, &record).await;
+        if taken.is_some() && !matches!(put, Err(OpError::ConnectionLoss | OpError::SessionOver)) {
+            seat.written_ms.pop();
+        }
+        match put {
             Ok(zxid) => {
                 let (answer, token) = (step.answer, FencingToken::from_zxid(zxid).in_epoch(epoch));
                 let look = Look { record, watcher: None, written: true, ..look };
@@ -481,6 +501,11 @@ impl LockNode {
 }
 
 impl Look {
+    /// Whether the client owns the lock by a lease that ends at one of these times.
+    pub(crate) fn shows_one_of(&self, written_ms: &[i64], me: &Terms) -> bool {
+        own_end_ms(&self.record, me).is_some_and(|end| written_ms.contains(&end))
+    }
+
     /// The versions that identify this record; unknown if it was written since.
     pub(crate) fn versions(&self) -> Option<Versions> {
         let record = self.found.version.filter(|_| !self.written)?;

@@ -88,7 +88,7 @@ impl Request {
             Err(silence) => {
                 let (done, _) = oneshot::channel();
                 _ = std::mem::replace(&mut self.caller, done).send(Err(silence.into()));
-                self.status.send_replace(LockStatus::Unlocked);
+                self.ended(LockStatus::Unlocked);
                 return self.withdraw(&mut seat).await;
             }
         };
@@ -102,7 +102,7 @@ impl Request {
                 self.refuse(status, error);
             }
             Ok(Outcome::CallerGone) => {
-                self.status.send_replace(LockStatus::Unlocked);
+                self.ended(LockStatus::Unlocked);
                 self.withdraw(&mut seat).await;
             }
             Err(error) => {
@@ -269,11 +269,18 @@ impl Request {
         }
     }
 
-    /// Removes the own request, or an unwanted grant, from the record.
+    /// Removes the own request, or an unwanted grant, from the record. Another hold of the same id stays.
     async fn withdraw(&self, seat: &mut SessionRef) {
         loop {
             let left = match self.node.look_until_answered(&self.context, seat).await {
-                Ok(look) => self.node.step(seat, look, &self.terms, Wish::Leave).await,
+                Ok(look) => {
+                    let written_ms = seat.written_ms().to_vec();
+                    if look.shows_one_of(&written_ms, &self.terms) {
+                        // The record shows the hold of before no more, so it is lost before others can get the lock.
+                        self.leases.supersede(&self.terms.id, &self.node.path);
+                    }
+                    self.node.step(seat, look, &self.terms, Wish::Withdraw { written_ms: &written_ms }).await
+                }
                 Err(error) => Err(error),
             };
             match left {
@@ -335,8 +342,13 @@ impl Request {
     }
 
     fn refuse(self, status: LockStatus, error: AcquireError) {
-        self.status.send_replace(status);
+        self.ended(status);
         _ = self.caller.send(Err(error));
+    }
+
+    /// Sets the status after an attempt without success. An older hold of the same object reports its own end.
+    fn ended(&self, status: LockStatus) {
+        self.status.send_if_modified(|now| *now != LockStatus::Locked && std::mem::replace(now, status) != status);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::helix::LockOperations;
+use lockkeeper::helix::{LockOperations, LockStatus};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_testkit::sim::{Settings, Sim};
@@ -15,6 +15,8 @@ on_every_record_server!(
     case_40_force_that_comes_too_late_is_refused,
     after_a_cleanup_the_lock_is_reserved_for_the_requestor,
     a_dropped_request_leaves_no_entry,
+    a_second_request_that_is_dropped_leaves_the_hold,
+    a_second_request_that_no_server_answers_leaves_the_hold,
     a_lost_reply_is_neither_an_error_nor_a_second_hold,
     a_hold_outlives_its_session,
     closing_the_handle_releases_the_lock,
@@ -81,6 +83,49 @@ async fn a_dropped_request_leaves_no_entry(world: &World) {
         _ = futures_util::poll!(&mut attempt);
     }
     eventually("the lock is free", async || stored(world).await.is_free()).await;
+}
+
+/// The record names the same user id, but only the guard may free the lock.
+async fn a_second_request_that_is_dropped_leaves_the_hold(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let a = lock(world, &keeper, "a");
+    let guard = a.acquire().await.unwrap();
+    for _ in 0..3 {
+        let held = proxy.on(OpCode::GetData).path(world.lock()).hold_reply();
+        let mut second = Box::pin(a.acquire());
+        assert!(futures_util::poll!(&mut second).is_pending());
+        held.caught().await;
+        drop(second);
+        held.release();
+        // Its reads and writes come after the second request's, and again after whatever those have changed.
+        guard.renew().await.unwrap();
+        guard.renew().await.unwrap();
+    }
+    assert!(guard.is_held() && a.is_current_owner().await.unwrap());
+    assert_eq!(a.status(), LockStatus::Locked);
+    guard.release().await.unwrap();
+    assert!(stored(world).await.is_free());
+}
+
+/// The same, when the request is withdrawn after its caller got the error.
+async fn a_second_request_that_no_server_answers_leaves_the_hold(world: &World) {
+    let proxy = world.proxy().await;
+    let builder = Lockkeeper::builder().session_timeout(Duration::from_secs(2)).connect_timeout(Duration::from_secs(4));
+    let keeper = builder.create_chroot(true).connect(&proxy.connect_string()).await.unwrap();
+    world.keep_open(&keeper);
+    let a = lock(world, &keeper, "a");
+    let guard = a.acquire().await.unwrap();
+    proxy.black_hole();
+    let second = a.acquire().await;
+    assert!(matches!(second, Err(AcquireError::Session(SessionError::Unreachable { .. }))), "{second:?}");
+    proxy.heal();
+    for _ in 0..3 {
+        guard.renew().await.unwrap();
+    }
+    assert!(guard.is_held() && a.is_current_owner().await.unwrap());
+    assert_eq!(a.status(), LockStatus::Locked);
+    guard.release().await.unwrap();
 }
 
 /// B14: for each of the requests.
