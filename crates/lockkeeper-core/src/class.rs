@@ -127,6 +127,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_class_is_printed_by_its_name() {
+        assert_eq!(
+            (Class::FOREGROUND.to_string(), format!("{:?}", Class::FOREGROUND)),
+            ("A".into(), "Class(A)".into())
+        );
+    }
+
     /// C-09: the order of the classes is that of the names.
     #[test]
     fn classes_are_ordered_as_the_names_they_begin() {

@@ -187,3 +187,18 @@ fn within_permits<'a>(permits: u32, entries: &[Entry<'a>], position: usize) -> V
     }
     Verdict::Granted
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_states_what_differs() {
+        let facts = |rule: Discipline| {
+            (rule.limit(), rule.holder_marker(), rule.lists_decide(), rule.announces_grants(), rule.has_tokens())
+        };
+        assert_eq!(facts(Discipline::SharedExclusive), (None, None, true, false, true));
+        assert_eq!(facts(Discipline::Permits { permits: 3 }), (Some(3), None, false, true, false));
+        assert_eq!(facts(Discipline::Classes), (None, Some(HOLDER_MARKER), false, false, true));
+    }
+}

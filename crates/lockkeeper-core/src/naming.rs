@@ -307,6 +307,20 @@ mod tests {
     }
 
     #[test]
+    fn only_numbered_nodes_are_beside_the_path() {
+        assert!(NodeFormat::Numbered.is_beside() && NodeFormat::ALL.iter().all(|node_format| !node_format.is_beside()));
+        assert_eq!(NodeFormat::beside("report0000000007"), Some("report"));
+        assert_eq!((NodeFormat::beside("0000000007"), NodeFormat::beside("report")), (None, None));
+    }
+
+    #[test]
+    fn an_incompatible_format_is_described() {
+        let described =
+            [IncompatibleFormat::Named(NodeFormat::Kazoo), IncompatibleFormat::Leased].map(|it| it.to_string());
+        assert_eq!(described, ["nodes in Kazoo's names", "a leased lock's record"]);
+    }
+
+    #[test]
     fn each_node_format_names_what_its_makers_have() {
         let named = |node_format: NodeFormat| MODES.map(|mode| node_format.prefix(mode, ID).is_some());
         assert_eq!(named(NodeFormat::Curator), [true, true, true, true, true, false, false]);

@@ -383,3 +383,38 @@ pub struct QueuePlace {
     /// `ahead`. The owner is in `ahead` if both nodes are of one session and attempt ([`Inspection::is_same_attempt`]).
     pub front: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failure_of_each_operation_is_found() {
+        let failed = Failure::BadVersion;
+        for event in [
+            Event::Entered { created: Err(failed), arrival: Arrival::Unknown },
+            Event::HolderMarkerTaken(Err(failed)),
+            Event::Downgraded(Err(failed)),
+            Event::ParentMade(Err(failed)),
+            Event::LimitStored(Err(failed)),
+            Event::TombstoneMade(Err(failed)),
+            Event::Deleted(Err(failed)),
+            Event::Listed(Err(failed)),
+            Event::Inspected(Err(failed)),
+            Event::Watched(Err(failed)),
+            Event::RecordWritten(Err(failed)),
+        ] {
+            assert_eq!((event.failure(), event.proves_session()), (Some(failed), false), "{event:?}");
+        }
+        // A write of one request that took effect proves the session.
+        for (event, proves) in [
+            (Event::RecordWritten(Ok(1)), true),
+            (Event::Deleted(Ok(())), true),
+            (Event::ParentMade(Ok(())), false),
+            (Event::Lingered, false),
+            (Event::SessionOver, false),
+        ] {
+            assert_eq!((event.failure(), event.proves_session()), (None, proves), "{event:?}");
+        }
+    }
+}

@@ -190,7 +190,7 @@ pub enum Blow {
     Server(usize, u64),
     /// The leader fails, and there is none for this time.
     Leader(u64),
-    /// Each write to disk takes the first time longer, for the second time.
+    /// Each write to disk takes longer by the first time; this lasts for the second time.
     SlowDisk(u64, u64),
 }
 
