@@ -6,7 +6,7 @@ use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{JobState, JobStatus, Resolve};
 use lockkeeper::error::{AdminError, Error, ErrorKind, JobError};
 use lockkeeper::jobs::{Claim, EndKind, Job, Ran, Rule, Run, RunEnd, Skipped, Slot};
-use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_testkit::proxy::{OpCode, What};
 
 use crate::support::{STEADY, World, eventually, for_kinds};
 
@@ -104,10 +104,18 @@ async fn a_release_with_a_record_grants_no_one_before_it_is_written(world: &Worl
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let run = claimed(&build(world, &keeper, "1")).await;
-    let before = proxy.counts();
     let waiter = world.enqueue_mutex(&keeper).await;
-    // Both watch their own nodes, so nothing else delays a grant.
-    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 2).await;
+    let nodes: Vec<_> = world.queue().await.iter().map(|name| format!("{}/{name}", world.lock())).collect();
+    // Nothing else delays a grant then.
+    eventually("both watch their own nodes", async || {
+        let records = proxy.records();
+        nodes.iter().all(|node| {
+            let read =
+                |what: &What| matches!(what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if path == node);
+            records.iter().any(|record| read(&record.what))
+        })
+    })
+    .await;
     let release = proxy.on(OpCode::Multi).hold_request();
     let finished = tokio::spawn(run.finish(RunEnd::succeeded()));
     release.caught().await;

@@ -127,10 +127,25 @@ impl Topic {
         }
         let mut ends = BTreeMap::new();
         for partition in partitions {
-            let (_, end) = consumer.fetch_watermarks(&self.name, partition, left(deadline))?;
+            let (_, end) = self.watermarks(&consumer, partition, deadline)?;
             ends.insert(partition, end);
         }
         Ok(Intent { ends })
+    }
+
+    /// The first offset of a partition, and the end. A partition that was just created, or whose broker has just failed,
+    /// gets a leader first.
+    fn watermarks(&self, consumer: &BaseConsumer, partition: i32, deadline: Instant) -> KafkaResult<(i64, i64)> {
+        loop {
+            let found = consumer.fetch_watermarks(&self.name, partition, left(deadline));
+            let code = found.as_ref().err().and_then(KafkaError::rdkafka_error_code);
+            let no_leader =
+                matches!(code, Some(RDKafkaErrorCode::NotLeaderForPartition | RDKafkaErrorCode::LeaderNotAvailable));
+            if !no_leader || left(deadline).is_zero() {
+                return found;
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     fn make(&self, deadline: Instant) -> KafkaResult<()> {
@@ -167,13 +182,13 @@ impl Topic {
         let mut open = HashSet::new();
         for partition in self.partitions(&consumer, deadline)? {
             // Up to the point where all transactions are over.
-            let (first, mut stable) = consumer.fetch_watermarks(&self.name, partition, left(deadline))?;
+            let (first, mut stable) = self.watermarks(&consumer, partition, deadline)?;
             while up_to.get(&partition).is_some_and(|end| stable < *end) {
                 if left(deadline).is_zero() {
                     return Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::OperationTimedOut));
                 }
                 std::thread::sleep(LOOK);
-                (_, stable) = consumer.fetch_watermarks(&self.name, partition, left(deadline))?;
+                (_, stable) = self.watermarks(&consumer, partition, deadline)?;
             }
             // A topic that was created again ends before that, and is read from its beginning.
             let from = since.ends.get(&partition).copied().filter(|end| (first..=stable).contains(end));
