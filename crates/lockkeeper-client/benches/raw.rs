@@ -7,12 +7,14 @@
 //! The bare wire is one task on the same runtime, with the same encoding and decoding: it reads what has arrived, decodes
 //! each reply, and writes as many requests at once. A task of a client does the same through the client's calls in the
 //! rows "of a task". In the rows "tasks" each request belongs to a task of its own, which has to be woken; the bare wire
-//! wakes none.
+//! wakes none. The column "woken" is the least that a client of tasks can do: the bare wire, with a lock around its
+//! bytes, and a channel for each reply. It keeps no session, and looks at no id, deadline or watch.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by panicking")]
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -23,6 +25,8 @@ use lockkeeper_client::wire::{
 use lockkeeper_client::{Client, Config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
 use zookeeper_client as zk;
 
 /// Number of replies between two looks at the clock.
@@ -101,6 +105,61 @@ impl Bare {
             flying -= due;
             replies += due as u64;
         }
+    }
+}
+
+/// What the driver of the woken wire and its tasks share.
+#[derive(Default)]
+struct Woken {
+    /// The requests that are not sent, and the tasks that wait for replies.
+    shared: Mutex<(BytesMut, VecDeque<oneshot::Sender<()>>)>,
+    requests: Notify,
+}
+
+impl Woken {
+    fn connect(mut bare: Bare, op: Op) -> (Arc<Woken>, AbortHandle) {
+        let woken = Arc::new(Woken::default());
+        let shared = woken.clone();
+        let driver = tokio::spawn(async move {
+            let mut out = BytesMut::new();
+            loop {
+                bare.received.reserve(64 << 10);
+                tokio::select! {
+                    read = bare.stream.read_buf(&mut bare.received) => assert!(read.unwrap() > 0),
+                    // The tasks that are ready make their requests first, so that one write sends them all.
+                    () = shared.requests.notified() => tokio::task::yield_now().await,
+                }
+                let mut replies = Vec::new();
+                while let Some(payload) = bare.frame() {
+                    let mut reader = Reader::new(&payload[4..]);
+                    response::decode_header(&mut reader).unwrap();
+                    let opcode = OpCode::from_i32(op.request().opcode()).unwrap();
+                    replies.push(response::decode(opcode, &mut reader).unwrap());
+                }
+                let waiting: Vec<_> = {
+                    let mut shared = shared.shared.lock().unwrap();
+                    std::mem::swap(&mut out, &mut shared.0);
+                    shared.1.drain(..replies.len()).collect()
+                };
+                waiting.into_iter().for_each(|waiting| _ = waiting.send(()));
+                bare.stream.write_all(&out).await.unwrap();
+                out.clear();
+            }
+        });
+        (woken, driver.abort_handle())
+    }
+
+    /// Makes the request now, as the clients do. The future waits for the reply.
+    fn call(&self, op: Op) -> impl Future<Output = ()> + Send + use<> {
+        let (reply, received) = oneshot::channel();
+        let request = op.request();
+        {
+            let mut shared = self.shared.lock().unwrap();
+            request::encode(&mut shared.0, 1, &request);
+            shared.1.push_back(reply);
+        }
+        self.requests.notify_one();
+        async { received.await.unwrap() }
     }
 }
 
@@ -187,7 +246,8 @@ async fn measure() {
     let workers = tokio::runtime::Handle::current().metrics().num_workers();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load {}; {workers} workers; {rounds} rounds of {ROUND:?}; medians", load.trim());
-    println!("{:<20} {:>9} {:>9} {:>7} {:>9} {:>7}", "operations/s", "bare", "ours", "ratio", "zk-client", "ratio");
+    print!("{:<20} {:>9} {:>9} {:>7} {:>9} {:>7}", "operations/s", "bare", "ours", "ratio", "zk-client", "ratio");
+    println!(" {:>9} {:>7}", "woken", "ratio");
     for (name, op, requests, tasks) in [
         ("get, 1 in flight", Op::Get, 1, 1),
         ("get, 64 of a task", Op::Get, 64, 1),
@@ -200,25 +260,32 @@ async fn measure() {
             continue;
         }
         let flight = Flight { requests, tasks };
-        let mut rates = [const { Vec::new() }; 3];
+        let (woken, driver) = Woken::connect(Bare::connect(server.addr()).await, op);
+        let mut rates = [const { Vec::new() }; 4];
         for _ in 0..rounds {
             for (which, rates) in rates.iter_mut().enumerate() {
                 let begin = Instant::now();
                 let calls = match which {
                     0 => bare.run(op, requests).await,
                     1 => ours(&client, op, flight).await,
-                    _ => theirs(&their, op, flight).await,
+                    2 => theirs(&their, op, flight).await,
+                    _ => {
+                        let woken = woken.clone();
+                        calls(flight, move || woken.call(op)).await
+                    }
                 };
                 rates.push(calls as f64 / begin.elapsed().as_secs_f64());
             }
         }
-        let mut ratios = [1, 2].map(|which| {
+        driver.abort();
+        let mut ratios = [1, 2, 3].map(|which| {
             let pairs = rates[which].iter().zip(&rates[0]);
             pairs.map(|(rate, bare)| rate / bare).collect::<Vec<_>>()
         });
-        let [bare, ours, theirs] = rates.each_mut().map(|rates| median(rates));
-        let [our_ratio, their_ratio] = ratios.each_mut().map(|ratios| median(ratios));
-        println!("{name:<20} {bare:>9.0} {ours:>9.0} {our_ratio:>7.2} {theirs:>9.0} {their_ratio:>7.2}");
+        let [bare, ours, theirs, woken] = rates.each_mut().map(|rates| median(rates));
+        let [our_ratio, their_ratio, woken_ratio] = ratios.each_mut().map(|ratios| median(ratios));
+        print!("{name:<20} {bare:>9.0} {ours:>9.0} {our_ratio:>7.2} {theirs:>9.0} {their_ratio:>7.2}");
+        println!(" {woken:>9.0} {woken_ratio:>7.2}");
     }
 }
 
