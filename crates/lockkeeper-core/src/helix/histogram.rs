@@ -103,9 +103,10 @@ mod tests {
 
     #[test]
     fn of_nothing_there_is_no_quantile() {
-        assert_eq!(Histogram::default().quantile(500), None);
+        assert_eq!((Histogram::default().quantile(500), Histogram::default().is_empty()), (None, true));
         let mut one = Histogram::default();
         one.record(3);
+        assert!(!one.is_empty());
         assert_eq!((one.quantile(0), one.quantile(1000), one.quantile(7000)), (Some(3), Some(3), Some(3)));
     }
 }

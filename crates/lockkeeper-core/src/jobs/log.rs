@@ -290,4 +290,38 @@ mod tests {
         assert!(log.to_bytes().len() <= MAX_BYTES);
         assert_eq!(log.runs.last().map(|run| run.id.as_str()), Some("1049"));
     }
+
+    #[test]
+    fn a_person_decides_once_about_a_run_that_failed() {
+        let mut log = log();
+        log.begin(begin("1"), 10);
+        assert!(!log.resolve(true, Owner::default()), "it has not ended");
+        log.finish("1", RunEnd::failed("x"));
+        assert!(log.resolve(true, Owner::default()) && !log.resolve(false, Owner::default()));
+        assert_eq!(log.runs[0].resolved.as_ref().map(|resolution| resolution.run_again), Some(true));
+        log.begin(begin("2"), 10);
+        log.finish("2", RunEnd::succeeded());
+        assert!(!log.resolve(true, Owner::default()), "it succeeded");
+    }
+
+    /// Nothing else is left to remove.
+    #[test]
+    fn fields_of_a_later_version_are_kept_beyond_the_size() {
+        let data = format!(
+            r#"{{"lockkeeper":1,"path":"/a","schedule":{{"text":{{"slot":"x"}}}},"on_failure":"next","on_crash":"next",
+            "runs":[{{"id":"1","slot":{{"name":"x","start_ms":1}},"attempt":1,"by":{{}},"token":"7","node":"n","later":"{}"}}]}}"#,
+            "y".repeat(MAX_BYTES)
+        );
+        let mut log = JobLog::read(data.as_bytes(), 5).expect("readable").expect("a log");
+        assert!(log.to_bytes().len() > MAX_BYTES && log.runs.len() == 1);
+    }
+
+    #[test]
+    fn only_slots_that_nobody_ran_are_counted_as_missed() {
+        let mut log = log();
+        log.begin(begin("1"), 10);
+        log.begin(Begin { missed_before: 2, ..begin("2") }, 10);
+        let text = String::from_utf8(log.to_bytes()).expect("text");
+        assert_eq!(text.matches("missed_before").count(), 1, "{text}");
+    }
 }
