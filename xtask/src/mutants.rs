@@ -261,6 +261,8 @@ fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -
         // cargo-mutants 27.1 does not choose deletions of fields by their names; so it runs all in these files.
         let in_files: BTreeSet<&str> = tally.survivors.iter().filter_map(|name| name.split(':').next()).collect();
         let files = flags("--file", &in_files.into_iter().collect::<Vec<_>>());
+        // For the build too, so that it builds no tests that are not run.
+        let tests = flags("--cargo-arg", tests);
         let names = flags("--re", &tally.survivors.iter().map(|name| exactly(name)).collect::<Vec<_>>());
         let report = output.join("mutants.out/outcomes.json");
         sh.create_dir(&output)?;
@@ -269,7 +271,7 @@ fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -
         let ran = cmd!(
             sh,
             "{tool} mutants --dir {tree} --in-place --output {output} --package {package} {files...} {names...}
-             --baseline=skip --timeout={timeout} --no-shuffle --colors=never -- {tests...}"
+             --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...}"
         );
         ran.env("CARGO_TARGET_DIR", target_dir(sh)).ignore_status().quiet().run()?;
         let text = fs::read_to_string(&report).context("cargo-mutants has reported nothing")?;
