@@ -195,6 +195,7 @@ proptest! {
         revocation in any::<bool>(),
     ) {
         owner.revocation = revocation.then(Box::default);
+        owner.granted_by = revocation.then_some(7);
         if let Some(request) = &mut request {
             request.until_ms = Some(i64::MAX);
         }
@@ -206,7 +207,7 @@ proptest! {
         if owner.until_ms <= now.latest_ms && (owner.notice_ms.is_none() || asked) {
             prop_assert_eq!(done, Err(Refusal::LeaseOver { until_ms: owner.until_ms }));
         } else {
-            let heir = Held { id: "heir".into(), revocation: None, notice_ms: None, ..owner };
+            let heir = Held { id: "heir".into(), revocation: None, notice_ms: None, granted_by: None, ..owner };
             prop_assert_eq!(done.unwrap().record, Some(Record { owner: Some(heir), request }));
         }
         let stranger = transition(seen, &Terms::new("d", 5), Wish::Transfer { to: "heir" }, now, &RULES);
@@ -359,4 +360,47 @@ fn the_largest_lease_does_not_overflow() {
     let other = Terms::new("b", 5);
     let refused = transition(SeenRecord { record: &record, modified_ms: NOW }, &other, wish, late, &RULES);
     assert!(matches!(refused, Err(Refusal::Held(_))), "{refused:?}");
+}
+
+fn at_now(record: &Record, me: &Terms, wish: Wish<'_>) -> Result<(Option<Record>, Answer), Refusal> {
+    let now = ServerNow { earliest_ms: NOW, latest_ms: NOW };
+    let done = transition(SeenRecord { record, modified_ms: NOW - 10 }, me, wish, now, &RULES)?;
+    Ok((done.record, done.answer))
+}
+
+fn owner(until_ms: i64, cleanup_ms: i64) -> Held {
+    Held {
+        id: "owner".into(),
+        message: None,
+        until_ms,
+        priority: 0,
+        waiting_ms: 5,
+        cleanup_ms,
+        revocation: None,
+        notice_ms: None,
+        granted_by: None,
+    }
+}
+
+/// Once the lease is over, the requestor is next, but for clients of a higher priority.
+#[test]
+fn a_lower_requestor_does_not_keep_an_ended_lease_from_others() {
+    let next = Requested { id: "next".into(), priority: 1, waiting_ms: 500, since_ms: NOW, until_ms: Some(i64::MAX) };
+    let record = Record { owner: Some(owner(900, 0)), request: Some(next.clone()) };
+    let acquire = Wish::Acquire { give_up_ms: i64::MAX };
+    let taken = at_now(&record, &Terms { priority: 2, ..Terms::new("me", 5) }, acquire);
+    assert!(matches!(taken, Ok((Some(_), Answer::Holds { .. }))), "{taken:?}");
+    let refused = at_now(&record, &Terms { priority: 1, ..Terms::new("me", 5) }, acquire);
+    assert_eq!(refused, Err(Refusal::Requested(next)));
+}
+
+/// A client that did not get the lock in time leaves no request.
+#[test]
+fn a_request_whose_wait_is_over_is_removed() {
+    let mine = Requested { id: "me".into(), priority: 1, waiting_ms: 5, since_ms: NOW - 20, until_ms: Some(NOW - 1) };
+    let record = Record { owner: Some(owner(i64::MAX, 1_000)), request: Some(mine) };
+    let me = Terms { priority: 1, waiting_ms: Some(5), ..Terms::new("me", 5) };
+    let (written, answer) = at_now(&record, &me, Wish::Acquire { give_up_ms: NOW - 1 }).unwrap();
+    assert!(matches!(answer, Answer::Unfinished(_)), "{answer:?}");
+    assert_eq!(written, Some(Record { request: None, ..record }));
 }
