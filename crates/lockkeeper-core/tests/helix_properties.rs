@@ -169,7 +169,7 @@ proptest! {
         record in record(), me in terms(), now in now(), give_up_ms in end(), arrived in any::<bool>(),
         renewed in any::<bool>(),
     ) {
-        let ends = |record: &Record| record.owner.as_ref().filter(|owner| owner.id == me.id).map(|owner| owner.until_ms);
+        let ends = |record: &Record| record.held_until_ms(&me.id);
         let step = |record: &Record, wish| {
             let done = transition(SeenRecord { record, modified_ms: NOW - 10 }, &me, wish, now, &RULES);
             done.ok().and_then(|done| done.record).unwrap_or_else(|| record.clone())

@@ -145,6 +145,11 @@ impl Record {
         self.owner.is_none() && self.request.is_none()
     }
 
+    /// The end of the lease by which this id owns the lock, if it does.
+    pub fn held_until_ms(&self, id: &str) -> Option<i64> {
+        self.owner.as_ref().filter(|owner| owner.id == id).map(|owner| owner.until_ms)
+    }
+
     /// The transaction that granted the owner the lock, in a record that was last written by transaction `written`. `None` if there
     /// is no owner, or if it cannot be known: a foreign client has written the record since and dropped our field.
     pub fn granted_by(&self, written: i64) -> Option<i64> {

@@ -177,7 +177,7 @@ pub fn transition(
         Wish::Leave => Ok(facts.leave(facts.owns())),
         // Each write of an owner ends its lease later than before, so the end says who wrote it.
         Wish::Withdraw { written_ms } => {
-            Ok(facts.leave(facts.own().is_ok_and(|own| written_ms.contains(&own.until_ms))))
+            Ok(facts.leave(facts.record.held_until_ms(&me.id).is_some_and(|end| written_ms.contains(&end))))
         }
         Wish::Unlock => facts.unlock(),
     }

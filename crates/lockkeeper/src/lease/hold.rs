@@ -491,8 +491,7 @@ impl LeaseTask {
         let mut unsure = false;
         loop {
             let look = self.node.look_until_answered(&self.context, &mut self.seat).await?;
-            let owner = look.record.owner.as_ref();
-            if !owner.is_some_and(|owner| owner.id == self.terms.id && owner.until_ms == self.until_ms) {
+            if look.record.held_until_ms(&self.terms.id) != Some(self.until_ms) {
                 // It did show this hold, if a write whose reply was lost has released it.
                 return Ok((!unsure).then(|| Box::new(look)));
             }

@@ -144,11 +144,6 @@ pub(crate) enum LookError {
     Final(NodeError),
 }
 
-/// The end of the lease by which this client owns the lock.
-fn own_end_ms(record: &Record, me: &Terms) -> Option<i64> {
-    record.owner.as_ref().filter(|owner| owner.id == me.id).map(|owner| owner.until_ms)
-}
-
 impl SessionRef {
     /// References the current session, or opens one if it is over.
     pub(crate) async fn take(context: &Context) -> Result<SessionRef, SessionError> {
@@ -346,8 +341,9 @@ impl LockNode {
         {
             after.granted_by = look.record.granted_by(look.found.zxid.0);
         }
-        let taken = own_end_ms(&record, me)
-            .filter(|end| matches!(wish, Wish::Acquire { .. }) && own_end_ms(&look.record, me) != Some(*end));
+        let taken = record
+            .held_until_ms(&me.id)
+            .filter(|end| matches!(wish, Wish::Acquire { .. }) && look.record.held_until_ms(&me.id) != Some(*end));
         // Before the write, because this future may be dropped before the reply.
         seat.written_ms.extend(taken);
         let put = self.put(seat, &look.found, &record).await;
@@ -501,11 +497,6 @@ impl LockNode {
 }
 
 impl Look {
-    /// Whether the client owns the lock by a lease that ends at one of these times.
-    pub(crate) fn shows_one_of(&self, written_ms: &[i64], me: &Terms) -> bool {
-        own_end_ms(&self.record, me).is_some_and(|end| written_ms.contains(&end))
-    }
-
     /// The versions that identify this record; unknown if it was written since.
     pub(crate) fn versions(&self) -> Option<Versions> {
         let record = self.found.version.filter(|_| !self.written)?;

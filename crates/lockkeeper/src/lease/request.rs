@@ -275,7 +275,7 @@ impl Request {
             let left = match self.node.look_until_answered(&self.context, seat).await {
                 Ok(look) => {
                     let written_ms = seat.written_ms().to_vec();
-                    if look.shows_one_of(&written_ms, &self.terms) {
+                    if look.record.held_until_ms(&self.terms.id).is_some_and(|end| written_ms.contains(&end)) {
                         // The record shows the hold of before no more, so it is lost before others can get the lock.
                         self.leases.supersede(&self.terms.id, &self.node.path);
                     }
