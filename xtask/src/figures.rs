@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockkeeper::Lockkeeper;
+use lockkeeper_testkit::Stalls;
 use lockkeeper_testkit::apache::Distribution;
 use lockkeeper_testkit::chaos::{Ground, SESSION_TIMEOUT, TICK};
 
 pub(crate) use clients::Stand;
-pub(crate) use control::Stalls;
 pub(crate) use control::Tick;
 
 #[derive(Debug, Args)]

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use lockkeeper::Lockkeeper;
+use lockkeeper_testkit::Stalls;
 use lockkeeper_testkit::apache::{Apache, Mode, Options as Servers};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use xshell::cmd;
 
-use crate::figures::{Stalls, machine};
+use crate::figures::machine;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {

@@ -8,3 +8,6 @@ pub mod postgres;
 mod process;
 pub mod proxy;
 pub mod search;
+mod stalls;
+
+pub use stalls::Stalls;

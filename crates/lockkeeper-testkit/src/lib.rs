@@ -6,5 +6,5 @@
 mod infra;
 mod judged;
 
-pub use infra::{apache, jvm, kafka, net, postgres, proxy, search};
+pub use infra::{Stalls, apache, jvm, kafka, net, postgres, proxy, search};
 pub use judged::{chaos, history, sim, worlds};

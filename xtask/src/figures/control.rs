@@ -6,9 +6,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
@@ -49,32 +47,6 @@ pub(super) fn clock() -> Result<Process> {
     let mut clock = Process::start(&["tick"])?;
     clock.line()?;
     Ok(clock)
-}
-
-/// A thread that reads the clock each millisecond, and records how long it got no turn.
-pub(crate) struct Stalls(Arc<AtomicU64>);
-
-impl Stalls {
-    /// Watches until this value is dropped.
-    pub(crate) fn watch() -> Stalls {
-        let longest = Arc::new(AtomicU64::new(0));
-        let seen = Arc::downgrade(&longest);
-        std::thread::spawn(move || {
-            let mut last = Instant::now();
-            while let Some(longest) = seen.upgrade() {
-                let gap = u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
-                longest.fetch_max(gap, Ordering::Relaxed);
-                last = Instant::now();
-                drop(longest);
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        Stalls(longest)
-    }
-
-    pub(crate) fn longest(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
-    }
 }
 
 /// Times, each with its controls.

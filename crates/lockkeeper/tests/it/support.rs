@@ -10,7 +10,6 @@ pub(crate) mod metrics;
 mod observer;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +20,8 @@ use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use zookeeper_client as zk;
+
+pub(crate) use lockkeeper_testkit::Stalls;
 
 pub(crate) use self::kinds::{Held, Kind, Lock, grew, name};
 use self::observer::Observer;
@@ -521,36 +522,5 @@ pub(crate) fn misused<T, E: Clone + Into<Error>>(outcome: &Result<T, E>) -> Opti
     match outcome.as_ref().err()?.clone().into() {
         Error::Misuse(misuse) => Some(misuse.argument),
         _ => None,
-    }
-}
-
-/// The longest time that a thread that reads the clock each millisecond got no turn: the control for a claim about time.
-pub(crate) struct Stalls(Arc<AtomicU64>);
-
-impl Stalls {
-    /// Watches until this value is dropped.
-    pub(crate) fn watch() -> Stalls {
-        let longest = Arc::new(AtomicU64::new(0));
-        let seen = Arc::downgrade(&longest);
-        std::thread::spawn(move || {
-            let mut last = std::time::Instant::now();
-            while let Some(longest) = seen.upgrade() {
-                longest.fetch_max(last.elapsed().as_millis().try_into().unwrap(), SeqCst);
-                last = std::time::Instant::now();
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        Stalls(longest)
-    }
-
-    pub(crate) fn longest(&self) -> Duration {
-        Duration::from_millis(self.0.load(SeqCst))
-    }
-
-    /// Returns a limit that a busy machine may pass: each of the threads between two programs may have got no turn for the
-    /// longest of the stalls so far.
-    pub(crate) fn allow(&self, limit: Duration) -> Duration {
-        const THREADS: u32 = 8;
-        limit + self.longest() * THREADS
     }
 }
