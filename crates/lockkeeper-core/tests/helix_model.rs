@@ -118,6 +118,13 @@ fn worlds() -> Vec<World> {
             gets_in: None,
             ..world("a lazy owner hands over", 5, Budget { transfers: 1, losses: 1, ..NO_FAULT })
         },
+        World {
+            clients: vec![lazy(), lazy_too(), high()],
+            witnesses: vec![Witness::Kept, Witness::Repeated],
+            gets_in: None,
+            tries: Some(2),
+            ..world("two lazy owners and a higher client that only tries", 4, Budget { losses: 1, ..NO_FAULT })
+        },
     ]
 }
 

@@ -81,6 +81,7 @@ const WRITTEN_MS: &[&[i64]] = &[&[], &[900], &[NOW]];
 fn wish() -> impl Strategy<Value = Wish<'static>> {
     prop_oneof![
         3 => end().prop_map(|give_up_ms| Wish::Acquire { give_up_ms }),
+        1 => Just(Wish::Try),
         1 => Just(Wish::Renew),
         1 => select(&["a", "b", "c"][..]).prop_map(|to| Wish::Transfer { to }),
         1 => Just(Wish::Refuse { why: "not now" }),
@@ -114,6 +115,26 @@ proptest! {
             let give_up_ms = if let Wish::Acquire { give_up_ms } = wish { give_up_ms } else { i64::MAX };
             let judged = referee::judge(&record, modified_ms, after, (&me, give_up_ms), NOW, &RULES);
             prop_assert!(judged.is_ok(), "{judged:?}\n{after:?}\n{:?}", done.answer);
+        }
+    }
+
+    /// A try takes the lock exactly if an acquire would take it now. It never writes a request, so no owner is asked.
+    #[test]
+    fn a_try_takes_what_is_free_and_asks_nobody(
+        record in record(), modified_ms in 850..1_001i64, me in terms(), now in now(), give_up_ms in end(),
+    ) {
+        let seen = SeenRecord { record: &record, modified_ms };
+        let tried = transition(seen, &me, Wish::Try, now, &RULES);
+        match transition(seen, &me, Wish::Acquire { give_up_ms }, now, &RULES) {
+            // Whether force is due depends on when the wait ends.
+            Ok(taken) if matches!(taken.answer, Answer::Holds { .. }) && give_up_ms == i64::MAX => {
+                prop_assert_eq!(tried, Ok(taken));
+            }
+            Ok(_) => match tried {
+                Ok(taken) => prop_assert!(matches!(taken.answer, Answer::Holds { .. }), "{taken:?}"),
+                Err(refusal) => prop_assert_eq!(Some(refusal), record.owner.map(Refusal::Held)),
+            },
+            Err(_) => prop_assert!(tried.is_err()),
         }
     }
 

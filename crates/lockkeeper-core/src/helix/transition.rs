@@ -45,6 +45,8 @@ pub enum Wish<'a> {
         /// When the own waiting timeout ends, by the server's clock in milliseconds since 1970; `i64::MAX` is never.
         give_up_ms: i64,
     },
+    /// The lock if it is free now. It asks no owner to make room, and writes no request.
+    Try,
     /// A new lease of a lock that the client holds.
     Renew,
     /// To transfer the lock as it is: the same lease, priority and cleanup, another owner. One step does it, so that no
@@ -74,6 +76,13 @@ pub enum Wish<'a> {
     /// Helix's unlock: the owner makes room; any client frees a lock whose owner's lease is over, unless that owner is
     /// lazy, and must be asked first.
     Unlock,
+}
+
+impl Wish<'_> {
+    /// Returns whether it is for a lock that the client does not hold yet.
+    pub const fn is_for_the_lock(&self) -> bool {
+        matches!(self, Wish::Acquire { .. } | Wish::Try)
+    }
 }
 
 /// The decision.
@@ -170,6 +179,7 @@ pub fn transition(
     let facts = Facts { record: seen.record, modified_ms: seen.modified_ms, me, now, rules };
     match wish {
         Wish::Acquire { give_up_ms } => facts.acquire(give_up_ms),
+        Wish::Try => facts.try_acquire(),
         Wish::Renew => facts.renew(),
         Wish::Transfer { to } => facts.transfer(to),
         Wish::Revoke { request } => facts.revoke(request),
@@ -212,6 +222,15 @@ impl<'a> Facts<'a> {
             return Err(Refusal::Requested(rival.clone()));
         }
         self.preempt(owner, give_up_ms)
+    }
+
+    /// Takes the lock if [`Facts::acquire`] would take it now.
+    fn try_acquire(&self) -> Result<Transition, Refusal> {
+        let taken = self.acquire(i64::MAX)?;
+        match &self.record.owner {
+            Some(owner) if !matches!(taken.answer, Answer::Holds { .. }) => Err(Refusal::Held(owner.clone())),
+            _ => Ok(taken),
+        }
     }
 
     /// Asks an owner that keeps the lock after its lease's end, and takes the lock once the notice is over. Neither force

@@ -124,6 +124,8 @@ pub(crate) struct World {
     pub budget: Budget,
     /// The client that must get the lock, if it lives.
     pub gets_in: Option<usize>,
+    /// The client that takes the lock only if it is free.
+    pub tries: Option<usize>,
     pub witnesses: Vec<Witness>,
     pub mistake: Option<Mistake>,
     /// How far a client's estimate of the server's time may be wrong, in each direction.
@@ -142,6 +144,7 @@ impl Default for World {
             clients: Vec::new(),
             budget: Budget { losses: 0, crashes: 0, renewals: 0, transfers: 0, cancels: 0 },
             gets_in: Some(2),
+            tries: None,
             witnesses: Vec::new(),
             mistake: None,
             blur_ms: 0,
@@ -491,7 +494,9 @@ impl Model for World {
             Action::Tick => state.now_ms += 1,
             Action::Ask(at) => {
                 let give_up_ms = self.clients[at].waiting_ms.map_or(i64::MAX, |waiting| latest_ms + waiting);
-                state.clients[at].phase = Phase::Looking(Wish::Acquire { give_up_ms });
+                let tries = self.tries == Some(at);
+                let wish = if tries { Wish::Try } else { Wish::Acquire { give_up_ms } };
+                state.clients[at].phase = Phase::Looking(wish);
             }
             Action::Look(at) => self.look(&mut state, at)?,
             Action::Write(at) => self.arrive(&mut state, at, true)?,
