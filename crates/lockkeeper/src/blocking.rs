@@ -2,9 +2,8 @@
 //!
 //! This is not another implementation: every call runs on the session's own thread anyway, and a blocking call only
 //! blocks the caller's thread until it is done. The usual calls have a blocking form of their own: `wait` on a request,
-//! and methods whose names end in `_blocking`. For all other calls, such as those of a leased lock
-//! ([`helix`](crate::helix)), of a `Job`, of [`Admin`](crate::admin::Admin) or of a guard, there is
-//! [`Lockkeeper::block_on`](crate::Lockkeeper::block_on).
+//! and methods whose names end in `_blocking`. For all other calls, such as those of a `Job`, of
+//! [`Admin`](crate::admin::Admin) or of a guard, there is [`Lockkeeper::block_on`](crate::Lockkeeper::block_on).
 //!
 //! `embedded`, `realms` and `settings` connect with async calls only: make them on a runtime of your own.
 //!
@@ -15,7 +14,7 @@
 //! keeper.block_on(guard.verify())?;
 //! guard.release_blocking()?;
 //! let leased = keeper.helix_lock("/locks/leased", std::time::Duration::from_secs(60));
-//! keeper.block_on(leased.acquire())?.release_blocking()?;
+//! leased.acquire().wait()?.release_blocking()?;
 //! keeper.close_blocking();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -6,6 +6,7 @@
 //!
 //! [`lockkeeper_core::helix::transition`] makes all decisions; the code here carries them out under compare-and-set.
 
+mod acquire;
 mod approval;
 mod guard;
 mod hold;
@@ -18,6 +19,7 @@ mod request;
 mod status;
 mod verdict;
 
+pub use acquire::AcquireLease;
 pub use approval::{CleanupAlert, Decided, Decision, TransferRule};
 pub use guard::{HelixGuard, Preemption};
 pub use interface::LockOperations;

@@ -105,7 +105,8 @@ pub enum AcquireError {
         /// The lock.
         path: String,
     },
-    /// A client of the same or a higher priority owns the lock or will own it next. The owner was not asked.
+    /// A client of the same or a higher priority owns the lock or will own it next; after a try, a client of any
+    /// priority. The owner was not asked.
     #[error("{path} is held or requested by {by} with priority {priority}{}", because(message.as_deref()))]
     Outranked {
         /// The lock.

@@ -104,13 +104,12 @@ impl LeaseTask {
         context: Context,
         node: LockNode,
         terms: Terms,
-        cleanup: Cleanup,
+        (cleanup, options): (Cleanup, HoldOptions),
         (status, recorder): (Arc<watch::Sender<LockStatus>>, Recorder),
         seat: SessionRef,
         (token, until_ms, until): (FencingToken, i64, Duration),
     ) -> (LeaseTask, HelixGuard) {
         let (session, owner) = (seat.session.clone(), (terms.id.clone(), until_ms));
-        let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
         let lease = Lease { session, until, unasked: None, owner, versions: None };
         let hold = Hold::leased(node.path.clone(), token, lease, &options);
         let (request, requests) = mpsc::unbounded_channel();

@@ -8,11 +8,10 @@ use futures_util::future::BoxFuture;
 use lockkeeper_core::helix::{Answer, LockAttributes, Refusal, Rules, Scope, ScopeError, Statistics, Terms, Wish};
 use lockkeeper_core::{LockPath, MAX_MESSAGE_BYTES};
 use tokio::sync::{Mutex, oneshot, watch};
-use tokio::time::Instant;
 
-use crate::contender::LEASE;
-use crate::error::{AcquireError, Error, LeaseError, Misuse, SessionError};
-use crate::hold::account;
+use crate::error::{AcquireError, Error, LeaseError, Misuse};
+use crate::hold::HoldOptions;
+use crate::lease::acquire::AcquireLease;
 use crate::lease::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
 use crate::lease::guard::{HelixGuard, Preemption};
 use crate::lease::hold::Cleanup;
@@ -20,7 +19,7 @@ use crate::lease::interface::LockOperations;
 use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, SessionRef, Stepped};
 use crate::lease::recorder::Recorder;
-use crate::lease::request::Request;
+use crate::lease::request::{Limits, Progress, Request};
 use crate::lease::status::LockStatus;
 use crate::session::context::Context;
 
@@ -354,47 +353,54 @@ impl HelixLock {
         self.recorder.flush(&self.context, timeout).await
     }
 
-    /// Acquires the lock: immediately or not at all, unless it preempts an owner of lower priority.
+    /// Requests the lock: it is granted immediately or not at all, unless it preempts an owner of lower priority.
     ///
     /// A preemption waits as the timeouts say; if the session expires meanwhile, it goes on in a new one. An owner whose
     /// lease is over, and which keeps the lock until it is asked, is asked by any priority. Its notice lasts until it has
-    /// released the lock, at the latest for its session's timeout and the [`skew`](HelixLock::skew); no timeout and no
-    /// force make it shorter. If the same user id already owns the lock, its lease begins again, and
+    /// released the lock, at the latest for its session's timeout and the [`skew`](HelixLock::skew); no timeout of the
+    /// lock and no force make it shorter. If the same user id already owns the lock, its lease begins again, and
     /// this guard replaces the previous one. A previous guard of the same handle is lost, as
     /// [`Loss::Superseded`](crate::Loss), before this returns; one of another process is lost when its watch fires.
+    pub fn acquire(&self) -> AcquireLease {
+        self.request(false)
+    }
+
+    /// Requests the lock as [`HelixLock::acquire`] does, if it is free now. It asks no owner to make room, whatever its
+    /// priority, not even one whose lease is over and which keeps the lock until it is asked.
     ///
-    /// # Cost
-    ///
-    /// Without contention, one read and one write: two round trips, three the first time in a session.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future withdraws the request, or releases the lock if it was just granted. A hold that the same
-    /// user id already had stays, unless the grant has replaced it: then it is lost first.
-    ///
-    /// # Errors
-    ///
-    /// [`AcquireError::Outranked`], [`AcquireError::Preempted`] and [`AcquireError::CleanupUnfinished`] if another
-    /// client has the lock; [`SessionError::Unreachable`] if no server answers for the session timeout and the connect
-    /// timeout together; [`AcquireError::Misuse`], before anything is sent, if the terms, the path or the scope are not
-    /// valid.
-    pub async fn acquire(&self) -> Result<HelixGuard, AcquireError> {
+    /// Without a timeout it waits at most 2 s for the servers.
+    pub fn try_acquire(&self) -> AcquireLease {
+        self.request(true)
+    }
+
+    fn request(&self, once: bool) -> AcquireLease {
+        let (caller, outcome) = oneshot::channel();
+        let request = self.check().map(|(node, emergency)| Request {
+            context: self.context.clone(),
+            leases: self.leases.clone(),
+            node,
+            terms: self.terms.clone(),
+            limits: Limits::new(once),
+            lazy: !(self.strict || self.keep),
+            emergency,
+            cleanup: self.cleanup.clone(),
+            approval: self.approval.clone(),
+            status: self.shared.status.clone(),
+            recorder: self.recorder.clone(),
+            options: HoldOptions { on_lost: self.context.on_lost().clone(), ..HoldOptions::default() },
+            caller,
+            progress: Progress::default(),
+        });
+        AcquireLease::new(self.context.clone(), request, outcome)
+    }
+
+    /// Checks everything that can be checked before anything is sent. Returns the node and the reason for the emergency.
+    fn check(&self) -> Result<(LockNode, Option<String>), AcquireError> {
         let node = self.node()?;
         self.terms.check(self.emergency.is_some())?;
         let emergency = self.emergency.as_deref().map(|reason| Misuse::check_reason(&node.path, reason)).transpose()?;
         Misuse::check_length("message", &node.path, self.terms.message.as_deref(), MAX_MESSAGE_BYTES)?;
-        let (started, path) = (Instant::now(), node.path.clone());
-        let (caller, outcome) = oneshot::channel();
-        let (context, leases) = (self.context.clone(), self.leases.clone());
-        let (terms, cleanup, lazy) = (self.terms.clone(), self.cleanup.clone(), !(self.strict || self.keep));
-        let (status, approval, recorder) = (self.shared.status.clone(), self.approval.clone(), self.recorder.clone());
-        self.context.spawn(
-            Request { context, leases, node, terms, lazy, emergency, cleanup, approval, status, recorder, caller }
-                .run(),
-        );
-        let outcome = outcome.await.unwrap_or(Err(SessionError::Closed.into()));
-        account::report(&path, LEASE, started, outcome.as_ref().map(|guard| &***guard));
-        outcome
+        Ok((node, emergency))
     }
 
     /// Releases the lock if this user id owns it, or if its owner's lease has expired and the owner is
@@ -411,7 +417,7 @@ impl HelixLock {
     ///
     /// # Errors
     ///
-    /// As [`HelixLock::acquire`], if the server cannot be asked.
+    /// As an [`AcquireLease`], if the server cannot be asked.
     pub async fn unlock(&self) -> Result<Unlocked, LeaseError> {
         let node = self.node()?;
         let guard = self.shared.guard.lock().await.take();

@@ -326,7 +326,7 @@ impl LockNode {
         };
         let epoch = match (&look.epoch, wish) {
             (Ok(epoch), _) => *epoch,
-            (Err(problem), Wish::Acquire { .. }) => return Err(epoch::unreadable(problem.clone()).into()),
+            (Err(problem), wish) if wish.is_for_the_lock() => return Err(epoch::unreadable(problem.clone()).into()),
             // Its token was issued before.
             (Err(_), _) => TokenEpoch::default(),
         };
@@ -343,7 +343,7 @@ impl LockNode {
         }
         let taken = record
             .held_until_ms(&me.id)
-            .filter(|end| matches!(wish, Wish::Acquire { .. }) && look.record.held_until_ms(&me.id) != Some(*end));
+            .filter(|end| wish.is_for_the_lock() && look.record.held_until_ms(&me.id) != Some(*end));
         // Before the write, because this future may be dropped before the reply.
         seat.written_ms.extend(taken);
         let put = self.put(seat, &look.found, &record).await;

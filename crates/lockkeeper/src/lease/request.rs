@@ -9,9 +9,12 @@ use std::time::Duration;
 use lockkeeper_core::FencingToken;
 use lockkeeper_core::helix::{Answer, Measurement, PreemptionOutcome, Refusal, Terms, Unfinished, Wish};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::ensemble::OpError;
 use crate::error::{AcquireError, AdminError, SessionError};
+use crate::hold::HoldOptions;
 use crate::lease::approval::{Approval, CleanupAlert};
 use crate::lease::guard::HelixGuard;
 use crate::lease::hold::{Cleanup, LeaseTask};
@@ -22,6 +25,7 @@ use crate::lease::status::LockStatus;
 use crate::lease::verdict::Verdict;
 use crate::registers::journal::{self, EmergencyRecord, JournalEntry};
 use crate::session::context::Context;
+use crate::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, passed};
 
 /// A request and its options.
 pub(super) struct Request {
@@ -29,6 +33,7 @@ pub(super) struct Request {
     pub(super) leases: Leases,
     pub(super) node: LockNode,
     pub(super) terms: Terms,
+    pub(super) limits: Limits,
     /// Whether the owner keeps the lock after the lease's end until another client asks.
     pub(super) lazy: bool,
     /// The reason for the emergency priority.
@@ -37,7 +42,69 @@ pub(super) struct Request {
     pub(super) approval: Approval,
     pub(super) status: Arc<watch::Sender<LockStatus>>,
     pub(super) recorder: Recorder,
-    pub(super) caller: oneshot::Sender<Result<HelixGuard, AcquireError>>,
+    pub(super) options: HoldOptions,
+    pub(super) caller: LeaseReply,
+    pub(super) progress: Progress,
+}
+
+/// The caller that waits for the result.
+pub(super) type LeaseReply = oneshot::Sender<Result<HelixGuard, AcquireError>>;
+
+/// What ends an attempt early.
+#[derive(Clone)]
+pub(super) struct Limits {
+    /// Whether the attempt asks no owner to make room.
+    once: bool,
+    /// When the call began.
+    started: Instant,
+    pub(super) timeout: Option<Duration>,
+    pub(super) cancel: Option<CancellationToken>,
+}
+
+impl Limits {
+    pub(super) fn new(once: bool) -> Self {
+        Limits { once, started: Instant::now(), timeout: None, cancel: None }
+    }
+
+    /// The call begins. A timeout of zero is a try, and a try without a timeout does not wait long for the servers.
+    pub(super) fn begin(&mut self, started: Instant) {
+        self.started = started;
+        self.once |= self.timeout.is_some_and(|timeout| timeout.is_zero());
+        self.timeout = self.timeout.filter(|timeout| !timeout.is_zero()).or(self.once.then_some(TRY));
+    }
+
+    /// When the timeout ends; `None` if that is beyond the clock's range.
+    fn deadline(&self) -> Option<Instant> {
+        self.started.checked_add(self.timeout?)
+    }
+}
+
+/// What the servers have answered so far.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Whether there was any answer.
+    answered: bool,
+    /// When the question was sent that has no answer yet.
+    asked: Option<Instant>,
+}
+
+impl Progress {
+    fn asks(&mut self) {
+        self.asked = Some(Instant::now());
+    }
+
+    /// An answer came, and nothing else was asked.
+    fn is_answered(&mut self) {
+        (self.answered, self.asked) = (true, None);
+    }
+
+    /// Whether the servers have been silent for so long that they count as unreachable.
+    fn shows_silence(&self, started: Instant) -> bool {
+        match self.answered {
+            true => self.asked.is_some_and(|asked| asked.elapsed() >= SILENCE),
+            false => started.elapsed() >= FIRST_SILENCE,
+        }
+    }
 }
 
 /// The result of an attempt.
@@ -61,6 +128,13 @@ struct Asked {
     cleaned_ms: i64,
 }
 
+/// What ends an attempt before its result.
+enum Early {
+    Cancelled,
+    TimedOut,
+    Silent(SessionError),
+}
+
 /// What ended a wait.
 enum Woken {
     LookAgain,
@@ -72,22 +146,37 @@ enum Woken {
 impl Request {
     /// Runs the attempt and, if it succeeds, the hold.
     pub(super) async fn run(mut self) {
-        let mut seat = match SessionRef::take(&self.context).await {
-            Ok(seat) => seat,
-            Err(error) => return self.refuse(LockStatus::Unlocked, error.into()),
+        let (context, limits) = (self.context.clone(), self.limits.clone());
+        let ended = async {
+            tokio::select! {
+                biased;
+                () = cancelled(limits.cancel.as_ref()) => Early::Cancelled,
+                () = passed(limits.deadline()) => Early::TimedOut,
+            }
         };
-        // `Err` if no server answers. The caller gets it now; the request is withdrawn when a server answers again.
-        let context = self.context.clone();
+        let mut ended = std::pin::pin!(ended);
+        let taken = tokio::select! {
+            biased;
+            early = &mut ended => Err(self.ended_early(early, None)),
+            seat = SessionRef::take(&context) => seat.map_err(AcquireError::from),
+        };
+        let mut seat = match taken {
+            Ok(seat) => seat,
+            Err(error) => return self.refuse(LockStatus::Unlocked, error),
+        };
+        // `Err` if the attempt ends early. The caller gets the error now; the request is withdrawn when a server answers.
         let pursued = tokio::select! {
             biased;
             pursued = self.pursue(&mut seat) => Ok(pursued),
-            silence = context.silence() => Err(silence),
+            silence = context.silence() => Err(Early::Silent(silence)),
+            early = ended => Err(early),
         };
         let pursued = match pursued {
             Ok(pursued) => pursued,
-            Err(silence) => {
+            Err(early) => {
+                let error = self.ended_early(early, Some(&seat));
                 let (done, _) = oneshot::channel();
-                _ = std::mem::replace(&mut self.caller, done).send(Err(silence.into()));
+                _ = std::mem::replace(&mut self.caller, done).send(Err(error));
                 self.ended(LockStatus::Unlocked);
                 return self.withdraw(&mut seat).await;
             }
@@ -114,6 +203,28 @@ impl Request {
         }
     }
 
+    /// The error of an attempt that ends early; without a session, no server has answered.
+    fn ended_early(&self, early: Early, seat: Option<&SessionRef>) -> AcquireError {
+        let path = self.node.path.clone();
+        let detail = match (early, seat) {
+            (Early::Cancelled, _) => return AcquireError::Cancelled { path },
+            (Early::Silent(silence), _) => return silence.into(),
+            (Early::TimedOut, Some(seat)) if !seat.session.link().borrow().connected => "the connection is lost",
+            (Early::TimedOut, Some(_)) if self.progress.shows_silence(self.limits.started) => {
+                "a request was not answered"
+            }
+            // It waits for nothing but the servers.
+            (Early::TimedOut, Some(_)) if self.limits.once => "the servers answered too slowly",
+            (Early::TimedOut, Some(_)) => {
+                let waited = self.limits.timeout.unwrap_or_default();
+                return AcquireError::Timeout { path, waited, holder: None, ahead: None };
+            }
+            (Early::TimedOut, None) => "no session was opened in time",
+        };
+        let (servers, waited) = (self.context.servers().to_string(), self.limits.timeout.unwrap_or_default());
+        SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
+    }
+
     async fn pursue(&mut self, seat: &mut SessionRef) -> Result<Outcome, AcquireError> {
         self.record_emergency().await?;
         let mut give_up_ms = None;
@@ -121,7 +232,10 @@ impl Request {
         let mut requested = false;
         let mut verdict = Verdict::new(&self.approval, &self.terms);
         loop {
+            self.progress.asks();
             let look = self.node.look_until_answered(&self.context, seat).await?;
+            self.progress.is_answered();
+            self.progress.asks();
             if look.record.is_free()
                 && let Err(failure) = self.node.refuse_incompatible_formats(seat, look.children).await
             {
@@ -136,7 +250,8 @@ impl Request {
             self.terms.notice_ms = self.lazy.then(|| notice_ms(&seat.session));
             let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
             let room = asked.as_ref().map(|asked| self.room(asked, &look));
-            match self.node.step(seat, look, &terms, Wish::Acquire { give_up_ms }).await? {
+            let wish = if self.limits.once { Wish::Try } else { Wish::Acquire { give_up_ms } };
+            match self.node.step(seat, look, &terms, wish).await? {
                 Stepped::Again { .. } => {}
                 Stepped::Refused(refusal) => {
                     if let Refusal::Unfinished(facts) = &refusal {
@@ -236,6 +351,7 @@ impl Request {
         until_ms: i64,
         verdict: &mut Verdict,
     ) -> Result<Option<Outcome>, AcquireError> {
+        self.progress.is_answered();
         match self.wait(seat, look, until_ms, verdict).await {
             Woken::LookAgain => {}
             Woken::SessionOver => seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await?,
@@ -295,8 +411,9 @@ impl Request {
     }
 
     async fn hand_over(self, seat: SessionRef, grant: (FencingToken, i64, Duration)) {
-        let Request { context, leases, node, terms, cleanup, status, recorder, caller, .. } = self;
-        let (tenure, guard) = LeaseTask::begin(context, node, terms, cleanup, (status, recorder), seat, grant);
+        let Request { context, leases, node, terms, cleanup, status, recorder, options, caller, .. } = self;
+        let (tenure, guard) =
+            LeaseTask::begin(context, node, terms, (cleanup, options), (status, recorder), seat, grant);
         tenure.supersede(&leases);
         // If the caller has gone, the guard is dropped here, which requests the release.
         _ = caller.send(Ok(guard));

@@ -26,7 +26,7 @@ use crate::queue::requeue::{AcquireReply, Rejoin, Requeue, Requeued};
 use crate::session::context::Context;
 use crate::session::on_lost::OnLost;
 use crate::session::{Io, Session};
-use crate::wait::cancelled;
+use crate::wait::{TRY, cancelled};
 
 /// A kind of lock on a path: the rule of its queue, and how this client takes part in it.
 #[derive(Clone, Debug)]
@@ -70,10 +70,6 @@ impl Kind {
         ))
     }
 }
-
-/// How long a `try_acquire` without a timeout waits for the servers. Several times what an answer takes from a slow
-/// disk or from another continent, and short enough for a caller that does not want to wait.
-const TRY: Duration = Duration::from_secs(2);
 
 /// The maximum difference between two timers for one deadline.
 const NEARLY: Duration = Duration::from_millis(20);

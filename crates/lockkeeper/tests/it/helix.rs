@@ -11,6 +11,7 @@ mod clocks;
 mod faults;
 mod priority;
 mod realms;
+mod requests;
 mod statistics;
 mod timeouts;
 mod transfers;
@@ -73,6 +74,5 @@ async fn owned_by(world: &World, id: &str) {
 
 /// Acquires in a task of its own.
 pub(crate) fn ask(lock: &HelixLock) -> Waiter<HelixGuard> {
-    let lock = lock.clone();
-    Waiter::spawn(async move { lock.acquire().await })
+    Waiter::spawn(lock.acquire())
 }

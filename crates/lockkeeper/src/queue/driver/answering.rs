@@ -16,13 +16,7 @@ use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
 use crate::hold::holding::Holding;
 use crate::hold::{Hold, HoldRequest};
 use crate::session::epoch;
-
-/// How old a request without an answer must be at the deadline before the error calls the servers unreachable. A
-/// younger one may only have met a busy server.
-const SILENCE: Duration = Duration::from_secs(2);
-
-/// How old a call without any answer must be for the same: in that case it is also unknown whether the lock is held.
-const FIRST_SILENCE: Duration = Duration::from_millis(250);
+use crate::wait::{FIRST_SILENCE, SILENCE};
 
 impl Driver {
     /// Gives the lock to the caller; releases it if the caller no longer listens.

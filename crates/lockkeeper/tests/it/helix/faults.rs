@@ -79,7 +79,7 @@ async fn a_dropped_request_leaves_no_entry(world: &World) {
     assert!(guard.is_held());
     guard.release().await.unwrap();
     for _ in 0..20 {
-        let mut attempt = std::pin::pin!(b.acquire());
+        let mut attempt = b.acquire().into_future();
         _ = futures_util::poll!(&mut attempt);
     }
     eventually("the lock is free", async || stored(world).await.is_free()).await;
@@ -93,7 +93,7 @@ async fn a_second_request_that_is_dropped_leaves_the_hold(world: &World) {
     let guard = a.acquire().await.unwrap();
     for _ in 0..3 {
         let held = proxy.on(OpCode::GetData).path(world.lock()).hold_reply();
-        let mut second = Box::pin(a.acquire());
+        let mut second = a.acquire().into_future();
         assert!(futures_util::poll!(&mut second).is_pending());
         held.caught().await;
         drop(second);

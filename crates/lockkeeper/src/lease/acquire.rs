@@ -1,0 +1,138 @@
+//! A request for a leased lock: its options, and the future that waits for the result.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::contender::LEASE;
+use crate::error::{AcquireError, SessionError};
+use crate::hold::account;
+use crate::lease::guard::HelixGuard;
+use crate::lease::request::Request;
+use crate::session::context::Context;
+use crate::session::on_lost::OnLost;
+
+/// A request for a leased lock that is not sent yet: await it, or set options first. Created by
+/// [`HelixLock::acquire`](crate::lease::HelixLock::acquire) and
+/// [`HelixLock::try_acquire`](crate::lease::HelixLock::try_acquire).
+///
+/// One deadline limits the whole call, including the time to open a session.
+///
+/// # Cost
+///
+/// Without contention, one read and one write: two round trips, three the first time in a session.
+///
+/// # Cancel safety
+///
+/// Dropping the future withdraws the request, or releases the lock if it was just granted. A hold that the same user id
+/// already had stays, unless the grant has replaced it: then it is lost first.
+///
+/// # Errors
+///
+/// [`AcquireError::Outranked`], [`AcquireError::Preempted`] and [`AcquireError::CleanupUnfinished`] if another client has
+/// the lock, after a [`try_acquire`](crate::lease::HelixLock::try_acquire) also [`AcquireError::Outranked`] if that client has a lower
+/// priority; [`AcquireError::Timeout`] and [`AcquireError::Cancelled`] as the options say;
+/// [`SessionError::Unreachable`] if no server answers for the session timeout and the connect timeout together;
+/// [`AcquireError::Misuse`], before anything is sent, if the terms, the path or the scope are not valid.
+#[must_use = "a request does nothing until it is awaited"]
+pub struct AcquireLease {
+    context: Context,
+    /// The attempt, if its arguments are valid.
+    request: Result<Box<Request>, AcquireError>,
+    outcome: oneshot::Receiver<Result<HelixGuard, AcquireError>>,
+}
+
+impl AcquireLease {
+    pub(super) fn new(
+        context: Context,
+        request: Result<Request, AcquireError>,
+        outcome: oneshot::Receiver<Result<HelixGuard, AcquireError>>,
+    ) -> Self {
+        AcquireLease { context, request: request.map(Box::new), outcome }
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Request)) -> Self {
+        if let Ok(request) = &mut self.request {
+            set(request);
+        }
+        self
+    }
+
+    /// Fails after `timeout`, counted from when the request is awaited: with [`AcquireError::Timeout`], or with
+    /// [`SessionError::Unreachable`] if no server answers by then. A timeout of zero tries once, as
+    /// [`try_acquire`](crate::lease::HelixLock::try_acquire) does.
+    ///
+    /// [`HelixLock::waiting`](crate::lease::HelixLock::waiting) limits something else: how long the owner's cleanup is waited for, which the owner is told.
+    /// The call returns at its deadline even if the servers are silent. Its request is then withdrawn in the background,
+    /// as soon as a server answers.
+    ///
+    /// The error is `Unreachable` if the connection is lost at the deadline, if a request has had no answer for 2 s, or
+    /// if a call of at least 250 ms had no answer at all.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(|request| request.limits.timeout = Some(timeout))
+    }
+
+    /// Fails with [`AcquireError::Cancelled`] when `token` is cancelled.
+    pub fn cancel_on(self, token: CancellationToken) -> Self {
+        self.with(|request| request.limits.cancel = Some(token))
+    }
+
+    /// Sets what happens when the lock is lost after the grant, instead of the setting of
+    /// [`Builder::on_lost`](crate::Builder::on_lost).
+    pub fn on_lost(self, on_lost: OnLost) -> Self {
+        self.with(|request| request.options.on_lost = on_lost)
+    }
+
+    /// Acquires the lock and blocks this thread until the result is known, for programs without async. Do not call it
+    /// from async code.
+    ///
+    /// # Errors
+    ///
+    /// As awaiting it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn wait(self) -> Result<HelixGuard, AcquireError> {
+        let io = self.context.io().clone();
+        io.block_on(self.into_future())
+    }
+}
+
+impl std::fmt::Debug for AcquireLease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AcquireLease").finish_non_exhaustive()
+    }
+}
+
+impl IntoFuture for AcquireLease {
+    type Output = Result<HelixGuard, AcquireError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        // Start here, not at the first poll, as a request for any other kind does.
+        let AcquireLease { context, request, outcome } = self;
+        let (request, refused) = match request.and_then(|request| Ok(context.check_process().map(|()| request)?)) {
+            Ok(request) => (Some(request), None),
+            Err(error) => (None, Some(error)),
+        };
+        let started = Instant::now();
+        let path = request.as_ref().map(|request| request.node.path.clone()).unwrap_or_default();
+        if let Some(mut request) = request {
+            request.limits.begin(started);
+            context.spawn(request.run());
+        }
+        let report = move |outcome: Result<Result<HelixGuard, _>, _>| {
+            let outcome = outcome.unwrap_or(Err(refused.unwrap_or(SessionError::Closed.into())));
+            account::report(&path, LEASE, started, outcome.as_ref().map(|guard| &***guard));
+            outcome
+        };
+        outcome.map(report).boxed()
+    }
+}
