@@ -61,6 +61,8 @@ pub(crate) struct RunArgs {
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
     /// Give up immediately if the lock is taken
+    ///
+    /// With --lease, also if its owner has a lower priority.
     #[arg(long = "try", conflicts_with = "wait")]
     pub once: bool,
     /// Give up after this long [default: waits; --foreground and --background: as the settings say]

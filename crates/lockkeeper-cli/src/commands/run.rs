@@ -501,9 +501,10 @@ impl Line {
             _ = status.wait_for(|status| *status == LockStatus::Pending).await;
             waiting::report_lease(keeper, path, (waiting, ask), self.printer).await
         };
+        let request = if self.once { lock.try_acquire() } else { lock.acquire() };
         tokio::select! {
             biased;
-            acquired = lock.acquire() => acquired,
+            acquired = request.into_future() => acquired,
             never = asked => match never {},
         }
     }

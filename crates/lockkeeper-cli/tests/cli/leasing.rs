@@ -34,6 +34,11 @@ fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
     assert_eq!(low.line(), "up");
     let equal = home.output(&["run", "a", "--lease", "10m", "--priority", "1", "--", "true"]);
     assert_eq!(equal.status.code(), Some(75));
+    // A try asks nobody.
+    let tried = home.output(&["run", "a", "--try", "--lease", "10m", "--priority", "5", "--", "true"]);
+    let (code, text) = failure(&tried);
+    assert_eq!(code, Some(75), "{text}");
+    assert!(text.contains("with priority 1") && is_alive(low.pid()), "{text}");
     let mut high = home.spawn("a", &["--lease", "10m", "--priority", "5"], "echo in; read line");
     assert_eq!(low.line(), "cleaned");
     assert_eq!(high.line(), "in");
