@@ -128,6 +128,8 @@ enum Scenario {
 #[derive(Debug, Default)]
 struct Tally {
     caught: usize,
+    /// How many of the caught made the tests hang. Other load on the machine may have done so too.
+    hanging: usize,
     /// The compiler refuses these.
     unviable: usize,
     survivors: Vec<String>,
@@ -159,12 +161,13 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
         let viable = tally.caught + tally.survivors.len();
         let percent = 100.0 * tally.caught as f64 / viable.max(1) as f64;
         rows.push(format!(
-            "| {} | {} of {} | {} | {} | {} | {} | {percent:.1} % | {} % |",
+            "| {} | {} of {} | {} | {} | {} | {} | {} | {percent:.1} % | {} % |",
             area.package,
             chosen.len(),
             all.len(),
             tally.unviable,
             tally.caught,
+            tally.hanging,
             allowed.len(),
             missed.len(),
             area.goal
@@ -181,8 +184,10 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     if options.list {
         return Ok(());
     }
-    println!("| package | run | not compiled | caught | accepted | missed | caught of those compiled | goal |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!(
+        "| package | run | not compiled | caught | of them hanging | accepted | missed | caught of those compiled | goal |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
     rows.iter().for_each(|row| println!("{row}"));
     if !open.is_empty() {
         bail!(
@@ -293,7 +298,11 @@ fn add(tally: &mut Tally, outcomes: Vec<Outcome>) -> Result<Vec<String>> {
         }
         match outcome.summary.as_str() {
             // Tests that hang notice, too.
-            "CaughtMutant" | "Timeout" => tally.caught += 1,
+            "CaughtMutant" => tally.caught += 1,
+            "Timeout" => {
+                tally.caught += 1;
+                tally.hanging += 1;
+            }
             "Unviable" => tally.unviable += 1,
             "MissedMutant" => survivors.push(name),
             other => bail!("{name}: cargo-mutants reports {other}"),
@@ -412,6 +421,6 @@ mod tests {
         let survivors = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
         let mut tally = Tally { survivors, ..Tally::default() };
         assert_eq!(add(&mut tally, outcomes).unwrap(), ["b"]);
-        assert_eq!((tally.caught, tally.unviable), (2, 1));
+        assert_eq!((tally.caught, tally.hanging, tally.unviable), (2, 1, 1));
     }
 }
