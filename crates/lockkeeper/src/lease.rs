@@ -14,6 +14,7 @@ mod interface;
 mod leases;
 mod lock;
 pub(crate) mod node;
+mod place;
 mod recorder;
 mod request;
 mod status;
@@ -24,8 +25,9 @@ pub use approval::{CleanupAlert, Decided, Decision, TransferRule};
 pub use guard::{HelixGuard, Preemption};
 pub use interface::LockOperations;
 pub(crate) use leases::Leases;
-pub use lock::{HelixLock, Place, Unlocked};
+pub use lock::HelixLock;
 pub use lockkeeper_core::helix::{
     EMERGENCY, Histogram, LockAttributes, RecordError, Scope, ScopeError, Statistics, Tally, Terms, TermsError,
 };
+pub use place::{Place, Unlocked};
 pub use status::LockStatus;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkeeper_core::helix::{Answer, LockAttributes, Refusal, Rules, Scope, ScopeError, Statistics, Terms, Wish};
+use lockkeeper_core::helix::{Answer, LockAttributes, Refusal, Rules, ScopeError, Statistics, Terms, Wish};
 use lockkeeper_core::{LockPath, MAX_MESSAGE_BYTES};
 use tokio::sync::{Mutex, oneshot, watch};
 
@@ -18,82 +18,11 @@ use crate::lease::hold::Cleanup;
 use crate::lease::interface::LockOperations;
 use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, SessionRef, Stepped};
+use crate::lease::place::{Place, Unlocked};
 use crate::lease::recorder::Recorder;
 use crate::lease::request::{Limits, Progress, Request};
 use crate::lease::status::LockStatus;
 use crate::session::context::Context;
-
-/// The location of a leased lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// At a path.
-    Path(String),
-    /// At the path that Helix uses for this scope.
-    Scope(Scope),
-}
-
-impl From<&str> for Place {
-    fn from(path: &str) -> Self {
-        Place::Path(path.to_owned())
-    }
-}
-
-impl From<String> for Place {
-    fn from(path: String) -> Self {
-        Place::Path(path)
-    }
-}
-
-impl From<&String> for Place {
-    fn from(path: &String) -> Self {
-        Place::Path(path.clone())
-    }
-}
-
-impl From<LockPath> for Place {
-    fn from(path: LockPath) -> Self {
-        Place::Path(path.to_string())
-    }
-}
-
-impl From<&LockPath> for Place {
-    fn from(path: &LockPath) -> Self {
-        Place::Path(path.to_string())
-    }
-}
-
-impl From<Scope> for Place {
-    fn from(scope: Scope) -> Self {
-        Place::Scope(scope)
-    }
-}
-
-/// The result of an unlock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Unlocked {
-    /// This user id owned the lock; it is free now.
-    Released,
-    /// The lock was free.
-    WasFree,
-    /// Another user id owned the lock, and its lease had expired; the lock is free now.
-    Expired {
-        /// The previous owner.
-        owner: String,
-    },
-    /// Another user id owns the lock.
-    NotOwner {
-        /// The owner.
-        owner: Option<String>,
-    },
-}
-
-impl Unlocked {
-    /// Returns whether the lock is free now.
-    pub fn is_unlocked(&self) -> bool {
-        !matches!(self, Unlocked::NotOwner { .. })
-    }
-}
 
 /// A leased lock with priorities, compatible with Apache Helix. Created by
 /// [`Lockkeeper::helix_lock`](crate::Lockkeeper::helix_lock); clones are the same owner.
