@@ -63,7 +63,7 @@ pub(crate) struct Job {
 
 /// How the command is treated when something happens to its locks.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct RunTerms {
     /// Time that the command gets to end. It gets SIGTERM this long before the lock can no longer be relied on.
     pub grace: Duration,
     /// The reaction to a lost connection.
@@ -76,7 +76,7 @@ pub(crate) struct Terms {
     pub max_run: Option<Duration>,
 }
 
-impl Terms {
+impl RunTerms {
     /// Returns how long the command may take to end because another contender wants the leased lock, counted from now,
     /// and whether the lease is over; `None` if no contender wants it.
     ///
@@ -164,7 +164,7 @@ impl Job {
         keeper: Option<&Lockkeeper>,
         guard: Held<'_>,
         signals: &mut Signals,
-        terms: Terms,
+        terms: RunTerms,
         printer: Printer,
     ) -> Result<CommandEnd, Failure> {
         let mut loss = None;
@@ -421,7 +421,7 @@ impl Job {
 ///
 /// When the timer fires, the trust is read again: a heartbeat may have been confirmed in between, and then the command
 /// continues. Dropping the future leaves nothing behind.
-async fn unreliable(locks: &impl Trusted, terms: &Terms) -> HoldState {
+async fn unreliable(locks: &impl Trusted, terms: &RunTerms) -> HoldState {
     loop {
         let suspected = async {
             match terms.on_suspect {
@@ -631,7 +631,7 @@ mod tests {
         for on_suspect in [OnSuspect::Wait, OnSuspect::Stop] {
             locks.heartbeats.set(3);
             locks.timers.set(0);
-            let terms = Terms { grace, on_suspect, on_revoke: OnRevoke::Term, preemption: None, max_run: None };
+            let terms = RunTerms { grace, on_suspect, on_revoke: OnRevoke::Term, preemption: None, max_run: None };
             let stopped = unreliable(&locks, &terms).now_or_never();
             assert_eq!((stopped, locks.timers.get()), (Some(HoldState::Held), 4), "{on_suspect:?}");
         }

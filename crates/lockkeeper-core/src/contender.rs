@@ -38,7 +38,7 @@ use self::hold::{Hold, Stage};
 use self::marker::HolderMarker;
 use self::nodes::{Nodes, Own};
 use self::record::OwnRecord;
-use self::terms::Terms;
+use self::terms::AttemptTerms;
 use self::tombstone::OwnTombstone;
 use self::view::{Blocker, View};
 use crate::protocol::{Arrival, Command, End, Event, Failure, Grant, Inspection, Listing, QueuePlace, WatchKind};
@@ -98,7 +98,7 @@ enum Flight {
 /// extra request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
-    terms: Terms,
+    terms: AttemptTerms,
     nodes: Nodes,
     view: View,
     abandoned: Abandoned,
@@ -118,7 +118,7 @@ impl Contender {
     /// If the node format has no name for `mode`: which modes a lock's face offers is fixed where the face is written.
     pub fn new(discipline: Discipline, node_format: NodeFormat, mode: Mode, id: AttemptId, session: SessionId) -> Self {
         Contender {
-            terms: Terms::new(discipline, node_format, mode, id, session),
+            terms: AttemptTerms::new(discipline, node_format, mode, id, session),
             nodes: Nodes::NONE,
             view: View::NONE,
             abandoned: Abandoned::NONE,

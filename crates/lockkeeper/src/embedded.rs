@@ -31,7 +31,7 @@ use crate::ensemble::zookeeper::{Locate, Located, Locating, ZooKeeper};
 use crate::ensemble::{Network, Opened};
 use crate::error::{EmbeddedError, SessionError};
 
-use self::trust::Listener;
+use self::trust::PortListener;
 
 /// The directory of the server that all users of a machine share.
 pub const MACHINE_DIR: &str = "/var/lib/lockkeeper";
@@ -206,10 +206,10 @@ impl Home {
             Err(source) => return Err(EmbeddedError::file("cannot read", &self.dir, source)),
         };
         Ok(match trust::listener(address) {
-            Listener::Of(user) if self.shared => [0, owner].contains(&user),
-            Listener::Of(user) => [0, owner, rustix::process::geteuid().as_raw()].contains(&user),
-            Listener::Nobody => !self.shared,
-            Listener::Unknown => true,
+            PortListener::Of(user) if self.shared => [0, owner].contains(&user),
+            PortListener::Of(user) => [0, owner, rustix::process::geteuid().as_raw()].contains(&user),
+            PortListener::Nobody => !self.shared,
+            PortListener::Unknown => true,
         })
     }
 

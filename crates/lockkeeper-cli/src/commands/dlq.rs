@@ -19,7 +19,7 @@ use crate::advice::{Suggested, quoted};
 use crate::args::dlq::{DlqArgs, DlqPlace, DlqVerb};
 use crate::args::parse_run;
 use crate::args::run::{OnRevoke, OnSuspect};
-use crate::child::{Extras, Job, Terms};
+use crate::child::{Extras, Job, RunTerms};
 use crate::commands::run::lock_paths;
 use crate::exit::{Code, Failure};
 use crate::held::Held;
@@ -240,7 +240,7 @@ impl Desk {
         let grace = guard.holdings().first().map_or(Duration::ZERO, |holding| holding.session_timeout() / 4);
         let (on_suspect, on_revoke) = (OnSuspect::Wait, OnRevoke::Term);
         // The letter's own lockkeeper run keeps its --max-run.
-        let terms = Terms { grace, on_suspect, on_revoke, preemption: None, max_run: None };
+        let terms = RunTerms { grace, on_suspect, on_revoke, preemption: None, max_run: None };
         let ran = async {
             let held = Held::All(guard);
             let job = Job::start(&command, held, terms.grace, Extras::default())?;

@@ -23,7 +23,7 @@ use crate::args::leased::LeaseArgs;
 use crate::args::run::{KindArgs, RunArgs};
 use crate::args::values::Waiting;
 use crate::broken;
-use crate::child::{CommandEnd, Extras, Job, Terms};
+use crate::child::{CommandEnd, Extras, Job, RunTerms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
@@ -145,7 +145,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         }
     };
     let (on_revoke, on_suspect, max_run) = (args.on_revoke, args.on_suspect, args.max_run);
-    let terms = Terms { grace, on_revoke, on_suspect, preemption: line.preemption.take(), max_run };
+    let terms = RunTerms { grace, on_revoke, on_suspect, preemption: line.preemption.take(), max_run };
     let keeper = line.keeper.as_ref().expect("it granted the lock");
     let ran =
         hold(&args.command, Some(keeper), Held::All(&guard), &mut signals, (terms, Extras::default()), *printer).await;
@@ -225,7 +225,7 @@ async fn hold(
     keeper: Option<&Lockkeeper>,
     guard: Held<'_>,
     signals: &mut Signals,
-    (terms, extras): (Terms, Extras),
+    (terms, extras): (RunTerms, Extras),
     printer: Printer,
 ) -> Result<CommandEnd, Failure> {
     let job = Job::start(command, guard, terms.grace, extras)?;

@@ -1,6 +1,6 @@
 //! The nodes of the attempt: which of them exist, and which are certainly ours.
 
-use super::{Contender, Flight, Leaving, Terms};
+use super::{AttemptTerms, Contender, Flight, Leaving};
 use crate::protocol::{Command, Failure, Inspection};
 use crate::{Entry, Queue, Zxid};
 
@@ -99,7 +99,7 @@ impl Nodes {
     }
 
     /// A second node of this attempt, from a create whose reply was lost, would block us from the front for ever.
-    pub(super) fn suspect_second(&mut self, terms: &Terms, queue: &Queue<'_>) {
+    pub(super) fn suspect_second(&mut self, terms: &AttemptTerms, queue: &Queue<'_>) {
         if self.doubted {
             let own = self.name();
             let second = |e: &&Entry<'_>| e.id == Some(terms.id) && Some(e.name) != own;
@@ -108,7 +108,7 @@ impl Nodes {
     }
 
     /// Looks in a linearizable listing for nodes of this attempt.
-    pub(super) fn search(&mut self, terms: &Terms, names: &[String]) {
+    pub(super) fn search(&mut self, terms: &AttemptTerms, names: &[String]) {
         let mine = |e: &&Entry<'_>| match e.id {
             Some(id) => id == terms.id,
             // Only the data of an unprotected node identifies its owner.

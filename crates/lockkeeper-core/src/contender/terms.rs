@@ -4,7 +4,7 @@ use crate::{AttemptId, Discipline, LockDelay, Mode, NodeFormat, Queue, Sequence,
 
 /// What an attempt asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Terms {
+pub(super) struct AttemptTerms {
     pub(super) discipline: Discipline,
     pub(super) node_format: NodeFormat,
     pub(super) mode: Mode,
@@ -20,7 +20,7 @@ pub(super) struct Terms {
     pub(super) max_ahead: usize,
 }
 
-impl Terms {
+impl AttemptTerms {
     /// # Panics
     /// If the node format has no name for `mode`: which modes a lock's face offers is fixed where the face is written.
     pub(super) fn new(
@@ -32,7 +32,7 @@ impl Terms {
     ) -> Self {
         assert!(node_format.prefix(mode, id).is_some(), "{node_format:?} has no name for {mode:?}");
         let (reads_early, delay, once, max_ahead) = (false, None, false, usize::MAX);
-        Terms { discipline, node_format, mode, reads_early, id, session, delay, once, max_ahead }
+        AttemptTerms { discipline, node_format, mode, reads_early, id, session, delay, once, max_ahead }
     }
 
     /// Judges the own node by a listing, as what the attempt wants to be now.

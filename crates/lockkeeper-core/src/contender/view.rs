@@ -1,7 +1,7 @@
 //! What a contender knows of its queue: the last listing, and what blocks it.
 
 use super::marker::HolderMarker;
-use super::{Contender, Flight, Leaving, Terms};
+use super::{AttemptTerms, Contender, Flight, Leaving};
 use crate::protocol::{Command, Failure, Inspection, Listing, QueuePlace};
 use crate::{IncompatibleFormat, Limit, Queue, Verdict, Watch};
 
@@ -96,7 +96,7 @@ impl View {
     }
 
     /// Takes the position of a waiter from a listing.
-    fn stand(&mut self, terms: &Terms, queue: &Queue<'_>, own: &str) {
+    fn stand(&mut self, terms: &AttemptTerms, queue: &Queue<'_>, own: &str) {
         let holder_marker = terms.discipline.holder_marker().filter(|_| queue.has_holder_marker());
         let first = holder_marker.unwrap_or(queue.entries()[0].name);
         // A contender that waits only for the holder marker has the marker's owner ahead of it.
@@ -110,7 +110,7 @@ impl View {
     }
 
     /// Waits for this. `before`: what blocked until now. `watching`: a watch on the children has been set since the listing.
-    fn wait_for(&mut self, watch: Watch<'_>, terms: &Terms, before: Option<&Blocker>, watching: bool) {
+    fn wait_for(&mut self, watch: Watch<'_>, terms: &AttemptTerms, before: Option<&Blocker>, watching: bool) {
         let block = |name: &str, grants, or_granted| {
             // One existing watch is enough: a second would only read the node again.
             let watched = matches!(before, Some(Blocker::Node { name: n, watched: true, .. }) if n == name);

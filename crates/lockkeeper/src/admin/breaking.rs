@@ -136,7 +136,7 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
-        let Target { contender, held, version, mark, freed } = look(ensemble, path, whom).await?;
+        let BreakTarget { contender, held, version, mark, freed } = look(ensemble, path, whom).await?;
         let at = contender.node_path(path);
         let epoch = session.epoch().await?;
         let broken = Broken {
@@ -182,7 +182,7 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
 }
 
 /// The contender to remove, as read.
-struct Target {
+struct BreakTarget {
     contender: ContenderInfo,
     held: bool,
     /// The version of its node's data, which the deletion checks.
@@ -201,7 +201,7 @@ struct Freed {
     parent: i32,
 }
 
-async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target, AdminError> {
+async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<BreakTarget, AdminError> {
     let listed = list(ensemble, path).await.map_err(|fault| refused(path, fault))?;
     let mut lock = describe(ensemble, path, listed, &mut Default::default()).await;
     if lock.is_quiet() {
@@ -212,7 +212,7 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target
             let (contender, held) = choose(lock, whom)?;
             record.owner = None;
             let freed = Some(Freed { data: record.to_bytes(), parent: above.version });
-            return Ok(Target { version: seen.version, contender, held, mark: None, freed });
+            return Ok(BreakTarget { version: seen.version, contender, held, mark: None, freed });
         }
     }
     let (contender, held) = choose(lock, whom)?;
@@ -233,7 +233,7 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<Target
         },
         false => None,
     };
-    Ok(Target { version: seen.version, contender, held, mark, freed: None })
+    Ok(BreakTarget { version: seen.version, contender, held, mark, freed: None })
 }
 
 fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), AdminError> {

@@ -72,7 +72,7 @@ impl JobStatus {
     }
 
     /// The status of a job.
-    pub(super) fn of(path: String, Looked { stored, stands }: Looked) -> JobStatus {
+    pub(super) fn of(path: String, JobLook { stored, stands }: JobLook) -> JobStatus {
         let (on_failure, on_crash) = (Rule::default(), Rule::default());
         let (state, schedule, due_ms, runs, unreadable) = (JobState::NeverRan, None, None, Vec::new(), None);
         let empty = JobStatus { path, state, schedule, on_failure, on_crash, due_ms, runs, unreadable };
@@ -205,7 +205,7 @@ impl Admin {
             for _ in 0..MAX_ATTEMPTS {
                 let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
                 let looked = looked.map_err(|fault| refused(&path, fault))?;
-                let Looked { stored, stands: false } = looked.ok_or_else(nothing)? else { return Err(nothing()) };
+                let JobLook { stored, stands: false } = looked.ok_or_else(nothing)? else { return Err(nothing()) };
                 let version = Some(stored.version);
                 let unreadable = |problem: LogError| {
                     AdminError::from(SessionError::Refused { path: path.clone(), reason: problem.to_string() })
@@ -283,7 +283,7 @@ impl Admin {
 }
 
 /// A log, and whether the host of its open run still holds the lock.
-pub(super) struct Looked {
+pub(super) struct JobLook {
     stored: StoredLog,
     stands: bool,
 }
@@ -293,7 +293,7 @@ pub(super) async fn look(
     ensemble: &dyn Ensemble,
     path: &str,
     mut changes: Option<&mut Vec<Watcher>>,
-) -> Result<Option<Looked>, OpError> {
+) -> Result<Option<JobLook>, OpError> {
     let mut without_node = None;
     loop {
         if let Some(changes) = &mut changes {
@@ -305,14 +305,14 @@ pub(super) async fn look(
             Err(fault) => return Err(fault),
         };
         let Some(run) = stored.log.as_ref().ok().and_then(|log| log.as_ref()?.open()) else {
-            return Ok(Some(Looked { stored, stands: false }));
+            return Ok(Some(JobLook { stored, stands: false }));
         };
         match read(ensemble, &format!("{path}/{}", run.node), changes.as_deref_mut()).await {
-            Ok(_) => return Ok(Some(Looked { stored, stands: true })),
+            Ok(_) => return Ok(Some(JobLook { stored, stands: true })),
             // The end of a run and the deletion of its node are one transaction. It may be between the two reads: only a log that
             // is the same behind the deletion says that the host crashed.
             Err(OpError::NoNode) if without_node == Some(stored.version) => {
-                return Ok(Some(Looked { stored, stands: false }));
+                return Ok(Some(JobLook { stored, stands: false }));
             }
             Err(OpError::NoNode) => without_node = Some(stored.version),
             Err(fault) => return Err(fault),

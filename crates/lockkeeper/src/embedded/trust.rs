@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// The owner of the process that listens at an address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listener {
+pub(super) enum PortListener {
     /// The user with this id.
     Of(u32),
     /// No process listens.
@@ -30,18 +30,18 @@ const TABLE: &str = "/proc/net/tcp";
 const LISTENS: &str = "0A";
 
 /// Returns the owner of the process that listens at `address`.
-pub(super) fn listener(address: SocketAddr) -> Listener {
+pub(super) fn listener(address: SocketAddr) -> PortListener {
     match File::open(TABLE) {
         Ok(table) => find(BufReader::new(table), address),
-        Err(_) => Listener::Unknown,
+        Err(_) => PortListener::Unknown,
     }
 }
 
 /// Finds an address in the kernel's table (Linux, Documentation/networking/proc_net_tcp.rst).
 ///
 /// Listening sockets come first. There may be many others, which are not read.
-fn find(table: impl BufRead, address: SocketAddr) -> Listener {
-    let IpAddr::V4(ip) = address.ip() else { return Listener::Unknown };
+fn find(table: impl BufRead, address: SocketAddr) -> PortListener {
+    let IpAddr::V4(ip) = address.ip() else { return PortListener::Unknown };
     // The kernel prints the address as a number in the machine's byte order.
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port());
     // The first line is a heading.
@@ -53,10 +53,10 @@ fn find(table: impl BufRead, address: SocketAddr) -> Listener {
         }
         if at == Some(&local) {
             // After the state: queues, timer, retransmits, user.
-            return fields.nth(3).and_then(|user| user.parse().ok()).map_or(Listener::Unknown, Listener::Of);
+            return fields.nth(3).and_then(|user| user.parse().ok()).map_or(PortListener::Unknown, PortListener::Of);
         }
     }
-    Listener::Nobody
+    PortListener::Nobody
 }
 
 /// Refuses a shared directory in which other users than its owner and root could put or replace files.
@@ -110,9 +110,9 @@ mod tests {
             row(&local, "1F91", "01", 7),
         ]
         .concat();
-        assert_eq!(find(table.as_bytes(), "127.0.0.1:8080".parse().unwrap()), Listener::Of(1000));
-        assert_eq!(find(table.as_bytes(), "127.0.0.1:8081".parse().unwrap()), Listener::Nobody);
-        assert_eq!(find(&b"x"[..], "127.0.0.1:8080".parse().unwrap()), Listener::Nobody);
+        assert_eq!(find(table.as_bytes(), "127.0.0.1:8080".parse().unwrap()), PortListener::Of(1000));
+        assert_eq!(find(table.as_bytes(), "127.0.0.1:8081".parse().unwrap()), PortListener::Nobody);
+        assert_eq!(find(&b"x"[..], "127.0.0.1:8080".parse().unwrap()), PortListener::Nobody);
     }
 
     #[test]
@@ -120,9 +120,9 @@ mod tests {
     fn a_listener_of_this_process_is_this_users() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        assert_eq!(listener(address), Listener::Of(rustix::process::geteuid().as_raw()));
+        assert_eq!(listener(address), PortListener::Of(rustix::process::geteuid().as_raw()));
         drop(socket);
-        assert_eq!(listener(address), Listener::Nobody);
+        assert_eq!(listener(address), PortListener::Nobody);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use self::operations::Operations;
 pub(crate) use self::place::Locate;
 #[cfg(feature = "embedded")]
 pub(crate) use self::place::{Located, Locating};
-use self::place::{Place, Search};
+use self::place::{Search, ServerPlace};
 use crate::acl::LockAcl;
 use crate::ensemble::{Connection, Network, OpError, Opened, Reconnect};
 use crate::error::SessionError;
@@ -109,7 +109,7 @@ impl ZooKeeper {
             (None, None) => Client::open(self.servers.clone(), config),
             (None, Some(connect)) => Client::open_with(connect, config),
             (Some(locate), _) => {
-                let place = Place { locate, name: self.servers.to_string(), search: search.clone() };
+                let place = ServerPlace { locate, name: self.servers.to_string(), search: search.clone() };
                 Client::open_with(place, config)
             }
         };

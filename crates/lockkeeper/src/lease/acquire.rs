@@ -13,7 +13,7 @@ use crate::contender::LEASE;
 use crate::error::{AcquireError, SessionError};
 use crate::hold::account;
 use crate::lease::guard::HelixGuard;
-use crate::lease::request::Request;
+use crate::lease::request::LeaseAttempt;
 use crate::session::context::Context;
 use crate::session::on_lost::OnLost;
 
@@ -43,20 +43,20 @@ use crate::session::on_lost::OnLost;
 pub struct AcquireLease {
     context: Context,
     /// The attempt, if its arguments are valid.
-    request: Result<Box<Request>, AcquireError>,
+    request: Result<Box<LeaseAttempt>, AcquireError>,
     outcome: oneshot::Receiver<Result<HelixGuard, AcquireError>>,
 }
 
 impl AcquireLease {
     pub(super) fn new(
         context: Context,
-        request: Result<Request, AcquireError>,
+        request: Result<LeaseAttempt, AcquireError>,
         outcome: oneshot::Receiver<Result<HelixGuard, AcquireError>>,
     ) -> Self {
         AcquireLease { context, request: request.map(Box::new), outcome }
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Request)) -> Self {
+    fn with(mut self, set: impl FnOnce(&mut LeaseAttempt)) -> Self {
         if let Ok(request) = &mut self.request {
             set(request);
         }

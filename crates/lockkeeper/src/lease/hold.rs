@@ -29,7 +29,7 @@ use crate::wait::or_never;
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A cleanup in the user's code.
-pub(super) type Listener = Arc<dyn Fn(Preemption) -> BoxFuture<'static, ()> + Send + Sync>;
+pub(super) type CleanupListener = Arc<dyn Fn(Preemption) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// What cleans up when the hold is preempted.
 #[derive(Clone, Default)]
@@ -40,7 +40,7 @@ pub(super) enum Cleanup {
     /// The code that has the guard, until it releases it.
     Guard,
     /// This function, until it returns; in this runtime, if there is one.
-    Listener(Listener, Option<tokio::runtime::Handle>),
+    Listener(CleanupListener, Option<tokio::runtime::Handle>),
 }
 
 /// One hold.
@@ -83,7 +83,7 @@ pub(super) struct LeaseTask {
 }
 
 /// What woke the task.
-enum Wake {
+enum LeaseWake {
     Looked(Result<Box<Look>, LookError>),
     Changed,
     SessionOver,
@@ -171,7 +171,7 @@ impl LeaseTask {
                 None => self.look().await,
             };
             match wake {
-                Wake::Looked(Ok(look)) => {
+                LeaseWake::Looked(Ok(look)) => {
                     if !self.judge(&look) {
                         self.ended();
                         return self.outlive_by_its_cleanup();
@@ -197,14 +197,14 @@ impl LeaseTask {
                     }
                     watcher = look.watcher;
                 }
-                Wake::Looked(Err(failure)) => {
+                LeaseWake::Looked(Err(failure)) => {
                     self.kept = None;
                     if let Err(error) = self.seat.recover(&self.context, failure).await {
                         return self.cut_off(&error);
                     }
                 }
-                Wake::Changed => watcher = None,
-                Wake::SessionOver => {
+                LeaseWake::Changed => watcher = None,
+                LeaseWake::SessionOver => {
                     (watcher, self.kept) = (None, None);
                     if let Err(error) = self.seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await
                     {
@@ -212,43 +212,43 @@ impl LeaseTask {
                     }
                 }
                 // The lease may have been prolonged, or kept, since the timer was set.
-                Wake::LeaseEnded => _ = self.hold.judge(),
+                LeaseWake::LeaseEnded => _ = self.hold.judge(),
                 // The next look shows the session's state from here on.
-                Wake::LeaseEnding => {
+                LeaseWake::LeaseEnding => {
                     self.kept = Some(self.seat.session.depend());
                     watcher = None;
                 }
-                Wake::Cleaned => return self.make_room().await,
-                Wake::Order(Order::Renew(renewal)) => {
+                LeaseWake::Cleaned => return self.make_room().await,
+                LeaseWake::Order(Order::Renew(renewal)) => {
                     renewing.push(renewal);
                     watcher = None;
                 }
-                Wake::Order(Order::Transfer(to, done)) => return self.transfer(&to, done).await,
-                Wake::Verify(answer) => {
+                LeaseWake::Order(Order::Transfer(to, done)) => return self.transfer(&to, done).await,
+                LeaseWake::Verify(answer) => {
                     verifying.push(answer);
                     self.seat.distrust();
                     watcher = None;
                 }
-                Wake::Refuse(why) => {
+                LeaseWake::Refuse(why) => {
                     refusing = Some(why);
                     watcher = None;
                 }
-                Wake::Release(confirm) => return self.release(confirm).await,
-                Wake::Dropped => {
+                LeaseWake::Release(confirm) => return self.release(confirm).await,
+                LeaseWake::Dropped => {
                     self.cleaned_up = true;
                     return self.give_back().await;
                 }
-                Wake::Closing => {
+                LeaseWake::Closing => {
                     self.hold.lose(Loss::Closed);
                     return self.give_back().await;
                 }
-                Wake::Other => {}
+                LeaseWake::Other => {}
             }
         }
     }
 
     /// Reads the record; the lease may expire meanwhile.
-    async fn look(&mut self) -> Wake {
+    async fn look(&mut self) -> LeaseWake {
         // It may have changed. Heartbeats from now on do not show that no client asks.
         self.hold.freeze();
         let left = self.lease_left();
@@ -258,14 +258,14 @@ impl LeaseTask {
             biased;
             () = tokio::time::sleep(left), if hold.loss().is_none() => {
                 hold.lose(Loss::LeaseEnded);
-                Wake::Looked(looked.await.map(Box::new))
+                LeaseWake::Looked(looked.await.map(Box::new))
             }
-            looked = &mut looked => Wake::Looked(looked.map(Box::new)),
+            looked = &mut looked => LeaseWake::Looked(looked.map(Box::new)),
         }
     }
 
     /// Waits for the next event.
-    async fn wait(&mut self, watcher: &mut Option<Watcher>) -> Wake {
+    async fn wait(&mut self, watcher: &mut Option<Watcher>) -> LeaseWake {
         let left = self.lease_left();
         let closing = self.seat.session.closing();
         let ending = self.depends_in();
@@ -273,26 +273,26 @@ impl LeaseTask {
         let (unproved, mut proofs) = (self.kept.is_some() && unasked.is_none(), self.seat.session.proofs());
         tokio::select! {
             biased;
-            () = tokio::time::sleep(left), if self.hold.loss().is_none() => Wake::LeaseEnded,
-            () = self.seat.over() => Wake::SessionOver,
-            () = tokio::time::sleep(ending.unwrap_or_default()), if ending.is_some() => Wake::LeaseEnding,
-            Ok(()) = proofs.changed(), if unproved => Wake::Changed,
+            () = tokio::time::sleep(left), if self.hold.loss().is_none() => LeaseWake::LeaseEnded,
+            () = self.seat.over() => LeaseWake::SessionOver,
+            () = tokio::time::sleep(ending.unwrap_or_default()), if ending.is_some() => LeaseWake::LeaseEnding,
+            Ok(()) = proofs.changed(), if unproved => LeaseWake::Changed,
             // The events of the meantime come in no order.
             _ = link.wait_for(|link| link.connected && Some(link.disconnects) != unasked), if unasked.is_some() => {
-                Wake::Changed
+                LeaseWake::Changed
             }
-            () = closing.cancelled() => Wake::Closing,
-            _ = or_never(watcher.as_mut()) => Wake::Changed,
+            () = closing.cancelled() => LeaseWake::Closing,
+            _ = or_never(watcher.as_mut()) => LeaseWake::Changed,
             // An error means that the cleanup panicked, which ends it as well.
-            _ = or_never(self.cleaned.as_mut()) => Wake::Cleaned,
-            Some(order) = self.orders.recv() => Wake::Order(order),
+            _ = or_never(self.cleaned.as_mut()) => LeaseWake::Cleaned,
+            Some(order) = self.orders.recv() => LeaseWake::Order(order),
             request = self.requests.recv() => match request {
-                Some(HoldRequest::Release(confirm)) => Wake::Release(confirm),
-                Some(HoldRequest::Verify(answer)) => Wake::Verify(answer),
-                Some(HoldRequest::LetGo) => Wake::Dropped,
-                Some(HoldRequest::Refuse(why)) => Wake::Refuse(why),
-                Some(_) => Wake::Other,
-                None => Wake::Dropped,
+                Some(HoldRequest::Release(confirm)) => LeaseWake::Release(confirm),
+                Some(HoldRequest::Verify(answer)) => LeaseWake::Verify(answer),
+                Some(HoldRequest::LetGo) => LeaseWake::Dropped,
+                Some(HoldRequest::Refuse(why)) => LeaseWake::Refuse(why),
+                Some(_) => LeaseWake::Other,
+                None => LeaseWake::Dropped,
             },
         }
     }

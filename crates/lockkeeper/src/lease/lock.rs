@@ -20,7 +20,7 @@ use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, SessionRef, Stepped};
 use crate::lease::place::{Place, Unlocked};
 use crate::lease::recorder::Recorder;
-use crate::lease::request::{Limits, Progress, Request};
+use crate::lease::request::{CallLimits, LeaseAttempt, Progress};
 use crate::lease::status::LockStatus;
 use crate::session::context::Context;
 
@@ -304,12 +304,12 @@ impl HelixLock {
 
     fn request(&self, once: bool) -> AcquireLease {
         let (caller, outcome) = oneshot::channel();
-        let request = self.check().map(|(node, emergency)| Request {
+        let request = self.check().map(|(node, emergency)| LeaseAttempt {
             context: self.context.clone(),
             leases: self.leases.clone(),
             node,
             terms: self.terms.clone(),
-            limits: Limits::new(once),
+            limits: CallLimits::new(once),
             lazy: !(self.strict || self.keep),
             emergency,
             cleanup: self.cleanup.clone(),

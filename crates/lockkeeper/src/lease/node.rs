@@ -54,7 +54,7 @@ pub(crate) struct Look {
     clock: ServerClock,
     /// When the record was last written, by the server's clock.
     pub(crate) modified_ms: i64,
-    found: Found,
+    found: FoundRecord,
     /// The transaction that created the node.
     czxid: Option<Zxid>,
     /// The number of children of the node.
@@ -66,7 +66,7 @@ pub(crate) struct Look {
 }
 
 /// The versions that a write must find unchanged.
-struct Found {
+struct FoundRecord {
     /// `None` if the node does not exist.
     version: Option<i32>,
     /// The transaction that wrote the record.
@@ -269,7 +269,7 @@ impl LockNode {
                     now,
                     clock,
                     modified_ms: node.mtime_ms,
-                    found: Found { version: Some(node.version), zxid: node.mzxid, parent },
+                    found: FoundRecord { version: Some(node.version), zxid: node.mzxid, parent },
                     czxid: Some(node.czxid),
                     children: node.children,
                     watcher: Some(watcher),
@@ -282,7 +282,7 @@ impl LockNode {
                 now,
                 clock,
                 modified_ms: 0,
-                found: Found { version: None, zxid: Zxid(0), parent },
+                found: FoundRecord { version: None, zxid: Zxid(0), parent },
                 czxid: None,
                 children: 0,
                 watcher: None,
@@ -407,7 +407,7 @@ impl LockNode {
 
     /// Creates, writes or deletes the node if it is unchanged since the read. One round trip; more if the parent is
     /// missing.
-    async fn put(&self, seat: &SessionRef, found: &Found, record: &Record) -> Result<Zxid, OpError> {
+    async fn put(&self, seat: &SessionRef, found: &FoundRecord, record: &Record) -> Result<Zxid, OpError> {
         let (ensemble, path, parent) = (&seat.ensemble, &self.path, self.parent().to_owned());
         let over = || Err(OpError::SessionOver);
         let Some(version) = found.version else {

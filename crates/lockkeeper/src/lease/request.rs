@@ -22,18 +22,18 @@ use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, Look, LookError, SessionRef, Stepped, notice_ms};
 use crate::lease::recorder::Recorder;
 use crate::lease::status::LockStatus;
-use crate::lease::verdict::Verdict;
+use crate::lease::verdict::CleanupVerdict;
 use crate::registers::journal::{self, EmergencyRecord, JournalEntry};
 use crate::session::context::Context;
 use crate::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, passed};
 
 /// A request and its options.
-pub(super) struct Request {
+pub(super) struct LeaseAttempt {
     pub(super) context: Context,
     pub(super) leases: Leases,
     pub(super) node: LockNode,
     pub(super) terms: Terms,
-    pub(super) limits: Limits,
+    pub(super) limits: CallLimits,
     /// Whether the owner keeps the lock after the lease's end until another client asks.
     pub(super) lazy: bool,
     /// The reason for the emergency priority.
@@ -52,7 +52,7 @@ pub(super) type LeaseReply = oneshot::Sender<Result<HelixGuard, AcquireError>>;
 
 /// What ends an attempt early.
 #[derive(Clone)]
-pub(super) struct Limits {
+pub(super) struct CallLimits {
     /// Whether the attempt asks no owner to make room.
     once: bool,
     /// When the call began.
@@ -61,9 +61,9 @@ pub(super) struct Limits {
     pub(super) cancel: Option<CancellationToken>,
 }
 
-impl Limits {
+impl CallLimits {
     pub(super) fn new(once: bool) -> Self {
-        Limits { once, started: Instant::now(), timeout: None, cancel: None }
+        CallLimits { once, started: Instant::now(), timeout: None, cancel: None }
     }
 
     /// The call begins. A timeout of zero is a try, and a try without a timeout does not wait long for the servers.
@@ -108,7 +108,7 @@ impl Progress {
 }
 
 /// The result of an attempt.
-enum Outcome {
+enum AttemptEnd {
     /// Held until this time of the server, and at least until this time of the session's clock.
     Held {
         token: FencingToken,
@@ -120,7 +120,7 @@ enum Outcome {
 }
 
 /// The owner that this attempt asked to make room; counted when the wait ends.
-struct Asked {
+struct AskedOwner {
     owner: String,
     /// By the session's clock.
     since: Duration,
@@ -143,7 +143,7 @@ enum Woken {
     CallerGone,
 }
 
-impl Request {
+impl LeaseAttempt {
     /// Runs the attempt and, if it succeeds, the hold.
     pub(super) async fn run(mut self) {
         let (context, limits) = (self.context.clone(), self.limits.clone());
@@ -182,15 +182,15 @@ impl Request {
             }
         };
         match pursued {
-            Ok(Outcome::Held { token, until_ms, until }) => self.hand_over(seat, (token, until_ms, until)).await,
-            Ok(Outcome::Failed(error)) => {
+            Ok(AttemptEnd::Held { token, until_ms, until }) => self.hand_over(seat, (token, until_ms, until)).await,
+            Ok(AttemptEnd::Failed(error)) => {
                 let status = match error {
                     AcquireError::Preempted { .. } => LockStatus::Preempted,
                     _ => LockStatus::Unlocked,
                 };
                 self.refuse(status, error);
             }
-            Ok(Outcome::CallerGone) => {
+            Ok(AttemptEnd::CallerGone) => {
                 self.ended(LockStatus::Unlocked);
                 self.withdraw(&mut seat).await;
             }
@@ -225,12 +225,12 @@ impl Request {
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 
-    async fn pursue(&mut self, seat: &mut SessionRef) -> Result<Outcome, AcquireError> {
+    async fn pursue(&mut self, seat: &mut SessionRef) -> Result<AttemptEnd, AcquireError> {
         self.record_emergency().await?;
         let mut give_up_ms = None;
-        let mut asked: Option<Asked> = None;
+        let mut asked: Option<AskedOwner> = None;
         let mut requested = false;
-        let mut verdict = Verdict::new(&self.approval, &self.terms);
+        let mut verdict = CleanupVerdict::new(&self.approval, &self.terms);
         loop {
             self.progress.asks();
             let look = self.node.look_until_answered(&self.context, seat).await?;
@@ -245,7 +245,7 @@ impl Request {
             let waiting_ms = self.terms.waiting_ms.unwrap_or(i64::MAX);
             let give_up_ms = *give_up_ms.get_or_insert(look.now.latest_ms.saturating_add(waiting_ms));
             if self.caller.is_closed() {
-                return Ok(Outcome::CallerGone);
+                return Ok(AttemptEnd::CallerGone);
             }
             self.terms.notice_ms = self.lazy.then(|| notice_ms(&seat.session));
             let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
@@ -261,19 +261,19 @@ impl Request {
                         // The owner has a running lease again.
                         self.withdraw(seat).await;
                     }
-                    return Ok(Outcome::Failed(self.refusal(refusal, requested)));
+                    return Ok(AttemptEnd::Failed(self.refusal(refusal, requested)));
                 }
                 Stepped::Done { answer: Answer::Holds { until_ms }, token, look } => {
                     if let Some((asked, room)) = asked.as_ref().zip(room) {
                         self.count(Some(asked), &asked.owner, room, seat);
                     }
-                    return Ok(Outcome::Held { token, until_ms, until: look.safe_until(until_ms) });
+                    return Ok(AttemptEnd::Held { token, until_ms, until: look.safe_until(until_ms) });
                 }
                 Stepped::Done { answer: Answer::Waits { until_ms, owner }, look, .. } => {
                     asked.get_or_insert_with(|| {
                         let since_ms = look.record.request.as_ref().map_or(look.now.latest_ms, |own| own.since_ms);
                         let cleaned_ms = since_ms.saturating_add(owner.allotted_ms);
-                        Asked { owner: owner.owner.clone(), since: seat.session.now(), cleaned_ms }
+                        AskedOwner { owner: owner.owner.clone(), since: seat.session.now(), cleaned_ms }
                     });
                     requested = true;
                     if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
@@ -296,7 +296,7 @@ impl Request {
                 }
                 Stepped::Done { answer: Answer::Unfinished(facts), .. } => {
                     self.count(asked.as_ref(), &facts.owner, PreemptionOutcome::Refused, seat);
-                    return Ok(Outcome::Failed(self.unfinished(facts)));
+                    return Ok(AttemptEnd::Failed(self.unfinished(facts)));
                 }
                 // Not an answer to this wish.
                 Stepped::Done { answer: Answer::Left { .. } | Answer::Transferred | Answer::Told, .. } => {}
@@ -325,7 +325,7 @@ impl Request {
     }
 
     /// How the lock became available after its owner was asked to make room.
-    fn room(&self, asked: &Asked, look: &Look) -> PreemptionOutcome {
+    fn room(&self, asked: &AskedOwner, look: &Look) -> PreemptionOutcome {
         let over = |until_ms: i64| look.now.earliest_ms >= until_ms.saturating_add(self.node.rules.skew_ms);
         match &look.record.owner {
             // With nothing to clean up, force interrupts nothing.
@@ -337,7 +337,7 @@ impl Request {
     }
 
     /// Counts the result of a preemption for the preempted owner.
-    fn count(&self, asked: Option<&Asked>, owner: &str, outcome: PreemptionOutcome, seat: &SessionRef) {
+    fn count(&self, asked: Option<&AskedOwner>, owner: &str, outcome: PreemptionOutcome, seat: &SessionRef) {
         let waited = asked.map_or(Duration::ZERO, |asked| seat.session.now().saturating_sub(asked.since));
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         self.recorder.record(&self.node.path, owner, Measurement::Preemption { waited_ms, outcome });
@@ -349,13 +349,13 @@ impl Request {
         seat: &mut SessionRef,
         look: Look,
         until_ms: i64,
-        verdict: &mut Verdict,
-    ) -> Result<Option<Outcome>, AcquireError> {
+        verdict: &mut CleanupVerdict,
+    ) -> Result<Option<AttemptEnd>, AcquireError> {
         self.progress.is_answered();
         match self.wait(seat, look, until_ms, verdict).await {
             Woken::LookAgain => {}
             Woken::SessionOver => seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await?,
-            Woken::CallerGone => return Ok(Some(Outcome::CallerGone)),
+            Woken::CallerGone => return Ok(Some(AttemptEnd::CallerGone)),
             Woken::Closing => {
                 self.withdraw(seat).await;
                 return Err(SessionError::Closed.into());
@@ -365,7 +365,7 @@ impl Request {
     }
 
     /// Waits for a change of the record, the end of the wait, or the expiry of the owner's lease.
-    async fn wait(&mut self, seat: &SessionRef, look: Look, until_ms: i64, verdict: &mut Verdict) -> Woken {
+    async fn wait(&mut self, seat: &SessionRef, look: Look, until_ms: i64, verdict: &mut CleanupVerdict) -> Woken {
         let lease_over_ms =
             look.record.owner.as_ref().map_or(i64::MAX, |owner| owner.until_ms.saturating_add(self.node.rules.skew_ms));
         // An owner may keep a lease that is over; then only the end of its notice counts.
@@ -411,7 +411,7 @@ impl Request {
     }
 
     async fn hand_over(self, seat: SessionRef, grant: (FencingToken, i64, Duration)) {
-        let Request { context, leases, node, terms, cleanup, status, recorder, options, caller, .. } = self;
+        let LeaseAttempt { context, leases, node, terms, cleanup, status, recorder, options, caller, .. } = self;
         let (tenure, guard) =
             LeaseTask::begin(context, node, terms, (cleanup, options), (status, recorder), seat, grant);
         tenure.supersede(&leases);

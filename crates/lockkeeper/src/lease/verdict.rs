@@ -13,7 +13,7 @@ use crate::session::context::Context;
 /// How long after the decision's deadline a request would end by itself, in milliseconds.
 const SLACK_MS: i64 = 5_000;
 
-pub(super) enum Verdict {
+pub(super) enum CleanupVerdict {
     /// No decision will be made; the terms say what happens.
     Unasked,
     /// To be requested when the wait ends, at this time of the server.
@@ -24,14 +24,14 @@ pub(super) enum Verdict {
     Made { approved: bool },
 }
 
-impl Verdict {
+impl CleanupVerdict {
     pub(super) fn new(approval: &Approval, terms: &Terms) -> Self {
         match approval.is_set() && !terms.forceful {
             true => {
                 let extra_ms = i64::try_from(approval.timeout().as_millis()).unwrap_or(i64::MAX);
-                Verdict::Open { over_ms: i64::MAX, extra_ms }
+                CleanupVerdict::Open { over_ms: i64::MAX, extra_ms }
             }
-            false => Verdict::Unasked,
+            false => CleanupVerdict::Unasked,
         }
     }
 
@@ -41,16 +41,16 @@ impl Verdict {
         let waiting_ms = terms.waiting_ms.map(|waiting| waiting.max(1));
         let outlasting = || Terms { wait_past_cleanup: true, waiting_ms, ..terms.clone() };
         match self {
-            Verdict::Unasked => (terms.clone(), give_up_ms),
-            Verdict::Open { over_ms, extra_ms } => {
+            CleanupVerdict::Unasked => (terms.clone(), give_up_ms),
+            CleanupVerdict::Open { over_ms, extra_ms } => {
                 let since_ms = look.record.request.as_ref().map_or(look.now.latest_ms, |request| request.since_ms);
                 let cleanup_ms = look.record.owner.as_ref().map_or(0, |owner| owner.cleanup_ms.max(0));
                 let cleaned_ms = since_ms.saturating_add(cleanup_ms);
                 *over_ms = if terms.wait_past_cleanup { give_up_ms } else { give_up_ms.min(cleaned_ms) };
                 (outlasting(), over_ms.saturating_add(*extra_ms).saturating_add(SLACK_MS))
             }
-            Verdict::Pending { until_ms, .. } => (outlasting(), until_ms.saturating_add(SLACK_MS)),
-            Verdict::Made { approved } => (Terms { forceful: *approved, ..terms.clone() }, i64::MIN),
+            CleanupVerdict::Pending { until_ms, .. } => (outlasting(), until_ms.saturating_add(SLACK_MS)),
+            CleanupVerdict::Made { approved } => (Terms { forceful: *approved, ..terms.clone() }, i64::MIN),
         }
     }
 
@@ -64,27 +64,27 @@ impl Verdict {
         (context, seat): (&Context, &SessionRef),
     ) -> i64 {
         match *self {
-            Verdict::Unasked => answered_ms,
-            Verdict::Open { over_ms, extra_ms } if look.now.earliest_ms >= over_ms && !look.written => {
+            CleanupVerdict::Unasked => answered_ms,
+            CleanupVerdict::Open { over_ms, extra_ms } if look.now.earliest_ms >= over_ms && !look.written => {
                 let alert = Box::new(alert());
                 let until_ms = look.now.latest_ms.saturating_add(extra_ms);
                 let answer = approval.ask(&alert, until_ms, context, &seat.session);
-                *self = Verdict::Pending { until_ms, alert, answer };
+                *self = CleanupVerdict::Pending { until_ms, alert, answer };
                 until_ms
             }
-            Verdict::Open { over_ms, .. } => over_ms,
-            Verdict::Pending { until_ms, .. } if look.now.earliest_ms >= until_ms => {
+            CleanupVerdict::Open { over_ms, .. } => over_ms,
+            CleanupVerdict::Pending { until_ms, .. } if look.now.earliest_ms >= until_ms => {
                 self.make(approval, None);
                 look.now.earliest_ms
             }
-            Verdict::Pending { until_ms, .. } => until_ms,
-            Verdict::Made { .. } => look.now.earliest_ms,
+            CleanupVerdict::Pending { until_ms, .. } => until_ms,
+            CleanupVerdict::Made { .. } => look.now.earliest_ms,
         }
     }
 
     /// Resolves when the decision is made; never if none is pending. Dropping the future loses nothing.
     pub(super) async fn decided(&mut self, approval: &Approval) {
-        let Verdict::Pending { answer, .. } = self else { return std::future::pending().await };
+        let CleanupVerdict::Pending { answer, .. } = self else { return std::future::pending().await };
         let answer = answer.await.ok();
         self.make(approval, answer);
     }
@@ -93,7 +93,7 @@ impl Verdict {
         let nobody = || Answer { decision: Decision::no_answer(), by_rule: false };
         let answer = answer.unwrap_or_else(nobody);
         let approved = matches!(answer.decision, Decision::Approve { .. });
-        if let Verdict::Pending { alert, .. } = std::mem::replace(self, Verdict::Made { approved }) {
+        if let CleanupVerdict::Pending { alert, .. } = std::mem::replace(self, CleanupVerdict::Made { approved }) {
             approval.record(*alert, answer);
         }
     }

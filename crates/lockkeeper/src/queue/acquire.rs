@@ -108,12 +108,12 @@ pub struct Acquire<G = Guard> {
 #[derive(Debug)]
 struct Call {
     kind: Result<Kind, AcquireError>,
-    terms: Terms,
+    terms: CallOptions,
 }
 
 /// The options of a call.
 #[derive(Clone, Debug)]
-struct Terms {
+struct CallOptions {
     context: Context,
     once: bool,
     timeout: Option<Duration>,
@@ -136,7 +136,7 @@ impl<G> Acquire<G> {
     pub(crate) fn new(context: Context, kind: Result<Kind, AcquireError>, once: bool, guard: fn(Holding) -> G) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
         let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
-        let terms = Terms {
+        let terms = CallOptions {
             context,
             once,
             timeout,
@@ -159,7 +159,7 @@ impl<G> Acquire<G> {
             Ok(kind) => Ok(kind.clone()),
             Err(_) => Err(SessionError::Closed.into()),
         };
-        let terms = Terms { requeued, ..self.call.terms.clone() };
+        let terms = CallOptions { requeued, ..self.call.terms.clone() };
         Acquire { call: Call { kind, terms }, guard: self.guard }
     }
 
@@ -360,7 +360,7 @@ impl Call {
     }
 }
 
-impl Terms {
+impl CallOptions {
     /// Checks everything that can be checked before anything is sent.
     fn check(&self, kind: &Kind) -> Result<(), AcquireError> {
         self.context.check_process()?;
@@ -461,7 +461,9 @@ impl Terms {
             Box::new(move |caller, placed| terms.rejoin(kind, started, caller, placed)) as Rejoin
         });
         let connect_timeout = if self.waits_on() { Duration::MAX } else { self.context.connect_timeout() };
-        let Terms { context, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, .. } = self;
+        let CallOptions {
+            context, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, ..
+        } = self;
         if let Some(runtime) = runtime {
             session.used_from(runtime);
         }

@@ -36,7 +36,7 @@ use crate::error::{AcquireError, ReleaseError, SessionError};
 use crate::hold::AtRelease;
 use crate::queue::requeue::AcquireReply;
 use crate::session::epoch;
-use crate::session::neighbours::{Entering, Listener, Membership, Standing};
+use crate::session::neighbours::{Entering, Membership, NeighbourListener, Standing};
 use crate::session::{Dependant, Session};
 use crate::wait::{or_never, passed};
 
@@ -146,7 +146,7 @@ impl Driver {
         let mut probed_at = Duration::ZERO;
         let mut probe_at = self.probe_at();
         let mut watches: Vec<(String, Watcher)> = Vec::new();
-        let mut neighbour: Option<Listener> = None;
+        let mut neighbour: Option<NeighbourListener> = None;
         let mut link = self.session.link();
         let mut proofs = self.session.proofs();
         let closing = self.session.closing();
@@ -235,7 +235,7 @@ impl Driver {
                 finished = or_never(flight.as_mut()) => Wake::Finished(Box::new(finished)),
                 (name, fired) = first_fired(&mut watches) => Wake::Fired(name, fired),
                 // Without a connection nobody knows whether the session lives.
-                heard = or_never(neighbour.as_mut().map(Listener::heard)), if link.borrow().connected => {
+                heard = or_never(neighbour.as_mut().map(NeighbourListener::heard)), if link.borrow().connected => {
                     Wake::Heard(heard)
                 }
                 seen = or_never(look.as_mut()) => Wake::Looked(seen),
@@ -383,15 +383,15 @@ impl Driver {
     }
 
     /// Listens to the contender that has the node that this one waits for, if it is of this session.
-    fn listen(&self, neighbour: &mut Option<Listener>) {
+    fn listen(&self, neighbour: &mut Option<NeighbourListener>) {
         let node = self.contender.waits_for();
-        if neighbour.as_ref().map(Listener::node) != node {
+        if neighbour.as_ref().map(NeighbourListener::node) != node {
             *neighbour = node.and_then(|node| self.session.neighbours().listen(&self.attempt.path, node, false));
         }
     }
 
     /// Listens to the owner of this node, if it is of this session and the contender waits for the node's end only.
-    fn hears_of(&self, node: &str, neighbour: &mut Option<Listener>) -> bool {
+    fn hears_of(&self, node: &str, neighbour: &mut Option<NeighbourListener>) -> bool {
         if self.contender.waits_for() == Some(node) {
             self.listen(neighbour);
         }

@@ -83,7 +83,7 @@ impl Neighbours {
     }
 
     /// Listens to the contender of this session that has this node, if there is one. `afterwards`: its release is known.
-    pub(crate) fn listen(&self, path: &str, node: &str, afterwards: bool) -> Option<Listener> {
+    pub(crate) fn listen(&self, path: &str, node: &str, afterwards: bool) -> Option<NeighbourListener> {
         let mut queues = self.queues();
         let member = queues.get_mut(path)?.members.iter_mut().rev().find(|member| member.node == node)?;
         let (sender, receiver) = oneshot::channel();
@@ -94,7 +94,7 @@ impl Neighbours {
                 member.waiters.push(sender);
             }
         }
-        Some(Listener { node: node.to_owned(), receiver })
+        Some(NeighbourListener { node: node.to_owned(), receiver })
     }
 }
 
@@ -207,12 +207,12 @@ impl Drop for Membership {
 }
 
 /// The wait of one contender for another of its session.
-pub(crate) struct Listener {
+pub(crate) struct NeighbourListener {
     node: String,
     receiver: oneshot::Receiver<Heard>,
 }
 
-impl Listener {
+impl NeighbourListener {
     /// The other's node.
     pub(crate) fn node(&self) -> &str {
         &self.node

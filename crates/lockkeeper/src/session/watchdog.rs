@@ -142,8 +142,8 @@ impl Shared {
             for (id, found) in looked {
                 let hold = wards.take(id);
                 match (found, hold) {
-                    (Found::Holds(due), Some(hold)) => wards.put(id, due, hold),
-                    (Found::Lost(hold), _) => lost.push(hold),
+                    (WardState::Holds(due), Some(hold)) => wards.put(id, due, hold),
+                    (WardState::Lost(hold), _) => lost.push(hold),
                     _ => {}
                 }
             }
@@ -171,7 +171,7 @@ impl Shared {
 }
 
 /// The result of a check.
-enum Found {
+enum WardState {
     /// It is held; check it again then.
     Holds(Duration),
     /// It is lost, and the tasks that wait for that were woken just now.
@@ -180,13 +180,13 @@ enum Found {
     Over,
 }
 
-fn look(hold: &Weak<dyn Watched>) -> Found {
-    let Some(hold) = hold.upgrade() else { return Found::Over };
+fn look(hold: &Weak<dyn Watched>) -> WardState {
+    let Some(hold) = hold.upgrade() else { return WardState::Over };
     match hold.lapse() {
-        Some(true) => Found::Lost(hold),
-        Some(false) => Found::Over,
+        Some(true) => WardState::Lost(hold),
+        Some(false) => WardState::Over,
         // At least 1 ms later, so that no mistake can make this thread spin.
-        None => Found::Holds(hold.due().max(Clock::System.now() + Duration::from_millis(1))),
+        None => WardState::Holds(hold.due().max(Clock::System.now() + Duration::from_millis(1))),
     }
 }
 

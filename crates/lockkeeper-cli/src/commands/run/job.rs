@@ -17,7 +17,7 @@ use crate::advice::Suggested;
 use crate::args::jobs::JobArgs;
 use crate::args::run::RunArgs;
 use crate::broken;
-use crate::child::{CommandEnd, Extras, Terms};
+use crate::child::{CommandEnd, Extras, RunTerms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
@@ -87,9 +87,9 @@ async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: 
 /// The grace period of a command without a lock.
 const GRACE: Duration = Duration::from_secs(5);
 
-fn terms(args: &RunArgs, grace: Duration) -> Terms {
+fn terms(args: &RunArgs, grace: Duration) -> RunTerms {
     let (on_revoke, on_suspect, max_run) = (args.on_revoke, args.on_suspect, args.max_run);
-    Terms { grace, on_revoke, on_suspect, preemption: None, max_run }
+    RunTerms { grace, on_revoke, on_suspect, preemption: None, max_run }
 }
 
 /// Returns the job that the options describe.

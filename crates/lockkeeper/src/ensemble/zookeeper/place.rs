@@ -27,7 +27,7 @@ pub(crate) struct Located {
 }
 
 /// The place of such a server.
-pub(super) struct Place {
+pub(super) struct ServerPlace {
     pub(super) locate: Arc<dyn Locate>,
     /// For messages.
     pub(super) name: String,
@@ -50,7 +50,7 @@ impl Search {
     }
 }
 
-impl Connect for Place {
+impl Connect for ServerPlace {
     fn servers(&self) -> usize {
         1
     }

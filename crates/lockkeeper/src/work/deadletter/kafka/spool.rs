@@ -44,7 +44,7 @@ pub(super) struct Spool {
 
 /// The right to remove records. It ends with the process.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct SpoolTurn<'a> {
     spool: &'a Spool,
     _lock: File,
 }
@@ -95,10 +95,10 @@ impl Spool {
     }
 
     /// Waits for the turn of this process.
-    pub(super) fn turn(&self) -> io::Result<Turn<'_>> {
+    pub(super) fn turn(&self) -> io::Result<SpoolTurn<'_>> {
         let lock = private().create(true).truncate(false).open(self.dir.join(LOCK))?;
         lock.lock()?;
-        Ok(Turn { spool: self, _lock: lock })
+        Ok(SpoolTurn { spool: self, _lock: lock })
     }
 
     fn get<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
@@ -140,7 +140,7 @@ impl Spool {
     }
 }
 
-impl Turn<'_> {
+impl SpoolTurn<'_> {
     /// The identity of this spool's sender, which never changes.
     pub(super) fn identity(&self) -> io::Result<String> {
         if let Some(identity) = self.spool.get(IDENTITY)? {

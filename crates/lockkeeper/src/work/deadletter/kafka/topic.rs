@@ -48,7 +48,7 @@ pub(super) struct Sender {
 
 /// A committed message.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FoundLetter {
     /// Its id, if a Lockkeeper sink sent it.
     pub(super) entry: Option<String>,
     pub(super) payload: Vec<u8>,
@@ -165,18 +165,18 @@ impl Topic {
     }
 
     /// All committed messages.
-    pub(super) fn read_all(&self) -> KafkaResult<Vec<Found>> {
+    pub(super) fn read_all(&self) -> KafkaResult<Vec<FoundLetter>> {
         self.read(&Intent::default(), &BTreeMap::new(), Instant::now() + DEADLINE)
     }
 
     /// All committed messages between these ends and the current ones. Waits for other transactions in between.
-    pub(super) fn read_since(&self, since: &Intent, deadline: Instant) -> KafkaResult<Vec<Found>> {
+    pub(super) fn read_since(&self, since: &Intent, deadline: Instant) -> KafkaResult<Vec<FoundLetter>> {
         let now = self.ends(deadline)?;
         self.read(since, &now.ends, deadline)
     }
 
     /// Reads from these ends at least up to those.
-    fn read(&self, since: &Intent, up_to: &BTreeMap<i32, i64>, deadline: Instant) -> KafkaResult<Vec<Found>> {
+    fn read(&self, since: &Intent, up_to: &BTreeMap<i32, i64>, deadline: Instant) -> KafkaResult<Vec<FoundLetter>> {
         let consumer = self.consumer("read_committed")?;
         let mut assignment = TopicPartitionList::new();
         let mut open = HashSet::new();
@@ -231,12 +231,12 @@ fn is_passing(error: &KafkaError) -> bool {
     )
 }
 
-fn read(message: &impl Message) -> Found {
+fn read(message: &impl Message) -> FoundLetter {
     let entry = message.headers().and_then(|headers| {
         let entry = headers.iter().find(|header| header.key == ENTRY)?;
         String::from_utf8(entry.value?.to_vec()).ok()
     });
-    Found {
+    FoundLetter {
         entry,
         payload: message.payload().unwrap_or_default().to_vec(),
         place: format!("{}[{}]@{}", message.topic(), message.partition(), message.offset()),
