@@ -3,14 +3,15 @@
 //! Invariant: when [`Job::attend`] returns, the command has been reaped, and the terminal is ours again if it was ours
 //! before.
 
+mod reliance;
+
 use std::ffi::OsString;
 use std::io::{IsTerminal, PipeWriter};
-use std::pin::pin;
 use std::process::Command;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, select, select_all};
+use futures_util::future::{BoxFuture, select_all};
 use lockkeeper::admin::LockInfo;
 use lockkeeper::helix::Preemption;
 use lockkeeper::{HoldState, Holding, Lockkeeper, Loss, Revocation};
@@ -23,6 +24,7 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use self::reliance::unreliable;
 use crate::args::run::{OnRevoke, OnSuspect};
 use crate::broken;
 use crate::exit::Failure;
@@ -178,7 +180,7 @@ impl Job {
         let mut run_end = terms.max_run.and_then(|limit| Instant::now().checked_add(limit));
         let mut author: Option<BoxFuture<'_, ()>> = None;
         let lost = guard.lost();
-        let unreliable = unreliable(&guard, &terms);
+        let unreliable = unreliable(&guard, terms.grace, terms.on_suspect);
         tokio::pin!(lost, unreliable);
         let (status, killed_by) = loop {
             let renewed = guard.holdings().first().map(Holding::renewed);
@@ -417,53 +419,6 @@ impl Job {
     }
 }
 
-/// Resolves when the command must be stopped, with the state of the locks at that moment.
-///
-/// When the timer fires, the trust is read again: a heartbeat may have been confirmed in between, and then the command
-/// continues. Dropping the future leaves nothing behind.
-async fn unreliable(locks: &impl Trusted, terms: &RunTerms) -> HoldState {
-    loop {
-        let suspected = async {
-            match terms.on_suspect {
-                OnSuspect::Wait => std::future::pending().await,
-                OnSuspect::Stop => locks.changed(HoldState::Held).await,
-            }
-        };
-        select(pin!(locks.nearly_lost(terms.grace)), pin!(suspected)).await;
-        let state = locks.state();
-        let suspected = terms.on_suspect == OnSuspect::Stop && state != HoldState::Held;
-        if suspected || locks.valid_for() <= terms.grace {
-            return state;
-        }
-    }
-}
-
-/// The state of the locks that [`unreliable`] reads.
-trait Trusted {
-    async fn nearly_lost(&self, margin: Duration) -> HoldState;
-    async fn changed(&self, seen: HoldState) -> HoldState;
-    fn state(&self) -> HoldState;
-    fn valid_for(&self) -> Duration;
-}
-
-impl Trusted for Held<'_> {
-    async fn nearly_lost(&self, margin: Duration) -> HoldState {
-        (*self).nearly_lost(margin).await
-    }
-
-    async fn changed(&self, seen: HoldState) -> HoldState {
-        (*self).changed(seen).await
-    }
-
-    fn state(&self) -> HoldState {
-        (*self).state()
-    }
-
-    fn valid_for(&self) -> Duration {
-        (*self).valid_for()
-    }
-}
-
 /// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
 /// command gets only one.
 fn trusted_until(kill: Duration, grace: Duration) -> Deadline {
@@ -589,51 +544,4 @@ fn has_shell() -> bool {
     };
     let same_session = getsid(Some(parent)).ok() == getsid(None).ok();
     same_session && getpgid(Some(parent)).is_ok_and(|group| group != getpgrp())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    /// Locks whose last heartbeat is confirmed late: between the timer and the check after it, for this many timers.
-    struct Late {
-        heartbeats: Cell<u32>,
-        timers: Cell<u32>,
-    }
-
-    impl Trusted for Late {
-        async fn nearly_lost(&self, _: Duration) -> HoldState {
-            self.timers.set(self.timers.get() + 1);
-            HoldState::Held
-        }
-
-        async fn changed(&self, _: HoldState) -> HoldState {
-            std::future::pending().await
-        }
-
-        fn state(&self) -> HoldState {
-            HoldState::Held
-        }
-
-        fn valid_for(&self) -> Duration {
-            let left = self.heartbeats.get();
-            self.heartbeats.set(left.saturating_sub(1));
-            Duration::from_secs(if left > 0 { 22 } else { 5 })
-        }
-    }
-
-    #[test]
-    fn a_late_heartbeat_cancels_a_stop() {
-        let locks = Late { heartbeats: Cell::new(3), timers: Cell::new(0) };
-        let grace = Duration::from_secs(5);
-        for on_suspect in [OnSuspect::Wait, OnSuspect::Stop] {
-            locks.heartbeats.set(3);
-            locks.timers.set(0);
-            let terms = RunTerms { grace, on_suspect, on_revoke: OnRevoke::Term, preemption: None, max_run: None };
-            let stopped = unreliable(&locks, &terms).now_or_never();
-            assert_eq!((stopped, locks.timers.get()), (Some(HoldState::Held), 4), "{on_suspect:?}");
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! Tests without a server always run; tests with one run only with the feature `real-servers`.
 
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
