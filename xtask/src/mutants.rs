@@ -77,7 +77,7 @@ const AREAS: [Area; 3] = [
         name: AreaName::Machine,
         package: "lockkeeper-server",
         files: &["crates/lockkeeper-server/src/machine.rs", "crates/lockkeeper-server/src/machine/**/*.rs"],
-        stages: &[&["--lib"], &["--test=it"]],
+        stages: &[&["--lib", "--test=it"]],
         goal: 95.0,
     },
     Area {
@@ -276,7 +276,7 @@ fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -
         let ran = cmd!(
             sh,
             "{tool} mutants --dir {tree} --in-place --output {output} --package {package} {files...} {names...}
-             --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...}"
+             --profile=mutants --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...}"
         );
         ran.env("CARGO_TARGET_DIR", target_dir(sh)).ignore_status().quiet().run()?;
         let text = fs::read_to_string(&report).context("cargo-mutants has reported nothing")?;

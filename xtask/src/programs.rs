@@ -79,15 +79,24 @@ impl Tests {
     }
 }
 
+/// Set for tests that are small without it.
+pub(crate) const DEEP: &str = "LOCKKEEPER_DEEP";
+
 /// Runs the tests that are small in `cargo test` at their full size. The model checker is optimised: it explores millions of states.
 pub(crate) fn deep(sh: &Shell) -> Result<()> {
-    const DEEP: &str = "LOCKKEEPER_DEEP";
     for test in ["model", "helix_model"] {
         cmd!(sh, "cargo test --quiet --profile worlds -p lockkeeper-core --test {test}").env(DEEP, "1").run()?;
     }
     cmd!(sh, "cargo test --quiet --profile worlds -p lockkeeper-testkit --lib one_seed").env(DEEP, "1").run()?;
-    let watches = Tests { package: "lockkeeper", target: LIB, features: "" };
-    watches.run(sh, &["case_37_many_thousand_watches".to_owned()], [(DEEP, "1".into())])
+    for (package, target, tests) in [
+        ("lockkeeper", LIB, vec!["case_37_many_thousand_watches"]),
+        ("lockkeeper", "it", vec!["simulation::", "jobs_simulated::"]),
+        ("lockkeeper-cli", "real_work", vec!["no_update_is_lost_on_this_users_server"]),
+    ] {
+        let tests: Vec<String> = tests.into_iter().map(str::to_owned).collect();
+        Tests { package, target, features: "" }.run(sh, &tests, [(DEEP, "1".into())])?;
+    }
+    Ok(())
 }
 
 /// Builds the `lockkeeper` command as `cargo test` does, with overflow checks; its server is optimised.

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use lockkeeper_testkit::apache::{Apache, Distribution, Options, SlowFsync, WrongClock};
 use xshell::Shell;
 
-use crate::programs::{LIB, Tests as Program};
+use crate::programs::{DEEP, LIB, Tests as Program};
 
 /// The connect string of a running server for the contract tests.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
@@ -126,7 +126,11 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         // These start servers of their own, because they kill them.
         let work = ["no_update_is_lost_while_an_ensembles_leader_is_killed".to_owned()];
         let features = "real-servers";
-        Program { package: "lockkeeper-cli", target: "real_work", features }.run(sh, &work, home.clone())?;
+        Program { package: "lockkeeper-cli", target: "real_work", features }.run(
+            sh,
+            &work,
+            home.clone().into_iter().chain([(DEEP, "1".into())]),
+        )?;
         Program { package: "lockkeeper-cli", target: "cli", features }.run(
             sh,
             &["moving", "healthy", "secured", "jobs_clock", "jobs_pictures"].map(str::to_owned),

@@ -1,4 +1,5 @@
-//! Real work: eight processes, 250 rounds each, one plain file, and wrappers killed with `kill -9` at random moments.
+//! Real work: eight processes, 40 rounds each (250 with LOCKKEEPER_DEEP), one plain file, and wrappers killed with `kill -9` at
+//! random moments.
 //!
 //! Each round is one `lockkeeper run counter -- STEP`. STEP reads the file, increments the number, adds its own name
 //! and the token of its hold, and writes the file back. Only the lock keeps two steps apart. Afterwards, the file shows
@@ -12,16 +13,24 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 const WORKERS: usize = 8;
-const ROUNDS: usize = 250;
+
+/// How many rounds each worker makes.
+static ROUNDS: LazyLock<usize> = LazyLock::new(|| if is_deep() { 250 } else { 40 });
 
 /// How many wrappers of each worker are killed. Each stalls the queue until its session has expired.
-const KILLS: usize = 3;
+static KILLS: LazyLock<usize> = LazyLock::new(|| if is_deep() { 3 } else { 1 });
+
+/// Whether the test runs at its full size, as `cargo xtask deep` and the suite on an ensemble do.
+fn is_deep() -> bool {
+    std::env::var_os("LOCKKEEPER_DEEP").is_some()
+}
 
 /// Within this time of its start, a wrapper that the test kills connects, waits, or holds the lock.
 const KILL_WITHIN: Duration = Duration::from_millis(250);
@@ -49,7 +58,7 @@ fn no_update_is_lost_while_an_ensembles_leader_is_killed() {
     let apache = Apache::ensemble(3, Options::default()).unwrap();
     real_work(Some(&apache.connect_string()), |rounds: &AtomicUsize| {
         for part in [1, 2] {
-            while rounds.load(Ordering::Relaxed) < part * WORKERS * ROUNDS / 3 {
+            while rounds.load(Ordering::Relaxed) < part * WORKERS * *ROUNDS / 3 {
                 std::thread::sleep(Duration::from_millis(10));
             }
             let leader = apache.leader().unwrap();
@@ -82,7 +91,7 @@ fn real_work(servers: Option<&str>, disturb: impl FnOnce(&AtomicUsize) + Send) {
         scope.spawn(|| disturb(&tally.rounds));
     });
     let (killed, lost) = (tally.killed.into_inner(), tally.lost.into_inner());
-    println!("{} rounds in {:?}: {killed} wrappers killed, {lost} holds lost", WORKERS * ROUNDS, started.elapsed());
+    println!("{} rounds in {:?}: {killed} wrappers killed, {lost} holds lost", WORKERS * *ROUNDS, started.elapsed());
 
     let state = std::fs::read_to_string(dir.join("state")).unwrap();
     let mut lines = state.lines();
@@ -98,7 +107,7 @@ fn real_work(servers: Option<&str>, disturb: impl FnOnce(&AtomicUsize) + Send) {
         }
     }
     assert!(steps.is_sorted_by(|a, b| a.0 < b.0), "tokens grow from step to step (seed {seed})");
-    let least = WORKERS * ROUNDS - killed - lost;
+    let least = WORKERS * *ROUNDS - killed - lost;
     assert!(count >= least, "only rounds that were killed or lost their hold are missing: {count} of {least}");
 
     // Nodes of killed wrappers are deleted with their sessions.
@@ -131,9 +140,9 @@ struct Tally {
 /// Runs the rounds of one worker.
 fn work(place: Place<'_>, lock: &str, worker: usize, seed: u64, tally: &Tally) {
     let mut random = fastrand::Rng::with_seed(seed ^ worker as u64);
-    let doomed: HashSet<usize> = random.choose_multiple(0..ROUNDS, KILLS).into_iter().collect();
+    let doomed: HashSet<usize> = random.choose_multiple(0..*ROUNDS, *KILLS).into_iter().collect();
     let count = |counter: &AtomicUsize| _ = counter.fetch_add(1, Ordering::Relaxed);
-    for round in 0..ROUNDS {
+    for round in 0..*ROUNDS {
         let id = format!("{worker}:{round}");
         let mut command =
             place.lockkeeper(&["run", lock, "--session-timeout", SESSION_TIMEOUT, "--", "sh", "-c", STEP]);

@@ -8,3 +8,8 @@ mod judged;
 
 pub use infra::{Stalls, apache, jvm, kafka, net, postgres, proxy, search};
 pub use judged::{chaos, history, sim, worlds};
+
+/// Returns whether tests run at their full size, as `cargo xtask deep` runs them.
+pub fn is_deep() -> bool {
+    std::env::var_os("LOCKKEEPER_DEEP").is_some()
+}

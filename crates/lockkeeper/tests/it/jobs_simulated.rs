@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::jobs::{Claim, EndKind, Rule, RunEnd, Skipped, Slot};
+use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};
 use lockkeeper_testkit::worlds::{SESSION_TIMEOUT, simulate};
 
@@ -147,7 +148,7 @@ fn a_job_that_retries_after_a_crash_runs_at_least_once() {
 /// Two tasks of one process share a session: the second reads the records that the first has written.
 #[test]
 fn two_tasks_of_one_process_run_a_slot_once() {
-    for seed in 0..100 {
+    for seed in 0..if is_deep() { 100 } else { 25 } {
         simulate(async {
             let sim = Sim::new(seed, Settings::default());
             let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).simulated(sim.network());

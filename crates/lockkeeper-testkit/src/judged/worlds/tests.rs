@@ -55,14 +55,14 @@ fn worlds_are_not_empty() {
     for family in Family::ALL {
         let mut sum = crate::judged::history::Tally::default();
         let mut placed = 0;
-        for seed in 0..24 {
+        for seed in 0..8 {
             let scenario = Scenario::of(seed, family);
             let history = lived(&scenario).history;
             placed += history.iter().filter(|event| format!("{:?}", event.what).contains("Some(Place")).count();
             sum.add(judge(&history, &scenario.promises()).tally);
         }
         assert!(
-            sum.grants > 600 && sum.refusals > 300 && sum.losses > 0 && sum.looks > sum.grants && sum.trusts > 0,
+            sum.grants > 200 && sum.refusals > 100 && sum.losses > 0 && sum.looks > sum.grants && sum.trusts > 0,
             "{family:?}: {sum:?}"
         );
         assert_eq!(placed > 0, !matches!(family, Family::Permits), "{family:?}");
@@ -74,6 +74,9 @@ fn worlds_are_not_empty() {
 fn every_fault_takes_effect_in_seeded_worlds() {
     let mut sum = BTreeMap::new();
     for seed in 0..210 {
+        if Fault::ALL.iter().all(|fault| sum.get(fault).is_some_and(|count| *count > 0)) {
+            break;
+        }
         let family = Family::ALL[usize::try_from(seed).unwrap() % Family::ALL.len()];
         for (fault, count) in lived(&Scenario::of(seed, family)).sim.faults() {
             *sum.entry(fault).or_insert(0) += count;
@@ -81,7 +84,7 @@ fn every_fault_takes_effect_in_seeded_worlds() {
     }
     println!("{sum:?}");
     for fault in Fault::ALL {
-        assert!(sum[&fault] > 0, "{fault:?} never takes effect: {sum:?}");
+        assert!(sum.get(&fault).is_some_and(|count| *count > 0), "{fault:?} never takes effect: {sum:?}");
     }
 }
 
@@ -124,7 +127,7 @@ const PRINTS: &str = "LOCKKEEPER_TEST_PRINTS_DIGESTS";
 
 /// For how many seeds of each family the histories are compared.
 fn compared() -> u64 {
-    if std::env::var_os("LOCKKEEPER_DEEP").is_some() { 300 } else { 10 }
+    if crate::is_deep() { 300 } else { 4 }
 }
 
 /// One seed gives one history: the same events at the same times, and the same bytes on every link. In one process and
