@@ -425,3 +425,26 @@ fn a_request_whose_wait_is_over_is_removed() {
     assert!(matches!(answer, Answer::Unfinished(_)), "{answer:?}");
     assert_eq!(written, Some(Record { request: None, ..record }));
 }
+
+/// A lazy owner was asked long ago, and the requestor comes back after its turn: the notice is over, and does not begin again.
+#[test]
+fn a_notice_begins_once_for_each_request() {
+    let mine = Requested { id: "me".into(), priority: 0, waiting_ms: 0, since_ms: 100, until_ms: None };
+    let record = Record { owner: Some(Held { notice_ms: Some(30), ..owner(50, 0) }), request: Some(mine) };
+    let seen = SeenRecord { record: &record, modified_ms: 100 };
+    let now = ServerNow { earliest_ms: NOW, latest_ms: NOW };
+    let taken = transition(seen, &Terms::new("me", 5), Wish::Acquire { give_up_ms: i64::MAX }, now, &RULES).unwrap();
+    assert!(matches!(taken.answer, Answer::Holds { .. }), "{taken:?}");
+}
+
+/// Counts of zero are left out, because the statistics of all locks share a few kilobytes; the others read back.
+#[test]
+fn statistics_are_stored_without_zeros() {
+    let mut statistics = Statistics::default();
+    let outcome = PreemptionOutcome::Forced;
+    statistics.record("a", Measurement::Preemption { waited_ms: 7, outcome });
+    let stored = serde_json::to_value(&statistics).unwrap();
+    let owner = &stored["owners"]["a"];
+    assert_eq!((owner["forced"].as_u64(), owner.get("refused"), owner.get("late")), (Some(1), None, None), "{stored}");
+    assert_eq!(serde_json::from_value::<Statistics>(stored).unwrap(), statistics);
+}

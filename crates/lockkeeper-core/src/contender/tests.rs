@@ -8,6 +8,34 @@ const ID: AttemptId = AttemptId::new(1);
 const SEEN: Inspection =
     Inspection { owner: SessionId(1), czxid: Zxid(7), id: Some(ID), version: 0, granted: false, asked: None };
 
+fn contender(mode: Mode) -> Contender {
+    Contender::new(Discipline::SharedExclusive, NodeFormat::Curator, mode, ID, SessionId(1))
+}
+
+/// Enters the queue behind these nodes; returns the own node.
+fn enters(contender: &mut Contender, ahead: &[&str]) -> String {
+    let Some(Command::Enter { prefix, .. }) = contender.next_command() else {
+        panic!("it enters first");
+    };
+    let own = format!("{prefix}0000000009");
+    let listing = ahead.iter().map(|name| (*name).to_owned()).chain([own.clone()]).collect();
+    contender
+        .handle(Event::Entered { created: Ok((own.clone(), Zxid(7))), arrival: Arrival::Listed(Listing::of(listing)) });
+    own
+}
+
+/// A contender that holds the lock, and its node.
+fn holds(mut contender: Contender) -> (Contender, String) {
+    let own = enters(&mut contender, &[]);
+    let mut next = contender.next_command();
+    if let Some(Command::Tombstone { .. }) = next {
+        contender.handle(Event::TombstoneMade(Ok(())));
+        next = contender.next_command();
+    }
+    assert!(matches!(next, Some(Command::Grant(_))), "{next:?}");
+    (contender, own)
+}
+
 /// A contender whose node is the second of the queue.
 fn second() -> (Contender, String) {
     let mut contender =
@@ -194,4 +222,250 @@ fn a_node_of_the_own_name_and_another_create_is_not_the_own() {
     assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
     waiter.handle(Event::Watched(Ok(Inspection { czxid: Zxid(8), ..SEEN })));
     assert_eq!(waiter.next_command(), Some(Command::End(End::Removed)));
+}
+
+/// The next task of the process may hold before the node is deleted, because every older contender has ended.
+#[test]
+fn only_a_hold_that_excludes_all_others_is_passed_on() {
+    for mode in [Mode::Exclusive, Mode::Write] {
+        let (holder, own) = holds(contender(mode));
+        assert!(holder.is_alone());
+        assert_eq!(holder.passes_on(), Some(own.as_str()));
+    }
+    let (reader, _) = holds(contender(Mode::Read));
+    assert_eq!((reader.is_alone(), reader.passes_on()), (false, None), "other readers may hold");
+    let upgradeable = Contender::upgradeable(NodeFormat::Curator, ID, SessionId(1));
+    let (upgradeable, _) = holds(upgradeable);
+    assert_eq!((upgradeable.is_alone(), upgradeable.passes_on()), (false, None), "readers may hold");
+    let (delayed, _) = holds(contender(Mode::Exclusive).with_delay(crate::LockDelay::MILLISECOND));
+    assert_eq!((delayed.is_alone(), delayed.passes_on()), (true, None), "its tombstone is deleted first");
+    let (mut downgrading, _) = holds(contender(Mode::Write));
+    downgrading.handle(Event::Ask(crate::Ask::Downgrade));
+    assert_eq!((downgrading.is_alone(), downgrading.passes_on()), (false, None), "readers may hold soon");
+    let (waiter, _) = second();
+    assert_eq!((waiter.is_alone(), waiter.passes_on()), (false, None));
+    let permits =
+        Contender::new(Discipline::Permits { permits: 2 }, NodeFormat::Curator, Mode::Permits(2), ID, SessionId(1));
+    assert_eq!(permits.passes_on(), None);
+}
+
+#[test]
+fn a_contender_gives_one_command_at_a_time_and_none_after_its_end() {
+    let mut waiter = contender(Mode::Exclusive);
+    assert!(matches!(waiter.next_command(), Some(Command::Enter { .. })));
+    assert_eq!(waiter.next_command(), None, "the reply is awaited");
+    waiter.handle(Event::SessionOver);
+    assert_eq!(waiter.next_command(), Some(Command::End(End::SessionOver)));
+    assert_eq!(waiter.next_command(), None);
+}
+
+/// Without its listing it stays unknown which nodes are its own, so it cannot go on.
+#[test]
+fn a_refused_look_for_its_nodes_ends_an_attempt() {
+    for failure in [Failure::Refused, Failure::BadVersion, Failure::NodeExists] {
+        let mut doubtful = contender(Mode::Exclusive);
+        assert!(doubtful.next_command().is_some());
+        doubtful.handle(Event::Entered { created: Err(Failure::ConnectionLoss), arrival: Arrival::Unknown });
+        assert_eq!(doubtful.next_command(), Some(Command::Recover));
+        doubtful.handle(Event::Listed(Err(failure)));
+        assert_eq!(doubtful.next_command(), Some(Command::End(End::Stuck)), "{failure:?}");
+    }
+}
+
+/// Behind another node of its session, a contender need not list. A try must see the others, and so must a contender that may
+/// have a second node.
+#[test]
+fn a_try_and_a_second_create_list_the_others() {
+    let alone = |contender: &mut Contender| match contender.next_command() {
+        Some(Command::Enter { alone, .. }) => alone,
+        other => panic!("{other:?}"),
+    };
+    assert!(alone(&mut contender(Mode::Exclusive)));
+    assert!(!alone(&mut contender(Mode::Exclusive).once()));
+    let mut again = contender(Mode::Exclusive);
+    assert!(alone(&mut again));
+    again.handle(Event::Entered { created: Err(Failure::ConnectionLoss), arrival: Arrival::Unknown });
+    assert_eq!(again.next_command(), Some(Command::Recover));
+    again.handle(Event::Listed(Ok(Listing::of(Vec::new()))));
+    assert!(!alone(&mut again));
+    let permits =
+        Contender::new(Discipline::Permits { permits: 2 }, NodeFormat::Curator, Mode::Permits(1), ID, SessionId(1));
+    assert!(!alone(&mut permits.clone()), "a sum over all holders decides");
+}
+
+/// A tombstone that a contender with this id left.
+fn tombstone(id: u128) -> String {
+    let delayed = Contender::new(
+        Discipline::SharedExclusive,
+        NodeFormat::Curator,
+        Mode::Exclusive,
+        AttemptId::new(id),
+        SessionId(2),
+    )
+    .with_delay(crate::LockDelay::MILLISECOND);
+    let mut delayed = delayed;
+    enters(&mut delayed, &[]);
+    match delayed.next_command() {
+        // The server appends the number.
+        Some(Command::Tombstone { tombstone, .. }) => tombstone,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The watch on the children reports the deletion later, or already has.
+#[test]
+fn a_deleted_tombstone_is_deleted_once() {
+    let name = tombstone(2);
+    let mut waiter = contender(Mode::Exclusive);
+    let own = enters(&mut waiter, &[&name]);
+    assert_eq!(
+        waiter.next_command(),
+        Some(Command::Delay { name: name.clone(), delay: crate::LockDelay::MILLISECOND })
+    );
+    assert_eq!(waiter.next_command(), watch(&name, WatchKind::Blocker));
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    waiter.handle(Event::DelayOver(name.clone()));
+    assert_eq!(waiter.next_command(), Some(Command::Delete { name, version: None, holder_marker: None }));
+    waiter.handle(Event::Deleted(Ok(())));
+    assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }), "whose turn is it now?");
+    waiter.handle(Event::Listed(Ok(Listing::of(vec![own]))));
+    assert!(matches!(waiter.next_command(), Some(Command::Grant(_))));
+}
+
+#[test]
+fn a_delay_is_counted_once() {
+    let (older, nearest) = (tombstone(2), tombstone(3));
+    let mut waiter = contender(Mode::Exclusive);
+    let own = enters(&mut waiter, &[&older, &nearest]);
+    let delay = crate::LockDelay::MILLISECOND;
+    for name in [&older, &nearest] {
+        assert_eq!(waiter.next_command(), Some(Command::Delay { name: name.clone(), delay }));
+    }
+    let blocker = match waiter.next_command() {
+        Some(Command::Watch { name, .. }) => name,
+        other => panic!("{other:?}"),
+    };
+    let other = if blocker == older { nearest } else { older };
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    waiter.handle(Event::DelayOver(blocker.clone()));
+    assert_eq!(waiter.next_command(), Some(Command::Delete { name: blocker, version: None, holder_marker: None }));
+    waiter.handle(Event::Deleted(Ok(())));
+    assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }));
+    waiter.handle(Event::Listed(Ok(Listing::of(vec![other.clone(), own]))));
+    assert_eq!(waiter.next_command(), watch(&other, WatchKind::Blocker), "its delay is being counted");
+}
+
+/// Only an upgradeable reader that holds can become the writer.
+#[test]
+fn an_upgrade_is_for_upgradeable_readers_that_hold() {
+    let lists = Some(Command::List { limit: false, watch: false });
+    let (mut upgradeable, _) = holds(Contender::upgradeable(NodeFormat::Curator, ID, SessionId(1)));
+    upgradeable.handle(Event::Ask(crate::Ask::Upgrade));
+    assert_eq!(upgradeable.next_command(), lists);
+    let (mut reader, _) = holds(contender(Mode::Read));
+    reader.handle(Event::Ask(crate::Ask::Upgrade));
+    assert_eq!(reader.next_command(), None);
+    let mut waiter = Contender::upgradeable(NodeFormat::Curator, ID, SessionId(1));
+    let writer = format!("{}0000000000", NodeFormat::Curator.prefix(Mode::Write, AttemptId::new(2)).unwrap());
+    enters(&mut waiter, &[&writer]);
+    waiter.handle(Event::Ask(crate::Ask::Upgrade));
+    assert_eq!(waiter.next_command(), watch(&writer, WatchKind::Blocker), "it waits on as a reader");
+}
+
+/// A create whose reply was lost took effect twice. The other node would block this one from the front for ever.
+#[test]
+fn a_second_node_of_an_attempt_is_deleted() {
+    let mut doubtful = contender(Mode::Exclusive);
+    let Some(Command::Enter { prefix, .. }) = doubtful.next_command() else {
+        panic!("it enters first");
+    };
+    doubtful.handle(Event::Entered { created: Err(Failure::ConnectionLoss), arrival: Arrival::Unknown });
+    assert_eq!(doubtful.next_command(), Some(Command::Recover));
+    doubtful.handle(Event::Listed(Ok(Listing::of(Vec::new()))));
+    assert!(matches!(doubtful.next_command(), Some(Command::Enter { .. })));
+    let (first, own) = (format!("{prefix}0000000001"), format!("{prefix}0000000002"));
+    let listing = Listing::of(vec![first.clone(), own.clone()]);
+    doubtful.handle(Event::Entered { created: Ok((own, Zxid(9))), arrival: Arrival::Listed(listing) });
+    assert_eq!(doubtful.next_command(), Some(Command::Inspect { name: first.clone() }));
+    doubtful.handle(Event::Inspected(Ok(SEEN)));
+    assert_eq!(doubtful.next_command(), Some(Command::Delete { name: first, version: None, holder_marker: None }));
+}
+
+/// A contender of a class that holds: its node, and the name of its holder marker.
+fn holds_a_marker() -> (Contender, String, String) {
+    let mut holder = Contender::new(
+        Discipline::Classes,
+        NodeFormat::Contentserv,
+        Mode::Class(crate::Class::FOREGROUND),
+        ID,
+        SessionId(1),
+    );
+    let own = enters(&mut holder, &[]);
+    let Some(Command::TakeHolderMarker { holder_marker, .. }) = holder.next_command() else {
+        panic!("it is the first");
+    };
+    holder.handle(Event::HolderMarkerTaken(Ok(Zxid(8))));
+    assert!(matches!(holder.next_command(), Some(Command::Grant(_))));
+    (holder, own, holder_marker)
+}
+
+/// The marker of another contender, or of another hold of this session, must not be deleted.
+#[test]
+fn a_release_deletes_only_its_own_holder_marker() {
+    let marker = Inspection { czxid: Zxid(8), version: 3, ..SEEN };
+    let cases = [
+        (marker.clone(), true),
+        (Inspection { czxid: Zxid(9), ..marker.clone() }, false),
+        (Inspection { owner: SessionId(2), ..marker.clone() }, false),
+    ];
+    for (seen, is_ours) in cases {
+        let (mut holder, own, name) = holds_a_marker();
+        holder.handle(Event::Leave);
+        let mut deleted = None;
+        for _ in 0..8 {
+            match holder.next_command() {
+                Some(Command::Inspect { name: asked }) if asked == name => {
+                    holder.handle(Event::Inspected(Ok(seen.clone())));
+                }
+                Some(Command::Inspect { name: asked }) => {
+                    assert_eq!(asked, own);
+                    holder.handle(Event::Inspected(Ok(SEEN)));
+                }
+                Some(Command::Delete { name, holder_marker, .. }) => {
+                    deleted = Some((name, holder_marker));
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(deleted, Some((own, is_ours.then_some((name, 3)))), "{seen:?}");
+    }
+}
+
+/// Its caller learns that another client deleted a node of the hold before the release, not that the release failed.
+#[test]
+fn a_marker_that_is_gone_before_the_release_makes_it_late() {
+    for (outcome, late) in [(Ok(Inspection { czxid: Zxid(8), ..SEEN }), false), (Err(Failure::NoNode), true)] {
+        let (mut holder, own, name) = holds_a_marker();
+        holder.handle(Event::Leave);
+        let mut end = None;
+        for _ in 0..8 {
+            match holder.next_command() {
+                Some(Command::Inspect { name: asked }) if asked == name => {
+                    holder.handle(Event::Inspected(outcome.clone()));
+                }
+                Some(Command::Inspect { name: asked }) => {
+                    assert_eq!(asked, own);
+                    holder.handle(Event::Inspected(Ok(SEEN)));
+                }
+                Some(Command::Delete { .. }) => holder.handle(Event::Deleted(Ok(()))),
+                Some(Command::End(reason)) => {
+                    end = Some(reason);
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(end, Some(if late { End::Removed } else { End::Left }), "{outcome:?}");
+    }
 }
