@@ -276,7 +276,7 @@ fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -
         let ran = cmd!(
             sh,
             "{tool} mutants --dir {tree} --in-place --output {output} --package {package} {files...} {names...}
-             --profile=mutants --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...}"
+             --profile=mutant --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...}"
         );
         ran.env("CARGO_TARGET_DIR", target_dir(sh)).ignore_status().quiet().run()?;
         let text = fs::read_to_string(&report).context("cargo-mutants has reported nothing")?;
