@@ -38,7 +38,9 @@ impl Wait {
 
     /// `, for at most 8 s`
     fn at_most(self) -> String {
-        self.limit.map_or_else(String::new, |limit| format!(", for at most {}", spell(limit, true)))
+        // An owner without a cleanup gives the lock up immediately.
+        let limit = self.limit.filter(|limit| !limit.is_zero());
+        limit.map_or_else(String::new, |limit| format!(", for at most {}", spell(limit, true)))
     }
 }
 

@@ -74,7 +74,8 @@ impl Server {
         Self::launch(config, None).await
     }
 
-    /// Starts a server for a test: in memory, on a free port of the loopback interface, with a tick of 100 ms.
+    /// Starts a server for a test: in memory, on a free port of the loopback interface, with a tick of 100 ms. It grants
+    /// session timeouts of 200 ms to 2 s: two to twenty ticks.
     ///
     /// # Errors
     /// As [`Server::start`].
