@@ -140,6 +140,7 @@ pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
 pub use lockkeeper_core::{Class, FencingToken, LockPath, Loss, NodeFormat, Owner, Revocation, SessionId};
 pub use queue::acquire::Acquire;
+pub use queue::kept::{KeptGuard, KeptLock};
 pub use queue::multi::{MultiAcquire, MultiGuard};
 pub use queue::mutex::Mutex;
 pub use queue::priority::PriorityLock;

@@ -168,6 +168,11 @@ impl<G> Acquire<G> {
         &self.call.terms.requeue
     }
 
+    /// Its timeout, and the token that cancels it.
+    pub(crate) fn limits(&self) -> (Option<Duration>, Option<CancellationToken>) {
+        (self.call.terms.timeout, self.call.terms.cancel.clone())
+    }
+
     /// How often a lost connection is retried before its caller gives up, if that is limited.
     pub(crate) fn retries(&self) -> Option<u32> {
         self.call.terms.context.retries()

@@ -5,6 +5,7 @@ use lockkeeper_core::{LockPath, NodeFormat, PathError};
 use crate::error::AcquireError;
 use crate::hold::guard::Guard;
 use crate::queue::acquire::{Acquire, Kind};
+use crate::queue::kept::KeptLock;
 use crate::session::context::Context;
 
 /// An exclusive lock: one holder at a time, first come, first served.
@@ -53,6 +54,12 @@ impl Mutex {
     /// every kind of lock.
     pub fn try_acquire(&self) -> Acquire {
         Acquire::new(self.context.clone(), self.kind(), true, Guard::of)
+    }
+
+    /// Returns a lock that this process keeps between two uses, while nobody else wants it. It takes the lock again without a
+    /// round trip. [`KeptLock`] says what that changes.
+    pub fn keep(&self) -> KeptLock {
+        KeptLock::new(self.context.clone(), self.kind())
     }
 
     fn kind(&self) -> Result<Kind, AcquireError> {

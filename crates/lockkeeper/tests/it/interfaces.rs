@@ -3,6 +3,7 @@
 mod access;
 mod documents;
 mod handle;
+mod kept;
 mod monitor;
 mod multi_lock;
 mod objects;

@@ -1,0 +1,366 @@
+//! An exclusive lock that a process keeps between two uses, as long as nobody else wants it.
+//!
+//! To the protocol, it is one hold. So nothing here decides who holds: this only chooses when the hold is released. (Chubby's
+//! clients keep locks in the same way: Burrows, "The Chubby lock service", section 3.)
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+
+use lockkeeper_core::{FencingToken, NodeFormat};
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::ensemble::{Ensemble, Fired};
+use crate::error::{AcquireError, Misuse, ReleaseError};
+use crate::hold::account;
+use crate::hold::guard::Guard;
+use crate::queue::acquire::{Acquire, Kind};
+use crate::session::context::Context;
+use crate::wait::{cancelled, passed};
+
+/// An exclusive lock that this process keeps after a use, until another contender comes. Created by [`Mutex::keep`](crate::Mutex::keep); clones
+/// share the lock.
+///
+/// The first use acquires the lock as [`Mutex::acquire`](crate::Mutex::acquire) does. The following ones take it again without a request. When another
+/// contender enters the queue, the lock is released: immediately if it is not in use, otherwise at the end of that use. The next
+/// use here then enters the queue behind that contender. So nobody waits for longer than one use, plus one round trip.
+///
+/// The uses of one `KeptLock` come in the order of their calls. Only one of them at a time enters the queue, for all of them: if
+/// several processes want the lock, they take turns, whatever the number of their tasks.
+///
+/// # What changes
+///
+/// - The token is that of the whole time for which the lock is kept. A resource cannot tell two uses apart by it; it still
+///   refuses what a former holder sends after the next one.
+/// - `show` and `why` name this process as the holder, also between two uses.
+/// - A request to release the lock ([`Admin::revoke`](crate::admin::Admin::revoke)) ends the keeping, as another contender does.
+///   Breaking the lock ends it at once; the next use acquires it anew.
+/// - The hold lasts as long as its session. After a loss, the next use acquires the lock anew.
+/// - A contender that only tries is refused while the lock is kept, and its try ends the keeping.
+///
+/// # Cost
+///
+/// The first use costs one listing more than [`Mutex::acquire`](crate::Mutex::acquire), with a watch. The following ones cost no request. While the lock
+/// is kept, the session sends heartbeats, as for every hold.
+#[derive(Clone)]
+pub struct KeptLock {
+    context: Context,
+    kind: Result<Kind, AcquireError>,
+    turn: Arc<Turn<Option<Tenure>>>,
+}
+
+/// The time for which the lock is kept.
+struct Tenure {
+    guard: Guard,
+    /// Another contender, or a request to release the lock, has come.
+    wanted: CancellationToken,
+    /// Ends the task that looks for those.
+    _watch: DropGuard,
+}
+
+impl Tenure {
+    /// Whether the hold can be used again. One that can be trusted for less than a third of the session timeout is not.
+    fn is_kept(&self) -> bool {
+        let asked = self.wanted.is_cancelled() || self.guard.revocation_requested().is_some();
+        !asked && self.guard.valid_for() >= self.guard.session_timeout() / 3
+    }
+}
+
+impl KeptLock {
+    pub(crate) fn new(context: Context, kind: Result<Kind, AcquireError>) -> Self {
+        KeptLock { context, kind, turn: Arc::default() }
+    }
+
+    fn request(&self, once: bool) -> Acquire {
+        Acquire::new(self.context.clone(), self.kind.clone(), once, Guard::of)
+    }
+
+    /// Acquires the lock and waits until it is granted. Without a round trip if the lock is kept and not in use.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue; a kept lock stays kept.
+    ///
+    /// # Errors
+    ///
+    /// As an [`Acquire`]; [`AcquireError::Misuse`] in the node format [`NodeFormat::Numbered`], whose nodes are beside those of
+    /// other locks.
+    pub async fn acquire(&self) -> Result<KeptGuard, AcquireError> {
+        self.acquire_with(|request| request).await
+    }
+
+    /// Acquires the lock with the options of an [`Acquire`]. They count for the attempt, and those for the hold, such as
+    /// [`on_lost`](Acquire::on_lost), for as long as the lock is kept. A timeout includes the wait for other uses of this lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`KeptLock::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// As [`KeptLock::acquire`], and those of the options.
+    pub async fn acquire_with(&self, options: impl FnOnce(Acquire) -> Acquire) -> Result<KeptGuard, AcquireError> {
+        let started = Instant::now();
+        if let Some(guard) = self.kept(started) {
+            return Ok(guard);
+        }
+        let mut request = options(self.request(false));
+        let path = self.path(&mut request)?;
+        let (timeout, cancel) = request.limits();
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return self.acquire_now(request, path, started).await;
+        }
+        let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
+        let turn = tokio::select! {
+            biased;
+            () = cancelled(cancel.as_ref()) => return Err(AcquireError::Cancelled { path }),
+            turn = self.turn.clone().lock_owned() => turn,
+            () = passed(deadline) => {
+                let waited = timeout.unwrap_or_default();
+                return Err(AcquireError::Timeout { path, waited, holder: None, ahead: None });
+            }
+        };
+        if let Some((timeout, deadline)) = timeout.zip(deadline) {
+            request = request.until(timeout, deadline);
+        }
+        self.fill(turn, request, started).await
+    }
+
+    /// Acquires the lock if it is kept and not in use, or if no contender holds it or is ahead.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`KeptLock::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::Held`] if the lock is in use here, or if another contender holds it or is ahead; otherwise as
+    /// [`Mutex::try_acquire`](crate::Mutex::try_acquire).
+    pub async fn try_acquire(&self) -> Result<KeptGuard, AcquireError> {
+        let mut request = self.request(true);
+        let path = self.path(&mut request)?;
+        self.acquire_now(request, path, Instant::now()).await
+    }
+
+    /// Calls [`KeptLock::acquire`] and blocks this thread until it returns, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`KeptLock::acquire`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn acquire_blocking(&self) -> Result<KeptGuard, AcquireError> {
+        self.context.io().block_on(self.acquire())
+    }
+
+    /// Releases the lock if it is kept, after the uses that were requested before, and waits until the server confirms it.
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel a release that has begun.
+    ///
+    /// # Errors
+    ///
+    /// As [`Holding::release`](crate::Holding::release).
+    pub async fn give_up(&self) -> Result<(), ReleaseError> {
+        match self.turn.lock().await.take() {
+            Some(tenure) => tenure.guard.release().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether the lock is kept and not in use: the next use takes it without a round trip. No round trip.
+    pub fn is_kept(&self) -> bool {
+        self.turn.try_lock().is_ok_and(|tenure| tenure.as_ref().is_some_and(Tenure::is_kept))
+    }
+
+    /// The path, if the request is valid and the node format allows it.
+    fn path(&self, request: &mut Acquire) -> Result<String, AcquireError> {
+        let path = request.path()?;
+        if let Ok(Kind { node_format, .. }) = &self.kind
+            && node_format.is_beside()
+        {
+            let problem = format!("a lock in the node format {node_format:?} cannot be kept: {path}");
+            let remedy = "use another node format, or acquire the lock for each use";
+            return Err(Misuse::new("node format", problem).remedy(remedy).into());
+        }
+        Ok(path)
+    }
+
+    /// The kept lock, if it is not in use and no task waits for it.
+    fn kept(&self, started: Instant) -> Option<KeptGuard> {
+        let turn = self.turn.clone().try_lock_owned().ok()?;
+        self.take_kept(turn, started).ok()
+    }
+
+    /// Uses the kept hold; returns the turn if there is none.
+    fn take_kept(
+        &self,
+        turn: OwnedMutexGuard<Option<Tenure>>,
+        started: Instant,
+    ) -> Result<KeptGuard, OwnedMutexGuard<Option<Tenure>>> {
+        let Some(tenure) = turn.as_ref().filter(|tenure| tenure.is_kept()) else { return Err(turn) };
+        let mode = self.kind.as_ref().map(|kind| kind.mode.label()).unwrap_or_default();
+        account::report::<AcquireError>(tenure.guard.path(), mode, started, Ok(&tenure.guard));
+        Ok(KeptGuard { turn })
+    }
+
+    /// Acquires without waiting for other uses.
+    async fn acquire_now(&self, request: Acquire, path: String, started: Instant) -> Result<KeptGuard, AcquireError> {
+        match self.turn.clone().try_lock_owned() {
+            Ok(turn) => self.fill(turn, request, started).await,
+            Err(_) => Err(AcquireError::Held { path, holder: None, ahead: None }),
+        }
+    }
+
+    /// Takes the kept hold, or acquires the lock.
+    async fn fill(
+        &self,
+        turn: OwnedMutexGuard<Option<Tenure>>,
+        request: Acquire,
+        started: Instant,
+    ) -> Result<KeptGuard, AcquireError> {
+        let mut turn = match self.take_kept(turn, started) {
+            Ok(guard) => return Ok(guard),
+            Err(turn) => turn,
+        };
+        // The release is sent before the next create, so that this process queues behind those that came meanwhile.
+        drop(turn.take());
+        let guard = request.await?;
+        *turn = Some(self.keep(guard));
+        Ok(KeptGuard { turn })
+    }
+
+    /// Begins to keep a hold.
+    fn keep(&self, guard: Guard) -> Tenure {
+        let (wanted, watch) = (CancellationToken::new(), CancellationToken::new());
+        let node_format = self.kind.as_ref().map_or(NodeFormat::Curator, |kind| kind.node_format);
+        let come = others_come(guard.session().ensemble(), guard.path().to_owned(), guard.node(), node_format);
+        let (hold, turn) = (guard.hold().clone(), Arc::downgrade(&self.turn));
+        let (over, found, lost) = (watch.clone(), wanted.clone(), guard.cancelled_when_lost());
+        self.context.spawn(async move {
+            let mut asked = hold.asked.subscribe();
+            tokio::select! {
+                biased;
+                () = over.cancelled() => return,
+                () = lost.cancelled() => {}
+                _ = asked.wait_for(Option::is_some) => {}
+                () = come => {}
+            }
+            found.cancel();
+            drop(hold);
+            release_when_unused(&turn).await;
+        });
+        Tenure { guard, wanted, _watch: watch.drop_guard() }
+    }
+}
+
+/// Resolves when another contender enters the queue or leaves it. If that cannot be watched, immediately.
+async fn others_come(ensemble: Option<Arc<dyn Ensemble>>, path: String, node: String, node_format: NodeFormat) {
+    let Some(ensemble) = ensemble else { return };
+    let listed = ensemble.list_and_watch(&path).await;
+    // The session must be able to end.
+    drop(ensemble);
+    let own = node.rsplit('/').next();
+    let others = |name: &String| Some(name.as_str()) != own && node_format.parse(name).is_some();
+    if let Ok((names, changed)) = listed
+        && !names.iter().any(others)
+    {
+        let _: Fired = changed.await;
+    }
+}
+
+/// Releases the lock at the end of the current use, if it is not to be kept then.
+async fn release_when_unused(turn: &Weak<Turn<Option<Tenure>>>) {
+    let Some(turn) = turn.upgrade() else { return };
+    drop(turn.lock().await.take_if(|tenure| !tenure.is_kept()));
+}
+
+impl fmt::Debug for KeptLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeptLock").field("kind", &self.kind).field("is_kept", &self.is_kept()).finish_non_exhaustive()
+    }
+}
+
+/// One use of a [`KeptLock`]. Dropping it ends the use: the lock stays with this process, or is released in the background if
+/// another contender has come.
+#[must_use = "the use ends at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
+pub struct KeptGuard {
+    /// Has a tenure until the guard is released or dropped.
+    turn: OwnedMutexGuard<Option<Tenure>>,
+}
+
+impl KeptGuard {
+    fn tenure(&self) -> &Tenure {
+        self.turn.as_ref().expect("a use has a tenure until it ends")
+    }
+
+    /// Returns the number to pass to the protected resource. It is the same for all uses between which the lock was kept.
+    pub fn token(&self) -> FencingToken {
+        self.tenure().guard.token()
+    }
+
+    /// Ends the use. If another contender has come, this releases the lock and waits until the server confirms it.
+    ///
+    /// # Cost
+    ///
+    /// No request if the lock is kept, otherwise one round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release; it only stops waiting for the confirmation.
+    ///
+    /// # Errors
+    ///
+    /// As [`Holding::release`](crate::Holding::release).
+    pub async fn release(mut self) -> Result<(), ReleaseError> {
+        match self.turn.take_if(|tenure| !tenure.is_kept()) {
+            Some(tenure) => tenure.guard.release().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Calls [`KeptGuard::release`] and blocks this thread until it returns, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`KeptGuard::release`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn release_blocking(self) -> Result<(), ReleaseError> {
+        let session = self.session();
+        session.block_on(self.release())
+    }
+}
+
+impl Deref for KeptGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.tenure().guard
+    }
+}
+
+impl Drop for KeptGuard {
+    fn drop(&mut self) {
+        drop(self.turn.take_if(|tenure| !tenure.is_kept()));
+    }
+}
+
+impl fmt::Debug for KeptGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KeptGuard").field(&self.turn.as_ref().map(|tenure| &tenure.guard)).finish()
+    }
+}
