@@ -100,6 +100,7 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
         Row { name: "uncontended, one after the other", raw: vec![], ours: vec![], requests: None },
         Row { name: "64 independent locks, one process", raw: vec![], ours: vec![], requests: None },
         Row { name: "64 tasks, one lock, one process", raw: vec![], ours: vec![], requests: None },
+        Row { name: "one lock, kept between its uses", raw: vec![], ours: vec![], requests: None },
     ];
     let raw = raw::Floor::connect(&servers).await?;
     let ours = ours::Locks::connect(&servers).await?;
@@ -110,6 +111,8 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
         rows[1].ours(&count, ours.cycles(CROWD, length)).await?;
         rows[2].raw.push(rate(length, raw.ring(CROWD, length)).await?);
         rows[2].ours(&count, ours.contended(CROWD, length)).await?;
+        rows[3].raw.push(rate(length, raw.cycles(1, length)).await?);
+        rows[3].ours(&count, ours.kept(length)).await?;
     }
     println!("\n{:<36} {:>10} {:>10} {:>7} {:>14}", "cycles a second", "raw floor", "ours", "ratio", "requests/cycle");
     for row in &mut rows {

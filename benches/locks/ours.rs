@@ -24,6 +24,19 @@ impl Locks {
         self.work(workers, length, |_| "/bench/shared".to_owned()).await
     }
 
+    /// One task takes and frees one lock that its process keeps.
+    pub(crate) async fn kept(&self, length: Duration) -> anyhow::Result<u64> {
+        let lock = self.keeper.mutex("/bench/kept").keep();
+        drop(lock.acquire().await?);
+        let (until, mut cycles) = (Instant::now() + length, 0);
+        while Instant::now() < until {
+            drop(lock.acquire().await?);
+            cycles += 1;
+        }
+        lock.give_up().await?;
+        Ok(cycles)
+    }
+
     async fn work(&self, workers: usize, length: Duration, path: fn(usize) -> String) -> anyhow::Result<u64> {
         let until = Instant::now() + length;
         let tasks = (0..workers).map(|worker| {
