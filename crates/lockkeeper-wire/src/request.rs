@@ -184,8 +184,15 @@ fn write_ops(reader: &mut Reader<'_>) -> Result<Vec<WriteOp>, Malformed> {
         ops.push(match opcode {
             OpCode::Create | OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => {
                 let mut create = create(opcode, reader)?.ok_or(Malformed)?;
+                // As in Apache's `Op.create`, the mode of a create in a multi decides about its operation, and only a mode that has a
+                // time to live keeps the one that was sent.
                 if create.mode == CreateMode::Container {
                     create.opcode = OpCode::CreateContainer;
+                } else if create.opcode == OpCode::CreateTtl && !create.mode.is_ttl() {
+                    create.opcode = OpCode::Create;
+                }
+                if !create.mode.is_ttl() {
+                    create.ttl_ms = -1;
                 }
                 WriteOp::Create(create)
             }

@@ -284,6 +284,27 @@ fn errors_and_events_are_decoded_as_they_were_encoded() {
     }
 }
 
+/// As in Apache's `Op.create`: only a mode with a time to live keeps the one that a multi sends.
+#[test]
+fn a_create_in_a_multi_has_the_operation_of_its_mode() {
+    let decoded = |mode: CreateMode, ttl_ms| {
+        let sent = Create { ttl_ms, opcode: OpCode::CreateTtl, ..Create::new("/a", "data", mode) };
+        let mut bytes = BytesMut::new();
+        request::encode(&mut bytes, 1, &Request::Multi(vec![WriteOp::Create(sent)]));
+        match request::decode(frame::first(&bytes, MOST).unwrap().unwrap()).unwrap() {
+            request::Packet::Request { request: Request::Multi(ops), .. } => match &ops[..] {
+                [WriteOp::Create(create)] => (create.mode, create.opcode, create.ttl_ms),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    let container = (CreateMode::Container, OpCode::CreateContainer, -1);
+    assert_eq!(decoded(CreateMode::Container, 5), container);
+    assert_eq!(decoded(CreateMode::Persistent, 5), (CreateMode::Persistent, OpCode::Create, -1));
+    assert_eq!(decoded(CreateMode::PersistentTtl, 5), (CreateMode::PersistentTtl, OpCode::CreateTtl, 5));
+}
+
 #[test]
 fn auth_and_sasl_are_decoded_as_they_were_encoded() {
     let mut bytes = BytesMut::new();
