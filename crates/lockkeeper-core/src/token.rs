@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(first.in_epoch(TokenEpoch::default()), first);
         assert_eq!(TokenEpoch::above(token(i64::MAX)), None);
         assert_eq!(TokenEpoch::new(32_768), None);
+        assert_eq!(TokenEpoch::try_from(7).map(u32::from), Ok(7));
         assert_eq!(TokenEpoch::new(7).map(|epoch| epoch.to_string()).as_deref(), Some("7"));
         assert!(first.in_epoch(TokenEpoch::MAX) > first);
     }

@@ -494,9 +494,7 @@ impl Machine {
         self.next_container_check = now.monotonic + self.config.container_check;
         let unused_after = i64::try_from(self.config.container_unused.as_millis()).unwrap_or(i64::MAX);
         for path in self.tree.reapable(now.wall_ms, unused_after) {
-            if let Some(op) = prepare::reap(&self.tree, &path) {
-                self.commit(0, op, now, out);
-            }
+            self.commit(0, TxnOp::Delete { path }, now, out);
         }
     }
 

@@ -315,6 +315,7 @@ mod tests {
             statistics.owners.insert(owner.to_owned(), counted);
         }
         let total = statistics.total();
+        assert_eq!(total.holds(), 6);
         statistics.fold_to(2);
         assert_eq!(statistics.owners.keys().collect::<Vec<_>>(), ["a", "c"]);
         assert_eq!((statistics.others.holds(), statistics.total()), (1, total));

@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(resolve(&[entry(1, "auth", "")], &user(&[]), all), Err(ErrorCode::InvalidAcl));
         assert_eq!(resolve(&[entry(1, "sasl", "a@b@c")], &who, all), Err(ErrorCode::InvalidAcl));
         // As `java.security.auth.x500.X500Principal` of JDK 17 accepts or refuses them.
-        for bad in ["foo", "CN=a,O", "X=1", "E=x@y", "title=x", "=a"] {
+        for bad in ["foo", "CN=a,O", "X=1", "E=x@y", "title=x", "=a", "1=x", "1.a=x", "1..2=x"] {
             assert_eq!(resolve(&[entry(1, "x509", bad)], &who, all), Err(ErrorCode::InvalidAcl), "{bad}");
         }
         for good in ["CN=a", "", "CN=", "1.2.3=x", "cn = a , o = b", "CN=a;O=b", "CN=\"q,r\"", "CN=a\\,b+UID=c"] {

@@ -253,13 +253,6 @@ pub(crate) fn set_acl(
     Ok(TxnOp::SetAcl { path: Arc::clone(path), acl, version: node.aversion.wrapping_add(1) })
 }
 
-/// Checks the removal of a container or TTL node by the server. A client may have used the node since it was selected.
-pub(crate) fn reap(tree: &Tree, path: &str) -> Option<TxnOp> {
-    let (path, node) = tree.get_with_path(path)?;
-    let reapable = node.children.is_empty() && matches!(node.owner, Owner::Container | Owner::Ttl(_));
-    reapable.then(|| TxnOp::Delete { path: Arc::clone(path) })
-}
-
 /// Returns the list to store for a requested list.
 fn resolved(tree: &Tree, requester: Requester<'_>, acl: &[Acl]) -> Result<Arc<[Acl]>, ErrorCode> {
     // Nearly every request has this list, and it needs no allocation.

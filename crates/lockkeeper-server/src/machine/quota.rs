@@ -134,6 +134,11 @@ mod tests {
         assert!(limit.forbids(&held, 1, 0) && limit.forbids(&held, 0, 1));
         assert!(!limit.forbids(&held, 0, 0) && !limit.forbids(&held, -1, -1));
         assert!(limit.is_exceeded(&held) && !limit.is_exceeded(&parse("count=1,bytes=20")));
+        // Up to the limit, also if that is none at all.
+        assert!(!limit.forbids(&parse("count=2,bytes=9"), 1, 1));
+        let (nothing, empty) = (parse("count=0;countHardLimit=0"), parse("count=0,bytes=0"));
+        assert!(nothing.forbids(&empty, 1, 0) && !nothing.forbids(&held, 0, 9));
+        assert!(nothing.is_exceeded(&parse("count=1,bytes=0")) && !nothing.is_exceeded(&empty));
     }
 
     #[test]
@@ -147,7 +152,10 @@ mod tests {
         {
             assert_eq!(quotas.nearest(node), expected, "{node}");
         }
+        // What the server itself writes counts for none.
+        quotas.node_changed("/zookeeper/quota/zookeeper/zookeeper_limits", true);
         assert_eq!(quotas.nearest("/zookeeper/quota/a/zookeeper_stats"), None);
+        assert_eq!(quotas.nearest("/zookeeper/config"), Some("/zookeeper"));
         quotas.node_changed("/zookeeper/quota/a/zookeeper_limits", false);
         assert_eq!(quotas.nearest("/a/x"), None);
     }

@@ -283,6 +283,26 @@ fn a_request_over_a_replaced_connection_has_no_effect() {
     assert_eq!(machine.sessions().get(response.session).unwrap().connection, Some(ConnectionId(2)));
 }
 
+/// As Apache 3.9.5 does, also where there is no subtree.
+#[test]
+fn a_quota_counts_the_subtree_that_it_finds() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let mut create = |path: &str, data: &'static str| {
+        let create = Request::Create(Create::new(path, data, CreateMode::Persistent));
+        machine.request(ConnectionId(1), 5, create, at(0), &mut Vec::new());
+    };
+    create("/a", "four");
+    create("/a/b", "two");
+    for path in ["/zookeeper/quota/a", "/zookeeper/quota/none"] {
+        create(path, "");
+        create(&format!("{path}/zookeeper_stats"), "");
+    }
+    let stats = |path| machine.tree().get(&quota::stats_node(path)).and_then(|node| node.data.clone());
+    assert_eq!(stats("/a").as_deref(), Some(&b"count=2,bytes=7"[..]));
+    assert_eq!(stats("/none").as_deref(), Some(&b"count=0,bytes=0"[..]));
+}
+
 #[test]
 fn a_lagging_copy_of_the_tree_answers_from_its_own_past() {
     let mut machine = machine();

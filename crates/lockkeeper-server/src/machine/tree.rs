@@ -405,7 +405,7 @@ impl Tree {
         self.get_with_path(&stats).map(|(path, _)| path)
     }
 
-    /// Returns the nodes and bytes of a subtree, its root included; −1 and −1 if there is none.
+    /// Returns the nodes and bytes of a subtree, its root included.
     fn holdings(&self, root: &str) -> (i64, i64) {
         let mut open = vec![root.to_owned()];
         let (mut nodes, mut bytes) = (0, 0);
@@ -415,7 +415,7 @@ impl Tree {
             bytes += node.data.as_ref().map_or(0, |data| i64::try_from(data.len()).unwrap_or(i64::MAX));
             open.extend(node.children.iter().map(|name| format!("{path}/{name}")));
         }
-        if nodes == 0 { (-1, -1) } else { (nodes, bytes) }
+        (nodes, bytes)
     }
 
     /// Adds to the numbers of the quota that the node counts for.
