@@ -1,5 +1,7 @@
 //! Steps of the machine that no exploration of whole worlds covers by name.
 
+mod classes;
+
 use super::*;
 use crate::protocol::{Inspection, Listing};
 
@@ -468,4 +470,36 @@ fn a_marker_that_is_gone_before_the_release_makes_it_late() {
         }
         assert_eq!(end, Some(if late { End::Removed } else { End::Left }), "{outcome:?}");
     }
+}
+
+/// Watches report in order only over one connection. After a disconnect, the grant that a watch showed counts no more; one that a
+/// listing showed does.
+#[test]
+fn a_grant_that_only_a_watch_shows_is_listed_again_after_a_disconnect() {
+    let (mut waiter, own) = second();
+    assert_eq!(waiter.next_command(), watch("lock-0000000000", WatchKind::Blocker));
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
+    waiter.handle(Event::Gone("lock-0000000000".to_owned()));
+    waiter.handle(Event::Disconnected);
+    waiter.handle(Event::Watched(Err(Failure::ConnectionLoss)));
+    assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }));
+    let mut first = contender(Mode::Exclusive);
+    enters(&mut first, &[]);
+    first.handle(Event::Disconnected);
+    assert!(matches!(first.next_command(), Some(Command::Grant(_))));
+}
+
+#[test]
+fn a_contender_makes_its_parent_ten_times_at_most() {
+    let mut contender = contender(Mode::Exclusive);
+    for made in 0..=10 {
+        assert!(matches!(contender.next_command(), Some(Command::Enter { .. })), "{made}");
+        contender.handle(Event::Entered { created: Err(Failure::NoNode), arrival: Arrival::Unknown });
+        if made < 10 {
+            assert!(matches!(contender.next_command(), Some(Command::MakeParent { .. })), "{made}");
+            contender.handle(Event::ParentMade(Ok(())));
+        }
+    }
+    assert_eq!(contender.next_command(), Some(Command::End(End::ParentVanishes)));
 }

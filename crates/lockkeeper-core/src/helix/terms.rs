@@ -154,6 +154,9 @@ mod tests {
         let terms = Terms::new("a", 1);
         assert_eq!((terms.waiting_ms, terms.cleanup_ms, terms.forceful, terms.priority), (None, 0, false, 0));
         assert_eq!(terms.check(false), Ok(()));
+        // Helix stores an endless wait as Java's largest `int`.
+        assert_eq!(terms.stored_waiting_ms(), i64::from(i32::MAX));
+        assert_eq!(Terms { waiting_ms: Some(7), ..terms }.stored_waiting_ms(), 7);
     }
 
     /// H-14, H-25, H-26, H-45: the error names each value, before anything is sent.

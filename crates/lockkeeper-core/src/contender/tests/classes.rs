@@ -1,0 +1,110 @@
+//! Contenders of classes: the holder marker, and what a look at the queue shows of its owner.
+
+use super::*;
+use crate::Class;
+
+const MARKER: Inspection = Inspection { czxid: Zxid(8), version: 3, ..SEEN };
+
+/// A contender of this class.
+fn of(class: Class) -> Contender {
+    Contender::new(Discipline::Classes, NodeFormat::Contentserv, Mode::Class(class), ID, SessionId(1))
+}
+
+/// The node of another contender of this class, with this number.
+fn node(class: Class, number: usize) -> String {
+    let prefix = NodeFormat::Contentserv.prefix(Mode::Class(class), AttemptId::new(2)).unwrap();
+    format!("{prefix}{number:010}")
+}
+
+fn inspect(name: &str) -> Option<Command> {
+    Some(Command::Inspect { name: name.to_owned() })
+}
+
+#[test]
+fn a_waiter_enters_again_only_with_another_class() {
+    for (class, enters_again) in [(Class::BACKGROUND, false), (Class::FOREGROUND, true)] {
+        let mut waiter = of(Class::BACKGROUND);
+        let first = node(Class::FOREGROUND, 1);
+        let own = enters(&mut waiter, &[&first]);
+        waiter.handle(Event::Ask(crate::Ask::Reclassify(class)));
+        let expected = if enters_again { inspect(&own) } else { watch(&first, WatchKind::Blocker) };
+        assert_eq!(waiter.next_command(), expected, "its node is read before it is deleted");
+    }
+}
+
+/// A holder that has existed for a while: its node, and the name of its holder marker. Both are watched.
+fn watched_holder() -> (Contender, String, String) {
+    let (mut holder, own, marker) = holds_a_marker();
+    holder.handle(Event::Lingered);
+    assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
+    holder.handle(Event::Watched(Ok(SEEN)));
+    assert_eq!(holder.next_command(), watch(&marker, WatchKind::Own));
+    holder.handle(Event::Watched(Ok(MARKER)));
+    assert_eq!(holder.next_command(), None);
+    (holder, own, marker)
+}
+
+#[test]
+fn a_holder_marker_is_watched_again_after_each_change() {
+    let (mut holder, _, marker) = watched_holder();
+    holder.handle(Event::Changed(marker.clone()));
+    assert_eq!(holder.next_command(), watch(&marker, WatchKind::Own));
+    assert!(holder.holds());
+}
+
+#[test]
+fn a_holder_whose_marker_is_deleted_leaves() {
+    let (mut holder, _, marker) = watched_holder();
+    holder.handle(Event::Gone(marker));
+    assert_eq!((holder.holds(), holder.leaves_for()), (false, Some(End::Removed)));
+}
+
+/// Its owner was the first of its class, and it may stand behind a try of a higher class. Then the number of contenders ahead
+/// does not include it.
+#[test]
+fn a_try_reads_the_first_of_the_queue_only_if_the_markers_owner_may_be_behind_it() {
+    let marker = Discipline::Classes.holder_marker().unwrap();
+    let (ahead, behind) = (node(Class::FOREGROUND, 1), node(Class::BACKGROUND, 2));
+    let other = Inspection { owner: SessionId(2), ..SEEN };
+    let cases: [(&[&str], Option<&Inspection>, usize); 4] = [
+        (&[marker, &behind], None, 1),
+        (&[marker, &ahead], None, 1),
+        (&[marker, &ahead, &behind], Some(&MARKER), 1),
+        (&[marker, &ahead, &behind], Some(&other), 2),
+    ];
+    for (queue, front, expected) in cases {
+        let mut attempt = of(Class::FOREGROUND).once();
+        enters(&mut attempt, queue);
+        assert_eq!(attempt.next_command(), inspect(marker), "{queue:?}");
+        attempt.handle(Event::Inspected(Ok(MARKER)));
+        if let Some(front) = front {
+            assert_eq!(attempt.next_command(), inspect(&ahead), "{queue:?}");
+            attempt.handle(Event::Inspected(Ok(front.clone())));
+        }
+        assert_eq!(attempt.leaves_for(), Some(End::Held { ahead: expected }), "{queue:?}");
+    }
+}
+
+/// A node without a session is no contender. A holder marker and a tombstone block nevertheless: others wait for them.
+#[test]
+fn a_marker_and_a_tombstone_without_a_session_still_block() {
+    let marker = Discipline::Classes.holder_marker().unwrap();
+    let mut waiter = of(Class::FOREGROUND);
+    enters(&mut waiter, &[marker]);
+    waiter.handle(Event::NoContender(marker.to_owned()));
+    assert_eq!(waiter.next_command(), watch(marker, WatchKind::Blocker));
+    let left = tombstone(2);
+    let mut waiter = contender(Mode::Exclusive);
+    enters(&mut waiter, &[&left]);
+    assert!(matches!(waiter.next_command(), Some(Command::Delay { .. })));
+    waiter.handle(Event::NoContender(left.clone()));
+    assert_eq!(waiter.next_command(), watch(&left, WatchKind::Blocker));
+    let foreign = "lock-0000000000";
+    let mut waiter = contender(Mode::Exclusive);
+    enters(&mut waiter, &[foreign]);
+    for lists in [true, false] {
+        waiter.handle(Event::NoContender(foreign.to_owned()));
+        let next = waiter.next_command();
+        assert_eq!(matches!(next, Some(Command::List { .. })), lists, "once for each such node: {next:?}");
+    }
+}
