@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -32,4 +33,50 @@ pub(crate) async fn passed(deadline: Option<Instant>) {
 /// Resolves when the token is cancelled; without one, never.
 pub(crate) async fn cancelled(token: Option<&CancellationToken>) {
     or_never(token.map(CancellationToken::cancelled)).await;
+}
+
+/// Waits for the reply to a request that was sent to a task. `None` if the task has ended without a reply. `ended` is
+/// [`closed`](tokio::sync::mpsc::UnboundedSender::closed) of the channel to the task.
+///
+/// The end of the reply's sender is not enough. A request that is sent while the task drops its receiver can stay in tokio's
+/// channel, and the reply's sender with it, for as long as the channel has a sender.
+///
+/// So the task must keep its receiver until it has replied. Dropping the future leaves nothing behind.
+pub(crate) async fn reply<T>(ended: impl Future<Output = ()>, mut reply: oneshot::Receiver<T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        reply = &mut reply => reply.ok(),
+        () = ended => reply.try_recv().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// A permit is the first half of a send; in the channel without bounds, both halves are one call.
+    #[test]
+    fn a_request_to_a_task_that_ends_at_this_moment_is_not_waited_for() {
+        let (requests, receiver) = mpsc::channel(1);
+        let (sender, answer) = oneshot::channel::<()>();
+        let permit = requests.try_reserve().unwrap();
+        drop(receiver);
+        permit.send(sender);
+        assert_eq!(reply(requests.closed(), answer).now_or_never(), Some(None));
+    }
+
+    #[test]
+    fn a_reply_right_before_the_end_of_the_task_arrives() {
+        let (requests, mut receiver) = mpsc::unbounded_channel();
+        let (sender, answer) = oneshot::channel();
+        requests.send(sender).unwrap();
+        let mut reply = Box::pin(reply(requests.closed(), answer));
+        assert_eq!(reply.as_mut().now_or_never(), None);
+        receiver.try_recv().unwrap().send(7).unwrap();
+        drop(receiver);
+        assert_eq!(reply.now_or_never(), Some(Some(7)));
+    }
 }

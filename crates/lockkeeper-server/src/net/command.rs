@@ -32,14 +32,27 @@ impl Commands {
         let run = Command::Run(Box::new(move |engine| drop(reply.send(function(engine)))));
         // A command that cannot be sent is dropped, and its reply with it.
         let _ = self.0.send(run);
-        result.await.map_err(|_| ServerError::Stopped)
+        self.answered(result).await
     }
 
-    /// Stops the server and returns a receiver of the end. It fails if the server has stopped already. If it is
-    /// dropped, the server does not wait for its clients.
+    /// Stops the server and returns the end, for [`Commands::answered`]. If it is dropped, the server does not wait for its
+    /// clients.
     pub(crate) fn stop(&self) -> oneshot::Receiver<()> {
         let (reply, stopped) = oneshot::channel();
         let _ = self.0.send(Command::Stop(reply));
         stopped
+    }
+
+    /// Waits for the reply to a command.
+    ///
+    /// The end of its sender is not enough. A command that is sent while the server drops its receiver can stay in tokio's channel,
+    /// and the reply's sender with it. So the server keeps its receiver until it has stopped.
+    pub(crate) async fn answered<T>(&self, mut reply: oneshot::Receiver<T>) -> Result<T, ServerError> {
+        let reply = tokio::select! {
+            biased;
+            reply = &mut reply => reply.ok(),
+            () = self.0.closed() => reply.try_recv().ok(),
+        };
+        reply.ok_or(ServerError::Stopped)
     }
 }

@@ -173,9 +173,9 @@ impl Server {
     /// # Errors
     /// [`ServerError::Stopped`] if it had already stopped because of an error; [`Server::stopped`] returns that.
     pub async fn shutdown(mut self) -> Result<(), ServerError> {
-        let stopped = self.commands.stop().await;
+        let stopped = self.commands.answered(self.commands.stop()).await;
         self.join();
-        stopped.map_err(|_| ServerError::Stopped)
+        stopped
     }
 
     fn join(&mut self) {
@@ -199,7 +199,7 @@ type Failed = watch::Sender<Option<Arc<ServerError>>>;
 fn run(
     config: &Config,
     store: Option<Box<dyn Store>>,
-    commands: mpsc::UnboundedReceiver<Command>,
+    mut commands: mpsc::UnboundedReceiver<Command>,
     failed: &Failed,
     ready: oneshot::Sender<Result<Started, ServerError>>,
 ) {
@@ -220,7 +220,7 @@ fn run(
             }
         };
         let abandoned = ready.send(Ok(started)).is_err();
-        if abandoned { Ok(None) } else { parts.serve(config, commands).await }
+        if abandoned { Ok(None) } else { parts.serve(config, &mut commands).await }
     });
     // Close the sockets and the store before the end is reported, so that the directory and the port are free.
     drop(runtime);
@@ -289,7 +289,7 @@ impl Parts {
     async fn serve(
         self,
         config: &Config,
-        mut commands: mpsc::UnboundedReceiver<Command>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Result<Option<oneshot::Sender<()>>, ServerError> {
         let Self { listener, admin, engine, disk } = self;
         if let Some(listener) = admin {
@@ -315,7 +315,7 @@ impl Parts {
             Err(error)
         };
         let stopped = tokio::select! {
-            stop = run_commands(&engine, &mut commands) => stop,
+            stop = run_commands(&engine, commands) => stop,
             result = &mut flushing => return fail(result.unwrap_or(ServerError::Bug)),
             _ = &mut sending => return fail(ServerError::Bug),
             _ = &mut working => return fail(ServerError::Bug),

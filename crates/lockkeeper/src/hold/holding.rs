@@ -16,7 +16,7 @@ use crate::hold::AtRelease;
 use crate::hold::{Hold, HoldRequest};
 use crate::session::Session;
 use crate::session::process::Owned;
-use crate::wait::{cancelled, or_never};
+use crate::wait::{cancelled, or_never, reply};
 
 /// Whether a hold can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -384,7 +384,7 @@ impl Holding {
         // A send fails only if the driver has ended, and then the hold has too.
         _ = self.requests.send(HoldRequest::Release(confirm));
         let unheard = || ReleaseError::NotHeld { loss: self.hold.loss().unwrap_or(Loss::Closed) };
-        confirmed.await.unwrap_or_else(|_| Err(unheard()))
+        reply(self.requests.closed(), confirmed).await.unwrap_or_else(|| Err(unheard()))
     }
 
     /// Releases the lock as [`Holding::release`] does, and writes a node in the same transaction. Returns what was written;
@@ -393,10 +393,10 @@ impl Holding {
     /// If the node cannot be written, the lock is released without it.
     #[cfg(feature = "jobs")]
     pub(crate) async fn release_and_write(self, step: TxnStep) -> (Result<(), ReleaseError>, Option<Written>) {
-        let (written, write) = oneshot::channel();
+        let (written, mut write) = oneshot::channel();
         _ = self.requests.send(HoldRequest::WriteAtRelease(AtRelease { step, written }));
         let released = self.release().await;
-        (released, write.await.ok())
+        (released, write.try_recv().ok())
     }
 
     /// Asks the driver to change the hold, and waits until it has done so.
@@ -411,7 +411,8 @@ impl Holding {
         }
         let (done, changed) = oneshot::channel();
         _ = self.requests.send(request(done));
-        let wait = async { changed.await.map_err(|_| ChangeError::Lost(self.hold.loss().unwrap_or(Loss::Closed))) };
+        let lost = || ChangeError::Lost(self.hold.loss().unwrap_or(Loss::Closed));
+        let wait = async { reply(self.requests.closed(), changed).await.ok_or_else(lost) };
         let waited = timeout.unwrap_or_default();
         let deadline = async {
             match timeout {

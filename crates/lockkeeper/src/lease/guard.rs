@@ -11,6 +11,7 @@ use crate::error::{LeaseError, ReleaseError, SessionError};
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 use crate::session::process::Owned;
+use crate::wait::reply;
 
 /// A request of another client for the lock: of a higher priority, or after the end of the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,10 +155,10 @@ impl HelixGuard {
         }
         let (done, outcome) = oneshot::channel();
         _ = self.orders.send(order(done));
-        match outcome.await {
-            Ok(outcome) => outcome,
+        match reply(self.orders.closed(), outcome).await {
+            Some(outcome) => outcome,
             // The task has ended, because the hold has.
-            Err(_) => Err(LeaseError::Lost { path: self.path().to_owned(), loss: self.lost().await }),
+            None => Err(LeaseError::Lost { path: self.path().to_owned(), loss: self.lost().await }),
         }
     }
 

@@ -44,11 +44,11 @@ impl Driver {
         match request {
             HoldRequest::Release(confirm) => {
                 self.pass_on();
-                if let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
+                if let Caller::Holding { hold, requests } = std::mem::replace(&mut self.caller, Caller::Gone) {
                     // The owner's clock may already show a loss; the release reports it too, whether or not the timer
                     // has run.
                     hold.judge();
-                    self.caller = Caller::Releasing { hold, confirm };
+                    self.caller = Caller::Releasing { hold, confirm, requests };
                     (self.cut_off, self.last_try) = (None, None);
                     let link = *self.session.link().borrow();
                     self.limit_disconnect(link);
@@ -185,7 +185,7 @@ impl Driver {
                     _ => Loss::Removed,
                 });
             }
-            Caller::Releasing { hold, confirm } => {
+            Caller::Releasing { hold, confirm, requests: _kept } => {
                 _ = confirm.send(match (hold.loss(), end) {
                     (Some(before), _) => Err(ReleaseError::NotHeld { loss: before }),
                     (None, End::SessionOver) => Err(ReleaseError::NotHeld { loss }),

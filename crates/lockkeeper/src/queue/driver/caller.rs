@@ -19,7 +19,12 @@ pub(super) enum Caller {
     /// The caller has the guard.
     Holding { hold: Arc<Hold>, requests: mpsc::UnboundedReceiver<HoldRequest> },
     /// The caller waits for the confirmation of the release.
-    Releasing { hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>> },
+    Releasing {
+        hold: Arc<Hold>,
+        confirm: oneshot::Sender<Result<(), ReleaseError>>,
+        /// Kept until the release is confirmed: see [`reply`](crate::wait::reply).
+        requests: mpsc::UnboundedReceiver<HoldRequest>,
+    },
     /// The caller no longer listens.
     Gone,
 }
