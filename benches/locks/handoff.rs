@@ -85,7 +85,8 @@ pub(crate) async fn microseconds(form: Role, servers: &str) -> anyhow::Result<Ve
     Ok(handoffs.map(|pair| (pair[1].0 - pair[0].0) as f64 / 1000.0).collect())
 }
 
-fn now() -> u64 {
+/// Nanoseconds of the clock that all processes of the machine share.
+pub(crate) fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

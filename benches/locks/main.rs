@@ -5,6 +5,10 @@
 //! on another server, `--disk` on an embedded one that syncs to disk.
 
 mod classes;
+#[path = "../server/cpu.rs"]
+mod cpu;
+mod effort;
+mod fairness;
 mod handoff;
 mod ours;
 mod raw;
@@ -38,6 +42,15 @@ struct Args {
     /// One of the two processes of the handoff workload.
     #[arg(long, hide = true)]
     child: Option<handoff::Role>,
+    /// The process whose processor time is measured.
+    #[arg(long, hide = true)]
+    effort_of: Option<effort::Side>,
+    /// One of the processes of the fairness workload, and when it starts, in nanoseconds of the monotonic clock.
+    #[arg(long, hide = true)]
+    crowd_from: Option<u64>,
+    /// How many tasks that process has.
+    #[arg(long, hide = true, default_value_t = CROWD)]
+    workers: usize,
 }
 
 /// One workload in both forms, in cycles a second.
@@ -68,9 +81,16 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        match args.child.clone() {
-            Some(role) => handoff::child(role, args.servers.as_deref().context("a child needs --servers")?).await,
-            None => measure(&args).await,
+        let servers = args.servers.as_deref().context("a child needs --servers");
+        let length = Duration::from_millis(args.millis);
+        if let Some(role) = args.child {
+            handoff::child(role, servers?).await
+        } else if let Some(side) = args.effort_of {
+            effort::child(side, servers?, length).await
+        } else if let Some(from) = args.crowd_from {
+            fairness::child(servers?, from, args.workers, length).await
+        } else {
+            measure(&args).await
         }
     })
 }
@@ -127,6 +147,8 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
     let (floor, locks) = (median(&mut floor), median(&mut locks));
     println!("\n{:<36} {:>10} {:>10} {:>7}", "handoff between two processes", "raw event", "ours", "ratio");
     println!("{:<36} {:>7.0} µs {:>7.0} µs {:>7.2}", "release to grant, median", floor, locks, locks / floor);
+    effort::print(&servers, args.rounds, length).await?;
+    fairness::print(&servers, length).await?;
     people_before_bulk(args, &servers, length).await?;
     if let Some(server) = server {
         server.shutdown().await?;

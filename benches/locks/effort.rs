@@ -1,0 +1,58 @@
+//! How much processor time a client uses for a cycle without contention.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use tokio::process::Command;
+
+use crate::{cpu, median, ours, raw};
+
+/// Whose client is measured.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Side {
+    Floor,
+    Ours,
+}
+
+/// Prints the processor time of a cycle. Each client is a process of its own, so the server's time does not count.
+pub(crate) async fn print(servers: &str, rounds: usize, length: Duration) -> anyhow::Result<()> {
+    let (mut floor, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        floor.push(microseconds("floor", servers, length).await?);
+        ours.push(microseconds("ours", servers, length).await?);
+    }
+    let (floor, ours) = (median(&mut floor), median(&mut ours));
+    println!("\n{:<36} {:>10} {:>10} {:>7}", "processor time of the client", "raw floor", "ours", "ratio");
+    println!("{:<36} {floor:>7.0} µs {ours:>7.0} µs {:>7.2}", "a cycle without contention", ours / floor);
+    Ok(())
+}
+
+async fn microseconds(side: &str, servers: &str, length: Duration) -> anyhow::Result<f64> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--servers", servers, "--effort-of", side, "--millis", &length.as_millis().to_string()]);
+    let output = command.kill_on_drop(true).output().await?;
+    ensure!(output.status.success(), "a measured process ended with {}", output.status);
+    String::from_utf8(output.stdout)?.trim().parse().context("a number of microseconds")
+}
+
+/// The measured process.
+pub(crate) async fn child(side: Side, servers: &str, length: Duration) -> anyhow::Result<()> {
+    let used = || cpu::used_by(std::process::id());
+    let (cycles, time) = match side {
+        Side::Floor => {
+            let floor = raw::Floor::connect(servers).await?;
+            let before = used()?;
+            (floor.cycles(1, length).await?, used()? - before)
+        }
+        Side::Ours => {
+            let locks = ours::Locks::connect(servers).await?;
+            let before = used()?;
+            let measured = (locks.cycles(1, length).await?, used()? - before);
+            locks.close().await;
+            measured
+        }
+    };
+    println!("{:.2}", time.as_secs_f64() * 1e6 / cycles as f64);
+    Ok(())
+}
