@@ -55,7 +55,9 @@ fn worlds_are_not_empty() {
     for family in Family::ALL {
         let mut sum = crate::judged::history::Tally::default();
         let mut placed = 0;
-        for seed in 0..8 {
+        // A few, and the first calm one: only there is a hold's trust judged.
+        let calm = (8..).find(|seed| Scenario::of(*seed, family).strikes.is_empty()).unwrap();
+        for seed in (0..8).chain([calm]) {
             let scenario = Scenario::of(seed, family);
             let history = lived(&scenario).history;
             placed += history.iter().filter(|event| format!("{:?}", event.what).contains("Some(Place")).count();
