@@ -10,6 +10,7 @@ mod cpu;
 mod effort;
 mod fairness;
 mod handoff;
+mod memory;
 mod ours;
 mod raw;
 
@@ -45,6 +46,9 @@ struct Args {
     /// The process whose processor time is measured.
     #[arg(long, hide = true)]
     effort_of: Option<effort::Side>,
+    /// The process whose memory is measured.
+    #[arg(long, hide = true)]
+    memory: bool,
     /// One of the processes of the fairness workload, and when it starts, in nanoseconds of the monotonic clock.
     #[arg(long, hide = true)]
     crowd_from: Option<u64>,
@@ -87,6 +91,8 @@ fn main() -> anyhow::Result<()> {
             handoff::child(role, servers?).await
         } else if let Some(side) = args.effort_of {
             effort::child(side, servers?, length).await
+        } else if args.memory {
+            memory::child(servers?).await
         } else if let Some(from) = args.crowd_from {
             fairness::child(servers?, from, args.workers, length).await
         } else {
@@ -148,6 +154,7 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
     println!("\n{:<36} {:>10} {:>10} {:>7}", "handoff between two processes", "raw event", "ours", "ratio");
     println!("{:<36} {:>7.0} µs {:>7.0} µs {:>7.2}", "release to grant, median", floor, locks, locks / floor);
     effort::print(&servers, args.rounds, length).await?;
+    memory::print(&servers).await?;
     fairness::print(&servers, length).await?;
     people_before_bulk(args, &servers, length).await?;
     if let Some(server) = server {

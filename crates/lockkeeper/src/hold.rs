@@ -37,12 +37,13 @@ pub(crate) struct AtRelease {
     pub(crate) written: oneshot::Sender<Written>,
 }
 
-/// A message from a guard to its driver. Dropping all guards requests the release without an answer.
+/// A message from a guard to its driver. Dropping all guards requests the release without an answer. It is small, because
+/// each hold's channel has room for 32.
 #[derive(Debug)]
 pub(crate) enum HoldRequest {
     /// Write this node in the transaction of the release that follows.
     #[cfg_attr(not(feature = "jobs"), expect(dead_code, reason = "only jobs write at a release"))]
-    WriteAtRelease(AtRelease),
+    WriteAtRelease(Box<AtRelease>),
     /// Release, and confirm it.
     Release(oneshot::Sender<Result<(), ReleaseError>>),
     /// Become a reader in the writer's position.
@@ -52,7 +53,7 @@ pub(crate) enum HoldRequest {
     /// Cancel the upgrade and stay a reader.
     StayReader,
     /// Refuse the request to release the lock, for this reason.
-    Refuse(String),
+    Refuse(Box<str>),
     /// The program missed its liveness limit: give the lock up.
     LetGo,
     /// Check at the servers whether the lock is held.

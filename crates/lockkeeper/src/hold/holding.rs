@@ -352,7 +352,7 @@ impl Holding {
         }
         self.hold.asked.send_replace(None);
         // A send fails only if the driver has ended, and then the hold has too.
-        _ = self.requests.send(HoldRequest::Refuse(why.to_owned()));
+        _ = self.requests.send(HoldRequest::Refuse(why.into()));
         Ok(())
     }
 
@@ -394,7 +394,7 @@ impl Holding {
     #[cfg(feature = "jobs")]
     pub(crate) async fn release_and_write(self, step: TxnStep) -> (Result<(), ReleaseError>, Option<Written>) {
         let (written, mut write) = oneshot::channel();
-        _ = self.requests.send(HoldRequest::WriteAtRelease(AtRelease { step, written }));
+        _ = self.requests.send(HoldRequest::WriteAtRelease(Box::new(AtRelease { step, written })));
         let released = self.release().await;
         (released, write.try_recv().ok())
     }

@@ -292,7 +292,7 @@ impl LeaseTask {
                 Some(HoldRequest::Release(confirm)) => LeaseWake::Release(confirm),
                 Some(HoldRequest::Verify(answer)) => LeaseWake::Verify(answer),
                 Some(HoldRequest::LetGo) => LeaseWake::Dropped,
-                Some(HoldRequest::Refuse(why)) => LeaseWake::Refuse(why),
+                Some(HoldRequest::Refuse(why)) => LeaseWake::Refuse(why.into()),
                 Some(_) => LeaseWake::Other,
                 None => LeaseWake::Dropped,
             },

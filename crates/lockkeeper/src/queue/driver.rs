@@ -102,10 +102,17 @@ struct Driver {
     holder_behind: bool,
 }
 
-/// Runs one attempt to its end, and sends the outcome to `answer`.
-pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<Session>, answer: AcquireReply) {
+/// Returns the task that runs one attempt to its end, and sends the outcome to `answer`.
+///
+/// The driver is boxed: the state of an async function that owns it would contain it several times.
+pub(crate) fn drive(
+    attempt: Attempt,
+    contender: Contender,
+    session: Arc<Session>,
+    answer: AcquireReply,
+) -> impl Future<Output = ()> + Send {
     let disconnects = session.link().borrow().disconnects;
-    let driver = Driver {
+    let mut driver = Box::new(Driver {
         attempt,
         session,
         contender,
@@ -133,12 +140,16 @@ pub(crate) async fn drive(attempt: Attempt, contender: Contender, session: Arc<S
         looked_for: None,
         looked_at: None,
         holder_behind: false,
-    };
-    driver.run().await;
+    });
+    async move {
+        let end = driver.run().await;
+        driver.finish(end);
+    }
 }
 
 impl Driver {
-    async fn run(mut self) {
+    /// Carries out the contender's commands until it ends.
+    async fn run(&mut self) -> End {
         let mut flight: Option<BoxFuture<'static, Finished>> = None;
         let mut look: Option<BoxFuture<'static, Looked>> = None;
         let mut proof: Option<BoxFuture<'static, Result<(), OpError>>> = None;
@@ -222,7 +233,7 @@ impl Driver {
                 if end == End::SessionOver {
                     self.learn_how_it_ended(&mut link).await;
                 }
-                return self.finish(end);
+                return end;
             }
             let aged = self.attempt.ageing.map(|(when, _)| when);
             let delayed = self.delays.iter().min().cloned();

@@ -55,7 +55,7 @@ impl Driver {
                 }
                 self.contender.handle(Event::Leave);
             }
-            HoldRequest::WriteAtRelease(write) => self.at_release = Some(write),
+            HoldRequest::WriteAtRelease(write) => self.at_release = Some(*write),
             HoldRequest::Downgrade(done) => {
                 (self.changing, self.changed_at) = (Some(done), None);
                 self.contender.handle(Event::Ask(Ask::Downgrade));
@@ -68,7 +68,7 @@ impl Driver {
                 (self.changing, self.changed_at) = (None, None);
                 self.contender.handle(Event::Ask(Ask::StayReader));
             }
-            HoldRequest::Refuse(why) => self.contender.handle(Event::Refuse(why)),
+            HoldRequest::Refuse(why) => self.contender.handle(Event::Refuse(why.into())),
             HoldRequest::LetGo => self.contender.handle(Event::Lost),
             HoldRequest::Verify(answer) => self.verifying.push(answer),
         }
