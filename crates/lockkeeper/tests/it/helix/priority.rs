@@ -119,6 +119,7 @@ async fn a_higher_requestor_replaces_a_lower_one(world: &World) {
     let (b, c) = (lock(world, &other, "b").priority(1), lock(world, &third, "c").priority(2));
     let first = ask(&b);
     requested_by(world, "b").await;
+    eventually("the owner cleans up for it", async || *calls.lock().unwrap() == ["b"]).await;
     let asked = info(world).await.requesting_timestamp;
     let second = ask(&c);
     match first.outcome().await {
