@@ -17,6 +17,13 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(2);
 /// How old a call without any answer must be for the same: in that case it is also unknown whether the lock is held.
 pub(crate) const FIRST_SILENCE: Duration = Duration::from_millis(250);
 
+/// The moment for which a call is judged at its end: now, or its deadline if that has passed. If this process was stalled beyond the
+/// deadline, the answer may be there, unread, and the servers were not silent.
+pub(crate) fn judged_at(deadline: Option<Instant>) -> Instant {
+    let now = Instant::now();
+    deadline.map_or(now, |deadline| deadline.min(now))
+}
+
 /// Awaits a future that may be absent: without one it never resolves.
 pub(crate) async fn or_never<F: Future>(future: Option<F>) -> F::Output {
     match future {
@@ -56,6 +63,14 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+
+    #[test]
+    fn a_call_whose_deadline_is_noticed_late_is_judged_for_its_deadline() {
+        let before = Instant::now();
+        let (passed, coming) = (before - Duration::from_secs(3), before + Duration::from_secs(3));
+        assert_eq!(judged_at(Some(passed)), passed);
+        assert!(judged_at(Some(coming)) < coming && judged_at(Some(coming)) >= before && judged_at(None) >= before);
+    }
 
     /// A permit is the first half of a send; in the channel without bounds, both halves are one call.
     #[test]

@@ -25,7 +25,7 @@ use crate::lease::status::LockStatus;
 use crate::lease::verdict::CleanupVerdict;
 use crate::registers::journal::{self, EmergencyRecord, JournalEntry};
 use crate::session::context::Context;
-use crate::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, passed};
+use crate::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, judged_at, passed};
 
 /// A request and its options.
 pub(super) struct LeaseAttempt {
@@ -99,10 +99,11 @@ impl Progress {
     }
 
     /// Whether the servers have been silent for so long that they count as unreachable.
-    fn shows_silence(&self, started: Instant) -> bool {
+    fn shows_silence(&self, limits: &CallLimits) -> bool {
+        let at = judged_at(limits.deadline());
         match self.answered {
-            true => self.asked.is_some_and(|asked| asked.elapsed() >= SILENCE),
-            false => started.elapsed() >= FIRST_SILENCE,
+            true => self.asked.is_some_and(|asked| at.saturating_duration_since(asked) >= SILENCE),
+            false => at.saturating_duration_since(limits.started) >= FIRST_SILENCE,
         }
     }
 }
@@ -210,9 +211,7 @@ impl LeaseAttempt {
             (Early::Cancelled, _) => return AcquireError::Cancelled { path },
             (Early::Silent(silence), _) => return silence.into(),
             (Early::TimedOut, Some(seat)) if !seat.session.link().borrow().connected => "the connection is lost",
-            (Early::TimedOut, Some(_)) if self.progress.shows_silence(self.limits.started) => {
-                "a request was not answered"
-            }
+            (Early::TimedOut, Some(_)) if self.progress.shows_silence(&self.limits) => "a request was not answered",
             // It waits for nothing but the servers.
             (Early::TimedOut, Some(_)) if self.limits.once => "the servers answered too slowly",
             (Early::TimedOut, Some(_)) => {

@@ -16,7 +16,7 @@ use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
 use crate::hold::holding::Holding;
 use crate::hold::{Hold, HoldRequest};
 use crate::session::epoch;
-use crate::wait::{FIRST_SILENCE, SILENCE};
+use crate::wait::{FIRST_SILENCE, SILENCE, judged_at};
 
 impl Driver {
     /// Gives the lock to the caller; releases it if the caller no longer listens.
@@ -239,10 +239,11 @@ impl Driver {
         // A grant waits for a heartbeat.
         let heartbeat = self.granted.as_ref().map(|(_, at)| *at);
         let Some(oldest) = unanswered.into_iter().chain(heartbeat).min() else { return false };
+        let at = judged_at(self.attempt.deadline);
         match self.answered {
-            true => self.session.now().saturating_sub(oldest) >= SILENCE,
+            true => self.session.now().saturating_sub(oldest + at.elapsed()) >= SILENCE,
             // From the call, which begins a moment before its first request leaves.
-            false => self.attempt.started.elapsed() >= FIRST_SILENCE,
+            false => at.saturating_duration_since(self.attempt.started) >= FIRST_SILENCE,
         }
     }
 }
