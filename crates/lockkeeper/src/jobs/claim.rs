@@ -6,7 +6,8 @@ use lockkeeper_core::jobs::{Begin, ClaimTerms, Decision, JobLog, MAX_SLOTS_BACK,
 use tracing::debug;
 
 use super::calendar::Calendar;
-use super::{Job, Run};
+use super::job::Job;
+use super::run::Run;
 use crate::ensemble::{OpError, linearizable};
 use crate::error::{AcquireError, JobError, SessionError, WriteError};
 use crate::hold::guard::Guard;

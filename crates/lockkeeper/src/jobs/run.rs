@@ -4,7 +4,7 @@ use lockkeeper_core::Loss;
 use lockkeeper_core::jobs::{EndKind, JobLog, RunEnd, RunRecord, RunSlot, Schedule};
 use tracing::warn;
 
-use super::Job;
+use super::job::Job;
 use crate::ensemble::{OpError, TxnStep};
 use crate::error::{ReleaseError, SessionError};
 use crate::hold::guard::Guard;

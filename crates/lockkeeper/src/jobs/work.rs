@@ -6,7 +6,9 @@ use lockkeeper_core::Loss;
 use lockkeeper_core::jobs::{EndKind, RunEnd};
 use tracing::warn;
 
-use super::{Claim, Job, Run, Skipped};
+use super::claim::{Claim, Skipped};
+use super::job::Job;
+use super::run::Run;
 use crate::error::JobError;
 use crate::hold::holding::run_until;
 

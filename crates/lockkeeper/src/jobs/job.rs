@@ -1,0 +1,153 @@
+//! What a job is: its path, its schedule and its rules.
+
+use std::time::Duration;
+
+use lockkeeper_core::jobs::{DEFAULT_RUNS, MAX_RUNS, MAX_SLOTS_BACK, Rule, Schedule, Slot};
+use lockkeeper_core::{LockPath, PathError};
+
+use super::calendar::Calendar;
+use crate::error::Misuse;
+use crate::session::context::Context;
+
+/// The longest text of a slot, in bytes.
+const MAX_SLOT_BYTES: usize = 256;
+
+/// Work that runs once per slot. Created by [`Lockkeeper::job`](crate::Lockkeeper::job), which sends nothing.
+///
+/// One of [`Job::once_per`], [`Job::every`] and [`Job::slot`] must be called. All hosts of a job should state the same schedule. If
+/// a host states another one than the host before, a run that has started within its slot counts as the run of it.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub(super) context: Context,
+    pub(super) path: Result<LockPath, PathError>,
+    when: Option<When>,
+    time_zone: String,
+    pub(super) on_failure: Rule,
+    pub(super) on_crash: Rule,
+    pub(super) catch_up: u32,
+    pub(super) keep_runs: u32,
+    pub(super) command: Option<String>,
+}
+
+/// The schedule as it was stated.
+#[derive(Clone, Debug)]
+enum When {
+    Per(Slot),
+    Every(Duration),
+    Text(String),
+}
+
+impl Job {
+    pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
+        Job {
+            context,
+            path,
+            when: None,
+            time_zone: "UTC".to_owned(),
+            on_failure: Rule::default(),
+            on_crash: Rule::default(),
+            catch_up: 0,
+            keep_runs: DEFAULT_RUNS,
+            command: None,
+        }
+    }
+
+    /// Runs once per calendar period.
+    pub fn once_per(mut self, slot: Slot) -> Self {
+        self.when = Some(When::Per(slot));
+        self
+    }
+
+    /// Sets the time zone of the calendar, as in `Europe/Berlin`. The default is `UTC` on every machine, because hosts with
+    /// different zones of their own would disagree about the slots.
+    pub fn time_zone(mut self, zone: impl Into<String>) -> Self {
+        self.time_zone = zone.into();
+        self
+    }
+
+    /// Runs when this time has passed since the last start: 1 s or more.
+    pub fn every(mut self, time: Duration) -> Self {
+        self.when = Some(When::Every(time));
+        self
+    }
+
+    /// Runs once for this text, such as a build number: 1 to 256 bytes. A text whose run is no longer among the kept ones may
+    /// run again.
+    pub fn slot(mut self, text: impl Into<String>) -> Self {
+        self.when = Some(When::Text(text.into()));
+        self
+    }
+
+    /// Sets what follows a run that failed, took too long or was stopped. The default is [`Rule::Next`].
+    pub fn on_failure(mut self, rule: Rule) -> Self {
+        self.on_failure = rule;
+        self
+    }
+
+    /// Sets what follows a run whose host crashed or lost the lock. The default is [`Rule::Next`]: at most once.
+    pub fn on_crash(mut self, rule: Rule) -> Self {
+        self.on_crash = rule;
+        self
+    }
+
+    /// Runs up to this many missed slots of a calendar, the oldest first: 0 to 366. The default is 0.
+    ///
+    /// Each claim is one slot: claim again after a run to get the next. Without a calendar it changes nothing, because a run that is
+    /// late for its time is still run.
+    pub fn catch_up(mut self, slots: u32) -> Self {
+        self.catch_up = slots;
+        self
+    }
+
+    /// Sets how many runs are kept: 1 to 1000. The default is 100.
+    pub fn keep_runs(mut self, runs: u32) -> Self {
+        self.keep_runs = runs;
+        self
+    }
+
+    /// Sets the command that the records show, or another name of the work. More than 4 KiB is cut.
+    pub fn command(mut self, command: impl Into<String>) -> Self {
+        self.command = Some(command.into());
+        self
+    }
+
+    /// Checks everything that can be checked before anything is sent.
+    pub(super) fn checked(&self) -> Result<(String, Schedule, Option<Calendar>), Misuse> {
+        let path = self.path.clone()?.to_string();
+        if !(1..=MAX_RUNS).contains(&self.keep_runs) {
+            let problem = format!("{path} cannot keep {} runs: must be 1 to {MAX_RUNS}", self.keep_runs);
+            return Err(Misuse::new("keep runs", problem));
+        }
+        if self.catch_up > MAX_SLOTS_BACK {
+            let problem = format!("{path} cannot catch up {} slots: must be 0 to {MAX_SLOTS_BACK}", self.catch_up);
+            return Err(Misuse::new("catch up", problem));
+        }
+        let (schedule, calendar) = match &self.when {
+            None => {
+                let remedy = "call once_per, every or slot";
+                return Err(Misuse::new("schedule", format!("job {path} has no schedule")).remedy(remedy));
+            }
+            Some(When::Per(per)) => {
+                let calendar = Calendar::new(*per, &self.time_zone)?;
+                (Schedule::Calendar { per: *per, time_zone: self.time_zone.clone() }, Some(calendar))
+            }
+            Some(When::Every(time)) => {
+                let every_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                if !(1_000..=i64::MAX as u64).contains(&every_ms) {
+                    let problem = format!("{path} cannot run every {}", humantime::format_duration(*time));
+                    return Err(Misuse::new("every", problem).remedy("choose 1s or more"));
+                }
+                (Schedule::Every { every_ms }, None)
+            }
+            Some(When::Text(slot)) => {
+                if slot.is_empty() || slot.len() > MAX_SLOT_BYTES || slot.chars().any(char::is_control) {
+                    let problem = format!("slot {slot:?} of {path} cannot be used");
+                    let remedy = "use 1 to 256 bytes without control characters";
+                    return Err(Misuse::new("slot", problem).remedy(remedy));
+                }
+                (Schedule::Text { slot: slot.clone() }, None)
+            }
+        };
+        Ok((path, schedule, calendar))
+    }
+}
