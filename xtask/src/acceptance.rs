@@ -37,7 +37,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     for (name, text) in files(root, PAGES, "md")? {
         pages.extend(report.page(name.rsplit('/').next().unwrap_or(&name), &text));
     }
-    let (mut tree, roots) = (Tree::default(), Workspace::read(&crate::shell()?)?.roots());
+    let (mut tree, roots) = (Tree::default(), Workspace::read(&crate::workspace::shell()?)?.roots());
     for (name, text) in files(root, SOURCES, "rs")? {
         let file = root.join(&name).canonicalize().with_context(|| format!("finding {name}"))?;
         let first = roots.iter().find(|root| root.file == file);
@@ -112,17 +112,6 @@ fn range<'a>(first: &str, after: &'a str) -> Option<(Vec<String>, &'a str)> {
     let (from, to) = (from?, to.filter(|to| *to <= LAST)?);
     let ids: Vec<_> = (from..=to).map(|number| format!("{family}{number:0width$}", width = digits.len())).collect();
     (ids.len() > 1 && ids.last().is_some_and(|id| id == last)).then_some((ids, after))
-}
-
-/// The text of a literal.
-struct Spelling;
-
-impl Spelling {
-    /// Returns the text between the quotes; the tokens of a doc comment have escapes.
-    fn of(literal: &str) -> String {
-        let raw = literal.strip_prefix('r').map(|rest| rest.trim_matches('#').trim_matches('"').to_owned());
-        raw.unwrap_or_else(|| serde_json::from_str(literal).unwrap_or_else(|_| literal.trim_matches('"').to_owned()))
-    }
 }
 
 /// A page with lines.

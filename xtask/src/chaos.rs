@@ -48,7 +48,7 @@ const BRIEF: u64 = 10;
 pub(crate) fn run(options: &Options) -> Result<()> {
     let usual = if options.brief { BRIEF } else { options.minutes };
     let minutes = options.hours.map_or(usual, |hours| hours * 60);
-    let report = crate::urgently(10, |_| make(minutes, options.seed, options.loopback))?;
+    let report = crate::workspace::urgently(10, |_| make(minutes, options.seed, options.loopback))?;
     if !report.kept() {
         bail!("promises were broken");
     }

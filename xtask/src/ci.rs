@@ -17,9 +17,9 @@ use clap::Args;
 use rustix::process::{Pid, Signal, kill_process_group};
 use xshell::{Shell, cmd};
 
-use crate::peers::target_dir;
 use crate::programs::{self, Tests};
 use crate::untested::{self, fetched};
+use crate::workspace::{root, shell, target_dir};
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
@@ -126,7 +126,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         return Ok(());
     }
-    let (sh, start) = (crate::shell()?, Instant::now());
+    let (sh, start) = (shell()?, Instant::now());
     let home = target_dir(&sh).join("ci");
     fs::create_dir_all(&home).with_context(|| format!("making {}", home.display()))?;
     let own = env::current_exe().context("finding this program")?;
@@ -202,7 +202,7 @@ fn one(step: &Step, own: &Path, home: &Path, environment: &[(&'static str, PathB
     let mut child = Command::new("setpriv");
     child.args(["--pdeathsig", "TERM", "timeout", "--kill-after=15", limit.as_str()]);
     child.args(command.split(' ').map(|word| if word == "xtask" { own.as_os_str() } else { word.as_ref() }));
-    child.envs(environment.iter().map(|(name, value)| (name, value))).current_dir(crate::root());
+    child.envs(environment.iter().map(|(name, value)| (name, value))).current_dir(root());
     child.stdin(Stdio::null()).stderr(output.try_clone().context("one file for both streams")?).stdout(output);
     let mut child = child.spawn().with_context(|| format!("starting {name} with setpriv and timeout"))?;
     let leader = Pid::from_child(&child);
@@ -231,7 +231,7 @@ fn programs_list(sh: &Shell) -> PathBuf {
 
 impl Part {
     pub(crate) fn run(self) -> Result<()> {
-        let sh = crate::shell()?;
+        let sh = shell()?;
         match self {
             Part::Programs => programs::build(&sh, &programs_list(&sh)),
             Part::Dependencies => dependencies(&sh),
@@ -239,7 +239,7 @@ impl Part {
             Part::Example => example(&sh),
             Part::Acceptance => {
                 Tests { package: "xtask", target: programs::MAIN, features: "" }.run(&sh, &[], [])?;
-                crate::acceptance::run(&crate::root(), &crate::acceptance::Options { gaps: true })
+                crate::acceptance::run(&root(), &crate::acceptance::Options { gaps: true })
             }
         }
     }

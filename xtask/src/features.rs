@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use xshell::{Shell, cmd};
 
-use crate::peers::metadata;
+use crate::workspace::metadata;
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {

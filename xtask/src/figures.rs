@@ -1,24 +1,24 @@
 //! `cargo xtask figures`: every number that docs/guarantees.md claims, measured on an ensemble of Apache ZooKeeper by one command.
 
+mod bench;
 mod clients;
 mod control;
 mod network;
 mod process;
 
 use std::fmt::Write as _;
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lockkeeper::Lockkeeper;
 use lockkeeper_testkit::Stalls;
 use lockkeeper_testkit::apache::Distribution;
 use lockkeeper_testkit::chaos::{Ground, SESSION_TIMEOUT, TICK};
 
+use bench::{Bench, Figure};
 pub(crate) use clients::Stand;
-pub(crate) use control::Tick;
+pub(crate) use control::{Tick, machine};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -57,35 +57,10 @@ const STALLED: Duration = SESSION_TIMEOUT.checked_div(8).expect("8 is not 0");
 /// excused by a stall.
 const ORDER: &str = "agh";
 
-/// A line of the table.
-struct Figure {
-    letter: char,
-    claim: String,
-    measured: String,
-    kept: bool,
-    /// Whether the machine itself was late, so that the measurement is void.
-    void: bool,
-}
-
-/// The servers and settings of the measurements.
-struct Bench {
-    ground: Ground,
-    runs: usize,
-    cuts: usize,
-}
-
-impl Bench {
-    /// Returns a handle with a session of its own.
-    async fn keeper(&self, servers: &str) -> Result<Lockkeeper> {
-        let builder = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).connect_timeout(Duration::from_secs(30));
-        builder.connect(servers).await.with_context(|| format!("connecting to {servers}"))
-    }
-}
-
 pub(crate) fn run(options: &Options) -> Result<()> {
     let few = options.few.then(Options::few);
     let options = few.as_ref().unwrap_or(options);
-    crate::urgently(20, |urgent| measure(options, urgent))
+    crate::workspace::urgently(20, |urgent| measure(options, urgent))
 }
 
 fn measure(options: &Options, urgent: bool) -> Result<()> {
@@ -166,24 +141,4 @@ async fn figure(letter: char, bench: &Arc<Bench>) -> Result<Figure> {
         'h' => clients::saturated(bench).await,
         other => bail!("there is no figure {other}: they are a to h"),
     }
-}
-
-/// Returns a description of the machine, with its load.
-pub(crate) fn machine(distribution: &Distribution) -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let value = |text: &str, name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
-    };
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut text = format!("{cpus} × {}", value(&read("/proc/cpuinfo"), "model name"));
-    _ = write!(text, ", {}", value(&read("/proc/meminfo"), "MemTotal"));
-    _ = write!(text, ", Linux {}", read("/proc/sys/kernel/osrelease").trim());
-    _ = write!(text, ", {}; load average at the start {}", distribution.origin(), control::load());
-    text
-}
-
-/// Returns the longest time.
-fn most(times: &[Duration]) -> Duration {
-    times.iter().copied().max().unwrap_or_default()
 }

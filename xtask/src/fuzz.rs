@@ -15,8 +15,8 @@ use clap::Args;
 use serde::Deserialize;
 use xshell::{Shell, cmd};
 
-use crate::peers::target_dir;
 use crate::programs::{self, LIB};
+use crate::workspace::target_dir;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {

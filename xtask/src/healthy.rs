@@ -83,9 +83,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Prints the table.
 async fn queues(options: &Options, apache: &str) -> Result<()> {
-    let sh = crate::shell()?;
+    let sh = crate::workspace::shell()?;
     cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
-    let command = crate::peers::target_dir(&sh).join("debug/lockkeeper");
+    let command = crate::workspace::target_dir(&sh).join("debug/lockkeeper");
     let dir = tempfile::tempdir()?;
     let mut serve = Command::new(&command);
     serve.args(["serve", "--listen", "127.0.0.1:0"]).arg("--data").arg(dir.path()).kill_on_drop(true);

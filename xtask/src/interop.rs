@@ -2,17 +2,15 @@
 //!
 //! In `peers`, foreign clients test our server; here each side must understand the nodes of the other.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::Subcommand;
 use lockkeeper_testkit::apache::{Apache, Options};
-use xshell::{Shell, cmd};
+use xshell::Shell;
 
-use crate::peers::{self, target_dir};
+use crate::maven::build;
+use crate::peers;
 use crate::programs::Tests;
-use crate::untested::fetched;
+use crate::workspace::shell;
 
 /// The connect string of a running server.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
@@ -46,7 +44,7 @@ pub(crate) enum Command {
 }
 
 pub(crate) fn run(command: &Command) -> Result<()> {
-    let sh = crate::shell()?;
+    let sh = shell()?;
     match command {
         Command::Helix { arguments } => helix(&sh, arguments),
         Command::Curator { arguments } => curator(&sh, arguments),
@@ -88,29 +86,4 @@ fn beside_ours(
     let apache = Apache::single(Options::default())?;
     let environment = [(ENV_SINGLE, apache.connect_string().into()), (variable, value.into())];
     Tests { package: "lockkeeper", target: test, features: "real-servers" }.run(sh, &arguments, environment)
-}
-
-/// Builds a Maven project of `interop/`; returns its class path, dependencies included.
-pub(crate) fn build(sh: &Shell, project: &str) -> Result<String> {
-    let pom = Path::new("interop").join(project).join("pom.xml");
-    let target = target_dir(sh).join(format!("interop-{project}"));
-    fs::create_dir_all(&target).with_context(|| format!("making {}", target.display()))?;
-    // Maven takes relative paths from the project.
-    let target = fs::canonicalize(&target).with_context(|| format!("finding {}", target.display()))?;
-    let (classes, dependencies) = (target.join("classes"), target.join("classpath"));
-    let properties = [("interop.target", &target), ("mdep.outputFile", &dependencies)];
-    let properties = properties.map(|(name, path)| format!("-D{name}={}", path.display()));
-    let (pom, properties) = (&pom, &properties);
-    let maven = |goals: &[&str]| cmd!(sh, "mvn --batch-mode --quiet --file {pom} {properties...} {goals...}").run();
-    if maven(&["compile", "dependency:build-classpath"]).is_err() {
-        // It fails if a dependency cannot be fetched, or if our side of it cannot be compiled.
-        fetched(
-            &format!("{project}, whose jars come from Maven Central, which must be reachable once"),
-            maven(&["dependency:resolve-plugins", "dependency:build-classpath"]),
-        )?;
-        bail!("building {project} with Maven (Debian: apt-get install maven)");
-    }
-    let dependencies =
-        fs::read_to_string(&dependencies).with_context(|| format!("reading {}", dependencies.display()))?;
-    Ok(format!("{}:{}", classes.display(), dependencies.trim()))
 }

@@ -13,6 +13,7 @@ mod fuzz;
 mod healthy;
 mod interop;
 mod layers;
+mod maven;
 mod mutants;
 mod neighbours;
 mod peers;
@@ -23,16 +24,15 @@ mod slots;
 mod storm;
 mod tls;
 mod untested;
+mod workspace;
 mod zookeeper;
 
-use std::env;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{Parser, Subcommand};
 use lockkeeper_testkit::apache;
-use xshell::Shell;
+
+use workspace::{root, shell};
 
 /// Lockkeeper's chores.
 #[derive(Debug, Parser)]
@@ -112,28 +112,6 @@ enum Chore {
 
 const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper, strace or libfaketime to be had, \
                           5 a server does not serve, 6 no Python, 7 something that is tested with cannot be fetched; with `zookeeper start -- CMD` that of CMD.";
-
-/// Returns the repository's root, wherever the chore is run.
-fn root() -> PathBuf {
-    // The value of cargo's current run, if it has one: a binary that was built in one clone may run in another.
-    let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    Path::new(&own).join("..")
-}
-
-/// Runs work that measures times on a thread of its own, with a higher priority than other processes; its children
-/// inherit that. Passes whether it worked, because only root may do it.
-fn urgently<T: Send>(nice: i32, work: impl FnOnce(bool) -> T + Send) -> T {
-    // On Linux, this concerns only the calling thread and what it starts.
-    let work = move || work(rustix::process::nice(-nice).is_ok());
-    std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-}
-
-/// Returns a shell in the repository's root.
-fn shell() -> anyhow::Result<Shell> {
-    let sh = Shell::new().context("entering the current directory")?;
-    sh.change_dir(root());
-    Ok(sh)
-}
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {

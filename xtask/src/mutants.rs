@@ -14,8 +14,8 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use xshell::{Shell, cmd};
 
-use crate::peers::target_dir;
 use crate::untested::fetched;
+use crate::workspace::target_dir;
 
 /// The release whose mutants the accepted ones name.
 const VERSION: &str = "27.1.0";

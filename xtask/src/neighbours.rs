@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use lockkeeper_testkit::{kafka, search};
 use xshell::Shell;
 
-use crate::interop::build;
+use crate::maven::build;
 use crate::programs::{LIB, Tests as Program};
 
 /// The variable with the address of the broker, for a command.
@@ -53,7 +53,7 @@ pub(crate) struct Tests {
 
 impl Kafka {
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        let sh = crate::shell()?;
+        let sh = crate::workspace::shell()?;
         match self {
             Kafka::Start(start) => Neighbour::Kafka.keep(&sh, start),
             Kafka::Test(tests) => kafka(&sh, &tests.arguments).map(|()| ExitCode::SUCCESS),
@@ -63,7 +63,7 @@ impl Kafka {
 
 impl Search {
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        let sh = crate::shell()?;
+        let sh = crate::workspace::shell()?;
         match self {
             Search::Start(start) => Neighbour::Search.keep(&sh, start),
             Search::Test(tests) => search(&sh, &tests.arguments).map(|()| ExitCode::SUCCESS),

@@ -19,7 +19,7 @@ pub(crate) enum Command {
 
 pub(crate) fn run(command: &Command) -> Result<()> {
     let Command::Test { arguments } = command;
-    test(&crate::shell()?, arguments)
+    test(&crate::workspace::shell()?, arguments)
 }
 
 /// Installs PostgreSQL if it is missing and this user may, and runs the tests.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use xshell::{Shell, cmd};
 
-use crate::peers::target_dir;
+use crate::workspace::target_dir;
 
 /// The variable with the path of the list.
 pub(crate) const ENV_LIST: &str = "LOCKKEEPER_TEST_PROGRAMS";

@@ -87,7 +87,7 @@ impl Plant {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let program = crate::programs::command(&crate::shell()?)?;
+    let program = crate::programs::command(&crate::workspace::shell()?)?;
     WrongClock::install()?;
     if options.self_check {
         for plant in Plant::ALL {

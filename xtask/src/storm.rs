@@ -28,20 +28,14 @@ pub(crate) use field::Which;
 pub(crate) use job::Working;
 use job::now;
 use judge::{Attempt, Broken, Promise, Storm, Word, judge};
-use plan::{Job, LOCKS, Plan};
+use plan::{Job, LOCKS, Plan, Plant};
 use runner::Runner;
-
-/// Time limit for all jobs to end after the last one was started.
-const DRAIN: Duration = Duration::from_secs(60);
 
 /// Time limit for the rest of crashed commands: the end of a session or a lease, and the delay that servers add.
 const EXPIRY: Duration = Duration::from_secs(20);
 
 /// How long a server is not counted as healthy after a fault: sessions reconnect and become trusted again.
 const RECOVERY: Duration = Duration::from_secs(6);
-
-/// Pause between two checks of a state that reports no change.
-const POLL: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -71,45 +65,8 @@ pub(crate) struct Options {
 /// The duration in CI: a round or two.
 const BRIEF: Duration = Duration::from_secs(75);
 
-/// A planted mistake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Plant {
-    /// A wrapper that sometimes skips the lock.
-    Skip,
-    /// A command that cannot be stopped when its lock is lost.
-    Flee,
-    /// A wrapper that reports that it waits before it does.
-    Overtake,
-    /// A process that kills a healthy job.
-    Kill,
-    /// A wrapper that waits twice as long as `--wait` says.
-    Late,
-    /// Every hold has the same token.
-    Token,
-    /// A command that is never ended, so that its lock stays held.
-    Stray,
-}
-
-impl Plant {
-    const ALL: [Plant; 7] =
-        [Plant::Skip, Plant::Flee, Plant::Overtake, Plant::Kill, Plant::Late, Plant::Token, Plant::Stray];
-
-    /// Returns the promise that it breaks.
-    fn breaks(self) -> Promise {
-        match self {
-            Plant::Skip => Promise::Exclusion,
-            Plant::Flee => Promise::EndsInTime,
-            Plant::Overtake => Promise::Order,
-            Plant::Kill => Promise::HealthyStaysHealthy,
-            Plant::Late => Promise::Deadline,
-            Plant::Token => Promise::Tokens,
-            Plant::Stray => Promise::NothingLeft,
-        }
-    }
-}
-
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let sh = crate::shell()?;
+    let sh = crate::workspace::shell()?;
     let program = crate::programs::command(&sh)?;
     if options.self_check {
         return self_check(&program);
@@ -147,7 +104,7 @@ fn self_check(program: &Path) -> Result<()> {
         // Calm rounds: a mistake that is found there is found in any round.
         for seed in [3, 6, 9] {
             let round = Round::run(seed, Which::Embedded, Some(plant), program)?;
-            let shown = round.broken.iter().find(|broken| broken.promise == plant.breaks());
+            let shown = round.broken.iter().find(|broken| broken.promise == Promise::broken_by(plant));
             println!("{plant:?}, seed {seed}: {}", shown.map_or("not found".into(), ToString::to_string));
             found = shown.is_some();
             if found {

@@ -80,7 +80,7 @@ impl Release {
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Start(options) => start(&options),
-        Command::Test(tests) => test(&crate::shell()?, &tests).map(|()| ExitCode::SUCCESS),
+        Command::Test(tests) => test(&crate::workspace::shell()?, &tests).map(|()| ExitCode::SUCCESS),
         Command::Install => {
             println!("{}", Distribution::install()?.origin());
             SlowFsync::install()?;

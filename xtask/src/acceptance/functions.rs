@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use super::Spelling;
-
 /// A function and what is known of it.
 #[derive(Debug, Default)]
 pub(super) struct Function {
@@ -180,8 +178,8 @@ impl Attributes {
         let tokens: Vec<TokenTree> = attribute.clone().into_iter().collect();
         let text = tokens.last().map(ToString::to_string).unwrap_or_default();
         match tokens.first().map(ToString::to_string).as_deref() {
-            Some("doc") => self.docs += &format!("{}\n", Spelling::of(&text).trim()),
-            Some("path") => self.path = Some(Spelling::of(&text)),
+            Some("doc") => self.docs += &format!("{}\n", spelling(&text).trim()),
+            Some("path") => self.path = Some(spelling(&text)),
             Some("ignore") => self.is_ignored = true,
             _ => self.cfg.extend(condition(attribute.clone())),
         }
@@ -225,9 +223,7 @@ impl Cfg {
             [TokenTree::Ident(name), TokenTree::Group(group)] if name == "not" => {
                 !parts(group).iter().all(|part| part.is_met(features))
             }
-            [TokenTree::Ident(name), _, value] if name == "feature" => {
-                features.contains(&Spelling::of(&value.to_string()))
-            }
+            [TokenTree::Ident(name), _, value] if name == "feature" => features.contains(&spelling(&value.to_string())),
             // The tests' own condition, and the machine's.
             _ => true,
         }
@@ -250,7 +246,7 @@ fn named(condition: TokenStream, features: &mut BTreeSet<String>) {
         match token {
             TokenTree::Group(group) => named(group.stream(), features),
             TokenTree::Literal(value) => {
-                features.insert(Spelling::of(&value.to_string()));
+                features.insert(spelling(&value.to_string()));
             }
             _ => {}
         }
@@ -286,4 +282,10 @@ fn ends_an_item(token: &TokenTree) -> bool {
         TokenTree::Punct(punct) => punct.as_char() == ';',
         _ => false,
     }
+}
+
+/// Returns the text of a literal between its quotes; the tokens of a doc comment have escapes.
+pub(super) fn spelling(literal: &str) -> String {
+    let raw = literal.strip_prefix('r').map(|rest| rest.trim_matches('#').trim_matches('"').to_owned());
+    raw.unwrap_or_else(|| serde_json::from_str(literal).unwrap_or_else(|_| literal.trim_matches('"').to_owned()))
 }

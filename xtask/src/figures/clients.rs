@@ -16,9 +16,9 @@ use rustix::process::Signal;
 use tokio::task::JoinSet;
 use xshell::cmd;
 
+use super::bench::{Bench, Figure, most};
 use super::control::{CONTROLS, Times, clock};
 use super::process::Process;
-use super::{Bench, Figure, most};
 
 /// A process that holds a lock and prints what it believes; not for people.
 #[derive(Debug, Args)]
@@ -178,9 +178,9 @@ pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
         if grep -q '^State:.[^ZX]' "/proc/$p/status" 2> /dev/null; then echo "alive $p"; fi; done; echo started"#;
     const HELD: &str =
         r#"trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo "$$ $!" > "$1"; while :; do sleep 1; done"#;
-    let sh = crate::shell()?;
+    let sh = crate::workspace::shell()?;
     cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
-    let command: PathBuf = crate::peers::target_dir(&sh).join("debug/lockkeeper");
+    let command: PathBuf = crate::workspace::target_dir(&sh).join("debug/lockkeeper");
     let dir = tempfile::tempdir()?;
     let looker = bench.keeper(&bench.ground.apache.connect_string()).await?;
     let timeout = format!("{}s", SESSION_TIMEOUT.as_secs());

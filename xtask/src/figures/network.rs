@@ -9,8 +9,8 @@ use lockkeeper_testkit::chaos::SERVERS;
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::task::JoinSet;
 
+use super::bench::{Bench, Figure, most};
 use super::control::{CONTROLS, Times};
-use super::{Bench, Figure, most};
 
 /// (a) Connects the holder to a follower that still answers it, and is cut from the other servers.
 pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {

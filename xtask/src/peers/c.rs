@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use xshell::{Shell, cmd};
 
-use super::{ACCOUNTS, target_dir};
-use crate::interop;
+use super::served::ACCOUNTS;
+use crate::maven;
+use crate::workspace::target_dir;
 
 /// The source package of Debian bookworm with the tests.
 const SOURCE: &str = "zookeeper=3.8.0-11+deb12u2";
@@ -156,7 +157,7 @@ fn source(sh: &Shell, home: &Path) -> Result<PathBuf> {
         let described = described.context("apt has fetched no source package")?;
         cmd!(sh, "dpkg-source --extract {described} {unpacked}").quiet().ignore_stdout().run()?;
     }
-    let classpath = interop::build(sh, "suites")?;
+    let classpath = maven::build(sh, "suites")?;
     let generated = client.join("generated");
     sh.create_dir(&generated)?;
     let records = unpacked.join("zookeeper-jute/src/main/resources/zookeeper.jute");

@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use xshell::{Shell, cmd};
 
-use super::{ACCOUNTS, target_dir};
+use super::served::ACCOUNTS;
 use crate::untested::fetched;
+use crate::workspace::target_dir;
 
 /// The release with the tests.
 const MODULE: &str = "github.com/go-zookeeper/zk@v1.0.4";

@@ -11,9 +11,10 @@ use anyhow::{Context, Result, bail};
 use lockkeeper_testkit::apache::{Apache, Options};
 use xshell::{Shell, cmd};
 
-use super::served::Served;
-use super::{ACCOUNTS, APACHE, target_dir};
-use crate::interop;
+use super::apache::{self, RELEASE};
+use super::served::{ACCOUNTS, Served};
+use crate::maven;
+use crate::workspace::target_dir;
 
 /// A session for ZooKeeper's command line, with every command that contacts a server.
 const SESSION: &str = include_str!("zkcli.txt");
@@ -23,15 +24,15 @@ const LAST_EVENT: &str = "type:NodeChildrenChanged path:/w";
 
 /// Types the same session into ZooKeeper's command line on Apache's server and on ours, and compares what is printed.
 pub(super) fn zkcli(sh: &Shell) -> Result<()> {
-    let classpath = interop::build(sh, "suites")?;
-    let distribution = super::apache_release()?;
+    let classpath = maven::build(sh, "suites")?;
+    let distribution = apache::release()?;
     let theirs = Apache::single(Options::default().tick(Duration::from_secs(2)).distribution(distribution))?;
     let theirs = printed(sh, &classpath, &theirs.connect_string())?;
     let ours = Served::start(&crate::programs::command(sh)?, None)?;
     let ours = printed(sh, &classpath, &ours.address)?;
     let differences = differences(&theirs, &ours);
     if !differences.is_empty() {
-        bail!("the command line prints other lines (-: on Apache {APACHE}, +: here):\n{differences}");
+        bail!("the command line prints other lines (-: on Apache {RELEASE}, +: here):\n{differences}");
     }
     println!("{} commands print the same {} lines", SESSION.lines().count(), ours.len());
     Ok(())
@@ -153,7 +154,7 @@ fn suite(name: &str) -> Suite {
 /// Runs the classes, each in a process of its own: they leave state behind that disturbs others.
 pub(super) fn run(sh: &Shell, name: &str, chosen: &[String]) -> Result<()> {
     let suite = &suite(name);
-    let classpath = interop::build(sh, "suites")?;
+    let classpath = maven::build(sh, "suites")?;
     let command = crate::programs::command(sh)?;
     let home = target_dir(sh).join("peers").join(name);
     let (accounts, scratch) = (home.join("accounts"), home.join("scratch"));

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use xshell::{Shell, cmd};
 
-use super::served::Served;
-use super::{ACCOUNTS, target_dir};
+use super::served::{ACCOUNTS, Served};
 use crate::programs;
 use crate::untested::fetched;
+use crate::workspace::target_dir;
 
 /// A client whose tests are in its source distribution.
 struct Suite {

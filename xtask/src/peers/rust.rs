@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use xshell::{Shell, cmd};
 
-use super::served::Served;
-use super::{ACCOUNTS, Package, target_dir};
+use super::served::{ACCOUNTS, Served};
+use crate::workspace::{Package, metadata, target_dir};
 
 /// The script that replaces Java with a cluster of ZooKeeper, for the tests of two clients.
 const CLUSTER: &str = include_str!("rust_cluster.sh");
@@ -111,7 +111,7 @@ fn fetch(sh: &Shell, home: &Path) -> Result<Vec<Package>> {
     sh.write_file(user.join("Cargo.toml"), head.to_owned() + &needs.concat())?;
     sh.write_file(user.join("src/lib.rs"), "")?;
     let _there = sh.push_dir(&user);
-    Ok(super::metadata(sh, &[]).context("cargo cannot fetch the clients")?.packages)
+    Ok(metadata(sh, &[]).context("cargo cannot fetch the clients")?.packages)
 }
 
 /// Runs the tests of one crate; returns the output, the number of passes, and whether all passed.

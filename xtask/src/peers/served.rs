@@ -6,6 +6,10 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+/// The users on the suites' own servers.
+pub(super) const ACCOUNTS: &str =
+    "super super:D/InIHSb7yEEbrWz8b9l71RjZJU=\nsasl super:super_secret\nsasl jaasuser:jaas_password\n";
+
 /// A running server. Dropping it stops the server.
 pub(super) struct Served {
     process: Child,

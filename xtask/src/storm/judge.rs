@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Job, Kind, LOCKS, OnTerm, PERMITS, Stderr, Trouble, Wait, Whom};
+use super::plan::{Job, Kind, LOCKS, OnTerm, PERMITS, Plant, Share, Stderr, Trouble, Wait, Whom};
 
 /// How long a command may continue, beyond its grace period, after its lock was taken away: it learns of that late.
 const HEARD: Duration = Duration::from_secs(2);
@@ -25,24 +25,6 @@ const UNSURE: Duration = Duration::from_millis(2_500);
 
 /// How long a session or a lease may block a lock after its last job ended.
 const FORMER: Duration = Duration::from_secs(12);
-
-/// Which other jobs may work beside a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Share {
-    Alone,
-    Reads,
-    Permits(u32),
-}
-
-impl Share {
-    fn excludes(self, other: Share) -> bool {
-        match (self, other) {
-            (Share::Reads, Share::Reads) => false,
-            (Share::Permits(a), Share::Permits(b)) => a + b > PERMITS,
-            _ => true,
-        }
-    }
-}
 
 /// A line of a job's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,6 +184,21 @@ pub(super) enum Promise {
     End,
     /// Nothing is left behind.
     NothingLeft,
+}
+
+impl Promise {
+    /// Returns the promise that a planted mistake breaks.
+    pub(super) fn broken_by(plant: Plant) -> Promise {
+        match plant {
+            Plant::Skip => Promise::Exclusion,
+            Plant::Flee => Promise::EndsInTime,
+            Plant::Overtake => Promise::Order,
+            Plant::Kill => Promise::HealthyStaysHealthy,
+            Plant::Late => Promise::Deadline,
+            Plant::Token => Promise::Tokens,
+            Plant::Stray => Promise::NothingLeft,
+        }
+    }
 }
 
 /// A broken promise.

@@ -6,8 +6,6 @@ use fastrand::Rng;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::judge::Share;
-
 /// The locks of a round. All jobs of a lock are of one family, because the command requires that.
 pub(super) const LOCKS: [(&str, Family); 6] = [
     ("a-line", Family::Queue { shared: 0 }),
@@ -34,6 +32,24 @@ pub(super) enum Family {
     Permits,
     Classes,
     Leases,
+}
+
+/// Which other jobs may work beside a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Share {
+    Alone,
+    Reads,
+    Permits(u32),
+}
+
+impl Share {
+    pub(super) fn excludes(self, other: Share) -> bool {
+        match (self, other) {
+            (Share::Reads, Share::Reads) => false,
+            (Share::Permits(a), Share::Permits(b)) => a + b > PERMITS,
+            _ => true,
+        }
+    }
 }
 
 /// How a job holds its locks.
@@ -123,6 +139,30 @@ pub(super) enum Stderr {
     Full,
     /// A disk that is full.
     NoSpace,
+}
+
+/// A planted mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Plant {
+    /// A wrapper that sometimes skips the lock.
+    Skip,
+    /// A command that cannot be stopped when its lock is lost.
+    Flee,
+    /// A wrapper that reports that it waits before it does.
+    Overtake,
+    /// A process that kills a healthy job.
+    Kill,
+    /// A wrapper that waits twice as long as `--wait` says.
+    Late,
+    /// Every hold has the same token.
+    Token,
+    /// A command that is never ended, so that its lock stays held.
+    Stray,
+}
+
+impl Plant {
+    pub(super) const ALL: [Plant; 7] =
+        [Plant::Skip, Plant::Flee, Plant::Overtake, Plant::Kill, Plant::Late, Plant::Token, Plant::Stray];
 }
 
 /// The processes that a fault concerns.

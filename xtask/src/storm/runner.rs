@@ -16,9 +16,14 @@ use serde_json::Value;
 
 use super::field::Field;
 use super::job::{Task, now};
-use super::judge::{Attempt, Done, Share, Status, Word, lines};
-use super::plan::{Job, LOCKS, Moment, Stderr, Trouble, Wait, Whom};
-use super::{DRAIN, POLL, Plant};
+use super::judge::{Attempt, Done, Status, Word, lines};
+use super::plan::{Job, LOCKS, Moment, Plant, Share, Stderr, Trouble, Wait, Whom};
+
+/// Time limit for all jobs to end after the last one was started.
+pub(super) const DRAIN: Duration = Duration::from_secs(60);
+
+/// Pause between two checks of a state that reports no change.
+pub(super) const POLL: Duration = Duration::from_millis(5);
 
 /// A `revoke` or a `break`.
 pub(super) struct Asked {
