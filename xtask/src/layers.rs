@@ -7,10 +7,11 @@ mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::workspace::{metadata, shell};
 use source::Crate;
 
 /// The page with the lists.
@@ -20,21 +21,42 @@ const FENCE: &str = "```layers ";
 /// How a line of exceptions in a list begins.
 const FACADES: &str = "facades:";
 
-/// Prints one line per crate; fails if an import points upwards or files import each other in a cycle.
+/// Prints one line per crate; fails if an import points upwards, if files import each other in a cycle, or if a crate has no list.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let page = root.join(PAGE);
     let text = fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
-    let mut problems = Vec::new();
-    for (name, layers) in lists(&text)? {
-        let krate = Crate::read(&root.join("crates").join(&name).join("src"))?;
+    let (lists, crates) = (lists(&text)?, crates(root)?);
+    let mut problems = unlisted(&lists, &crates);
+    for (name, layers) in lists {
+        let Some(dir) = crates.get(&name) else {
+            problems.push(format!("{PAGE} names crate {name}, which the workspace does not have"));
+            continue;
+        };
+        let krate = Crate::read(&dir.join("src"))?;
         let found = layers.problems(&krate);
         println!("{name}: {} files in {} layers, {} problems", krate.files.len(), layers.layers.len(), found.len());
-        problems.extend(found.into_iter().map(|problem| format!("crates/{name}/src/{problem}")));
+        problems.extend(found.into_iter().map(|problem| format!("{name}: src/{problem}")));
     }
     if !problems.is_empty() {
         bail!("{}", problems.join("\n       "));
     }
     Ok(())
+}
+
+/// Returns the directories of the workspace's crates that have a `src`, by name.
+fn crates(root: &Path) -> Result<BTreeMap<String, PathBuf>> {
+    let sh = shell()?;
+    sh.change_dir(root);
+    let packages = metadata(&sh, &["--no-deps"])?.packages.into_iter();
+    let directories = packages.filter_map(|package| Some((package.name, package.manifest_path.parent()?.to_owned())));
+    Ok(directories.filter(|(_, directory)| directory.join("src").exists()).collect())
+}
+
+/// Returns a problem for each crate without a list.
+fn unlisted(lists: &[(String, Layers)], crates: &BTreeMap<String, PathBuf>) -> Vec<String> {
+    let listed = |name: &str| lists.iter().any(|(listed, _)| listed == name);
+    let missing = crates.keys().filter(|name| !listed(name));
+    missing.map(|name| format!("{PAGE} has no list of layers for crate {name}")).collect()
 }
 
 /// The layers of one crate.
@@ -209,6 +231,13 @@ mod tests {
         ]);
         let expected = ["price.rs: import cycle of price, stock", "till/coin.rs: import cycle of till/coin, till/note"];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_crate_without_a_list_is_named() {
+        let crates = ["shop", "yard"].map(|name| (name.to_owned(), PathBuf::from(name)));
+        let found = unlisted(&lists(LISTS).unwrap(), &crates.into());
+        assert_eq!(found, ["ARCHITECTURE.md has no list of layers for crate yard"]);
     }
 
     #[test]
