@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockkeeper_testkit::Stalls;
 use lockkeeper_testkit::apache::Distribution;
-use lockkeeper_testkit::chaos::{Ground, SESSION_TIMEOUT, TICK};
+use lockkeeper_testkit::chaos::{SESSION_TIMEOUT, TICK, Testbed};
 
 use bench::{Bench, Figure};
 pub(crate) use clients::Stand;
@@ -73,8 +73,8 @@ fn measure(options: &Options, urgent: bool) -> Result<()> {
     let mut figures = Vec::new();
     {
         // The servers' timeouts are long, so that a disconnected follower answers for longer than sessions live.
-        let ground = Ground::start(false, false, SESSION_TIMEOUT * 2)?;
-        let bench = Arc::new(Bench { ground, runs: options.runs, cuts: options.cuts });
+        let testbed = Testbed::start(false, false, SESSION_TIMEOUT * 2)?;
+        let bench = Arc::new(Bench { testbed, runs: options.runs, cuts: options.cuts });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         for letter in options.only.chars().filter(|letter| *letter != 'c') {
             for left in (0..=AGAIN).rev() {
@@ -84,7 +84,7 @@ fn measure(options: &Options, urgent: bool) -> Result<()> {
                 let stalled = stalls.longest();
                 figure.void |= !figure.kept && ORDER.contains(letter) && stalled > STALLED;
                 eprintln!("{letter}: {} ({:.1?})", figure.measured, since.elapsed());
-                bench.ground.recover()?;
+                bench.testbed.recover()?;
                 if left == 0 || !figure.void {
                     if left < AGAIN {
                         _ = write!(

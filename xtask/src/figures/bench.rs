@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lockkeeper::Lockkeeper;
-use lockkeeper_testkit::chaos::{Ground, SESSION_TIMEOUT};
+use lockkeeper_testkit::chaos::{SESSION_TIMEOUT, Testbed};
 
 /// A line of the table.
 pub(super) struct Figure {
@@ -18,7 +18,7 @@ pub(super) struct Figure {
 
 /// The servers and settings of the measurements.
 pub(super) struct Bench {
-    pub(super) ground: Ground,
+    pub(super) testbed: Testbed,
     pub(super) runs: usize,
     pub(super) cuts: usize,
 }

@@ -61,7 +61,7 @@ struct Pair {
 
 /// Returns this many pairs, each on a lock of its own. The waiters share a session.
 async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
-    let servers = bench.ground.apache.connect_string();
+    let servers = bench.testbed.apache.connect_string();
     let next = bench.keeper(&servers).await?;
     let mut pairs = Vec::new();
     for run in 0..bench.runs {
@@ -139,7 +139,7 @@ pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
 /// (f) Sends SIGKILL.
 pub(super) async fn killed(bench: &Arc<Bench>) -> Result<Figure> {
     let (keeper, mut pairs) = pairs(bench, "killed").await?;
-    let watcher = zookeeper_client::Client::connect(&bench.ground.apache.connect_string()).await?;
+    let watcher = zookeeper_client::Client::connect(&bench.testbed.apache.connect_string()).await?;
     let mut killed = Vec::new();
     for (run, pair) in pairs.iter_mut().enumerate() {
         // A plain client watches the same node: it shows when the servers end the session, without our code.
@@ -182,7 +182,7 @@ pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
     cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
     let command: PathBuf = crate::workspace::target_dir(&sh).join("debug/lockkeeper");
     let dir = tempfile::tempdir()?;
-    let looker = bench.keeper(&bench.ground.apache.connect_string()).await?;
+    let looker = bench.keeper(&bench.testbed.apache.connect_string()).await?;
     let timeout = format!("{}s", SESSION_TIMEOUT.as_secs());
     let run = |servers: &str, path: &str, script: &str, file: &PathBuf| {
         let mut run = tokio::process::Command::new(&command);
@@ -193,7 +193,7 @@ pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
     let mut runs = Vec::new();
     for at in 0..bench.runs {
         let proxies: Vec<Proxy> =
-            (0..SERVERS).map(|server| Proxy::start_blocking(bench.ground.apache.addr(server))).collect();
+            (0..SERVERS).map(|server| Proxy::start_blocking(bench.testbed.apache.addr(server))).collect();
         let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
         let (path, file) = (format!("/figures/run-{at}"), dir.path().join(at.to_string()));
         let first = run(&servers.join(","), &path, HELD, &file)?;
@@ -204,7 +204,7 @@ pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let second = run(&bench.ground.apache.connect_string(), &path, NEXT, &file)?;
+        let second = run(&bench.testbed.apache.connect_string(), &path, NEXT, &file)?;
         while looker.admin().show(&path).await?.waiters.is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -238,7 +238,7 @@ pub(super) async fn saturated(bench: &Arc<Bench>) -> Result<Figure> {
     let (bench, runs) = (bench.clone(), bench.runs);
     let kept = tokio::task::spawn_blocking(move || {
         let user = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
-        let keeper = user.block_on(bench.keeper(&bench.ground.apache.connect_string()))?;
+        let keeper = user.block_on(bench.keeper(&bench.testbed.apache.connect_string()))?;
         let mut guards = Vec::new();
         for run in 0..runs {
             guards.push(user.block_on(keeper.mutex(format!("/figures/busy-{run}")).acquire().into_future())?);

@@ -15,21 +15,21 @@ use super::control::{CONTROLS, Times};
 /// (a) Connects the holder to a follower that still answers it, and is cut from the other servers.
 pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
     let claim = "a follower is cut from its peers: its holder says \"not held\" before another acquires".to_owned();
-    let Some(net) = &bench.ground.net else {
+    let Some(net) = &bench.testbed.net else {
         let measured = "not measured: namespaces need root".into();
         return Ok(Figure { letter: 'a', claim, measured, kept: true, void: false });
     };
     let (mut in_time, mut margins, mut known) = (0, Vec::new(), Vec::new());
     for run in 0..bench.runs {
         let servers = bench.clone();
-        let leader = tokio::task::spawn_blocking(move || servers.ground.apache.leader()).await??;
+        let leader = tokio::task::spawn_blocking(move || servers.testbed.apache.leader()).await??;
         let follower = (leader + 1 + run % (SERVERS - 1)) % SERVERS;
         let others: Vec<String> = (0..SERVERS)
             .filter(|server| *server != follower)
-            .map(|server| bench.ground.apache.addr(server).to_string())
+            .map(|server| bench.testbed.apache.addr(server).to_string())
             .collect();
         let path = format!("/figures/follower-{run}");
-        let holder = bench.keeper(&bench.ground.apache.addr(follower).to_string()).await?;
+        let holder = bench.keeper(&bench.testbed.apache.addr(follower).to_string()).await?;
         let next = bench.keeper(&others.join(",")).await?;
         let guard = holder.mutex(&path).acquire().timeout(Duration::from_secs(30)).await?;
         let waiting = tokio::spawn({
@@ -71,7 +71,7 @@ pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
         holder.close().await;
         next.close().await;
         let servers = bench.clone();
-        tokio::task::spawn_blocking(move || servers.ground.recover()).await??;
+        tokio::task::spawn_blocking(move || servers.testbed.recover()).await??;
     }
     let least = margins.iter().min().copied().unwrap_or_default();
     let measured = format!(
@@ -90,7 +90,7 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
         let bench = bench.clone();
         lanes.spawn(async move {
             let proxies: Vec<Proxy> =
-                (0..SERVERS).map(|server| Proxy::start_blocking(bench.ground.apache.addr(server))).collect();
+                (0..SERVERS).map(|server| Proxy::start_blocking(bench.testbed.apache.addr(server))).collect();
             let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
             let keeper = bench.keeper(&servers.join(",")).await?;
             let path = format!("/figures/cuts-{lane}");
@@ -139,7 +139,7 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
         cut += its;
         ended.push((keeper, proxies, path));
     }
-    let looker = bench.keeper(&bench.ground.apache.connect_string()).await?;
+    let looker = bench.keeper(&bench.testbed.apache.connect_string()).await?;
     let mut orphans = 0;
     for (.., path) in &ended {
         let patience = Instant::now() + Duration::from_secs(10);
@@ -174,7 +174,7 @@ pub(super) async fn black_hole(bench: &Arc<Bench>) -> Result<Figure> {
         let bench = bench.clone();
         runs.spawn(async move {
             let proxies: Vec<Proxy> =
-                (0..SERVERS).map(|server| Proxy::start_blocking(bench.ground.apache.addr(server))).collect();
+                (0..SERVERS).map(|server| Proxy::start_blocking(bench.testbed.apache.addr(server))).collect();
             let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
             let keeper = bench.keeper(&servers.join(",")).await?;
             let mutex = keeper.mutex(format!("/figures/silence-{run}"));

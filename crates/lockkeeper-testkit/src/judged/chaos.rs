@@ -7,7 +7,7 @@
 
 mod contender;
 mod fault;
-mod ground;
+mod testbed;
 mod witness;
 
 use std::io;
@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use contender::{Contender, contend};
 pub use fault::Fault;
-pub use ground::{Ground, MACHINES, SERVERS, TICK};
+pub use testbed::{MACHINES, SERVERS, TICK, Testbed};
 pub use witness::now;
 
 use crate::infra::apache;
@@ -113,13 +113,13 @@ impl Drop for Process {
 
 /// All participants of a run.
 struct Chaos {
-    // Before the ground: fields are dropped in this order, and a namespace stays while processes run in it.
+    // Before the testbed: fields are dropped in this order, and a namespace stays while processes run in it.
     processes: Vec<Process>,
     options: Options,
     rng: fastrand::Rng,
     next: u32,
     witness: Witness,
-    ground: Ground,
+    testbed: Testbed,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -129,12 +129,12 @@ struct Chaos {
 /// # Errors
 /// The servers or this machine fail. Errors of the library are in the report.
 pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Report, Error> {
-    let ground = Ground::start(options.loopback, true, TICK * 4)?;
-    let witness = Witness::start(&ground.dir.path().join("witness"))?;
+    let testbed = Testbed::start(options.loopback, true, TICK * 4)?;
+    let witness = Witness::start(&testbed.dir.path().join("witness"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let rng = fastrand::Rng::with_seed(options.seed);
     let options = options.clone();
-    let mut chaos = Chaos { processes: Vec::new(), options, rng, next: 0, witness, ground, runtime };
+    let mut chaos = Chaos { processes: Vec::new(), options, rng, next: 0, witness, testbed, runtime };
     for machine in 0..MACHINES {
         for _ in 0..CONTENDERS {
             chaos.spawn(machine)?;
@@ -150,8 +150,8 @@ impl Chaos {
         let contender = self.next;
         self.next += 1;
         let (program, words) = &self.options.contender;
-        let mut command = self.ground.place(machine)?.command(program);
-        command.args(words).arg(self.witness.path()).arg(contender.to_string()).arg(self.ground.servers(machine));
+        let mut command = self.testbed.place(machine)?.command(program);
+        command.args(words).arg(self.witness.path()).arg(contender.to_string()).arg(self.testbed.servers(machine));
         command.arg(self.rng.u64(..).to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
         self.processes.push(Process { contender, machine, child: command.spawn()? });
@@ -161,7 +161,7 @@ impl Chaos {
     /// Makes every available kind of fault in the seed's order, then random kinds.
     fn faults(&mut self, say: &dyn Fn(&str)) -> Result<Vec<(Fault, usize)>, Error> {
         let (start, length) = (Instant::now(), self.options.length);
-        let mut kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.can(&self.ground)).collect();
+        let mut kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.can(&self.testbed)).collect();
         let mut made: Vec<(Fault, usize)> = kinds.iter().map(|kind| (*kind, 0)).collect();
         self.rng.shuffle(&mut kinds);
         while start.elapsed() < length {
@@ -173,7 +173,7 @@ impl Chaos {
             } else if let Some((_, count)) = made.iter_mut().find(|(known, _)| *known == kind) {
                 *count += 1;
             }
-            self.ground.recover()?;
+            self.testbed.recover()?;
             self.revive()?;
             self.goes_on(&format!("{kind:?}"), say);
         }
@@ -226,12 +226,12 @@ impl Chaos {
         // Nodes of killed contenders are deleted with their sessions.
         std::thread::sleep(SESSION_TIMEOUT + TICK * 2);
         for (lock, path) in (0..).zip(LOCKS) {
-            let nodes = self.runtime.block_on(left(&self.ground.apache.connect_string(), path))?;
+            let nodes = self.runtime.block_on(left(&self.testbed.apache.connect_string(), path))?;
             self.witness.add(0, lock, now(), What::LeftBehind { nodes });
         }
         let (history, unexpected) = self.witness.close();
         let verdict = judge(&history, &promises());
-        Ok(Report { verdict, unexpected, faults, missing: std::mem::take(&mut self.ground.missing) })
+        Ok(Report { verdict, unexpected, faults, missing: std::mem::take(&mut self.testbed.missing) })
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::{Chaos, Error, Ground, MACHINES, SERVERS, SESSION_TIMEOUT, now};
+use super::{Chaos, Error, MACHINES, SERVERS, SESSION_TIMEOUT, Testbed, now};
 use crate::infra::proxy::{Cut, Direction, OpCode, Proxy, Rule};
 use crate::judged::history::What;
 
@@ -79,12 +79,12 @@ impl Fault {
         Fault::WholeRestart,
     ];
 
-    /// Whether this fault is available on this ground.
-    pub(super) fn can(self, ground: &Ground) -> bool {
+    /// Whether this fault is available on this testbed.
+    pub(super) fn can(self, testbed: &Testbed) -> bool {
         match self {
-            Fault::PeersCut => ground.net.is_some(),
-            Fault::FullDisk => ground.small_disks,
-            Fault::WallClock => ground.has_clocks(),
+            Fault::PeersCut => testbed.net.is_some(),
+            Fault::FullDisk => testbed.small_disks,
+            Fault::WallClock => testbed.has_clocks(),
             _ => true,
         }
     }
@@ -116,22 +116,22 @@ impl Fault {
             Fault::KillLeader | Fault::KillFollower => {
                 let server = self.server(chaos)?;
                 say(&format!("server {server} for {length:.1?}"));
-                chaos.ground.apache.kill(server);
+                chaos.testbed.apache.kill(server);
                 sleep(length);
             }
             Fault::StopLeader | Fault::StopFollower => {
                 let server = self.server(chaos)?;
                 say(&format!("server {server} for {length:.1?}"));
-                chaos.ground.apache.pause(server);
+                chaos.testbed.apache.pause(server);
                 sleep(length);
-                chaos.ground.apache.resume(server);
+                chaos.testbed.apache.resume(server);
             }
             Fault::LinkDown => link_down(chaos, length, say)?,
             Fault::PeersCut => {
                 let server = self.server(chaos)?;
                 say(&format!("server {server} for {length:.1?}"));
                 let peers = |hushed| -> Result<(), Error> {
-                    let Some(net) = &chaos.ground.net else { return Ok(()) };
+                    let Some(net) = &chaos.testbed.net else { return Ok(()) };
                     for peer in (0..SERVERS).filter(|peer| *peer != server) {
                         net.hush(server, peer, hushed)?;
                         net.hush(peer, server, hushed)?;
@@ -169,7 +169,7 @@ impl Fault {
             }
             Fault::SlowDisk => {
                 say(&format!("0.8 s for each fsync, for {length:.1?}"));
-                let slow = chaos.ground.apache.slow_fsync(Duration::from_millis(800))?;
+                let slow = chaos.testbed.apache.slow_fsync(Duration::from_millis(800))?;
                 sleep(length);
                 drop(slow);
             }
@@ -178,20 +178,20 @@ impl Fault {
                 let hour = if chaos.rng.bool() { 3_600 } else { -3_600 };
                 let machine = chaos.rng.usize(..MACHINES);
                 say(&format!("machine {machine} by {hour} s for {length:.1?}"));
-                chaos.ground.set_clock(machine, hour)?;
+                chaos.testbed.set_clock(machine, hour)?;
                 // The clock is read once a second.
                 sleep(length + Duration::from_secs(1));
-                chaos.ground.set_clock(machine, 0)?;
+                chaos.testbed.set_clock(machine, 0)?;
             }
             Fault::RollingRestart => {
                 say("one server after the other");
                 for server in 0..SERVERS {
-                    chaos.ground.apache.restart(server)?;
+                    chaos.testbed.apache.restart(server)?;
                 }
             }
             Fault::WholeRestart => {
                 say(&format!("all servers, for {length:.1?}"));
-                (0..SERVERS).for_each(|server| chaos.ground.apache.kill(server));
+                (0..SERVERS).for_each(|server| chaos.testbed.apache.kill(server));
                 sleep(length);
             }
         }
@@ -200,7 +200,7 @@ impl Fault {
 
     /// Returns the server that gets the fault.
     fn server(self, chaos: &mut Chaos) -> Result<usize, Error> {
-        let leader = chaos.ground.apache.leader()?;
+        let leader = chaos.testbed.apache.leader()?;
         Ok(match self {
             Fault::KillLeader | Fault::StopLeader => leader,
             _ => (leader + chaos.rng.usize(1..SERVERS)) % SERVERS,
@@ -221,23 +221,23 @@ fn victim(chaos: &mut Chaos) -> usize {
 
 /// Returns the proxies of a random machine that has proxies.
 fn proxies(chaos: &mut Chaos) -> &[Proxy] {
-    let machines: Vec<usize> = (0..MACHINES).filter(|machine| !chaos.ground.proxies[*machine].is_empty()).collect();
-    &chaos.ground.proxies[machines[chaos.rng.usize(..machines.len())]]
+    let machines: Vec<usize> = (0..MACHINES).filter(|machine| !chaos.testbed.proxies[*machine].is_empty()).collect();
+    &chaos.testbed.proxies[machines[chaos.rng.usize(..machines.len())]]
 }
 
 fn link_down(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
     let who = chaos.rng.usize(..SERVERS + MACHINES);
     let name = if who < SERVERS { format!("server {who}") } else { format!("machine {}", who - SERVERS) };
     say(&format!("{name} for {length:.1?}"));
-    if let Some(net) = &chaos.ground.net {
+    if let Some(net) = &chaos.testbed.net {
         net.plug(who, false)?;
         sleep(length);
         net.plug(who, true)?;
         return Ok(());
     }
     let cut: Vec<&Proxy> = match who.checked_sub(SERVERS) {
-        Some(machine) => chaos.ground.proxies[machine].iter().collect(),
-        None => chaos.ground.proxies.iter().map(|servers| &servers[who]).collect(),
+        Some(machine) => chaos.testbed.proxies[machine].iter().collect(),
+        None => chaos.testbed.proxies.iter().map(|servers| &servers[who]).collect(),
     };
     cut.iter().for_each(|proxy| proxy.black_hole());
     sleep(length);
@@ -246,7 +246,7 @@ fn link_down(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<
 }
 
 fn one_way(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
-    if let Some(net) = &chaos.ground.net {
+    if let Some(net) = &chaos.testbed.net {
         // At least one of them is a server.
         let (one, other) = (chaos.rng.usize(..SERVERS), chaos.rng.usize(..SERVERS + MACHINES - 1));
         let other = if other >= one { other + 1 } else { other };
@@ -283,7 +283,7 @@ fn frame(chaos: &mut Chaos, say: &dyn Fn(&str), detail: &str, rule: impl Fn(&Pro
 fn full_disk(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
     let server = chaos.rng.usize(..SERVERS);
     say(&format!("server {server} for {length:.1?}"));
-    let filler = chaos.ground.apache.data(server).join("filler");
+    let filler = chaos.testbed.apache.data(server).join("filler");
     let mut file = fs::File::create(&filler)?;
     let piece = vec![0; 1 << 16];
     while file.write_all(&piece).is_ok() {}
@@ -291,7 +291,7 @@ fn full_disk(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<
     drop(file);
     fs::remove_file(filler)?;
     // Data that was not written there was never acknowledged.
-    if chaos.ground.restart_from_full(server)? {
+    if chaos.testbed.restart_from_full(server)? {
         say(&format!("server {server} cannot read its own log any more; it has the others' data now"));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The ground of a run: three servers, three machines for contenders, and the network between them.
+//! The testbed of a run: three servers, three machines for contenders, and the network between them.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ const DISK: u64 = 512 << 20;
 pub const TICK: Duration = Duration::from_millis(500);
 
 /// Three servers and three machines: in network namespaces if available, otherwise on loopback behind proxies.
-pub struct Ground {
+pub struct Testbed {
     // In this order: servers end before the network that they are in.
     /// The servers.
     pub apache: Arc<Apache>,
@@ -65,13 +65,13 @@ impl Clocks {
     }
 }
 
-impl Ground {
+impl Testbed {
     /// Starts the servers. `loopback`: without namespaces. `clocks`: with clocks that can be moved. `silence`: how long
     /// servers continue without hearing from each other.
     ///
     /// # Errors
     /// If there is no ZooKeeper, or the operating system refuses.
-    pub fn start(loopback: bool, clocks: bool, silence: Duration) -> Result<Ground, Error> {
+    pub fn start(loopback: bool, clocks: bool, silence: Duration) -> Result<Testbed, Error> {
         let dir = tempfile::Builder::new().prefix("lockkeeper-chaos-").tempdir()?;
         let mut missing = Vec::new();
         let root = rustix::process::geteuid().is_root();
@@ -110,7 +110,7 @@ impl Ground {
             let servers = if behind(machine) { 0..SERVERS } else { 0..0 };
             proxies.push(servers.map(|server| Proxy::start_on(own, apache.addr(server))).collect());
         }
-        Ok(Ground { apache, proxies, net, clocks, dir, missing, small_disks: root })
+        Ok(Testbed { apache, proxies, net, clocks, dir, missing, small_disks: root })
     }
 
     /// Returns the connect string for contenders of a machine.
