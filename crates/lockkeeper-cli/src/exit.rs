@@ -9,7 +9,7 @@ use lockkeeper::error::{
     AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, LeaseError, Mismatch, Misuse,
     PathError, SessionError,
 };
-use lockkeeper::retry::{Cause, Refusal};
+use lockkeeper::retry::{Cause, NotGranted};
 use lockkeeper::{Error, Loss, NodeFormat};
 use lockkeeper_server::ServerError;
 
@@ -125,7 +125,7 @@ pub(crate) struct Failure {
     pub place: Option<Box<Place>>,
 }
 
-impl Refusal for Failure {
+impl NotGranted for Failure {
     fn cause(&self) -> Cause {
         self.cause
     }

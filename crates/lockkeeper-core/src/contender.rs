@@ -32,9 +32,9 @@ mod tombstone;
 mod view;
 
 use self::abandoned::Abandoned;
-use self::change::{Change, Downgrade, Upgrade};
+use self::change::{Change, DowngradeStage, UpgradeStage};
 use self::exit::{Exit, Leaving};
-use self::hold::{Hold, Stage};
+use self::hold::{HoldFacts, Stage};
 use self::marker::HolderMarker;
 use self::nodes::{Nodes, Own};
 use self::record::OwnRecord;
@@ -102,7 +102,7 @@ pub struct Contender {
     nodes: Nodes,
     view: View,
     abandoned: Abandoned,
-    hold: Hold,
+    hold: HoldFacts,
     marker: HolderMarker,
     change: Change,
     record: OwnRecord,
@@ -122,7 +122,7 @@ impl Contender {
             nodes: Nodes::NONE,
             view: View::NONE,
             abandoned: Abandoned::NONE,
-            hold: Hold::NONE,
+            hold: HoldFacts::NONE,
             marker: HolderMarker::None,
             change: Change::NONE,
             record: OwnRecord::default(),
@@ -191,7 +191,7 @@ impl Contender {
     /// Whether the lock is held, or about to be handed over, as far as this machine knows; the session's clock may know
     /// better.
     pub fn holds(&self) -> bool {
-        let stands = self.node().is_some() || self.change.downgrade == Downgrade::Adopt;
+        let stands = self.node().is_some() || self.change.downgrade == DowngradeStage::Adopt;
         self.hold.is_granted() && !self.exit.is_leaving() && !self.exit.session_over && stands
     }
 
@@ -203,8 +203,8 @@ impl Contender {
 
     /// Whether it holds exclusively. Not any more once it has asked for a downgrade.
     pub fn is_alone(&self) -> bool {
-        let reads = self.terms.mode.reads() || self.terms.reads_early || self.change.downgrade != Downgrade::None;
-        self.holds() && !reads && self.change.upgrade != Upgrade::Wanted
+        let reads = self.terms.mode.reads() || self.terms.reads_early || self.change.downgrade != DowngradeStage::None;
+        self.holds() && !reads && self.change.upgrade != UpgradeStage::Wanted
     }
 
     /// Its node, if a contender behind it in this process may hold as soon as the caller releases, before the node is
@@ -243,7 +243,7 @@ impl Contender {
 
     /// Whether it waits for the lock, or for the readers ahead of it to release.
     fn waits(&self) -> bool {
-        !self.hold.is_granted() || self.change.upgrade == Upgrade::Wanted
+        !self.hold.is_granted() || self.change.upgrade == UpgradeStage::Wanted
     }
 
     /// Takes in an event.
@@ -354,8 +354,8 @@ impl Contender {
             let token = *self.hold.token.get_or_insert(FencingToken::from_zxid(czxid));
             return Some(Command::Grant(Grant { name: own.to_owned(), token }));
         }
-        if self.change.upgrade == Upgrade::Reached {
-            self.change.upgrade = Upgrade::Reported;
+        if self.change.upgrade == UpgradeStage::Reached {
+            self.change.upgrade = UpgradeStage::Reported;
             return Some(Command::Upgraded);
         }
         None
@@ -449,7 +449,7 @@ impl Contender {
     fn gone(&mut self, name: &str) {
         if self.node() == Some(name) {
             // Perhaps we deleted it ourselves: the reply shows that, or, if the reply is lost, the following read.
-            let ours = self.flight == Some(Flight::Downgrade) || self.change.downgrade == Downgrade::Doubtful;
+            let ours = self.flight == Some(Flight::Downgrade) || self.change.downgrade == DowngradeStage::Doubtful;
             if !ours {
                 self.removed();
             }

@@ -9,7 +9,7 @@ mod log;
 mod rules;
 mod run;
 
-pub use claim::{ClaimTerms, Decision};
+pub use claim::{ClaimTerms, SlotDecision};
 pub use log::{Begin, JobLog, LogError};
 pub use rules::{Rule, RuleError, Schedule, Slot};
 pub use run::{EndKind, Resolution, RunEnd, RunRecord, RunSlot};

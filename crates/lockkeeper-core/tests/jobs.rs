@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use lockkeeper_core::Owner;
-use lockkeeper_core::jobs::{Begin, ClaimTerms, Decision, EndKind, JobLog, Rule, RunEnd, RunSlot, Schedule, Slot};
+use lockkeeper_core::jobs::{Begin, ClaimTerms, EndKind, JobLog, Rule, RunEnd, RunSlot, Schedule, Slot, SlotDecision};
 use proptest::prelude::*;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -126,7 +126,7 @@ impl World {
                 let terms =
                     ClaimTerms { schedule: &schedule, slots: &slots, now_ms, on_failure, on_crash, catch_up: 0 };
                 let begin = match terms.decide(&log) {
-                    Decision::Run { slot, attempt, .. } => Some((slot.name, attempt)),
+                    SlotDecision::Run { slot, attempt, .. } => Some((slot.name, attempt)),
                     _ => None,
                 };
                 Host::Read { version: self.version, begin, hour }
@@ -239,7 +239,7 @@ proptest! {
                 let (on_failure, on_crash) = (Rule::Next, Rule::Next);
                 let now_ms = hour * HOUR_MS + 1;
                 let terms = ClaimTerms { schedule: &schedule, slots: &slots, now_ms, on_failure, on_crash, catch_up };
-                let Decision::Run { slot, attempt, catch_up: late, missed_before } = terms.decide(&log) else { break };
+                let SlotDecision::Run { slot, attempt, catch_up: late, missed_before } = terms.decide(&log) else { break };
                 prop_assert!(claim <= catch_up && late == (slot.start_ms < hour * HOUR_MS));
                 let id = log.runs.len().to_string();
                 let (by, token, node) = (Owner::default(), String::new(), String::new());
@@ -268,7 +268,7 @@ proptest! {
             let (on_failure, on_crash) = (Rule::Next, Rule::Next);
             let terms = ClaimTerms { schedule: &schedule, slots: &[], now_ms, on_failure, on_crash, catch_up: 0 };
             match terms.decide(&log) {
-                Decision::Run { slot, attempt, catch_up, missed_before } => {
+                SlotDecision::Run { slot, attempt, catch_up, missed_before } => {
                     let (id, by, token, node) = (at.to_string(), Owner::default(), String::new(), String::new());
                     let begin = Begin { id: id.clone(), slot, attempt, catch_up, missed_before, by, command: None, token, node };
                     log.begin(begin, 1000);
@@ -276,7 +276,7 @@ proptest! {
                     log.finish(&id, RunEnd::succeeded());
                     log.stamp(now_ms);
                 }
-                Decision::Done { run, due_ms } => {
+                SlotDecision::Done { run, due_ms } => {
                     prop_assert_eq!(due_ms, run.start_ms.map(|start| start + HOUR_MS));
                     prop_assert!(due_ms.is_some_and(|due| due > now_ms));
                 }

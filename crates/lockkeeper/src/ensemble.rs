@@ -116,7 +116,7 @@ pub struct Whole {
     /// Its data.
     pub data: Vec<u8>,
     /// Its access list.
-    pub acl: Vec<Grant>,
+    pub acl: Vec<AclGrant>,
     /// Whether it is ephemeral. Servers do not say whether a node is a container or has a time to live.
     pub ephemeral: bool,
     /// The transaction that created it.
@@ -134,7 +134,7 @@ impl Whole {
 
     /// Returns whether the other node has the same content, whenever it was created.
     pub fn is_as(&self, other: &Whole) -> bool {
-        let sorted = |acl: &[Grant]| {
+        let sorted = |acl: &[AclGrant]| {
             let mut acl = acl.to_vec();
             acl.sort();
             acl
@@ -145,7 +145,7 @@ impl Whole {
 
 /// An entry of an access list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Grant {
+pub struct AclGrant {
     /// The authentication scheme: `world`, `digest`, `ip`, `x509`, `sasl`.
     pub scheme: String,
     /// The user.

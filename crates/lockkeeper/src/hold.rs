@@ -102,7 +102,7 @@ pub(crate) struct Hold {
     /// It changes with a downgrade.
     node: Mutex<String>,
     /// The holder marker of a lock with classes, besides the node.
-    mark: Option<String>,
+    holder_marker: Option<String>,
     pub(crate) token: FencingToken,
     /// Whether its kind has tokens.
     pub(crate) fences: bool,
@@ -125,14 +125,14 @@ impl Hold {
     pub(crate) fn new(
         path: String,
         grant: Grant,
-        mark: Option<String>,
+        holder_marker: Option<String>,
         fences: bool,
         session: Arc<Session>,
         options: &HoldOptions,
     ) -> Arc<Hold> {
         let missed_deadlines = session.link().borrow().missed_deadlines;
         let Grant { name, token } = grant;
-        Self::on(path, name, mark, token, fences, TrustBasis::Session { session, missed_deadlines }, options)
+        Self::on(path, name, holder_marker, token, fences, TrustBasis::Session { session, missed_deadlines }, options)
     }
 
     /// A hold that depends on the record at `path`.
@@ -143,7 +143,7 @@ impl Hold {
     fn on(
         path: String,
         node: String,
-        mark: Option<String>,
+        holder_marker: Option<String>,
         token: FencingToken,
         fences: bool,
         basis: TrustBasis,
@@ -152,7 +152,7 @@ impl Hold {
         let mut hold = Hold {
             path,
             node: Mutex::new(node),
-            mark,
+            holder_marker,
             token,
             fences,
             basis,
@@ -227,7 +227,7 @@ impl Hold {
         match &self.basis {
             TrustBasis::Lease(_) => Vec::new(),
             TrustBasis::Session { .. } => {
-                let names = std::iter::once(self.node()).chain(self.mark.clone());
+                let names = std::iter::once(self.node()).chain(self.holder_marker.clone());
                 names.map(|name| node_path(&self.path, &name)).collect()
             }
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::contentserv::{MonitorError, MonitorLock};
-use lockkeeper::deadletter::{FileSink, Letter, Record, Sink};
+use lockkeeper::deadletter::{FileSink, Letter, LetterRecord, Sink};
 use serde::{Deserialize, Serialize};
 
 use crate::article::{Article, Change};
@@ -185,7 +185,7 @@ impl Place {
         }
         .to_owned();
         letter.detail = with_causes(error);
-        match self.letters.append(&Record::Letter(Box::new(letter))).await {
+        match self.letters.append(&LetterRecord::Letter(Box::new(letter))).await {
             Ok(()) => self.letters.name(),
             Err(error) => format!("nowhere: {}", with_causes(&error)),
         }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::deadletter::{Event, Fate, Filed, Letter, Mark, Record, Sink, SinkError, fold};
+use lockkeeper::deadletter::{Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Sink, SinkError, fold};
 use lockkeeper::error::AcquireError;
 use lockkeeper::{LockPath, Lockkeeper, MultiGuard, Owner};
 use serde::Serialize;
@@ -130,14 +130,14 @@ impl Desk {
             chosen.push(filed);
         }
         for filed in chosen {
-            self.mark(&filed.letter, Event::Dropped { why: why.clone() }).await?;
+            self.mark(&filed.letter, LetterEvent::Dropped { why: why.clone() }).await?;
             self.printer.note(&format!("dropped {}", filed.letter.operation));
         }
         Ok(0)
     }
 
-    async fn mark(&self, letter: &Letter, event: Event) -> Result<(), Failure> {
-        Ok(self.sink.append(&Record::Mark(Mark::new(&letter.operation, event))).await?)
+    async fn mark(&self, letter: &Letter, event: LetterEvent) -> Result<(), Failure> {
+        Ok(self.sink.append(&LetterRecord::Mark(Mark::new(&letter.operation, event))).await?)
     }
 
     async fn replay(&self, ids: Vec<String>, all: bool, again: bool) -> Result<u8, Failure> {
@@ -234,7 +234,7 @@ impl Desk {
                 .advise("run it anyway", self.command(["replay", operation, "--again"]))
                 .advise("or forget it", self.command(["drop", operation])));
         }
-        self.mark(letter, Event::Begun).await?;
+        self.mark(letter, LetterEvent::Begun).await?;
         let program = std::env::current_exe().unwrap_or_else(|_| "lockkeeper".into()).into_os_string();
         let command: Vec<OsString> = [program, "run".into()].into_iter().chain(typed.words()).collect();
         let grace = guard.holdings().first().map_or(Duration::ZERO, |holding| holding.session_timeout() / 4);
@@ -249,11 +249,11 @@ impl Desk {
         };
         let why = match ran.await {
             // The command is done, even if the lock of the replay was lost, so the letter is marked.
-            Ok(outcome) if outcome.status == 0 => return self.mark(letter, Event::Replayed).await,
+            Ok(outcome) if outcome.status == 0 => return self.mark(letter, LetterEvent::Replayed).await,
             Ok(outcome) => format!("lockkeeper run ended with {}", outcome.status),
             Err(failure) => failure.message,
         };
-        self.mark(letter, Event::Failed { why: why.clone() }).await?;
+        self.mark(letter, LetterEvent::Failed { why: why.clone() }).await?;
         Err(stays(why))
     }
 }

@@ -311,7 +311,7 @@ impl HandoverTarget {
     /// Checks that the lock can be handed from one id to another; an empty `from` means a new id.
     fn check(from: &str, to: &str) -> Result<(), Failure> {
         let from = if from.is_empty() { "a new one" } else { from };
-        Ok(lockkeeper::helix::Terms::new(from, 1).check_heir(to).map_err(Misuse::from)?)
+        Ok(lockkeeper::helix::Terms::new(from, 1).check_transfer(to).map_err(Misuse::from)?)
     }
 
     /// Hands the lock over, within the time limits of [`release`].

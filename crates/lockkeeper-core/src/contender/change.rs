@@ -6,7 +6,7 @@ use crate::{Class, Mode, Zxid};
 
 /// The stages of an upgrade: a reader becomes the only holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Upgrade {
+pub(super) enum UpgradeStage {
     None,
     Wanted,
     Reached,
@@ -16,7 +16,7 @@ pub(super) enum Upgrade {
 
 /// The stages of a downgrade: a writer reads on in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Downgrade {
+pub(super) enum DowngradeStage {
     None,
     Wanted,
     /// The reply was lost.
@@ -30,14 +30,15 @@ pub(super) enum Downgrade {
 /// What changes in the course of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Change {
-    pub(super) upgrade: Upgrade,
-    pub(super) downgrade: Downgrade,
+    pub(super) upgrade: UpgradeStage,
+    pub(super) downgrade: DowngradeStage,
     /// The class to change to.
     class: Option<Class>,
 }
 
 impl Change {
-    pub(super) const NONE: Change = Change { upgrade: Upgrade::None, downgrade: Downgrade::None, class: None };
+    pub(super) const NONE: Change =
+        Change { upgrade: UpgradeStage::None, downgrade: DowngradeStage::None, class: None };
 }
 
 impl Contender {
@@ -46,17 +47,19 @@ impl Contender {
         let holds = self.hold.is_handed_over();
         match ask {
             Ask::Downgrade if holds && self.terms.mode.may_read_on() => {
-                self.change.downgrade = Downgrade::Wanted;
+                self.change.downgrade = DowngradeStage::Wanted;
                 self.stop_upgrade();
             }
             Ask::Upgrade if holds && self.terms.reads_early => {
                 self.terms.reads_early = false;
-                self.change.upgrade = Upgrade::Wanted;
+                self.change.upgrade = UpgradeStage::Wanted;
                 self.view.listing_due = true;
             }
             // Its caller missed the first answer.
-            Ask::Upgrade if self.change.upgrade == Upgrade::Reported => self.change.upgrade = Upgrade::Reached,
-            Ask::StayReader if self.change.upgrade == Upgrade::Wanted => {
+            Ask::Upgrade if self.change.upgrade == UpgradeStage::Reported => {
+                self.change.upgrade = UpgradeStage::Reached
+            }
+            Ask::StayReader if self.change.upgrade == UpgradeStage::Wanted => {
                 self.terms.reads_early = true;
                 self.stop_upgrade();
             }
@@ -70,8 +73,8 @@ impl Contender {
     }
 
     fn stop_upgrade(&mut self) {
-        if self.change.upgrade == Upgrade::Wanted {
-            self.change.upgrade = Upgrade::None;
+        if self.change.upgrade == UpgradeStage::Wanted {
+            self.change.upgrade = UpgradeStage::None;
             self.view.blocker = None;
             self.view.listing_due = false;
         }
@@ -79,7 +82,7 @@ impl Contender {
 
     /// Replaces the writer's node by a reader's, if the caller wants that.
     pub(super) fn downgrade(&mut self, own: &str) -> Option<Command> {
-        if self.change.downgrade != Downgrade::Wanted || !self.hold.is_handed_over() {
+        if self.change.downgrade != DowngradeStage::Wanted || !self.hold.is_handed_over() {
             return None;
         }
         self.flight = Some(Flight::Downgrade);
@@ -98,27 +101,27 @@ impl Contender {
                     self.nodes.own_is(reader, czxid);
                 }
                 self.terms.mode = Mode::Read;
-                self.change.downgrade = Downgrade::Done;
+                self.change.downgrade = DowngradeStage::Done;
                 self.nodes.watched = false;
                 self.record.version = None;
             }
             Err(Failure::NoNode) => self.removed(),
-            Err(Failure::ConnectionLoss | Failure::NodeExists) => self.change.downgrade = Downgrade::Doubtful,
+            Err(Failure::ConnectionLoss | Failure::NodeExists) => self.change.downgrade = DowngradeStage::Doubtful,
             Err(Failure::Refused | Failure::BadVersion) => self.exit.leave(Leaving::Refused),
         }
     }
 
     /// A linearizable listing decides whether the downgrade took effect.
     pub(super) fn settle_downgrade(&mut self, stands: impl Fn(&str) -> bool) {
-        if self.change.downgrade != Downgrade::Doubtful {
+        if self.change.downgrade != DowngradeStage::Doubtful {
             return;
         }
         let Some(writer) = self.node() else { return };
         let reader = self.terms.reader_name(writer);
         if stands(writer) {
-            self.change.downgrade = Downgrade::Wanted;
+            self.change.downgrade = DowngradeStage::Wanted;
         } else if stands(&reader) {
-            self.change.downgrade = Downgrade::Adopt;
+            self.change.downgrade = DowngradeStage::Adopt;
             self.terms.mode = Mode::Read;
             self.nodes.replaced_by(reader);
         } else {

@@ -1,6 +1,6 @@
 //! Resolves what a lost reply leaves unknown: an ordered write, then a read of what exists.
 
-use super::change::Downgrade;
+use super::change::DowngradeStage;
 use super::marker::HolderMarker;
 use super::{Contender, Flight};
 use crate::protocol::{Command, Failure, Inspection};
@@ -15,7 +15,7 @@ impl Contender {
             self.flight = Some(Flight::InspectHolderMarker);
             return Some(Command::Inspect { name: self.terms.holder_marker() });
         }
-        let doubtful = self.marker == HolderMarker::Doubtful || self.change.downgrade == Downgrade::Doubtful;
+        let doubtful = self.marker == HolderMarker::Doubtful || self.change.downgrade == DowngradeStage::Doubtful;
         doubtful.then(|| self.settle())
     }
 
@@ -52,7 +52,7 @@ impl Contender {
     /// A node is ours if it is of this attempt *and this session*. A node that another session created is deleted with
     /// that session, however much it looks like ours (CURATOR-498, CURATOR-604).
     fn identify(&mut self, name: String, outcome: Result<Inspection, Failure>) {
-        let adopting = self.change.downgrade == Downgrade::Adopt;
+        let adopting = self.change.downgrade == DowngradeStage::Adopt;
         let seen = match outcome {
             Ok(seen) => seen,
             Err(Failure::ConnectionLoss) => return self.suspect_again(name),
@@ -67,7 +67,7 @@ impl Contender {
             if self.nodes.adopt(name, seen.czxid) {
                 self.view.listing_due = true;
                 if adopting {
-                    self.change.downgrade = Downgrade::Done;
+                    self.change.downgrade = DowngradeStage::Done;
                 }
             }
         } else if adopting {

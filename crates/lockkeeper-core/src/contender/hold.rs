@@ -1,7 +1,7 @@
 //! The hold: the grant, and the token that it has.
 
 use super::Contender;
-use super::change::Upgrade;
+use super::change::UpgradeStage;
 use crate::FencingToken;
 
 /// How far the hold has come.
@@ -16,7 +16,7 @@ pub(super) enum Stage {
 
 /// The hold of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Hold {
+pub(super) struct HoldFacts {
     pub(super) stage: Stage,
     /// The grant follows from the blocker's deletion alone; no listing has shown the own node first.
     pub(super) inferred: bool,
@@ -25,8 +25,9 @@ pub(super) struct Hold {
     pub(super) token: Option<FencingToken>,
 }
 
-impl Hold {
-    pub(super) const NONE: Hold = Hold { stage: Stage::Waiting, inferred: false, followed: false, token: None };
+impl HoldFacts {
+    pub(super) const NONE: HoldFacts =
+        HoldFacts { stage: Stage::Waiting, inferred: false, followed: false, token: None };
 
     pub(super) fn is_granted(&self) -> bool {
         self.stage != Stage::Waiting
@@ -49,7 +50,7 @@ impl Contender {
     /// The lock, or the upgrade, is granted.
     pub(super) fn grant(&mut self, inferred: bool) {
         if self.hold.is_granted() {
-            self.change.upgrade = Upgrade::Reached;
+            self.change.upgrade = UpgradeStage::Reached;
         }
         self.hold.grant(inferred);
     }
@@ -64,8 +65,8 @@ impl Contender {
         }
         if self.hold.stage == Stage::Granted {
             self.hold.stage = Stage::Waiting;
-        } else if self.change.upgrade == Upgrade::Reached {
-            self.change.upgrade = Upgrade::Wanted;
+        } else if self.change.upgrade == UpgradeStage::Reached {
+            self.change.upgrade = UpgradeStage::Wanted;
         } else {
             return;
         }

@@ -1,6 +1,6 @@
 //! The own node's data: what we and other clients write into it.
 
-use super::change::Downgrade;
+use super::change::DowngradeStage;
 use super::{Contender, Flight};
 use crate::Revocation;
 use crate::protocol::{Command, Failure, Inspection};
@@ -75,9 +75,9 @@ impl Contender {
         if self.record.report_revocation() {
             return Some(Command::Revoke);
         }
-        if let (Downgrade::Done, Some(name)) = (self.change.downgrade, self.node()) {
+        if let (DowngradeStage::Done, Some(name)) = (self.change.downgrade, self.node()) {
             let name = name.to_owned();
-            self.change.downgrade = Downgrade::None;
+            self.change.downgrade = DowngradeStage::None;
             return Some(Command::Reads { name });
         }
         None

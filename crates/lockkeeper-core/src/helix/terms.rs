@@ -124,7 +124,7 @@ impl Terms {
     ///
     /// # Errors
     /// [`TermsError`] names the value.
-    pub fn check_heir(&self, id: &str) -> Result<(), TermsError> {
+    pub fn check_transfer(&self, id: &str) -> Result<(), TermsError> {
         match id {
             "" | NOBODY => Err(TermsError::Id { id: id.to_owned() }),
             id if id == self.id => Err(TermsError::SameOwner { id: id.to_owned() }),
@@ -184,9 +184,9 @@ mod tests {
         assert!(matches!(check(|t| t.id = NOBODY.into()), Err(TermsError::Id { .. })));
         assert_eq!(check(|t| t.message = Some(NOBODY.into())), Err(TermsError::Message));
         let me = Terms::new("a", 1);
-        assert_eq!(me.check_heir("b"), Ok(()));
-        assert_eq!(me.check_heir("a"), Err(TermsError::SameOwner { id: "a".into() }));
-        assert!(matches!(me.check_heir(""), Err(TermsError::Id { .. })));
-        assert!(matches!(me.check_heir(NOBODY), Err(TermsError::Id { .. })));
+        assert_eq!(me.check_transfer("b"), Ok(()));
+        assert_eq!(me.check_transfer("a"), Err(TermsError::SameOwner { id: "a".into() }));
+        assert!(matches!(me.check_transfer(""), Err(TermsError::Id { .. })));
+        assert!(matches!(me.check_transfer(NOBODY), Err(TermsError::Id { .. })));
     }
 }

@@ -328,10 +328,11 @@ impl<'a> Facts<'a> {
             return Err(Refusal::LeaseOver { until_ms: owner.until_ms });
         }
         // Nobody relies on the lock until the new owner has come, so nobody needs a notice.
-        let heir = Held { id: to.to_owned(), revocation: None, notice_ms: None, granted_by: None, ..owner.clone() };
+        let new_owner =
+            Held { id: to.to_owned(), revocation: None, notice_ms: None, granted_by: None, ..owner.clone() };
         // The new owner no longer waits for the lock.
         let request = self.request().filter(|request| request.id != to).cloned();
-        Ok(Transition { record: Some(Record { owner: Some(heir), request }), answer: Answer::Transferred })
+        Ok(Transition { record: Some(Record { owner: Some(new_owner), request }), answer: Answer::Transferred })
     }
 
     fn revoke(&self, request: &Revocation) -> Result<Transition, Refusal> {

@@ -21,7 +21,7 @@ pub struct ClaimTerms<'a> {
 
 /// What a host that holds the lock does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum SlotDecision {
     /// It runs this slot.
     Run {
         /// The slot.
@@ -62,7 +62,7 @@ enum Sequel {
 impl ClaimTerms<'_> {
     /// Decides for a host that holds the lock. Every run of the log has ended: [`JobLog::close_crashed`] ends the run of a host
     /// that no longer holds the lock.
-    pub fn decide(&self, log: &JobLog) -> Decision {
+    pub fn decide(&self, log: &JobLog) -> SlotDecision {
         let runs = &log.runs[..];
         match self.schedule {
             Schedule::Calendar { .. } => self.calendar(log.schedule == *self.schedule, runs),
@@ -71,19 +71,19 @@ impl ClaimTerms<'_> {
         }
     }
 
-    fn calendar(&self, same: bool, runs: &[RunRecord]) -> Decision {
+    fn calendar(&self, same: bool, runs: &[RunRecord]) -> SlotDecision {
         let current = self.slots.last().expect("a time has a slot");
         let Some(last) = runs.last() else { return first(current.clone()) };
         let sequel = self.sequel(last);
         if matches!(sequel, Sequel::Kept) {
-            return Decision::Kept { run: last.clone() };
+            return SlotDecision::Kept { run: last.clone() };
         }
         let again = matches!(sequel, Sequel::Again);
         if !same {
             // Slots of two schedules cannot be compared by name: one run within the slot is enough.
             return match last.start_ms.unwrap_or(i64::MIN) {
                 start if start >= current.start_ms && !again => {
-                    Decision::Done { run: last.clone(), due_ms: current.end_ms }
+                    SlotDecision::Done { run: last.clone(), due_ms: current.end_ms }
                 }
                 _ => first(current.clone()),
             };
@@ -92,51 +92,51 @@ impl ClaimTerms<'_> {
         let wanted = &self.slots[self.slots.len().saturating_sub(back)..];
         if again && let Some(slot) = wanted.iter().find(|slot| slot.start_ms == last.slot.start_ms) {
             let (attempt, catch_up) = (last.attempt.saturating_add(1), slot != current);
-            return Decision::Run { slot: slot.clone(), attempt, catch_up, missed_before: 0 };
+            return SlotDecision::Run { slot: slot.clone(), attempt, catch_up, missed_before: 0 };
         }
         if let Some(slot) = wanted.iter().find(|slot| slot.start_ms > last.slot.start_ms) {
             let between = |other: &&RunSlot| (last.slot.start_ms + 1..slot.start_ms).contains(&other.start_ms);
             let missed_before = u32::try_from(self.slots.iter().filter(between).count()).unwrap_or(u32::MAX);
-            return Decision::Run { slot: slot.clone(), attempt: 1, catch_up: slot != current, missed_before };
+            return SlotDecision::Run { slot: slot.clone(), attempt: 1, catch_up: slot != current, missed_before };
         }
         match runs.iter().rev().find(|run| run.slot.start_ms == current.start_ms) {
-            Some(run) => Decision::Done { run: run.clone(), due_ms: current.end_ms },
-            None => Decision::Passed { run: last.clone() },
+            Some(run) => SlotDecision::Done { run: run.clone(), due_ms: current.end_ms },
+            None => SlotDecision::Passed { run: last.clone() },
         }
     }
 
-    fn every(&self, every_ms: i64, runs: &[RunRecord]) -> Decision {
+    fn every(&self, every_ms: i64, runs: &[RunRecord]) -> SlotDecision {
         let slot = |start_ms: i64| RunSlot { name: self.schedule.to_string(), start_ms, end_ms: None };
         let Some(last) = runs.last() else { return first(slot(self.now_ms)) };
         let due_ms = last.start_ms.unwrap_or(i64::MIN).saturating_add(every_ms);
         match self.sequel(last) {
-            Sequel::Kept => Decision::Kept { run: last.clone() },
+            Sequel::Kept => SlotDecision::Kept { run: last.clone() },
             _ if due_ms <= self.now_ms => {
                 let missed = self.now_ms.saturating_sub(due_ms) / every_ms.max(1);
                 let missed_before = u32::try_from(missed).unwrap_or(u32::MAX).min(super::MAX_SLOTS_BACK);
-                Decision::Run { slot: slot(self.now_ms), attempt: 1, catch_up: false, missed_before }
+                SlotDecision::Run { slot: slot(self.now_ms), attempt: 1, catch_up: false, missed_before }
             }
-            Sequel::Again => Decision::Run {
+            Sequel::Again => SlotDecision::Run {
                 slot: last.slot.clone(),
                 attempt: last.attempt.saturating_add(1),
                 catch_up: false,
                 missed_before: 0,
             },
-            Sequel::Over => Decision::Done { run: last.clone(), due_ms: Some(due_ms) },
+            Sequel::Over => SlotDecision::Done { run: last.clone(), due_ms: Some(due_ms) },
         }
     }
 
-    fn text(&self, text: &str, runs: &[RunRecord]) -> Decision {
+    fn text(&self, text: &str, runs: &[RunRecord]) -> SlotDecision {
         let Some(last) = runs.iter().rev().find(|run| run.slot.name == text) else {
             return first(RunSlot { name: text.to_owned(), start_ms: self.now_ms, end_ms: None });
         };
         let run = last.clone();
         match self.sequel(last) {
-            Sequel::Kept => Decision::Kept { run },
-            Sequel::Over => Decision::Done { run, due_ms: None },
+            Sequel::Kept => SlotDecision::Kept { run },
+            Sequel::Over => SlotDecision::Done { run, due_ms: None },
             Sequel::Again => {
                 let attempt = run.attempt.saturating_add(1);
-                Decision::Run { slot: run.slot, attempt, catch_up: false, missed_before: 0 }
+                SlotDecision::Run { slot: run.slot, attempt, catch_up: false, missed_before: 0 }
             }
         }
     }
@@ -157,6 +157,6 @@ impl ClaimTerms<'_> {
 }
 
 /// The first run of a slot.
-fn first(slot: RunSlot) -> Decision {
-    Decision::Run { slot, attempt: 1, catch_up: false, missed_before: 0 }
+fn first(slot: RunSlot) -> SlotDecision {
+    SlotDecision::Run { slot, attempt: 1, catch_up: false, missed_before: 0 }
 }

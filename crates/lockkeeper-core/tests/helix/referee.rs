@@ -40,7 +40,7 @@ pub(crate) fn judge(
     let silent = |owner: &Held| Held { revocation: None, ..owner.clone() };
     // An owner may name its successor, which gets the lock as it is. A lease that ends on the way is inherited as one
     // that is over.
-    let heir = old.zip(new).is_some_and(|(old, new)| {
+    let transferred = old.zip(new).is_some_and(|(old, new)| {
         old.id == who.id
             && new.id != old.id
             && silent(new) == Held { id: new.id.clone(), notice_ms: None, ..silent(old) }
@@ -48,7 +48,7 @@ pub(crate) fn judge(
     if let Some(new) = new
         && Some(silent(new)) != old.map(silent)
         && new.id != who.id
-        && !heir
+        && !transferred
     {
         return Err(FORGED);
     }
@@ -65,7 +65,7 @@ pub(crate) fn judge(
             Some(_) => {}
             None if request.id == who.id || stale => {}
             None if new.is_some_and(|new| new.id == who.id) && who.priority > request.priority => {}
-            None if heir && new.is_some_and(|new| new.id == request.id) => {}
+            None if transferred && new.is_some_and(|new| new.id == request.id) => {}
             None => return Err(REQUEST_FORGOTTEN),
         }
     } else if let Some(next) = &after.request

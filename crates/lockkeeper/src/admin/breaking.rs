@@ -136,7 +136,7 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
-        let BreakTarget { contender, held, version, mark, freed } = look(ensemble, path, whom).await?;
+        let BreakTarget { contender, held, version, marker, freed } = look(ensemble, path, whom).await?;
         let at = contender.node_path(path);
         let epoch = session.epoch().await?;
         let broken = Broken {
@@ -164,7 +164,7 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
             None => steps.push(TxnStep::Delete { path: at, version: Some(version) }),
         }
         steps.extend(
-            mark.map(|version| TxnStep::Delete { path: format!("{path}/{HOLDER_MARKER}"), version: Some(version) }),
+            marker.map(|version| TxnStep::Delete { path: format!("{path}/{HOLDER_MARKER}"), version: Some(version) }),
         );
         match ensemble.transact(steps).await.map_err(OpError::from) {
             Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::NodeExists) => sent = true,
@@ -189,7 +189,7 @@ struct BreakTarget {
     version: i32,
     /// The version of its holder marker, if its lock has one. A holder of this library deletes the marker itself when
     /// its node is deleted; a foreign client may not notice before its session ends.
-    mark: Option<i32>,
+    marker: Option<i32>,
     /// The new data of the lock's own node, if it has a lease.
     freed: Option<Freed>,
 }
@@ -212,7 +212,7 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<BreakT
             let (contender, held) = choose(lock, whom)?;
             record.owner = None;
             let freed = Some(Freed { data: record.to_bytes(), parent: above.version });
-            return Ok(BreakTarget { version: seen.version, contender, held, mark: None, freed });
+            return Ok(BreakTarget { version: seen.version, contender, held, marker: None, freed });
         }
     }
     let (contender, held) = choose(lock, whom)?;
@@ -225,15 +225,15 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<BreakT
     if !is_the_same(&ContenderInfo::read(contender.node.clone(), &seen), &contender) {
         return Err(gone());
     }
-    let mark = match held {
+    let marker = match held {
         true => match ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await {
-            Ok(mark) => (mark.owner == contender.session).then_some(mark.version),
+            Ok(seen) => (seen.owner == contender.session).then_some(seen.version),
             Err(OpError::NoNode) => None,
             Err(fault) => return Err(refused(path, fault)),
         },
         false => None,
     };
-    Ok(BreakTarget { version: seen.version, contender, held, mark, freed: None })
+    Ok(BreakTarget { version: seen.version, contender, held, marker, freed: None })
 }
 
 fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), AdminError> {

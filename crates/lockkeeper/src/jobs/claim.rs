@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockkeeper_core::jobs::{Begin, ClaimTerms, Decision, JobLog, MAX_SLOTS_BACK, RunRecord, Schedule};
+use lockkeeper_core::jobs::{Begin, ClaimTerms, JobLog, MAX_SLOTS_BACK, RunRecord, Schedule, SlotDecision};
 use tracing::debug;
 
 use super::calendar::Calendar;
@@ -244,14 +244,14 @@ impl ClaimRequest {
         Err(JobError::Refused { path: self.path, reason: "they change all the time".to_owned() })
     }
 
-    fn decide(&self, log: &JobLog, now_ms: i64) -> Decision {
+    fn decide(&self, log: &JobLog, now_ms: i64) -> SlotDecision {
         let slots = self.calendar.as_ref().map(|calendar| calendar.slots(now_ms, MAX_SLOTS_BACK)).unwrap_or_default();
         let Job { on_failure, on_crash, catch_up, .. } = self.job;
         ClaimTerms { schedule: &self.schedule, slots: &slots, now_ms, on_failure, on_crash, catch_up }.decide(log)
     }
 
-    fn begin(&self, log: &mut JobLog, decision: Decision, id: &str, guard: &Guard) {
-        let Decision::Run { slot, attempt, catch_up, missed_before } = decision else { return };
+    fn begin(&self, log: &mut JobLog, decision: SlotDecision, id: &str, guard: &Guard) {
+        let SlotDecision::Run { slot, attempt, catch_up, missed_before } = decision else { return };
         let Job { on_failure, on_crash, keep_runs, .. } = self.job;
         (log.schedule, log.on_failure, log.on_crash) = (self.schedule.clone(), on_failure, on_crash);
         let begin = Begin {
@@ -292,12 +292,12 @@ fn differs(one: &Schedule, other: &Schedule) -> bool {
 }
 
 /// Why this host runs nothing; `None` if it runs.
-fn skipped(decision: &Decision) -> Option<Skipped> {
+fn skipped(decision: &SlotDecision) -> Option<Skipped> {
     Some(match decision {
-        Decision::Run { .. } => return None,
-        Decision::Done { run, due_ms } => Skipped::Done { run: Box::new(run.clone()), due_ms: *due_ms },
-        Decision::Passed { run } => Skipped::Passed { run: Box::new(run.clone()) },
-        Decision::Kept { run } => Skipped::Kept { run: Box::new(run.clone()) },
+        SlotDecision::Run { .. } => return None,
+        SlotDecision::Done { run, due_ms } => Skipped::Done { run: Box::new(run.clone()), due_ms: *due_ms },
+        SlotDecision::Passed { run } => Skipped::Passed { run: Box::new(run.clone()) },
+        SlotDecision::Kept { run } => Skipped::Kept { run: Box::new(run.clone()) },
     })
 }
 

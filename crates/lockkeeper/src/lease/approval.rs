@@ -118,7 +118,7 @@ pub struct Decided {
 }
 
 /// A decision and its source.
-pub(super) struct Answer {
+pub(super) struct ApprovalAnswer {
     pub(super) decision: Decision,
     pub(super) by_rule: bool,
 }
@@ -173,7 +173,7 @@ impl Approval {
         until_ms: i64,
         context: &Context,
         session: &Arc<Session>,
-    ) -> oneshot::Receiver<Answer> {
+    ) -> oneshot::Receiver<ApprovalAnswer> {
         let (answer, decision) = oneshot::channel();
         tracing::warn!(target: "lockkeeper::audit", path = %alert.path, owner = %alert.owner, requestor = %alert.requestor,
             elapsed = ?alert.elapsed, allotted = ?alert.allotted, "a cleanup is not finished");
@@ -190,7 +190,7 @@ impl Approval {
     }
 
     /// Keeps a decision and logs it.
-    pub(super) fn record(&self, alert: CleanupAlert, Answer { decision, by_rule }: Answer) {
+    pub(super) fn record(&self, alert: CleanupAlert, ApprovalAnswer { decision, by_rule }: ApprovalAnswer) {
         let (approved, by, why) = match &decision {
             Decision::Approve { by, why } => (true, by, why),
             Decision::Reject { by, why } => (false, by, why),
@@ -217,7 +217,7 @@ struct Asking {
 }
 
 impl Asking {
-    async fn run(mut self, mut answer: oneshot::Sender<Answer>) {
+    async fn run(mut self, mut answer: oneshot::Sender<ApprovalAnswer>) {
         let pending = self.approval.operators.then(|| {
             let until_ms = u64::try_from(self.until_ms).unwrap_or(0);
             Pending::new(self.context.clone(), self.id, self.alert.facts(), until_ms)
@@ -293,7 +293,7 @@ impl Asking {
     }
 
     /// Writes the decision to the journal. If that fails, the decision becomes a no.
-    async fn journal(&self, id: uuid::Uuid, decision: Decision, by_rule: bool) -> Answer {
+    async fn journal(&self, id: uuid::Uuid, decision: Decision, by_rule: bool) -> ApprovalAnswer {
         let (approved, by, why) = match &decision {
             Decision::Approve { by, why } => (true, by, why),
             Decision::Reject { by, why } => (false, by, why),
@@ -308,10 +308,10 @@ impl Asking {
             at: std::time::UNIX_EPOCH,
         });
         match journal::write(&self.context, id, &entry).await {
-            Ok(()) => Answer { decision, by_rule },
+            Ok(()) => ApprovalAnswer { decision, by_rule },
             Err(error) => {
                 let why = format!("the decision could not be recorded: {error}");
-                Answer { decision: Decision::Reject { by: "nobody".to_owned(), why }, by_rule: false }
+                ApprovalAnswer { decision: Decision::Reject { by: "nobody".to_owned(), why }, by_rule: false }
             }
         }
     }
@@ -330,7 +330,7 @@ async fn called(hook: Option<oneshot::Receiver<Decision>>) -> Option<Decision> {
 }
 
 /// The decision of an operator; never resolves if operators are not asked.
-async fn spoken(pending: Option<&Pending>) -> Option<Answer> {
+async fn spoken(pending: Option<&Pending>) -> Option<ApprovalAnswer> {
     match pending {
         Some(pending) => match pending.decided().await {
             Ok(verdict) => Some(by_operator(verdict)),
@@ -343,9 +343,9 @@ async fn spoken(pending: Option<&Pending>) -> Option<Answer> {
     }
 }
 
-fn by_operator(OperatorDecision { approved, by, why }: OperatorDecision) -> Answer {
+fn by_operator(OperatorDecision { approved, by, why }: OperatorDecision) -> ApprovalAnswer {
     let decision = if approved { Decision::Approve { by, why } } else { Decision::Reject { by, why } };
-    Answer { decision, by_rule: false }
+    ApprovalAnswer { decision, by_rule: false }
 }
 
 /// Returns whether the pattern matches a user id.

@@ -142,7 +142,7 @@ impl HelixGuard {
     /// [`LeaseError::Misuse`] if the id is empty, reserved or this owner's own; the hold continues.
     /// [`LeaseError::Lost`] if the hold had ended. If a server refuses the write, the lock is released.
     pub async fn transfer(&self, to: &str) -> Result<(), LeaseError> {
-        Terms::new(self.id.as_str(), 1).check_heir(to)?;
+        Terms::new(self.id.as_str(), 1).check_transfer(to)?;
         self.order(|done| Order::Transfer(to.to_owned(), done)).await
     }
 

@@ -52,7 +52,7 @@ pub(super) struct LeaseTask {
     terms: Terms,
     cleanup: Cleanup,
     status: Arc<watch::Sender<LockStatus>>,
-    seat: SessionRef,
+    session_ref: SessionRef,
     hold: Arc<Hold>,
     /// The end of the lease as this hold wrote it, which identifies the record as its own.
     until_ms: i64,
@@ -108,10 +108,10 @@ impl LeaseTask {
         terms: Terms,
         (cleanup, options): (Cleanup, HoldOptions),
         (status, recorder): (Arc<watch::Sender<LockStatus>>, Recorder),
-        seat: SessionRef,
+        session_ref: SessionRef,
         (token, until_ms, until): (FencingToken, i64, Duration),
     ) -> (LeaseTask, HelixGuard) {
-        let (session, owner) = (seat.session.clone(), (terms.id.clone(), until_ms));
+        let (session, owner) = (session_ref.session.clone(), (terms.id.clone(), until_ms));
         let lease = Lease { session, until, unasked: None, owner, versions: None };
         let hold = Hold::leased(node.path.clone(), token, lease, &options);
         let (request, requests) = mpsc::unbounded_channel();
@@ -120,15 +120,16 @@ impl LeaseTask {
         let guard = Guard::of(Holding::new(hold.clone(), request));
         status.send_replace(LockStatus::Locked);
         tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
-        let account = HoldAccount::open(recorder.clone(), &node.path, &terms.id, seat.session.now(), terms.lease_ms);
+        let account =
+            HoldAccount::open(recorder.clone(), &node.path, &terms.id, session_ref.session.now(), terms.lease_ms);
         let id = terms.id.clone();
-        let tenure = LeaseTask {
+        let task = LeaseTask {
             context,
             node,
             terms,
             cleanup,
             status,
-            seat,
+            session_ref,
             hold,
             until_ms,
             requests,
@@ -147,7 +148,7 @@ impl LeaseTask {
             account: Some(account),
             cleaning: None,
         };
-        (tenure, HelixGuard::new(guard, order, preempted, id))
+        (task, HelixGuard::new(guard, order, preempted, id))
     }
 
     /// Replaces the previous hold of the same owner.
@@ -201,14 +202,15 @@ impl LeaseTask {
                 }
                 LeaseWake::Looked(Err(failure)) => {
                     self.kept = None;
-                    if let Err(error) = self.seat.recover(&self.context, failure).await {
+                    if let Err(error) = self.session_ref.recover(&self.context, failure).await {
                         return self.cut_off(&error);
                     }
                 }
                 LeaseWake::Changed => watcher = None,
                 LeaseWake::SessionOver => {
                     (watcher, self.kept) = (None, None);
-                    if let Err(error) = self.seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await
+                    if let Err(error) =
+                        self.session_ref.recover(&self.context, LookError::Passing(OpError::SessionOver)).await
                     {
                         return self.cut_off(&error);
                     }
@@ -217,7 +219,7 @@ impl LeaseTask {
                 LeaseWake::LeaseEnded => _ = self.hold.judge(),
                 // The next look shows the session's state from here on.
                 LeaseWake::LeaseEnding => {
-                    self.kept = Some(self.seat.session.depend());
+                    self.kept = Some(self.session_ref.session.depend());
                     watcher = None;
                 }
                 LeaseWake::Cleaned => return self.make_room().await,
@@ -228,7 +230,7 @@ impl LeaseTask {
                 LeaseWake::Order(Order::Transfer(to, done)) => return self.transfer(&to, done).await,
                 LeaseWake::Verify(answer) => {
                     verifying.push(answer);
-                    self.seat.distrust();
+                    self.session_ref.distrust();
                     watcher = None;
                 }
                 LeaseWake::Refuse(why) => {
@@ -255,7 +257,7 @@ impl LeaseTask {
         self.hold.freeze();
         let left = self.lease_left();
         let hold = self.hold.clone();
-        let mut looked = std::pin::pin!(self.node.look(&mut self.seat));
+        let mut looked = std::pin::pin!(self.node.look(&mut self.session_ref));
         tokio::select! {
             biased;
             () = tokio::time::sleep(left), if hold.loss().is_none() => {
@@ -269,14 +271,14 @@ impl LeaseTask {
     /// Waits for the next event.
     async fn wait(&mut self, watcher: &mut Option<Watcher>) -> LeaseWake {
         let left = self.lease_left();
-        let closing = self.seat.session.closing();
+        let closing = self.session_ref.session.closing();
         let ending = self.depends_in();
-        let (unasked, mut link) = (self.unasked, self.seat.session.link());
-        let (unproved, mut proofs) = (self.kept.is_some() && unasked.is_none(), self.seat.session.proofs());
+        let (unasked, mut link) = (self.unasked, self.session_ref.session.link());
+        let (unproved, mut proofs) = (self.kept.is_some() && unasked.is_none(), self.session_ref.session.proofs());
         tokio::select! {
             biased;
             () = tokio::time::sleep(left), if self.hold.loss().is_none() => LeaseWake::LeaseEnded,
-            () = self.seat.over() => LeaseWake::SessionOver,
+            () = self.session_ref.over() => LeaseWake::SessionOver,
             () = tokio::time::sleep(ending.unwrap_or_default()), if ending.is_some() => LeaseWake::LeaseEnding,
             Ok(()) = proofs.changed(), if unproved => LeaseWake::Changed,
             // The events of the meantime come in no order.
@@ -301,12 +303,12 @@ impl LeaseTask {
 
     /// How long the hold can be trusted from now.
     fn lease_left(&self) -> Duration {
-        self.hold.ends().saturating_sub(self.seat.session.now())
+        self.hold.ends().saturating_sub(self.session_ref.session.now())
     }
 
     /// How long from now the hold will depend on heartbeats, if it will and no heartbeats are sent yet.
     fn depends_in(&self) -> Option<Duration> {
-        let session = &self.seat.session;
+        let session = &self.session_ref.session;
         let waits = self.keeps && self.kept.is_none();
         waits.then(|| self.hold.lease_until().saturating_sub(session.timeout()).saturating_sub(session.now()))
     }
@@ -332,7 +334,7 @@ impl LeaseTask {
                 let (lease_over, lease_left) = (self.lease_over, self.lease_left());
                 let cleaned_ms = request.since_ms.saturating_add(owner.cleanup_ms.max(0));
                 let wanted_ms = request.until_ms.unwrap_or(cleaned_ms);
-                let now = self.seat.session.now();
+                let now = self.session_ref.session.now();
                 let left = |ms| match lease_over {
                     // The notice is what is left of the hold.
                     true => lease_left,
@@ -361,7 +363,7 @@ impl LeaseTask {
 
     /// The hold continues as this read shows it.
     fn lease(&mut self, look: &Look, versions: Option<Versions>) {
-        let (session, owner) = (self.seat.session.clone(), (self.terms.id.clone(), self.until_ms));
+        let (session, owner) = (self.session_ref.session.clone(), (self.terms.id.clone(), self.until_ms));
         let notice_ms = look.record.owner.as_ref().and_then(|owner| owner.notice_ms);
         let mut until = look.safe_until(self.until_ms);
         // A requestor that asks before the lease's end does not prolong the hold.
@@ -400,7 +402,7 @@ impl LeaseTask {
         self.hold.asked.send_replace(Some(asked));
         if let Cleanup::Listener(listener, runtime) = &self.cleanup {
             let (done, cleaned) = oneshot::channel();
-            let (listener, runtime, session) = (listener.clone(), runtime.clone(), self.seat.session.clone());
+            let (listener, runtime, session) = (listener.clone(), runtime.clone(), self.session_ref.session.clone());
             let cleaning = std::thread::Builder::new().name("lockkeeper-cleanup".to_owned()).spawn(move || {
                 let work = listener(preemption);
                 match runtime {
@@ -446,7 +448,7 @@ impl LeaseTask {
 
     /// Refuses a request to release the lock. Returns `false` if that must be retried.
     async fn refuse(&mut self, look: Look, why: &str) -> bool {
-        match self.node.step(&mut self.seat, look, &self.terms, Wish::Refuse { why }).await {
+        match self.node.step(&mut self.session_ref, look, &self.terms, Wish::Refuse { why }).await {
             Ok(Stepped::Again { .. }) => false,
             Ok(_) => true,
             Err(error) => {
@@ -465,13 +467,13 @@ impl LeaseTask {
             _ = renewal.send(Err(LeaseError::Lost { path: self.node.path.clone(), loss }));
             return None;
         }
-        self.terms.notice_ms = self.terms.notice_ms.map(|_| notice_ms_of(&self.seat.session));
-        let outcome = match self.node.step(&mut self.seat, look, &self.terms, Wish::Renew).await {
+        self.terms.notice_ms = self.terms.notice_ms.map(|_| notice_ms_of(&self.session_ref.session));
+        let outcome = match self.node.step(&mut self.session_ref, look, &self.terms, Wish::Renew).await {
             Ok(Stepped::Done { answer: Answer::Holds { until_ms }, look, .. }) => {
                 self.until_ms = until_ms;
                 self.lease(&look, None);
                 if let Some(account) = &mut self.account {
-                    account.renewed(self.seat.session.now(), self.terms.lease_ms);
+                    account.renewed(self.session_ref.session.now(), self.terms.lease_ms);
                 }
                 Ok(())
             }

@@ -383,7 +383,7 @@ impl HelixLock {
     /// id does not own the lock or its lease has expired.
     pub async fn transfer(&self, to: &str) -> Result<(), LeaseError> {
         let node = self.node()?;
-        self.terms.check_heir(to)?;
+        self.terms.check_transfer(to)?;
         let (path, id) = (node.path.clone(), self.terms.id.clone());
         let (context, terms, to) = (self.context.clone(), self.terms.clone(), to.to_owned());
         let settled = self
@@ -488,8 +488,8 @@ impl HelixLock {
     ) -> Result<T, LeaseError> {
         let (node, context) = (self.node()?, self.context.clone());
         let looked = self.context.run_while_answered(async move {
-            let mut seat = SessionRef::take(&context).await?;
-            let look = node.look_until_answered(&context, &mut seat).await?;
+            let mut session_ref = SessionRef::take(&context).await?;
+            let look = node.look_until_answered(&context, &mut session_ref).await?;
             Ok(read(&look.record, look.now.latest_ms))
         });
         looked.await

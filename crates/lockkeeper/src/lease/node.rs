@@ -195,7 +195,9 @@ impl SessionRef {
         }
         while matches!(self.session.link().borrow().state, LinkState::Over(_)) {
             match SessionRef::take(context).await {
-                Ok(seat) => *self = SessionRef { written_ms: std::mem::take(&mut self.written_ms), ..seat },
+                Ok(session_ref) => {
+                    *self = SessionRef { written_ms: std::mem::take(&mut self.written_ms), ..session_ref }
+                }
                 Err(error @ SessionError::Unreachable { .. }) => tracing::debug!(%error, "trying again"),
                 Err(error) => return Err(error.into()),
             }
@@ -218,29 +220,29 @@ impl LockNode {
     /// # Errors
     ///
     /// [`LookError`] says whether another try may succeed.
-    pub(crate) async fn look(&self, seat: &mut SessionRef) -> Result<Look, LookError> {
-        let clock = match self.clock(seat).await {
+    pub(crate) async fn look(&self, session_ref: &mut SessionRef) -> Result<Look, LookError> {
+        let clock = match self.clock(session_ref).await {
             Ok(clock) => clock,
             Err(fault) => return Err(self.look_error(fault)),
         };
         let over = || Err(SessionError::ConnectionLost { path: self.path.clone() });
-        let epoch = match seat.reply(seat.session.epoch(), over).await {
+        let epoch = match session_ref.reply(session_ref.session.epoch(), over).await {
             Ok(epoch) => Ok(epoch),
             Err(SessionError::TokenEpoch { problem, .. }) => Err(problem),
             Err(_) => return Err(LookError::Passing(OpError::SessionOver)),
         };
-        let ordered: Reply<()> = match seat.behind {
-            true => seat.ensemble.prove(),
+        let ordered: Reply<()> = match session_ref.behind {
+            true => session_ref.ensemble.prove(),
             false => Box::pin(std::future::ready(Ok(()))),
         };
         // Read the parent first: then its version is not newer than the record.
-        let parent = seat.ensemble.read(self.parent());
-        let node = seat.ensemble.read_and_watch(&self.path);
+        let parent = session_ref.ensemble.read(self.parent());
+        let node = session_ref.ensemble.read_and_watch(&self.path);
         let replies = async { tokio::join!(biased; ordered, parent, node) };
         let over = || (Err(OpError::SessionOver), Err(OpError::SessionOver), Err(OpError::SessionOver));
-        let (ordered, parent, node) = seat.reply(replies, over).await;
+        let (ordered, parent, node) = session_ref.reply(replies, over).await;
         if let Err(fault) = ordered {
-            seat.behind = true;
+            session_ref.behind = true;
             return Err(self.look_error(fault));
         }
         let parent = match parent {
@@ -249,7 +251,7 @@ impl LockNode {
             Err(OpError::NoNode) => Parent { data: Vec::new(), version: 0 },
             Err(fault) => return Err(self.look_error(fault)),
         };
-        let now = clock.at(seat.session.now());
+        let now = clock.at(session_ref.session.now());
         let look = match node {
             Ok((node, watcher)) => {
                 let record = match Record::from_bytes(&node.data) {
@@ -290,7 +292,7 @@ impl LockNode {
             },
             Err(fault) => return Err(self.look_error(fault)),
         };
-        seat.behind = false;
+        session_ref.behind = false;
         Ok(look)
     }
 
@@ -301,12 +303,12 @@ impl LockNode {
     pub(crate) async fn look_until_answered(
         &self,
         context: &Context,
-        seat: &mut SessionRef,
+        session_ref: &mut SessionRef,
     ) -> Result<Look, NodeError> {
         loop {
-            match self.look(seat).await {
+            match self.look(session_ref).await {
                 Ok(look) => return Ok(look),
-                Err(failure) => seat.recover(context, failure).await?,
+                Err(failure) => session_ref.recover(context, failure).await?,
             }
         }
     }
@@ -314,7 +316,7 @@ impl LockNode {
     /// Decides and writes once.
     pub(crate) async fn step(
         &self,
-        seat: &mut SessionRef,
+        session_ref: &mut SessionRef,
         look: Look,
         me: &Terms,
         wish: Wish<'_>,
@@ -345,10 +347,10 @@ impl LockNode {
             .held_until_ms(&me.id)
             .filter(|end| wish.is_for_the_lock() && look.record.held_until_ms(&me.id) != Some(*end));
         // Before the write, because this future may be dropped before the reply.
-        seat.written_ms.extend(taken);
-        let put = self.put(seat, &look.found, &record).await;
+        session_ref.written_ms.extend(taken);
+        let put = self.put(session_ref, &look.found, &record).await;
         if taken.is_some() && !matches!(put, Err(OpError::ConnectionLoss | OpError::SessionOver)) {
-            seat.written_ms.pop();
+            session_ref.written_ms.pop();
         }
         match put {
             Ok(zxid) => {
@@ -358,11 +360,11 @@ impl LockNode {
             }
             // Another client wrote first; this session has not seen its write.
             Err(OpError::BadVersion | OpError::NoNode | OpError::NodeExists) => {
-                seat.behind = true;
+                session_ref.behind = true;
                 Ok(Stepped::Again { written: false })
             }
             Err(fault @ (OpError::ConnectionLoss | OpError::SessionOver)) => {
-                seat.behind = true;
+                session_ref.behind = true;
                 tracing::debug!(path = %self.path, %fault, "the result of a write is unknown; reading again");
                 Ok(Stepped::Again { written: true })
             }
@@ -378,13 +380,13 @@ impl LockNode {
     /// As [`LockNode::look`].
     pub(crate) async fn refuse_incompatible_formats(
         &self,
-        seat: &mut SessionRef,
+        session_ref: &mut SessionRef,
         children: usize,
     ) -> Result<(), LookError> {
         if children == 0 {
             return Ok(());
         }
-        match seat.reply(seat.ensemble.list(&self.path), || Err(OpError::SessionOver)).await {
+        match session_ref.reply(session_ref.ensemble.list(&self.path), || Err(OpError::SessionOver)).await {
             Ok(Children { names, .. }) => match NodeFormat::of_line(&names).map(IncompatibleFormat::Named) {
                 Some(theirs) => Err(LookError::Final(Mismatch::Format { path: self.path.clone(), theirs }.into())),
                 None => Ok(()),
@@ -395,10 +397,10 @@ impl LockNode {
 
     /// Reads and decides until the wish is done or refused, for wishes that do not wait.
     pub(crate) async fn settle(&self, context: &Context, me: &Terms, wish: Wish<'_>) -> Result<Stepped, NodeError> {
-        let mut seat = SessionRef::take(context).await?;
+        let mut session_ref = SessionRef::take(context).await?;
         loop {
-            let look = self.look_until_answered(context, &mut seat).await?;
-            match self.step(&mut seat, look, me, wish).await? {
+            let look = self.look_until_answered(context, &mut session_ref).await?;
+            match self.step(&mut session_ref, look, me, wish).await? {
                 Stepped::Again { .. } => {}
                 settled => return Ok(settled),
             }
@@ -407,19 +409,19 @@ impl LockNode {
 
     /// Creates, writes or deletes the node if it is unchanged since the read. One round trip; more if the parent is
     /// missing.
-    async fn put(&self, seat: &SessionRef, found: &FoundRecord, record: &Record) -> Result<Zxid, OpError> {
-        let (ensemble, path, parent) = (&seat.ensemble, &self.path, self.parent().to_owned());
+    async fn put(&self, session_ref: &SessionRef, found: &FoundRecord, record: &Record) -> Result<Zxid, OpError> {
+        let (ensemble, path, parent) = (&session_ref.ensemble, &self.path, self.parent().to_owned());
         let over = || Err(OpError::SessionOver);
         let Some(version) = found.version else {
             if record.is_free() {
                 return Ok(found.zxid);
             }
             let create = || ensemble.create(path, record.to_bytes(), NodeKind::Persistent);
-            let mut made = seat.reply(create(), over).await;
+            let mut made = session_ref.reply(create(), over).await;
             if made == Err(OpError::NoNode) {
                 let parents = make_path(&**ensemble, &parent, NodeKind::Persistent, Vec::new());
-                seat.reply(parents, || Err(OpError::SessionOver)).await?;
-                made = seat.reply(create(), over).await;
+                session_ref.reply(parents, || Err(OpError::SessionOver)).await?;
+                made = session_ref.reply(create(), over).await;
             }
             return made.map(|(_, zxid)| zxid);
         };
@@ -428,7 +430,7 @@ impl LockNode {
         let write = TxnStep::Write { path: path.clone(), data: record.to_bytes(), version };
         let zxid = |done: Vec<Done>| zxid_of(&done).unwrap_or(Zxid(0));
         let transact = async |steps| {
-            let done = seat.reply(ensemble.transact(steps), || Err(OpError::SessionOver.into())).await;
+            let done = session_ref.reply(ensemble.transact(steps), || Err(OpError::SessionOver.into())).await;
             done.map(zxid).map_err(OpError::from)
         };
         if record.is_free() && !self.keep {
@@ -445,8 +447,8 @@ impl LockNode {
 
     /// What the session knows of the server's time. If it knows nothing, a temporary node shows it: created, written
     /// and deleted in one round trip, and deleted with the session at the latest.
-    async fn clock(&self, seat: &mut SessionRef) -> Result<ServerClock, OpError> {
-        let session = seat.session.clone();
+    async fn clock(&self, session_ref: &mut SessionRef) -> Result<ServerClock, OpError> {
+        let session = session_ref.session.clone();
         if let Some(clock) = session.server_clock().filter(|clock| clock.age(session.now()) < CLOCK_AGE) {
             return Ok(clock);
         }
@@ -454,7 +456,7 @@ impl LockNode {
             "/" => format!("/lockkeeper-clock-{}", uuid::Uuid::new_v4()),
             parent => format!("{parent}/lockkeeper-clock-{}", uuid::Uuid::new_v4()),
         };
-        let ensemble = seat.ensemble.clone();
+        let ensemble = session_ref.ensemble.clone();
         let mut parents_made = false;
         loop {
             let sent = session.now();
@@ -462,10 +464,10 @@ impl LockNode {
             let write = ensemble.write(&probe, Vec::new(), None);
             let replies = async { tokio::join!(biased; create, write, ensemble.delete(&probe, None)) };
             let over = || (Err(OpError::SessionOver), Err(OpError::SessionOver), Err(OpError::SessionOver));
-            let (created, written, mut deleted) = seat.reply(replies, over).await;
+            let (created, written, mut deleted) = session_ref.reply(replies, over).await;
             let heard = session.now();
             while deleted == Err(OpError::ConnectionLoss) {
-                deleted = seat.reply(ensemble.delete(&probe, None), || Err(OpError::SessionOver)).await;
+                deleted = session_ref.reply(ensemble.delete(&probe, None), || Err(OpError::SessionOver)).await;
             }
             match (created, written) {
                 (_, Ok(written)) => {
@@ -476,7 +478,7 @@ impl LockNode {
                 (Err(OpError::NoNode), _) if !parents_made => {
                     parents_made = true;
                     let parents = make_path(&*ensemble, self.parent(), NodeKind::Persistent, Vec::new());
-                    seat.reply(parents, || Err(OpError::SessionOver)).await?;
+                    session_ref.reply(parents, || Err(OpError::SessionOver)).await?;
                 }
                 (Err(fault), _) | (Ok(_), Err(fault)) => return Err(fault),
             }

@@ -159,31 +159,33 @@ impl LeaseAttempt {
         let taken = tokio::select! {
             biased;
             early = &mut ended => Err(self.ended_early(early, None)),
-            seat = SessionRef::take(&context) => seat.map_err(AcquireError::from),
+            session_ref = SessionRef::take(&context) => session_ref.map_err(AcquireError::from),
         };
-        let mut seat = match taken {
-            Ok(seat) => seat,
+        let mut session_ref = match taken {
+            Ok(session_ref) => session_ref,
             Err(error) => return self.refuse(LockStatus::Unlocked, error),
         };
         // `Err` if the attempt ends early. The caller gets the error now; the request is withdrawn when a server answers.
         let pursued = tokio::select! {
             biased;
-            pursued = self.pursue(&mut seat) => Ok(pursued),
+            pursued = self.pursue(&mut session_ref) => Ok(pursued),
             silence = context.silence() => Err(Early::Silent(silence)),
             early = ended => Err(early),
         };
         let pursued = match pursued {
             Ok(pursued) => pursued,
             Err(early) => {
-                let error = self.ended_early(early, Some(&seat));
+                let error = self.ended_early(early, Some(&session_ref));
                 let (done, _) = oneshot::channel();
                 _ = std::mem::replace(&mut self.caller, done).send(Err(error));
                 self.ended(LockStatus::Unlocked);
-                return self.withdraw(&mut seat).await;
+                return self.withdraw(&mut session_ref).await;
             }
         };
         match pursued {
-            Ok(AttemptEnd::Held { token, until_ms, until }) => self.hand_over(seat, (token, until_ms, until)).await,
+            Ok(AttemptEnd::Held { token, until_ms, until }) => {
+                self.hand_over(session_ref, (token, until_ms, until)).await
+            }
             Ok(AttemptEnd::Failed(error)) => {
                 let status = match error {
                     AcquireError::Preempted { .. } => LockStatus::Preempted,
@@ -193,11 +195,11 @@ impl LeaseAttempt {
             }
             Ok(AttemptEnd::CallerGone) => {
                 self.ended(LockStatus::Unlocked);
-                self.withdraw(&mut seat).await;
+                self.withdraw(&mut session_ref).await;
             }
             Err(error) => {
                 if !matches!(error, AcquireError::Session(SessionError::Closed)) {
-                    self.withdraw(&mut seat).await;
+                    self.withdraw(&mut session_ref).await;
                 }
                 self.refuse(LockStatus::Unlocked, error);
             }
@@ -205,12 +207,14 @@ impl LeaseAttempt {
     }
 
     /// The error of an attempt that ends early; without a session, no server has answered.
-    fn ended_early(&self, early: Early, seat: Option<&SessionRef>) -> AcquireError {
+    fn ended_early(&self, early: Early, session_ref: Option<&SessionRef>) -> AcquireError {
         let path = self.node.path.clone();
-        let detail = match (early, seat) {
+        let detail = match (early, session_ref) {
             (Early::Cancelled, _) => return AcquireError::Cancelled { path },
             (Early::Silent(silence), _) => return silence.into(),
-            (Early::TimedOut, Some(seat)) if !seat.session.link().borrow().connected => "the connection is lost",
+            (Early::TimedOut, Some(session_ref)) if !session_ref.session.link().borrow().connected => {
+                "the connection is lost"
+            }
             (Early::TimedOut, Some(_)) if self.progress.shows_silence(&self.limits) => "a request was not answered",
             // It waits for nothing but the servers.
             (Early::TimedOut, Some(_)) if self.limits.once => "the servers answered too slowly",
@@ -224,7 +228,7 @@ impl LeaseAttempt {
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 
-    async fn pursue(&mut self, seat: &mut SessionRef) -> Result<AttemptEnd, AcquireError> {
+    async fn pursue(&mut self, session_ref: &mut SessionRef) -> Result<AttemptEnd, AcquireError> {
         self.record_emergency().await?;
         let mut give_up_ms = None;
         let mut asked: Option<AskedOwner> = None;
@@ -232,13 +236,13 @@ impl LeaseAttempt {
         let mut verdict = CleanupVerdict::new(&self.approval, &self.terms);
         loop {
             self.progress.asks();
-            let look = self.node.look_until_answered(&self.context, seat).await?;
+            let look = self.node.look_until_answered(&self.context, session_ref).await?;
             self.progress.is_answered();
             self.progress.asks();
             if look.record.is_free()
-                && let Err(failure) = self.node.refuse_incompatible_formats(seat, look.children).await
+                && let Err(failure) = self.node.refuse_incompatible_formats(session_ref, look.children).await
             {
-                seat.recover(&self.context, failure).await?;
+                session_ref.recover(&self.context, failure).await?;
                 continue;
             }
             let waiting_ms = self.terms.waiting_ms.unwrap_or(i64::MAX);
@@ -246,25 +250,25 @@ impl LeaseAttempt {
             if self.caller.is_closed() {
                 return Ok(AttemptEnd::CallerGone);
             }
-            self.terms.notice_ms = self.lazy.then(|| notice_ms(&seat.session));
+            self.terms.notice_ms = self.lazy.then(|| notice_ms(&session_ref.session));
             let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
             let room = asked.as_ref().map(|asked| self.room(asked, &look));
             let wish = if self.limits.once { Wish::Try } else { Wish::Acquire { give_up_ms } };
-            match self.node.step(seat, look, &terms, wish).await? {
+            match self.node.step(session_ref, look, &terms, wish).await? {
                 Stepped::Again { .. } => {}
                 Stepped::Refused(refusal) => {
                     if let Refusal::Unfinished(facts) = &refusal {
-                        self.count(asked.as_ref(), &facts.owner, PreemptionOutcome::Refused, seat);
+                        self.count(asked.as_ref(), &facts.owner, PreemptionOutcome::Refused, session_ref);
                     }
                     if requested && matches!(refusal, Refusal::Held(_)) {
                         // The owner has a running lease again.
-                        self.withdraw(seat).await;
+                        self.withdraw(session_ref).await;
                     }
                     return Ok(AttemptEnd::Failed(self.refusal(refusal, requested)));
                 }
                 Stepped::Done { answer: Answer::Holds { until_ms }, token, look } => {
                     if let Some((asked, room)) = asked.as_ref().zip(room) {
-                        self.count(Some(asked), &asked.owner, room, seat);
+                        self.count(Some(asked), &asked.owner, room, session_ref);
                     }
                     return Ok(AttemptEnd::Held { token, until_ms, until: look.safe_until(until_ms) });
                 }
@@ -272,15 +276,20 @@ impl LeaseAttempt {
                     asked.get_or_insert_with(|| {
                         let since_ms = look.record.request.as_ref().map_or(look.now.latest_ms, |own| own.since_ms);
                         let cleaned_ms = since_ms.saturating_add(owner.allotted_ms);
-                        AskedOwner { owner: owner.owner.clone(), since: seat.session.now(), cleaned_ms }
+                        AskedOwner { owner: owner.owner.clone(), since: session_ref.session.now(), cleaned_ms }
                     });
                     requested = true;
                     if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
                         tracing::debug!(path = %self.node.path, owner = %owner.owner, "asked the owner to clean up");
                     }
-                    let until_ms =
-                        verdict.until(until_ms, &look, || self.alert(owner), &self.approval, (&self.context, seat));
-                    if let Some(outcome) = self.wait_or_end(seat, *look, until_ms, &mut verdict).await? {
+                    let until_ms = verdict.until(
+                        until_ms,
+                        &look,
+                        || self.alert(owner),
+                        &self.approval,
+                        (&self.context, session_ref),
+                    );
+                    if let Some(outcome) = self.wait_or_end(session_ref, *look, until_ms, &mut verdict).await? {
                         return Ok(outcome);
                     }
                 }
@@ -289,12 +298,12 @@ impl LeaseAttempt {
                     if self.status.send_replace(LockStatus::Pending) != LockStatus::Pending {
                         tracing::debug!(path = %self.node.path, "asked the owner, whose lease is over");
                     }
-                    if let Some(outcome) = self.wait_or_end(seat, *look, until_ms, &mut verdict).await? {
+                    if let Some(outcome) = self.wait_or_end(session_ref, *look, until_ms, &mut verdict).await? {
                         return Ok(outcome);
                     }
                 }
                 Stepped::Done { answer: Answer::Unfinished(facts), .. } => {
-                    self.count(asked.as_ref(), &facts.owner, PreemptionOutcome::Refused, seat);
+                    self.count(asked.as_ref(), &facts.owner, PreemptionOutcome::Refused, session_ref);
                     return Ok(AttemptEnd::Failed(self.unfinished(facts)));
                 }
                 // Not an answer to this wish.
@@ -336,8 +345,8 @@ impl LeaseAttempt {
     }
 
     /// Counts the result of a preemption for the preempted owner.
-    fn count(&self, asked: Option<&AskedOwner>, owner: &str, outcome: PreemptionOutcome, seat: &SessionRef) {
-        let waited = asked.map_or(Duration::ZERO, |asked| seat.session.now().saturating_sub(asked.since));
+    fn count(&self, asked: Option<&AskedOwner>, owner: &str, outcome: PreemptionOutcome, session_ref: &SessionRef) {
+        let waited = asked.map_or(Duration::ZERO, |asked| session_ref.session.now().saturating_sub(asked.since));
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         self.recorder.record(&self.node.path, owner, Measurement::Preemption { waited_ms, outcome });
     }
@@ -345,18 +354,18 @@ impl LeaseAttempt {
     /// Waits, and returns how the attempt ends if it does.
     async fn wait_or_end(
         &mut self,
-        seat: &mut SessionRef,
+        session_ref: &mut SessionRef,
         look: Look,
         until_ms: i64,
         verdict: &mut CleanupVerdict,
     ) -> Result<Option<AttemptEnd>, AcquireError> {
         self.progress.is_answered();
-        match self.wait(seat, look, until_ms, verdict).await {
+        match self.wait(session_ref, look, until_ms, verdict).await {
             Woken::LookAgain => {}
-            Woken::SessionOver => seat.recover(&self.context, LookError::Passing(OpError::SessionOver)).await?,
+            Woken::SessionOver => session_ref.recover(&self.context, LookError::Passing(OpError::SessionOver)).await?,
             Woken::CallerGone => return Ok(Some(AttemptEnd::CallerGone)),
             Woken::Closing => {
-                self.withdraw(seat).await;
+                self.withdraw(session_ref).await;
                 return Err(SessionError::Closed.into());
             }
         }
@@ -364,7 +373,13 @@ impl LeaseAttempt {
     }
 
     /// Waits for a change of the record, the end of the wait, or the expiry of the owner's lease.
-    async fn wait(&mut self, seat: &SessionRef, look: Look, until_ms: i64, verdict: &mut CleanupVerdict) -> Woken {
+    async fn wait(
+        &mut self,
+        session_ref: &SessionRef,
+        look: Look,
+        until_ms: i64,
+        verdict: &mut CleanupVerdict,
+    ) -> Woken {
         let lease_over_ms =
             look.record.owner.as_ref().map_or(i64::MAX, |owner| owner.until_ms.saturating_add(self.node.rules.skew_ms));
         // An owner may keep a lease that is over; then only the end of its notice counts.
@@ -372,11 +387,11 @@ impl LeaseAttempt {
         let over = look.until(until_ms.min(lease_over_ms)).saturating_add(Duration::from_millis(1));
         // The record was just written: the next read sets the watch.
         let Some(changed) = look.watcher else { return Woken::LookAgain };
-        let closing = seat.session.closing();
+        let closing = session_ref.session.closing();
         tokio::select! {
             biased;
             () = self.caller.closed() => Woken::CallerGone,
-            () = seat.over() => Woken::SessionOver,
+            () = session_ref.over() => Woken::SessionOver,
             () = closing.cancelled() => Woken::Closing,
             _ = changed => Woken::LookAgain,
             () = verdict.decided(&self.approval) => Woken::LookAgain,
@@ -385,16 +400,16 @@ impl LeaseAttempt {
     }
 
     /// Removes the own request, or an unwanted grant, from the record. Another hold of the same id stays.
-    async fn withdraw(&self, seat: &mut SessionRef) {
+    async fn withdraw(&self, session_ref: &mut SessionRef) {
         loop {
-            let left = match self.node.look_until_answered(&self.context, seat).await {
+            let left = match self.node.look_until_answered(&self.context, session_ref).await {
                 Ok(look) => {
-                    let written_ms = seat.written_ms().to_vec();
+                    let written_ms = session_ref.written_ms().to_vec();
                     if look.record.held_until_ms(&self.terms.id).is_some_and(|end| written_ms.contains(&end)) {
                         // The record shows the hold of before no more, so it is lost before others can get the lock.
                         self.leases.supersede(&self.terms.id, &self.node.path);
                     }
-                    self.node.step(seat, look, &self.terms, Wish::Withdraw { written_ms: &written_ms }).await
+                    self.node.step(session_ref, look, &self.terms, Wish::Withdraw { written_ms: &written_ms }).await
                 }
                 Err(error) => Err(error),
             };
@@ -409,14 +424,14 @@ impl LeaseAttempt {
         }
     }
 
-    async fn hand_over(self, seat: SessionRef, grant: (FencingToken, i64, Duration)) {
+    async fn hand_over(self, session_ref: SessionRef, grant: (FencingToken, i64, Duration)) {
         let LeaseAttempt { context, leases, node, terms, cleanup, status, recorder, options, caller, .. } = self;
-        let (tenure, guard) =
-            LeaseTask::begin(context, node, terms, (cleanup, options), (status, recorder), seat, grant);
-        tenure.supersede(&leases);
+        let (task, guard) =
+            LeaseTask::begin(context, node, terms, (cleanup, options), (status, recorder), session_ref, grant);
+        task.supersede(&leases);
         // If the caller has gone, the guard is dropped here, which requests the release.
         _ = caller.send(Ok(guard));
-        tenure.run().await;
+        task.run().await;
     }
 
     fn refusal(&self, refusal: Refusal, asked: bool) -> AcquireError {

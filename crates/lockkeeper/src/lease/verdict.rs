@@ -6,7 +6,7 @@
 use lockkeeper_core::helix::Terms;
 use tokio::sync::oneshot;
 
-use crate::lease::approval::{Answer, Approval, CleanupAlert, Decision};
+use crate::lease::approval::{Approval, ApprovalAnswer, CleanupAlert, Decision};
 use crate::lease::node::{Look, SessionRef};
 use crate::session::context::Context;
 
@@ -19,7 +19,7 @@ pub(super) enum CleanupVerdict {
     /// To be requested when the wait ends, at this time of the server.
     Open { over_ms: i64, extra_ms: i64 },
     /// Requested; expected until this time of the server.
-    Pending { until_ms: i64, alert: Box<CleanupAlert>, answer: oneshot::Receiver<Answer> },
+    Pending { until_ms: i64, alert: Box<CleanupAlert>, answer: oneshot::Receiver<ApprovalAnswer> },
     /// Decided.
     Made { approved: bool },
 }
@@ -61,14 +61,14 @@ impl CleanupVerdict {
         look: &Look,
         alert: impl FnOnce() -> CleanupAlert,
         approval: &Approval,
-        (context, seat): (&Context, &SessionRef),
+        (context, session_ref): (&Context, &SessionRef),
     ) -> i64 {
         match *self {
             CleanupVerdict::Unasked => answered_ms,
             CleanupVerdict::Open { over_ms, extra_ms } if look.now.earliest_ms >= over_ms && !look.written => {
                 let alert = Box::new(alert());
                 let until_ms = look.now.latest_ms.saturating_add(extra_ms);
-                let answer = approval.ask(&alert, until_ms, context, &seat.session);
+                let answer = approval.ask(&alert, until_ms, context, &session_ref.session);
                 *self = CleanupVerdict::Pending { until_ms, alert, answer };
                 until_ms
             }
@@ -89,8 +89,8 @@ impl CleanupVerdict {
         self.make(approval, answer);
     }
 
-    fn make(&mut self, approval: &Approval, answer: Option<Answer>) {
-        let nobody = || Answer { decision: Decision::no_answer(), by_rule: false };
+    fn make(&mut self, approval: &Approval, answer: Option<ApprovalAnswer>) {
+        let nobody = || ApprovalAnswer { decision: Decision::no_answer(), by_rule: false };
         let answer = answer.unwrap_or_else(nobody);
         let approved = matches!(answer.decision, Decision::Approve { .. });
         if let CleanupVerdict::Pending { alert, .. } = std::mem::replace(self, CleanupVerdict::Made { approved }) {

@@ -28,7 +28,7 @@ use tracing::trace;
 pub(crate) use self::attempt::Attempt;
 use self::attempt::{Looked, Wake};
 use self::caller::Caller;
-use self::operations::{Finished, Operations, failure};
+use self::operations::{CommandRunner, Finished, failure};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Fired, OpError, Watcher};
@@ -440,11 +440,11 @@ impl Driver {
         }
     }
 
-    fn operations(&self) -> Operations<'_> {
+    fn operations(&self) -> CommandRunner<'_> {
         let Attempt { path, ensemble, payload, node_format, looks_beside, .. } = &self.attempt;
         let (node_format, looks_beside) = (*node_format, *looks_beside);
         let at_release = self.at_release.as_ref().map(|write| (self.node.as_str(), &write.step));
-        Operations { ensemble, path, node_format, looks_beside, payload, at_release }
+        CommandRunner { ensemble, path, node_format, looks_beside, payload, at_release }
     }
 
     /// Passes the outcome of an operation to the contender. Keeps the text of a refusal for the caller.

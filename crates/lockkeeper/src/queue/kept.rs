@@ -48,11 +48,11 @@ use crate::wait::{cancelled, passed};
 pub struct KeptLock {
     context: Context,
     kind: Result<Kind, AcquireError>,
-    turn: Arc<Turn<Option<Tenure>>>,
+    turn: Arc<Turn<Option<KeptHold>>>,
 }
 
 /// The time for which the lock is kept.
-struct Tenure {
+struct KeptHold {
     guard: Guard,
     /// Another contender, or a request to release the lock, has come.
     wanted: CancellationToken,
@@ -60,7 +60,7 @@ struct Tenure {
     _watch: DropGuard,
 }
 
-impl Tenure {
+impl KeptHold {
     /// Whether the hold can be used again. One that can be trusted for less than a third of the session timeout is not.
     fn is_kept(&self) -> bool {
         let asked = self.wanted.is_cancelled() || self.guard.revocation_requested().is_some();
@@ -173,14 +173,14 @@ impl KeptLock {
     /// As [`Holding::release`](crate::Holding::release).
     pub async fn give_up(&self) -> Result<(), ReleaseError> {
         match self.turn.lock().await.take() {
-            Some(tenure) => tenure.guard.release().await,
+            Some(kept) => kept.guard.release().await,
             None => Ok(()),
         }
     }
 
     /// Returns whether the lock is kept and not in use: the next use takes it without a round trip. No round trip.
     pub fn is_kept(&self) -> bool {
-        self.turn.try_lock().is_ok_and(|tenure| tenure.as_ref().is_some_and(Tenure::is_kept))
+        self.turn.try_lock().is_ok_and(|kept| kept.as_ref().is_some_and(KeptHold::is_kept))
     }
 
     /// The path, if the request is valid and the node format allows it.
@@ -205,12 +205,12 @@ impl KeptLock {
     /// Uses the kept hold; returns the turn if there is none.
     fn take_kept(
         &self,
-        turn: OwnedMutexGuard<Option<Tenure>>,
+        turn: OwnedMutexGuard<Option<KeptHold>>,
         started: Instant,
-    ) -> Result<KeptGuard, OwnedMutexGuard<Option<Tenure>>> {
-        let Some(tenure) = turn.as_ref().filter(|tenure| tenure.is_kept()) else { return Err(turn) };
+    ) -> Result<KeptGuard, OwnedMutexGuard<Option<KeptHold>>> {
+        let Some(kept) = turn.as_ref().filter(|kept| kept.is_kept()) else { return Err(turn) };
         let mode = self.kind.as_ref().map(|kind| kind.mode.label()).unwrap_or_default();
-        account::report::<AcquireError>(tenure.guard.path(), mode, started, Ok(&tenure.guard));
+        account::report::<AcquireError>(kept.guard.path(), mode, started, Ok(&kept.guard));
         Ok(KeptGuard { turn })
     }
 
@@ -225,7 +225,7 @@ impl KeptLock {
     /// Takes the kept hold, or acquires the lock.
     async fn fill(
         &self,
-        turn: OwnedMutexGuard<Option<Tenure>>,
+        turn: OwnedMutexGuard<Option<KeptHold>>,
         request: Acquire,
         started: Instant,
     ) -> Result<KeptGuard, AcquireError> {
@@ -241,7 +241,7 @@ impl KeptLock {
     }
 
     /// Begins to keep a hold.
-    fn keep(&self, guard: Guard) -> Tenure {
+    fn keep(&self, guard: Guard) -> KeptHold {
         let (wanted, watch) = (CancellationToken::new(), CancellationToken::new());
         let node_format = self.kind.as_ref().map_or(NodeFormat::Curator, |kind| kind.node_format);
         let come = others_come(guard.session().ensemble(), guard.path().to_owned(), guard.node(), node_format);
@@ -260,7 +260,7 @@ impl KeptLock {
             drop(hold);
             release_when_unused(&turn).await;
         });
-        Tenure { guard, wanted, _watch: watch.drop_guard() }
+        KeptHold { guard, wanted, _watch: watch.drop_guard() }
     }
 }
 
@@ -280,9 +280,9 @@ async fn others_come(ensemble: Option<Arc<dyn Ensemble>>, path: String, node: St
 }
 
 /// Releases the lock at the end of the current use, if it is not to be kept then.
-async fn release_when_unused(turn: &Weak<Turn<Option<Tenure>>>) {
+async fn release_when_unused(turn: &Weak<Turn<Option<KeptHold>>>) {
     let Some(turn) = turn.upgrade() else { return };
-    drop(turn.lock().await.take_if(|tenure| !tenure.is_kept()));
+    drop(turn.lock().await.take_if(|kept| !kept.is_kept()));
 }
 
 impl fmt::Debug for KeptLock {
@@ -295,18 +295,18 @@ impl fmt::Debug for KeptLock {
 /// another contender has come.
 #[must_use = "the use ends at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct KeptGuard {
-    /// Has a tenure until the guard is released or dropped.
-    turn: OwnedMutexGuard<Option<Tenure>>,
+    /// Has a kept hold until the guard is released or dropped.
+    turn: OwnedMutexGuard<Option<KeptHold>>,
 }
 
 impl KeptGuard {
-    fn tenure(&self) -> &Tenure {
-        self.turn.as_ref().expect("a use has a tenure until it ends")
+    fn kept_hold(&self) -> &KeptHold {
+        self.turn.as_ref().expect("a use has a kept hold until it ends")
     }
 
     /// Returns the number to pass to the protected resource. It is the same for all uses between which the lock was kept.
     pub fn token(&self) -> FencingToken {
-        self.tenure().guard.token()
+        self.kept_hold().guard.token()
     }
 
     /// Ends the use. If another contender has come, this releases the lock and waits until the server confirms it.
@@ -323,8 +323,8 @@ impl KeptGuard {
     ///
     /// As [`Holding::release`](crate::Holding::release).
     pub async fn release(mut self) -> Result<(), ReleaseError> {
-        match self.turn.take_if(|tenure| !tenure.is_kept()) {
-            Some(tenure) => tenure.guard.release().await,
+        match self.turn.take_if(|kept| !kept.is_kept()) {
+            Some(kept) => kept.guard.release().await,
             None => Ok(()),
         }
     }
@@ -349,18 +349,18 @@ impl Deref for KeptGuard {
     type Target = Guard;
 
     fn deref(&self) -> &Guard {
-        &self.tenure().guard
+        &self.kept_hold().guard
     }
 }
 
 impl Drop for KeptGuard {
     fn drop(&mut self) {
-        drop(self.turn.take_if(|tenure| !tenure.is_kept()));
+        drop(self.turn.take_if(|kept| !kept.is_kept()));
     }
 }
 
 impl fmt::Debug for KeptGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("KeptGuard").field(&self.turn.as_ref().map(|tenure| &tenure.guard)).finish()
+        f.debug_tuple("KeptGuard").field(&self.turn.as_ref().map(|kept| &kept.guard)).finish()
     }
 }

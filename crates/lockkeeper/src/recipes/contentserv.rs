@@ -16,7 +16,7 @@ use crate::hold::holding::run_until;
 use crate::queue::about::About;
 use crate::queue::acquire::Acquire;
 use crate::queue::priority::PriorityLock;
-use crate::recipes::distributed::Slot;
+use crate::recipes::distributed::GuardSlot;
 use crate::session::context::Context;
 use crate::wait::cancelled;
 
@@ -145,7 +145,7 @@ pub struct MonitorLock {
     classes: TaskClasses,
     chosen: Chosen,
     task_timeout: Option<Duration>,
-    slot: Slot,
+    slot: GuardSlot,
 }
 
 impl MonitorLock {
@@ -157,7 +157,7 @@ impl MonitorLock {
             classes: TaskClasses::default(),
             chosen: Chosen::Foreground,
             task_timeout: None,
-            slot: Slot::empty(context.clone()),
+            slot: GuardSlot::empty(context.clone()),
         }
     }
 

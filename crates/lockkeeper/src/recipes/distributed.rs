@@ -14,20 +14,20 @@ use crate::session::context::Context;
 
 /// What all such objects share: the guard, if locked, and the handle that acquired it.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct GuardSlot {
     context: Context,
-    kept: Mutex<Kept>,
+    kept: Mutex<SlotState>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct SlotState {
     guard: Option<Guard>,
     /// Whether a call to lock is under way.
     reserved: bool,
 }
 
 /// The right of one call to fill the slot; it ends with the call.
-struct Reservation<'a>(&'a Slot);
+struct Reservation<'a>(&'a GuardSlot);
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
@@ -35,9 +35,9 @@ impl Drop for Reservation<'_> {
     }
 }
 
-impl Slot {
+impl GuardSlot {
     pub(crate) fn empty(context: Context) -> Self {
-        Slot { context, kept: Mutex::default() }
+        GuardSlot { context, kept: Mutex::default() }
     }
 
     /// Acquires the lock and keeps its guard. Fails if the slot has a guard or another call is about to fill it: the
@@ -76,7 +76,7 @@ impl Slot {
         self.look_at_all(|kept| look(&mut kept.guard))
     }
 
-    fn look_at_all<T>(&self, look: impl FnOnce(&mut Kept) -> T) -> T {
+    fn look_at_all<T>(&self, look: impl FnOnce(&mut SlotState) -> T) -> T {
         // A panic in `look` leaves the slot in the state before or after it; both are valid.
         look(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -126,14 +126,14 @@ pub struct DistributedLock {
     name: String,
     lock: ExclusiveLock,
     path: Result<LockPath, PathError>,
-    slot: Slot,
+    slot: GuardSlot,
 }
 
 impl DistributedLock {
     pub(crate) fn new(context: Context, base: &str, name: &str) -> Self {
         let path = LockPath::plain(base, name);
         let lock = ExclusiveLock::new(context.clone(), path.clone()).node_format(NodeFormat::Numbered);
-        DistributedLock { base: base.to_owned(), name: name.to_owned(), lock, path, slot: Slot::empty(context) }
+        DistributedLock { base: base.to_owned(), name: name.to_owned(), lock, path, slot: GuardSlot::empty(context) }
     }
 
     /// Sets the node format; the default is [`NodeFormat::Numbered`]. All clients of the lock must use the same one.

@@ -8,7 +8,7 @@ use crate::admin::Admin;
 use crate::error::{AcquireError, AdminError, Error, LeaseError, Misuse};
 use crate::lease::{LockAttributes, LockOperations};
 use crate::queue::mutex::Mutex;
-use crate::recipes::distributed::Slot;
+use crate::recipes::distributed::GuardSlot;
 use crate::session::context::Context;
 
 /// A queue lock behind [`LockOperations`]: the exclusive lock of a path, for code that takes any lock.
@@ -19,7 +19,7 @@ pub struct QueueLock {
     admin: Admin,
     mutex: Mutex,
     path: String,
-    slot: Slot,
+    slot: GuardSlot,
     /// Whether the object is closed. Locked by each call, so that calls take turns.
     closed: AsyncMutex<bool>,
 }
@@ -27,7 +27,7 @@ pub struct QueueLock {
 impl QueueLock {
     pub(crate) fn on(context: Context, path: &str) -> Self {
         let mutex = Mutex::new(context.clone(), LockPath::parse(path));
-        let (slot, closed) = (Slot::empty(context.clone()), AsyncMutex::default());
+        let (slot, closed) = (GuardSlot::empty(context.clone()), AsyncMutex::default());
         QueueLock { admin: Admin::new(context), mutex, path: path.to_owned(), slot, closed }
     }
 

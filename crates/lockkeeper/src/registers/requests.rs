@@ -44,7 +44,7 @@ pub struct TransferRequest {
 
 /// The data of a node.
 #[derive(Clone, Serialize, Deserialize)]
-struct Stored {
+struct StoredRequest {
     /// The version of this format, now 1.
     lockkeeper: u32,
     facts: TransferFacts,
@@ -71,7 +71,7 @@ pub(crate) async fn waiting(ensemble: &dyn Ensemble) -> Result<Vec<TransferReque
     let names = records::names(ensemble, ROOT).await.map_err(|fault| refused(ROOT, fault))?;
     let seen = records::read(ensemble, ROOT, names).await;
     let waiting = seen.into_iter().filter_map(|(id, seen)| {
-        let stored: Stored = serde_json::from_slice(&seen.data).ok()?;
+        let stored: StoredRequest = serde_json::from_slice(&seen.data).ok()?;
         stored.decision.is_none().then(|| TransferRequest {
             id,
             facts: stored.facts,
@@ -119,7 +119,7 @@ pub(crate) async fn decide(
             Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,
             Err(fault) => return Err(refused(&path, fault)),
         };
-        let Ok(mut stored) = serde_json::from_slice::<Stored>(&seen.data) else { return Err(gone()) };
+        let Ok(mut stored) = serde_json::from_slice::<StoredRequest>(&seen.data) else { return Err(gone()) };
         stored.decision = Some(Word { approved, by: by.clone(), why: why.clone() });
         let entry = JournalEntry::Decision(DecisionRecord {
             facts: stored.facts.clone(),
@@ -166,7 +166,7 @@ impl Pending {
     /// A request to be decided until that time of the server.
     pub(crate) fn new(context: Context, id: uuid::Uuid, facts: TransferFacts, until_ms: u64) -> Self {
         let path = facts.path.clone();
-        let stored = Stored { lockkeeper: 1, facts, by: context.owner().clone(), until_ms, decision: None };
+        let stored = StoredRequest { lockkeeper: 1, facts, by: context.owner().clone(), until_ms, decision: None };
         let data = serde_json::to_vec(&stored).expect("a struct of strings and numbers always serialises");
         Pending { context, id, data, path }
     }
@@ -211,9 +211,11 @@ impl Pending {
             }
         }
         let (seen, changed) = ensemble.read_and_watch(&self.node()).await?;
-        match serde_json::from_slice::<Stored>(&seen.data) {
+        match serde_json::from_slice::<StoredRequest>(&seen.data) {
             // The journal has the decision, which the next read shows.
-            Ok(Stored { decision: Some(_), .. }) => Ok(Box::pin(std::future::ready(crate::ensemble::Fired::Changed))),
+            Ok(StoredRequest { decision: Some(_), .. }) => {
+                Ok(Box::pin(std::future::ready(crate::ensemble::Fired::Changed)))
+            }
             _ => Ok(changed),
         }
     }

@@ -32,7 +32,7 @@ const MAX_ATTEMPTS: usize = 32;
 
 /// The data of a node.
 #[derive(Default, Serialize, Deserialize)]
-struct Stored {
+struct StoredStatistics {
     /// The version of this format, now 1.
     lockkeeper: u32,
     statistics: Statistics,
@@ -41,11 +41,11 @@ struct Stored {
     writes: Vec<String>,
 }
 
-impl Stored {
-    fn read(path: &str, data: &[u8]) -> Result<Stored, AdminError> {
+impl StoredStatistics {
+    fn read(path: &str, data: &[u8]) -> Result<StoredStatistics, AdminError> {
         let unreadable =
             |problem: String| AdminError::from(SessionError::Refused { path: path.to_owned(), reason: problem });
-        let stored: Stored = serde_json::from_slice(data)
+        let stored: StoredStatistics = serde_json::from_slice(data)
             .map_err(|error| unreadable(format!("{} is no record of statistics: {error}", node(path))))?;
         match stored.lockkeeper {
             1 => Ok(stored),
@@ -63,7 +63,7 @@ fn node(path: &str) -> String {
 pub(crate) async fn read(ensemble: &dyn Ensemble, path: &str) -> Result<Option<Statistics>, AdminError> {
     let at = node(path);
     match linearizable(ensemble, ensemble.read(&at)).await {
-        Ok(seen) => Ok(Some(Stored::read(path, &seen.data)?.statistics)),
+        Ok(seen) => Ok(Some(StoredStatistics::read(path, &seen.data)?.statistics)),
         Err(OpError::NoNode) => Ok(None),
         Err(fault) => Err(refused(path, fault)),
     }
@@ -88,8 +88,8 @@ pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> 
         let read = ensemble.read(&at);
         let read = if unsure { linearizable(ensemble, read).await } else { read.await };
         let (mut stored, version) = match read {
-            Ok(seen) => (Stored::read(path, &seen.data)?, Some(seen.version)),
-            Err(OpError::NoNode) => (Stored { lockkeeper: 1, ..Stored::default() }, None),
+            Ok(seen) => (StoredStatistics::read(path, &seen.data)?, Some(seen.version)),
+            Err(OpError::NoNode) => (StoredStatistics { lockkeeper: 1, ..StoredStatistics::default() }, None),
             Err(OpError::ConnectionLoss | OpError::SessionOver) => {
                 unsure = true;
                 continue;
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn data_of_a_later_version_is_not_overwritten() {
-        assert!(Stored::read("/a", br#"{"lockkeeper":1,"statistics":{"others":{"held":{"7":1}}}}"#).is_ok());
-        assert!(Stored::read("/a", br#"{"lockkeeper":2,"statistics":{}}"#).is_err());
-        assert!(Stored::read("/a", b"x").is_err());
+        assert!(StoredStatistics::read("/a", br#"{"lockkeeper":1,"statistics":{"others":{"held":{"7":1}}}}"#).is_ok());
+        assert!(StoredStatistics::read("/a", br#"{"lockkeeper":2,"statistics":{}}"#).is_err());
+        assert!(StoredStatistics::read("/a", b"x").is_err());
     }
 }

@@ -10,12 +10,12 @@ use tokio::sync::oneshot;
 /// The contenders of a session, by the path of the lock.
 #[derive(Default)]
 pub(crate) struct Neighbours {
-    queues: Mutex<HashMap<String, Queue>>,
+    queues: Mutex<HashMap<String, NeighbourQueue>>,
 }
 
 /// The contenders of a session in the queue of one lock.
 #[derive(Default)]
-struct Queue {
+struct NeighbourQueue {
     /// How many wait for the reply to their creates.
     entering: usize,
     /// Those that have a node, in the order of the replies.
@@ -60,7 +60,7 @@ impl Heard {
 }
 
 impl Neighbours {
-    fn queues(&self) -> MutexGuard<'_, HashMap<String, Queue>> {
+    fn queues(&self) -> MutexGuard<'_, HashMap<String, NeighbourQueue>> {
         self.queues.lock().expect("held for a change only")
     }
 

@@ -4,7 +4,7 @@
 //! operation must not vanish: it becomes a [`Letter`] in a [`Sink`]. Letters wait there until they are read, replayed
 //! or dropped.
 //!
-//! A sink keeps a log of [`Record`]s, to which records are only added: letters, and marks that say what happened to
+//! A sink keeps a log of [`LetterRecord`]s, to which records are only added: letters, and marks that say what happened to
 //! them. [`fold`] derives the current state from it by operation id, so a record may be added more than once. That is
 //! all that a sink must guarantee:
 //!
@@ -29,5 +29,5 @@ pub use self::file::FileSink;
 pub use self::fold::{Fate, Filed, fold};
 #[cfg(feature = "kafka")]
 pub use self::kafka::{Address as KafkaAddress, AddressError as KafkaAddressError, KafkaSink, TOPIC as KAFKA_TOPIC};
-pub use self::record::{Event, Letter, Mark, Record};
+pub use self::record::{Letter, LetterEvent, LetterRecord, Mark};
 pub use self::sink::{Records, Sink, SinkError};

@@ -43,7 +43,7 @@ use crate::queue::acquire::Acquire;
 use crate::recipes::contentserv::{MonitorError, MonitorLock};
 use crate::session::Io;
 use crate::session::context::Context;
-use crate::work::deadletter::{Letter, Record, Sink, SinkError};
+use crate::work::deadletter::{Letter, LetterRecord, Sink, SinkError};
 
 /// The longest pause between two attempts, unless the first is longer.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -113,7 +113,7 @@ impl Cause {
 }
 
 /// The error of an attempt that was not granted.
-pub trait Refusal: fmt::Display {
+pub trait NotGranted: fmt::Display {
     /// Returns why it was not granted.
     fn cause(&self) -> Cause;
 
@@ -121,7 +121,7 @@ pub trait Refusal: fmt::Display {
     fn behind(&self) -> Option<String>;
 }
 
-impl Refusal for Error {
+impl NotGranted for Error {
     fn cause(&self) -> Cause {
         match self {
             Error::Session(SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. }) => {
@@ -160,7 +160,7 @@ impl Refusal for Error {
     }
 }
 
-impl Refusal for AcquireError {
+impl NotGranted for AcquireError {
     fn cause(&self) -> Cause {
         Error::from(self.clone()).cause()
     }
@@ -170,7 +170,7 @@ impl Refusal for AcquireError {
     }
 }
 
-impl Refusal for MonitorError {
+impl NotGranted for MonitorError {
     fn cause(&self) -> Cause {
         match self {
             MonitorError::InstanceLock { .. } => Cause::InstanceLock,
@@ -340,7 +340,7 @@ impl Retrying {
     /// # Errors
     ///
     /// [`GivenUp`] with the last attempt's error.
-    pub async fn attempt<T, E: Refusal>(
+    pub async fn attempt<T, E: NotGranted>(
         &self,
         operation: &Operation,
         about: About,
@@ -383,7 +383,7 @@ impl Retrying {
                 letter.first_ms = first_ms;
                 letter.last_ms = wall_clock_ms();
                 letter.waited_ms = waited.as_millis() as u64;
-                match sink.append(&Record::Letter(Box::new(letter))).await {
+                match sink.append(&LetterRecord::Letter(Box::new(letter))).await {
                     Ok(()) => Kept::In(sink.name()),
                     Err(failed) => {
                         warn!(operation = %operation.id, %failed, cause = %failed.source, "a dead letter could not be kept");

@@ -15,8 +15,8 @@ use lockkeeper_core::{SessionId, Zxid};
 use super::fault::{at_node, told};
 use crate::acl::{AclEntry, AclList, LockAcl};
 use crate::ensemble::{
-    Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Grant, Node, NodeKind, Reply, TxnStep, Undone, Watcher, Whole,
-    Written,
+    AclGrant, Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Node, NodeKind, Reply, TxnStep, Undone, Watcher,
+    Whole, Written,
 };
 
 /// The name of a node that does not exist.
@@ -343,17 +343,17 @@ impl Copies for Operations {
     }
 }
 
-fn grant(entry: &Acl) -> Grant {
+fn grant(entry: &Acl) -> AclGrant {
     let (scheme, id) = match &entry.id {
         AclId::WorldAnyone => ("world", "anyone"),
         AclId::Other { scheme, id } => (scheme.as_str(), id.as_str()),
     };
     let permissions = u8::try_from(entry.perms & Perms::ALL).unwrap_or(0);
-    Grant { scheme: scheme.to_owned(), id: id.to_owned(), permissions }
+    AclGrant { scheme: scheme.to_owned(), id: id.to_owned(), permissions }
 }
 
-fn entry(grant: &Grant) -> Acl {
-    let Grant { scheme, id, permissions } = grant;
+fn entry(grant: &AclGrant) -> Acl {
+    let AclGrant { scheme, id, permissions } = grant;
     let id = match (scheme.as_str(), id.as_str()) {
         ("world", "anyone") => AclId::WorldAnyone,
         _ => AclId::Other { scheme: scheme.clone(), id: id.clone() },

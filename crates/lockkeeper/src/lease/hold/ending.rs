@@ -16,13 +16,13 @@ impl LeaseTask {
     async fn leave(&mut self) -> Result<Option<Box<Look>>, NodeError> {
         let mut unsure = false;
         loop {
-            let look = self.node.look_until_answered(&self.context, &mut self.seat).await?;
+            let look = self.node.look_until_answered(&self.context, &mut self.session_ref).await?;
             if look.record.held_until_ms(&self.terms.id) != Some(self.until_ms) {
                 // It did show this hold, if a write whose reply was lost has released it.
                 return Ok((!unsure).then(|| Box::new(look)));
             }
             self.wanted = look.record.request.as_ref().is_some_and(|request| request.id != self.terms.id);
-            match self.node.step(&mut self.seat, look, &self.terms, Wish::Leave).await? {
+            match self.node.step(&mut self.session_ref, look, &self.terms, Wish::Leave).await? {
                 Stepped::Again { written } => unsure |= written,
                 Stepped::Done { .. } | Stepped::Refused(_) => return Ok(None),
             }
@@ -55,7 +55,7 @@ impl LeaseTask {
     async fn hand_over(&mut self, to: &str) -> Result<Option<Loss>, NodeError> {
         let mut unsure = false;
         loop {
-            let look = self.node.look_until_answered(&self.context, &mut self.seat).await?;
+            let look = self.node.look_until_answered(&self.context, &mut self.session_ref).await?;
             match &look.record.owner {
                 Some(owner) if owner.id == self.terms.id && owner.until_ms == self.until_ms => {}
                 // This client's own write, whose reply was lost.
@@ -63,7 +63,7 @@ impl LeaseTask {
                 Some(owner) if owner.priority > self.terms.priority => return Ok(Some(Loss::Preempted)),
                 _ => return Ok(Some(Loss::Removed)),
             }
-            match self.node.step(&mut self.seat, look, &self.terms, Wish::Transfer { to }).await? {
+            match self.node.step(&mut self.session_ref, look, &self.terms, Wish::Transfer { to }).await? {
                 Stepped::Again { written } => unsure |= written,
                 Stepped::Refused(_) => return Ok(Some(Loss::LeaseEnded)),
                 Stepped::Done { .. } => return Ok(None),
@@ -122,13 +122,13 @@ impl LeaseTask {
     /// Counts the hold when it is first known to have ended.
     pub(super) fn count_hold(&mut self) {
         if let Some(account) = self.account.take() {
-            account.close(self.seat.session.now(), self.hold.loss() == Some(Loss::LeaseEnded));
+            account.close(self.session_ref.session.now(), self.hold.loss() == Some(Loss::LeaseEnded));
         }
     }
 
     pub(super) fn ended(&mut self) {
         self.count_hold();
-        let now = self.seat.session.now();
+        let now = self.session_ref.session.now();
         // Unless the lock was taken while the cleanup still runs.
         let goes_on = self.hold.loss() == Some(Loss::Preempted) && !self.cleaned_up;
         if let Some(cleaning) = self.cleaning.take_if(|_| !goes_on) {

@@ -28,8 +28,8 @@ impl Driver {
         self.node.clone_from(&grant.name);
         let (sender, requests) = mpsc::unbounded_channel();
         let Attempt { path, discipline, options, .. } = &self.attempt;
-        let (mark, fences) = (discipline.holder_marker().map(str::to_owned), discipline.has_tokens());
-        let hold = Hold::new(path.clone(), grant, mark, fences, self.session.clone(), options);
+        let (holder_marker, fences) = (discipline.holder_marker().map(str::to_owned), discipline.has_tokens());
+        let hold = Hold::new(path.clone(), grant, holder_marker, fences, self.session.clone(), options);
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
         // The revocation may have come while the grant waited for its heartbeat.
         hold.asked.send_replace(self.contender.revocation().filter(|asked| asked.refused.is_none()).cloned());
@@ -82,16 +82,16 @@ impl Driver {
         let hold = self.caller.hold()?;
         let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
         let (node, granted_by) = (node_path(&path, &hold.node()), self.granted_by);
-        let mark = self.attempt.discipline.holder_marker().map(|mark| format!("{path}/{mark}"));
+        let holder_marker = self.attempt.discipline.holder_marker().map(|name| format!("{path}/{name}"));
         self.asked_at = self.session.now();
         let asked = async move {
             loop {
                 let check = TxnStep::Check { path: node.clone(), version: None };
                 let checked = ensemble.transact(vec![check]).map(|done| done.map(drop).map_err(OpError::from));
-                let outcome = match &mark {
+                let outcome = match &holder_marker {
                     None => checked.await,
-                    Some(mark) => {
-                        let (checked, seen) = tokio::join!(biased; checked, ensemble.read(mark));
+                    Some(marker) => {
+                        let (checked, seen) = tokio::join!(biased; checked, ensemble.read(marker));
                         let ours =
                             |seen: crate::ensemble::Node| Some(FencingToken::from_zxid(seen.czxid)) == granted_by;
                         checked.and(seen).and_then(|seen| if ours(seen) { Ok(()) } else { Err(OpError::NoNode) })

@@ -100,7 +100,7 @@ struct Elsewhere {
 }
 
 /// Everything that an operation of one attempt needs.
-pub(super) struct Operations<'a> {
+pub(super) struct CommandRunner<'a> {
     pub(super) ensemble: &'a Arc<dyn Ensemble>,
     pub(super) path: &'a str,
     pub(super) node_format: NodeFormat,
@@ -111,7 +111,7 @@ pub(super) struct Operations<'a> {
     pub(super) at_release: Option<(&'a str, &'a TxnStep)>,
 }
 
-impl Operations<'_> {
+impl CommandRunner<'_> {
     fn child(&self, name: &str) -> String {
         match self.node_format {
             // The prefix of a sequential create is empty.

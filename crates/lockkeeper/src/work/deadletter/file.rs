@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use super::{Record, Records, Sink, SinkError, fold};
+use super::{LetterRecord, Records, Sink, SinkError, fold};
 
 /// The size at which a file is rotated: about ten thousand letters.
 const LARGE: u64 = 16 << 20;
@@ -150,8 +150,8 @@ impl FileSink {
             let mut read = Records::default();
             read_file(&path, &mut read)?;
             let unsettled = read.records.iter().any(|record| match record {
-                Record::Letter(letter) => !settled.contains(&letter.operation),
-                Record::Mark(_) => false,
+                LetterRecord::Letter(letter) => !settled.contains(&letter.operation),
+                LetterRecord::Mark(_) => false,
             });
             if unsettled || !read.unreadable.is_empty() {
                 break;
@@ -197,7 +197,7 @@ impl Sink for FileSink {
         format!("file:{}", self.path.display())
     }
 
-    fn append<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<(), SinkError>> {
+    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<(), SinkError>> {
         let line = serde_json::to_string(record).expect("records of strings and numbers always serialise");
         self.apart("kept in", move |sink| sink.append_now(&line))
     }
@@ -236,10 +236,10 @@ fn read_file(path: &Path, read: &mut Records) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::deadletter::{Event, Letter, Mark};
+    use crate::work::deadletter::{Letter, LetterEvent, Mark};
 
-    fn letter(operation: &str) -> Record {
-        Record::Letter(Box::new(Letter::new(operation, "P1", "/P1")))
+    fn letter(operation: &str) -> LetterRecord {
+        LetterRecord::Letter(Box::new(Letter::new(operation, "P1", "/P1")))
     }
 
     fn sink() -> (tempfile::TempDir, FileSink) {
@@ -253,7 +253,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(outcome)
     }
 
-    fn append(sink: &FileSink, record: &Record) {
+    fn append(sink: &FileSink, record: &LetterRecord) {
         block(sink.append(record)).unwrap();
     }
 
@@ -262,7 +262,7 @@ mod tests {
         let (dir, sink) = sink();
         assert_eq!(block(sink.records()).unwrap(), Records::default());
         assert!(!dir.path().join("deep").exists(), "looking makes nothing");
-        let records = [letter("a"), Record::Mark(Mark::new("a", Event::Failed { why: "x\ny".to_owned() }))];
+        let records = [letter("a"), LetterRecord::Mark(Mark::new("a", LetterEvent::Failed { why: "x\ny".to_owned() }))];
         records.iter().for_each(|record| append(&sink, record));
         assert_eq!(block(sink.records()).unwrap().records, records);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -305,7 +305,7 @@ mod tests {
         let sink = sink.rotate_at(1);
         append(&sink, &letter("first"));
         append(&sink, &letter("second"));
-        append(&sink, &Record::Mark(Mark::new("first", Event::Replayed)));
+        append(&sink, &LetterRecord::Mark(Mark::new("first", LetterEvent::Replayed)));
         let open = |sink: &FileSink| {
             let filed = fold(block(sink.records()).unwrap().records);
             filed
@@ -316,13 +316,13 @@ mod tests {
         };
         for at in 0..20 {
             append(&sink, &letter(&format!("{at}")));
-            append(&sink, &Record::Mark(Mark::new(format!("{at}"), Event::Dropped { why: None })));
+            append(&sink, &LetterRecord::Mark(Mark::new(format!("{at}"), LetterEvent::Dropped { why: None })));
         }
         assert_eq!(open(&sink), ["second"]);
         let first = sink.beside(".1");
         assert!(!first.exists(), "everything in it was settled");
         assert!(sink.beside(".2").exists(), "its letter waits");
-        append(&sink, &Record::Mark(Mark::new("second", Event::Replayed)));
+        append(&sink, &LetterRecord::Mark(Mark::new("second", LetterEvent::Replayed)));
         append(&sink, &letter("last"));
         append(&sink, &letter("very last"));
         assert!(!sink.beside(".2").exists());

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use lockkeeper_core::Owner;
 
-use super::{Event, Letter, Mark, Record};
+use super::{Letter, LetterEvent, LetterRecord, Mark};
 
 /// A letter and its fate.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,18 +72,18 @@ impl Fate {
 ///
 /// A letter that occurs again is the same letter: its sink may return it twice. A settled letter stays settled,
 /// whatever comes later. A mark without a letter belongs to a letter that was deleted.
-pub fn fold(records: impl IntoIterator<Item = Record>) -> Vec<Filed> {
+pub fn fold(records: impl IntoIterator<Item = LetterRecord>) -> Vec<Filed> {
     let mut filed: Vec<Filed> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for record in records {
         match record {
-            Record::Letter(letter) => {
+            LetterRecord::Letter(letter) => {
                 if !places.contains_key(&letter.operation) {
                     places.insert(letter.operation.clone(), filed.len());
                     filed.push(Filed { letter: *letter, fate: Fate::Waiting, failures: 0, last_failure: None });
                 }
             }
-            Record::Mark(mark) => {
+            LetterRecord::Mark(mark) => {
                 if let Some(place) = places.get(&mark.operation) {
                     filed[*place].take(mark);
                 }
@@ -100,10 +100,10 @@ impl Filed {
         }
         let Mark { operation: _, event, at_ms, by } = mark;
         match event {
-            Event::Begun => self.fate = Fate::Begun { at_ms, by },
-            Event::Replayed => self.fate = Fate::Replayed { at_ms, by },
-            Event::Dropped { why } => self.fate = Fate::Dropped { at_ms, by, why },
-            Event::Failed { why } => {
+            LetterEvent::Begun => self.fate = Fate::Begun { at_ms, by },
+            LetterEvent::Replayed => self.fate = Fate::Replayed { at_ms, by },
+            LetterEvent::Dropped { why } => self.fate = Fate::Dropped { at_ms, by, why },
+            LetterEvent::Failed { why } => {
                 self.fate = Fate::Waiting;
                 self.failures += 1;
                 self.last_failure = Some(why);
@@ -116,38 +116,38 @@ impl Filed {
 mod tests {
     use super::*;
 
-    fn letter(operation: &str) -> Record {
-        Record::Letter(Box::new(Letter::new(operation, "P1", "/P1")))
+    fn letter(operation: &str) -> LetterRecord {
+        LetterRecord::Letter(Box::new(Letter::new(operation, "P1", "/P1")))
     }
 
-    fn mark(operation: &str, event: Event) -> Record {
-        Record::Mark(Mark::new(operation, event))
+    fn mark(operation: &str, event: LetterEvent) -> LetterRecord {
+        LetterRecord::Mark(Mark::new(operation, event))
     }
 
-    fn failed() -> Event {
-        Event::Failed { why: "taken".to_owned() }
+    fn failed() -> LetterEvent {
+        LetterEvent::Failed { why: "taken".to_owned() }
     }
 
     /// C-47: once, however often its sink returns it.
     #[test]
     fn a_letter_that_comes_twice_is_one_letter() {
-        let filed = fold([letter("a"), letter("b"), mark("a", Event::Replayed), letter("a")]);
+        let filed = fold([letter("a"), letter("b"), mark("a", LetterEvent::Replayed), letter("a")]);
         let fates: Vec<_> = filed.iter().map(|filed| (filed.letter.operation.as_str(), filed.fate.name())).collect();
         assert_eq!(fates, [("a", "replayed"), ("b", "waiting")]);
     }
 
     #[test]
     fn a_failed_replay_leaves_the_letter_and_the_reason() {
-        let filed = fold([letter("a"), mark("a", Event::Begun), mark("a", failed()), mark("a", failed())]);
+        let filed = fold([letter("a"), mark("a", LetterEvent::Begun), mark("a", failed()), mark("a", failed())]);
         assert_eq!((filed.len(), filed[0].fate.name(), filed[0].failures), (1, "waiting", 2));
         assert_eq!(filed[0].last_failure.as_deref(), Some("taken"));
     }
 
     #[test]
     fn a_settled_letter_stays_settled() {
-        for settled in [Event::Replayed, Event::Dropped { why: None }] {
-            let name = if settled == Event::Replayed { "replayed" } else { "dropped" };
-            for later in [Event::Begun, failed(), Event::Replayed, Event::Dropped { why: None }] {
+        for settled in [LetterEvent::Replayed, LetterEvent::Dropped { why: None }] {
+            let name = if settled == LetterEvent::Replayed { "replayed" } else { "dropped" };
+            for later in [LetterEvent::Begun, failed(), LetterEvent::Replayed, LetterEvent::Dropped { why: None }] {
                 let filed = fold([letter("a"), mark("a", settled.clone()), mark("a", later)]);
                 assert_eq!((filed[0].fate.name(), filed[0].failures), (name, 0));
             }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_replay_without_an_end_is_shown_as_begun() {
-        let filed = fold([mark("gone", Event::Begun), letter("a"), mark("a", Event::Begun)]);
+        let filed = fold([mark("gone", LetterEvent::Begun), letter("a"), mark("a", LetterEvent::Begun)]);
         assert_eq!((filed.len(), filed[0].fate.name()), (1, "begun"));
         assert!(!filed[0].fate.is_settled());
     }

@@ -38,7 +38,7 @@ use self::forward::Forwarder;
 use self::shared::Shared;
 use self::spool::Spool;
 use self::topic::Topic;
-use super::{Record, Records, Sink, SinkError};
+use super::{LetterRecord, Records, Sink, SinkError};
 
 /// How long [`Sink::append`] waits for the brokers once the record is in the spool.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -173,7 +173,7 @@ impl Sink for KafkaSink {
         self.shared.address.to_string()
     }
 
-    fn append<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<(), SinkError>> {
+    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<(), SinkError>> {
         let wake = match self.forwarder() {
             Ok(wake) => wake,
             Err(error) => return std::future::ready(Err(error)).boxed(),
@@ -204,8 +204,8 @@ impl Sink for KafkaSink {
             let messages = shared.topic.read_all()?;
             let (mut letters, mut marks) = (Vec::new(), Vec::new());
             let mut sort = |record| match record {
-                Record::Letter(_) => letters.push(record),
-                Record::Mark(_) => marks.push(record),
+                LetterRecord::Letter(_) => letters.push(record),
+                LetterRecord::Mark(_) => marks.push(record),
             };
             for message in messages {
                 match serde_json::from_slice(&message.payload) {

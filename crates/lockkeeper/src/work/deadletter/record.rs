@@ -70,7 +70,7 @@ pub struct Mark {
     /// The operation of the letter.
     pub operation: String,
     /// The event.
-    pub event: Event,
+    pub event: LetterEvent,
     /// When, in milliseconds since 1970 by the clock of its machine.
     pub at_ms: u64,
     /// The process that did it.
@@ -79,7 +79,7 @@ pub struct Mark {
 
 impl Mark {
     /// Creates a mark with the current time and this process.
-    pub fn new(operation: impl Into<String>, event: Event) -> Self {
+    pub fn new(operation: impl Into<String>, event: LetterEvent) -> Self {
         let (operation, at_ms) = (operation.into(), crate::clock::wall_clock_ms());
         Mark { operation, event, at_ms, by: crate::identity::this_process() }
     }
@@ -89,7 +89,7 @@ impl Mark {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Event {
+pub enum LetterEvent {
     /// It is being replayed. If no further mark follows, it is unknown whether it was done.
     Begun,
     /// It was done.
@@ -109,19 +109,19 @@ pub enum Event {
 /// One entry of a sink's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Record {
+pub enum LetterRecord {
     /// An operation was given up.
     Letter(Box<Letter>),
     /// An event of a letter.
     Mark(Mark),
 }
 
-impl Record {
+impl LetterRecord {
     /// Returns the id of its operation.
     pub fn operation(&self) -> &str {
         match self {
-            Record::Letter(letter) => &letter.operation,
-            Record::Mark(mark) => &mark.operation,
+            LetterRecord::Letter(letter) => &letter.operation,
+            LetterRecord::Mark(mark) => &mark.operation,
         }
     }
 }

@@ -4,14 +4,14 @@ use std::fmt;
 
 use futures_util::future::BoxFuture;
 
-use super::record::Record;
+use super::record::LetterRecord;
 
 /// The content of a sink.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Records {
     /// All records that could be read, a letter before its marks.
-    pub records: Vec<Record>,
+    pub records: Vec<LetterRecord>,
     /// The places that could not be read, each with the reason.
     pub unreadable: Vec<String>,
 }
@@ -23,7 +23,7 @@ pub trait Sink: fmt::Debug + Send + Sync {
 
     /// Adds a record, and returns once it is stored. Dropping the future leaves it stored or not; adding it again does
     /// no harm.
-    fn append<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<(), SinkError>>;
+    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<(), SinkError>>;
 
     /// Returns all records. Dropping the future changes nothing.
     fn records(&self) -> BoxFuture<'_, Result<Records, SinkError>>;

@@ -10,7 +10,7 @@ use rdkafka::error::KafkaError;
 
 use super::shared::Shared;
 use super::topic::{DEADLINE, Sender};
-use crate::work::deadletter::Record;
+use crate::work::deadletter::LetterRecord;
 
 /// How many records go in one transaction.
 const BATCH: usize = 500;
@@ -154,8 +154,8 @@ fn batch(
     // A letter that was added again, because its writer was not sure, is the same letter.
     let mut letters = HashSet::new();
     let (entries, again): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| match &entry.record {
-        Record::Letter(letter) => letters.insert(letter.operation.clone()),
-        Record::Mark(_) => true,
+        LetterRecord::Letter(letter) => letters.insert(letter.operation.clone()),
+        LetterRecord::Mark(_) => true,
     });
     if entries.is_empty() {
         return Ok(0);

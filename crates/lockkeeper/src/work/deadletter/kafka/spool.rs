@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::work::deadletter::Record;
+use crate::work::deadletter::LetterRecord;
 
 /// The ending of a record's file; other files are not records.
 const ENTRY: &str = "record";
@@ -27,7 +27,7 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub(super) struct SpoolEntry {
     pub(super) name: String,
-    pub(super) record: Record,
+    pub(super) record: LetterRecord,
 }
 
 /// Where to search for a transaction that was under way: the end of each partition when it began. A partition that is
@@ -60,7 +60,7 @@ impl Spool {
     }
 
     /// Adds a record and returns when it is on disk.
-    pub(super) fn add(&self, record: &Record) -> io::Result<()> {
+    pub(super) fn add(&self, record: &LetterRecord) -> io::Result<()> {
         // Ordered by time, so that they are sent roughly in order; the rest makes them unique.
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
@@ -192,7 +192,7 @@ mod tests {
     fn added_records_are_read_in_order_until_they_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::open(dir.path().join("deep/spool")).unwrap();
-        let record = |operation: &str| Record::Letter(Box::new(Letter::new(operation, "P1", "/P1")));
+        let record = |operation: &str| LetterRecord::Letter(Box::new(Letter::new(operation, "P1", "/P1")));
         for operation in ["a", "b", "c"] {
             spool.add(&record(operation)).unwrap();
         }

@@ -10,13 +10,13 @@ use lockkeeper_testkit::kafka::Broker;
 
 use super::forward::{Failure, Moment, pass};
 use super::*;
-use crate::work::deadletter::{Event, Letter, Mark, fold};
+use crate::work::deadletter::{Letter, LetterEvent, Mark, fold};
 
 /// The time limit for anything that must happen.
 const LONG: Duration = Duration::from_secs(120);
 
-fn letter(operation: &str) -> Record {
-    Record::Letter(Box::new(Letter::new(operation, format!("P{}", operation.len() % 7), "/P")))
+fn letter(operation: &str) -> LetterRecord {
+    LetterRecord::Letter(Box::new(Letter::new(operation, format!("P{}", operation.len() % 7), "/P")))
 }
 
 fn address(broker: &Broker) -> Address {
@@ -45,7 +45,7 @@ fn until(what: &str, mut there: impl FnMut() -> bool) {
 fn letters(broker: &Broker) -> HashMap<String, usize> {
     let mut times = HashMap::new();
     for found in Topic::new(&broker.addr().to_string(), TOPIC).read_all().unwrap() {
-        if let Record::Letter(letter) = serde_json::from_slice(&found.payload).unwrap() {
+        if let LetterRecord::Letter(letter) = serde_json::from_slice(&found.payload).unwrap() {
             *times.entry(letter.operation).or_default() += 1;
         }
     }
@@ -171,7 +171,7 @@ fn letters_and_marks_are_read_as_they_were_written_and_the_rest_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let sink = KafkaSink::open_with(address(&broker), dir.path(), LONG).unwrap();
     assert_eq!(block(sink.records()).unwrap(), Records::default(), "there is no topic yet");
-    let records = [letter("a"), letter("b"), Record::Mark(Mark::new("a", Event::Replayed))];
+    let records = [letter("a"), letter("b"), LetterRecord::Mark(Mark::new("a", LetterEvent::Replayed))];
     for record in &records {
         block(sink.append(record)).unwrap();
     }

@@ -15,7 +15,7 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedPr
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::spool::{Intent, SpoolEntry};
-use crate::work::deadletter::Record;
+use crate::work::deadletter::LetterRecord;
 
 /// The time limit of a call: longer than brokers need to elect a leader, shorter than people wait.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
@@ -263,8 +263,8 @@ impl Sender {
         self.producer.begin_transaction()?;
         for SpoolEntry { name, record } in entries {
             let key = match record {
-                Record::Letter(letter) => &letter.monitor_object,
-                Record::Mark(mark) => &mark.operation,
+                LetterRecord::Letter(letter) => &letter.monitor_object,
+                LetterRecord::Mark(mark) => &mark.operation,
             };
             let payload = serde_json::to_vec(record).expect("records of strings and numbers always serialise");
             let headers = OwnedHeaders::new()
