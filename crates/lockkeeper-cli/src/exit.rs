@@ -1,7 +1,4 @@
-//! The exit codes of the command, and failures as people and scripts see them.
-//!
-//! The codes are those of sysexits.h where it has a suitable one, and 124 as of timeout(1). They differ from those of commands
-//! under a lock (small numbers) and of shells (126 and above).
+//! Failures as people and scripts see them.
 
 use std::fmt;
 
@@ -15,96 +12,7 @@ use lockkeeper_server::ServerError;
 
 use crate::advice::{Suggested, can_be_asked};
 use crate::place::Place;
-
-/// The reason why the command ended, as an exit status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Code {
-    /// There was no such lock, no holder, or no confirmation: nothing was changed.
-    NoSuchLock = 1,
-    /// A holder that was asked to release refused.
-    Declined = 2,
-    /// The command line or a setting is wrong; nothing was done.
-    Usage = 64,
-    /// No server was reachable.
-    Unreachable = 69,
-    /// The operating system or the program itself failed.
-    Internal = 70,
-    /// The embedded server cannot use its directory, its disk or its address.
-    CannotServe = 73,
-    /// The lock was not acquired: it is taken, or the wait is over.
-    NotAcquired = 75,
-    /// The lock was lost while the command ran.
-    Lost = 76,
-    /// A server refused.
-    Refused = 77,
-    /// The lock is used in another way than the command line says.
-    Mismatch = 78,
-    /// A contender of a higher priority took the lock while the command ran.
-    Preempted = 79,
-    /// The session expired during the wait, and the time limit was reached.
-    SessionExpired = 80,
-    /// At the release, the lock's node did not exist any more.
-    NoNode = 81,
-    /// An earlier run of the job failed, and a person must decide.
-    Kept = 82,
-    /// The command ran for longer than its limit.
-    TooLong = 124,
-    /// The command cannot be executed.
-    NotExecutable = 126,
-    /// The command was not found.
-    NotFound = 127,
-}
-
-/// The exit statuses of `run` that are lockkeeper's own, with their meanings and details. Help and docs/command.md are
-/// generated from this table.
-pub(crate) const STATUSES: [(Code, &str, &str); 15] = [
-    (
-        Code::Usage,
-        "the command line or a setting is wrong; nothing was done",
-        "so it is if this `run` would wait for a lock of the `run` around it",
-    ),
-    (Code::Unreachable, "no server was reachable, or none answered by the end of the wait", ""),
-    (Code::Internal, "the operating system or lockkeeper failed", ""),
-    (Code::CannotServe, "the embedded server cannot use its directory, disk or address", ""),
-    (
-        Code::NotAcquired,
-        "not acquired: taken (--try), --wait is over, or the wait was cancelled",
-        "`revoke --node` cancels a wait, and so does deleting the waiting node",
-    ),
-    (Code::Lost, "the lock was lost while the command ran", "the command was stopped, or had just ended"),
-    (Code::Refused, "the server refused", ""),
-    (
-        Code::Mismatch,
-        "the lock is in use in another way, or the chroot does not exist",
-        "another number of permits, another kind of lock, or another node format",
-    ),
-    (Code::Preempted, "a higher priority took the leased lock", "the command was stopped, or had just ended"),
-    (
-        Code::SessionExpired,
-        "the session expired while waiting",
-        "only if `connection.retry` or `connection.delay` is set; otherwise `run` joins the queue again",
-    ),
-    (
-        Code::NoNode,
-        "the command has ended, and there was no node left to unlock",
-        "it was removed at the end, or a contender of a higher priority took the leased lock and released it before `run` saw that",
-    ),
-    (
-        Code::Kept,
-        "an earlier run of the job failed or crashed, and a person must decide",
-        "only with --on-failure keep or --on-crash keep; lockkeeper jobs resolve decides",
-    ),
-    (Code::TooLong, "the command ran for longer than --max-run, and was stopped", "the status of timeout(1)"),
-    (Code::NotExecutable, "the command cannot be executed", "no permission, or its interpreter is missing"),
-    (Code::NotFound, "the command was not found", ""),
-];
-
-/// Returns the lines of these statuses for a help text.
-pub(crate) fn statuses() -> String {
-    let lines = STATUSES.iter().map(|(code, means, _)| format!("  {:>3}  {means}", *code as u8));
-    lines.collect::<Vec<_>>().join("\n")
-}
+pub(crate) use crate::statuses::Code;
 
 /// A failed command.
 #[derive(Debug)]

@@ -40,6 +40,7 @@ mod program;
 mod retrying;
 mod settings;
 mod signals;
+mod statuses;
 mod streams;
 mod tail;
 mod terminal;

@@ -7,6 +7,7 @@ use lockkeeper::FencingToken;
 
 use super::connect::ConnectArgs;
 use super::values::duration;
+use crate::statuses::help;
 
 /// `lockkeeper list`.
 #[derive(Debug, clap::Args)]
@@ -26,6 +27,7 @@ pub(crate) struct ListArgs {
 
 /// `lockkeeper show` and `lockkeeper why`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = help("show", "", ""))]
 pub(crate) struct ShowArgs {
     /// The lock
     pub name: String,
@@ -39,16 +41,9 @@ pub(crate) struct ShowArgs {
 
 /// `lockkeeper revoke`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = help("revoke", "\
 A revoke takes nothing by force. A command under lockkeeper run gets the signal of its --on-revoke, and the lock is free when it has \
-ended. To remove a holder by force: lockkeeper break.
-
-Exit status:
-   0  asked; with --wait, all of them have released the lock
-   1  there is no contender to ask
-   2  with --wait: at least one of them refused
-  75  with --wait: not all of them answered in time
-  77  the server refused, or a foreign client knows no such request")]
+ended. To remove a holder by force: lockkeeper break.", ""))]
 pub(crate) struct RevokeArgs {
     /// The lock
     pub name: String,
@@ -71,9 +66,9 @@ pub(crate) struct RevokeArgs {
 
 /// `lockkeeper break`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = help("break", "\
 The removed holder is notified, but it may be at work beside the next holder until it has stopped. Only a resource that checks \
-LOCKKEEPER_TOKEN is safe then. The break is recorded, with its author and its reason: lockkeeper list --broken.")]
+LOCKKEEPER_TOKEN is safe then. The break is recorded, with its author and its reason: lockkeeper list --broken.", ""))]
 pub(crate) struct BreakArgs {
     /// The lock
     pub name: String,
@@ -96,14 +91,14 @@ pub(crate) struct BreakArgs {
 
 /// `lockkeeper fence`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = help("fence", "\
 Beside FILE, FILE.fence keeps the greatest token so far. It is locked while FILE is replaced or the command runs. A smaller token is \
 refused with exit status 76, and nothing is changed. Use it in a job:
   lockkeeper run nightly -- sh -c 'report > new && lockkeeper fence all < new'
   lockkeeper run nightly -- lockkeeper fence /mirror -- rsync -a src/ /mirror/
 
 Standard input is read to its end: if generating the contents may fail, generate them first. With a command, the gate stays \
-closed until the command, and everything that it leaves running, has ended.")]
+closed until the command, and everything that it leaves running, has ended.", ""))]
 pub(crate) struct FenceArgs {
     /// The file, or a name for the resource that the command changes
     #[arg(value_name = "FILE")]
@@ -118,16 +113,10 @@ pub(crate) struct FenceArgs {
 
 /// `lockkeeper epoch`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = help("epoch", "\
 Tokens grow for the life of one ensemble. In an ensemble that was rebuilt empty, restored from an older backup or replaced, tokens \
 begin below earlier ones. Then raise the epoch above the greatest token that any resource has seen, before the holders return. The \
-epoch can never be lowered, so the command asks first; without a terminal it refuses unless --yes is given.
-
-Exit status:
-   0  printed, or raised
-   1  nothing was changed: the answer to the question was not yes
-  64  the command line is wrong, or there is no terminal to ask on
-  78  the node of the epoch holds no number")]
+epoch can never be lowered, so the command asks first; without a terminal it refuses unless --yes is given.", ""))]
 pub(crate) struct EpochArgs {
     /// Raise the epoch, so that all later tokens are greater than this one
     #[arg(long, value_name = "TOKEN")]
@@ -145,19 +134,14 @@ pub(crate) struct EpochArgs {
 
 /// `lockkeeper copy`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = help("copy", "\
 Copies nodes with their data and access lists, parents first. It leaves out nodes that end with a session: stop all users of locks, \
 then copy. It also leaves out /zookeeper, with its quotas, and the epoch of tokens. It copies nothing if the target has a node with \
-other content, or if the target's tokens are not above the source's. Copying again is harmless.
-
-Exit status:
-   0  copied; with --dry-run, nothing prevents a copy
-  78  nothing was copied: other content at the target, or tokens would fall
-
+other content, or if the target's tokens are not above the source's. Copying again is harmless.", "\
 Examples:
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --dry-run
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --raise-epoch
-  lockkeeper copy --servers zk1/app --to zk2/app --create-chroot /config")]
+  lockkeeper copy --servers zk1/app --to zk2/app --create-chroot /config"))]
 pub(crate) struct CopyArgs {
     /// Copy to these servers
     #[arg(long, value_name = "SERVERS")]

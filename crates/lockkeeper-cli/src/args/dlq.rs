@@ -3,18 +3,13 @@
 use clap::Subcommand;
 
 use super::connect::ConnectArgs;
+use crate::statuses::help;
 
 /// `lockkeeper dlq`.
 #[derive(Debug, clap::Args)]
 #[command(
     arg_required_else_help = true,
-    after_help = "\
-Exit status:
-   0  done; of replay: every named letter was done, each command with 0
-   1  there is no such letter, or it was replayed or dropped before
-  64  the command line or a setting is wrong
-  70  the letters cannot be read or written
-  75  of replay: at least one letter was not done and stays"
+    after_help = help("dlq", "", "")
 )]
 pub(crate) struct DlqArgs {
     /// The action on the letters.

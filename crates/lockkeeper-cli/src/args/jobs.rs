@@ -9,6 +9,7 @@ use lockkeeper::settings::{IfUnreachable, JobSettings, output_size};
 
 use super::connect::ConnectArgs;
 use super::values::{positive_duration, time_zone};
+use crate::statuses::help;
 
 /// The options of `run` that make the command a job.
 #[derive(Debug, clap::Args)]
@@ -92,22 +93,15 @@ const OTHERS: [&str; 11] = [
     args_conflicts_with_subcommands = true,
     override_usage = "lockkeeper jobs [NAME] [OPTIONS]\n       lockkeeper jobs <VERB>",
     after_help = "Exit statuses and examples: lockkeeper jobs --help",
-    after_long_help = "\
+    after_long_help = help("jobs", "\
 Without --late, a job is late when a whole slot has passed without a run. A job without a schedule of its own, such as --slot, is \
-never late. A failed job stays failed until a run succeeds.
-
-Exit status:
-   0  printed; with --check, every job is in order
-   1  there is no such job; with --check, a job is late
-   2  with --check: the last run of a job failed, or a person must decide
-  69  no server was reachable
-
+never late. A failed job stays failed until a run succeeds.", "\
 Examples:
   lockkeeper jobs
   lockkeeper jobs nightly --history
   lockkeeper jobs --check --late 26h
   lockkeeper jobs --prometheus /var/lib/node_exporter/lockkeeper.prom
-  lockkeeper jobs import /etc/crontab"
+  lockkeeper jobs import /etc/crontab")
 )]
 pub(crate) struct JobsArgs {
     /// Another verb.
@@ -164,17 +158,12 @@ pub(crate) enum JobsVerb {
 
 /// `lockkeeper jobs import`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = help("jobs import", "\
 Comments, variables and schedules stay. Each command becomes a job with the slot of one start. Notes with line numbers go to \
-standard error. Read them, then install the result: it contains the options of the place that you give here.
-
-Exit status:
-   0  every command was rewritten
-   1  some lines were not, as the notes say
-
+standard error. Read them, then install the result: it contains the options of the place that you give here.", "\
 Examples:
   crontab -l | lockkeeper jobs import - --servers zk1:2181,zk2:2181
-  lockkeeper jobs import /etc/crontab --servers zk1:2181,zk2:2181")]
+  lockkeeper jobs import /etc/crontab --servers zk1:2181,zk2:2181"))]
 pub(crate) struct ImportArgs {
     /// The crontab; - is standard input
     #[arg(value_name = "CRONTAB")]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::connect::ConnectArgs;
 use super::values::{Waiting, duration, waiting};
+use crate::statuses::help;
 
 /// The options of a leased lock, as in Apache Helix.
 #[derive(Clone, Debug, clap::Args)]
@@ -74,12 +75,8 @@ impl LeaseArgs {
 
 /// `lockkeeper stats`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-The statistics include commands with --stats, and programs that publish theirs.
-
-Exit status:
-   0  printed, or reset
-   1  there are no statistics of this lock")]
+#[command(after_help = help("stats", "\
+The statistics include commands with --stats, and programs that publish theirs.", ""))]
 pub(crate) struct StatsArgs {
     /// The lock
     pub name: String,
@@ -112,15 +109,9 @@ pub(crate) struct RequestsArgs {
 
 /// `lockkeeper approve` and `lockkeeper reject`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = help("approve", "\
 The first answer counts. After an approval, the requestor takes the lock while its owner may still be at work: only a resource that \
-checks LOCKKEEPER_TOKEN is safe then. To see earlier decisions: lockkeeper requests --decided.
-
-Exit status:
-   0  decided
-   1  no such decision is pending
-   2  the request was decided before
-  64  several requests are pending: choose one with --id; or no reason")]
+checks LOCKKEEPER_TOKEN is safe then. To see earlier decisions: lockkeeper requests --decided.", ""))]
 pub(crate) struct DecideArgs {
     /// The lock
     pub name: String,

@@ -11,7 +11,8 @@ use super::connect::ConnectArgs;
 use super::jobs::JobArgs;
 use super::leased::LeaseArgs;
 use super::values::{duration, positive_duration};
-use crate::exit::{Code, statuses};
+use crate::exit::Code;
+use crate::statuses::lines;
 
 /// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
 const BEFORE_STATUSES: &str = "\
@@ -46,7 +47,7 @@ Examples:
 
 fn long_help() -> String {
     let status = "Exit status: that of the command; 128+n if signal n killed it. Of lockkeeper itself:";
-    format!("{BEFORE_STATUSES}\n\n{status}\n{}\n\n{EXAMPLES}", statuses())
+    format!("{BEFORE_STATUSES}\n\n{status}\n{}\n\n{EXAMPLES}", lines("run"))
 }
 
 /// `lockkeeper run`.

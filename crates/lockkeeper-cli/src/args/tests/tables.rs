@@ -6,8 +6,10 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use lockkeeper::settings::Key;
+
 use crate::args::definitions;
-use crate::exit::STATUSES;
+use crate::statuses::{self, STATUSES};
 
 /// The text before and after the name of a table.
 const BEGIN: (&str, &str) = ("<!-- table: ", " -->\n");
@@ -37,11 +39,14 @@ fn the_tables_of_the_manual_are_those_of_the_definitions() {
     }
 }
 
-/// Returns a table: `verbs`, `options VERB..`, `options VERB.. / HEADING`, `statuses VERB..`, `variables`, `variables
-/// of the command`.
+/// Returns a table: `verbs`, `options VERB..`, `options VERB.. / HEADING`, `statuses VERB..`, `settings`, `variables`,
+/// `variables of the command`.
 fn table(words: &str) -> String {
     if words == "variables of the command" {
         return variables(&OF_THE_COMMAND);
+    }
+    if words == "settings" {
+        return settings();
     }
     let (kind, of) = words.split_once(' ').unwrap_or((words, ""));
     let (verbs, heading) = of.split_once(" / ").map_or((of, None), |(verbs, heading)| (verbs, Some(heading)));
@@ -53,7 +58,7 @@ fn table(words: &str) -> String {
     match kind {
         "verbs" => verbs_of(verb),
         "options" => options_of(verb, heading),
-        "statuses" => statuses_of(verb),
+        "statuses" => statuses_of(verbs),
         "variables" if of.is_empty() => variables(&OTHERS),
         _ => panic!("{words:?} is no table"),
     }
@@ -133,23 +138,39 @@ fn description(option: &clap::Arg) -> (String, String) {
     (means, default.join("; "))
 }
 
-/// Returns the list below "Exit status" in the help of a verb.
-fn statuses_of(command: &clap::Command) -> String {
-    if command.get_name() == "run" {
-        let rows = STATUSES.iter().map(|(code, means, more)| {
-            let more = if more.is_empty() { String::new() } else { format!("; {}", cell(more)) };
-            format!("| {} | {}{more} |\n", *code as u8, cell(means))
-        });
-        return format!("| status | means |\n|---|---|\n{}", rows.collect::<String>());
+/// Returns the exit codes of a verb.
+fn statuses_of(verb: &str) -> String {
+    let rows = statuses::of(verb).iter().map(|(code, means, more)| {
+        let more = if more.is_empty() { String::new() } else { format!("; {}", cell(more)) };
+        format!("| {} | {}{more} |\n", *code as u8, cell(means))
+    });
+    let rows = rows.collect::<String>();
+    assert!(!rows.is_empty(), "{verb} has no exit codes");
+    format!("| status | means |\n|---|---|\n{rows}")
+}
+
+/// The help of each verb in the table has its exit codes, and no other help has any.
+#[test]
+fn exit_codes_are_in_the_help_of_their_verbs() {
+    fn check(command: &clap::Command, name: &str, found: &mut Vec<String>) {
+        let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
+        let lines = statuses::lines(name);
+        let help = help.unwrap_or_default();
+        assert_eq!(help.contains("Exit status:"), !lines.is_empty(), "{name}");
+        assert!(help.contains(&lines), "{name}: {help}");
+        if !lines.is_empty() {
+            found.push(name.to_owned());
+        }
+        for verb in command.get_subcommands() {
+            check(verb, format!("{name} {}", verb.get_name()).trim(), found);
+        }
     }
-    let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
-    let (_, rest) = help.split_once("Exit status").expect("its help says the exit statuses");
-    let mut table = "| status | means |\n|---|---|\n".to_owned();
-    for line in rest.lines().skip(1).take_while(|line| line.starts_with(' ')) {
-        let (status, means) = line.trim_start().split_once("  ").expect("a status and its meaning");
-        _ = writeln!(table, "| {status} | {} |", cell(means));
-    }
-    table
+    let mut found = Vec::new();
+    check(&definitions(), "", &mut found);
+    found.sort();
+    let mut listed: Vec<_> = STATUSES.iter().map(|(verb, _)| (*verb).to_owned()).collect();
+    listed.sort();
+    assert_eq!(found, listed);
 }
 
 /// Returns text for one cell. A word that begins like an option becomes code, unless it is code already.
@@ -193,7 +214,7 @@ const OTHERS: [(&str, &str); 4] = [
 #[test]
 fn every_variable_that_lockkeeper_knows_is_in_the_manual() {
     let mut known = lockkeeper::settings::known_variables();
-    known.retain(|name| !lockkeeper::settings::Key::ALL.iter().any(|key| key.variable() == *name));
+    known.retain(|name| !Key::ALL.iter().any(|key| key.variable() == *name));
     let mut named: Vec<_> = OF_THE_COMMAND.iter().chain(&OTHERS).map(|(name, _)| (*name).to_owned()).collect();
     known.sort();
     named.sort();
@@ -203,4 +224,50 @@ fn every_variable_that_lockkeeper_knows_is_in_the_manual() {
 fn variables(list: &[(&str, &str)]) -> String {
     let rows = list.iter().map(|(name, is)| format!("| `{name}` | {is} |\n"));
     format!("| variable | is |\n|---|---|\n{}", rows.collect::<String>())
+}
+
+/// What each setting is if no layer has it: alone, and with a properties file.
+const DEFAULTS: [(Key, &str, &str); 27] = [
+    (Key::Servers, "none: this user's server", "`localhost:2181`"),
+    (Key::SessionTimeout, "`30s`; `10s` with this user's own server", "5000"),
+    (
+        Key::ConnectionRetry,
+        "tries for 10 s; while waiting in a queue, as long as the session may live, then on in a new one",
+        "5",
+    ),
+    (Key::ConnectionDelay, "`1s`", "1000"),
+    (Key::ForegroundPrefix, "`A`", "`A`"),
+    (Key::ForegroundTimeout, "waits", "2000"),
+    (Key::BackgroundPrefix, "`B`", "`B`"),
+    (Key::BackgroundTimeout, "waits", "2000"),
+    (Key::Retries, "0", "3"),
+    (Key::RetryDelay, "`1s`", "`1s`"),
+    (Key::DeadLetter, "none", "none"),
+    (Key::JobsTimeZone, "`UTC`", "`UTC`"),
+    (Key::JobsOnFailure, "`next`", "`next`"),
+    (Key::JobsOnCrash, "`next`", "`next`"),
+    (Key::JobsCatchUp, "0", "0"),
+    (Key::JobsIfUnreachable, "`skip`", "`skip`"),
+    (Key::JobsKeepOutput, "0: none", "0"),
+    (Key::JobsKeepRuns, "100", "100"),
+    (Key::JobsLate, "none: a whole slot without a run", "none"),
+    (Key::TlsCa, "none: plain TCP", ""),
+    (Key::TlsCert, "none", ""),
+    (Key::TlsKey, "none", ""),
+    (Key::AuthFile, "none", ""),
+    (Key::Acl, "`open`", ""),
+    (Key::StateDir, "[see above](#this-users-server)", ""),
+    (Key::Machine, "none: this user's own server", ""),
+    (Key::Strict, "false", "false"),
+];
+
+fn settings() -> String {
+    let mut table = "| key | property | default | with a properties file |\n|---|---|---|---|\n".to_owned();
+    for (key, (listed, alone, properties)) in Key::ALL.into_iter().zip(DEFAULTS) {
+        assert_eq!(key, listed);
+        let text = |text: &str| if text.is_empty() { String::new() } else { format!("{text} ") };
+        let property = key.property().map_or_else(String::new, |name| format!("`{name}` "));
+        _ = writeln!(table, "| `{}` | {property}| {}| {}|", key.name(), text(alone), text(properties));
+    }
+    table
 }
