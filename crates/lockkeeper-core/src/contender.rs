@@ -201,6 +201,11 @@ impl Contender {
         self.exit.end()
     }
 
+    /// Whether it leaves and has given out the delete of a node. A later attempt of its caller never meets that node.
+    pub fn has_begun_to_delete(&self) -> bool {
+        !self.exit.is_before_deletes()
+    }
+
     /// Whether it holds exclusively. Not any more once it has asked for a downgrade.
     pub fn is_alone(&self) -> bool {
         let reads = self.terms.mode.reads() || self.terms.reads_early || self.change.downgrade != DowngradeStage::None;

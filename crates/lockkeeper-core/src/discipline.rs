@@ -86,6 +86,14 @@ impl Discipline {
         }
     }
 
+    /// Whether a waiter may wait for the end of one other contender. Otherwise it waits for the sum of all holders to shrink.
+    pub const fn waits_for_one(&self) -> bool {
+        match self {
+            Discipline::SharedExclusive | Discipline::Classes => true,
+            Discipline::Permits { .. } => false,
+        }
+    }
+
     /// Whether a holder writes its grant into its node, because a contender behind it may wait for the grant.
     pub const fn announces_grants(&self) -> bool {
         match self {
@@ -194,11 +202,14 @@ mod tests {
 
     #[test]
     fn each_rule_states_what_differs() {
-        let facts = |rule: Discipline| {
-            (rule.limit(), rule.holder_marker(), rule.lists_decide(), rule.announces_grants(), rule.has_tokens())
-        };
-        assert_eq!(facts(Discipline::SharedExclusive), (None, None, true, false, true));
-        assert_eq!(facts(Discipline::Permits { permits: 3 }), (Some(3), None, false, true, false));
-        assert_eq!(facts(Discipline::Classes), (None, Some(HOLDER_MARKER), false, false, true));
+        let names = |rule: Discipline| (rule.limit(), rule.holder_marker());
+        assert_eq!(names(Discipline::SharedExclusive), (None, None));
+        assert_eq!(names(Discipline::Permits { permits: 3 }), (Some(3), None));
+        assert_eq!(names(Discipline::Classes), (None, Some(HOLDER_MARKER)));
+        let facts =
+            |rule: Discipline| [rule.lists_decide(), rule.waits_for_one(), rule.announces_grants(), rule.has_tokens()];
+        assert_eq!(facts(Discipline::SharedExclusive), [true, true, false, true]);
+        assert_eq!(facts(Discipline::Permits { permits: 3 }), [false, false, true, false]);
+        assert_eq!(facts(Discipline::Classes), [false, true, false, true]);
     }
 }

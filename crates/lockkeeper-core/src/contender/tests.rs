@@ -328,10 +328,14 @@ fn a_deleted_tombstone_is_deleted_once() {
     waiter.handle(Event::Watched(Ok(SEEN)));
     waiter.handle(Event::DelayOver(name.clone()));
     assert_eq!(waiter.next_command(), Some(Command::Delete { name, version: None, holder_marker: None }));
+    assert!(!waiter.has_begun_to_delete(), "the tombstone is of another contender");
     waiter.handle(Event::Deleted(Ok(())));
     assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }), "whose turn is it now?");
     waiter.handle(Event::Listed(Ok(Listing::of(vec![own]))));
     assert!(matches!(waiter.next_command(), Some(Command::Grant(_))));
+    waiter.handle(Event::Leave);
+    assert!(matches!(waiter.next_command(), Some(Command::Delete { .. })));
+    assert!(waiter.has_begun_to_delete());
 }
 
 #[test]

@@ -164,7 +164,7 @@ impl Driver {
         let mut close_seen = false;
         let linger = tokio::time::sleep_until(self.attempt.started + LINGER);
         tokio::pin!(linger);
-        let (mut ended, mut deletes) = (None, false);
+        let mut ended = None;
         let linked = *link.borrow();
         self.limit_disconnect(linked);
         loop {
@@ -203,13 +203,14 @@ impl Driver {
                         flight = Some(self.operations().start(Command::Enter { prefix, limit, alone }));
                     }
                     other => {
-                        deletes |= matches!(other, Command::Delete { .. });
                         self.sent = self.session.now();
                         flight = Some(self.operations().start(other));
                     }
                 }
             }
-            if deletes && let Some(error) = self.refusal() {
+            if self.contender.has_begun_to_delete()
+                && let Some(error) = self.refusal()
+            {
                 // The delete goes out first: the caller's next attempt never meets the node of this one.
                 if let Some(delete) = &mut flight
                     && let Poll::Ready(finished) = poll!(delete.as_mut())
@@ -411,8 +412,7 @@ impl Driver {
 
     /// Reports to the other contenders of this session whether and how this one stands in the queue.
     fn report_standing(&mut self) {
-        // Among contenders for permits, no one waits for another's end.
-        let node = self.contender.node().filter(|_| self.attempt.discipline.limit().is_none());
+        let node = self.contender.node().filter(|_| self.attempt.discipline.waits_for_one());
         let holds = self.contender.holds();
         // While it leaves, its place is what it was.
         let before = self.membership.as_ref().map_or(usize::MAX, |membership| membership.standing().ahead);
