@@ -11,6 +11,7 @@ use tracing::{debug, warn};
 use super::Driver;
 use super::attempt::Attempt;
 use super::caller::Caller;
+use super::state::HoldChange;
 use crate::ensemble::{OpError, TxnStep};
 use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
 use crate::hold::holding::Holding;
@@ -49,7 +50,7 @@ impl Driver {
                     // has run.
                     hold.judge();
                     self.caller = Caller::Releasing { hold, confirm, requests };
-                    (self.cut_off, self.last_try) = (None, None);
+                    (self.disconnect.cut_off, self.disconnect.last_try) = (None, None);
                     let link = *self.session.link().borrow();
                     self.limit_disconnect(link);
                 }
@@ -57,20 +58,20 @@ impl Driver {
             }
             HoldRequest::WriteAtRelease(write) => self.at_release = Some(*write),
             HoldRequest::Downgrade(done) => {
-                (self.changing, self.changed_at) = (Some(done), None);
+                self.change = HoldChange { caller: Some(done), happened_at: None };
                 self.contender.handle(Event::Ask(Ask::Downgrade));
             }
             HoldRequest::Upgrade(done) => {
-                (self.changing, self.changed_at) = (Some(done), None);
+                self.change = HoldChange { caller: Some(done), happened_at: None };
                 self.contender.handle(Event::Ask(Ask::Upgrade));
             }
             HoldRequest::StayReader => {
-                (self.changing, self.changed_at) = (None, None);
+                self.change = HoldChange::default();
                 self.contender.handle(Event::Ask(Ask::StayReader));
             }
             HoldRequest::Refuse(why) => self.contender.handle(Event::Refuse(why.into())),
             HoldRequest::LetGo => self.contender.handle(Event::Lost),
-            HoldRequest::Verify(answer) => self.verifying.push(answer),
+            HoldRequest::Verify(answer) => self.verification.callers.push(answer),
         }
     }
 
@@ -83,7 +84,7 @@ impl Driver {
         let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
         let (node, granted_by) = (node_path(&path, &hold.node()), self.granted_by);
         let holder_marker = self.attempt.discipline.holder_marker().map(|name| format!("{path}/{name}"));
-        self.asked_at = self.session.now();
+        self.verification.asked_at = self.session.now();
         let asked = async move {
             loop {
                 let check = TxnStep::Check { path: node.clone(), version: None };
@@ -109,19 +110,19 @@ impl Driver {
     pub(super) fn verified(&mut self, proved: Result<(), OpError>) {
         let answer = match proved {
             Ok(()) => {
-                self.session.proved(self.asked_at);
+                self.session.proved(self.verification.asked_at);
                 Ok(())
             }
             // This counts as a loss, and is reported by this answer or by the connection's state. The contender's own
             // watch informs the contender.
             Err(OpError::NoNode) => {
-                self.verifying.clear();
+                self.verification.callers.clear();
                 return self.lose(Loss::Removed);
             }
-            Err(OpError::SessionOver) => return self.verifying.clear(),
+            Err(OpError::SessionOver) => return self.verification.callers.clear(),
             Err(refusal) => Err(refusal.to_string()),
         };
-        for asked in self.verifying.drain(..) {
+        for asked in self.verification.callers.drain(..) {
             _ = asked.send(answer.clone());
         }
     }
@@ -136,7 +137,7 @@ impl Driver {
 
     /// Reports that the change of the hold that its owner waits for has happened.
     pub(super) fn changed(&mut self) {
-        if let Some(done) = self.changing.take() {
+        if let Some(done) = self.change.caller.take() {
             _ = done.send(());
         }
     }
@@ -168,7 +169,7 @@ impl Driver {
                         Mismatch::Permits { path, ours: discipline.limit().unwrap_or_default(), stated }.into()
                     }
                     End::IncompatibleFormat(theirs) => Mismatch::Format { path, theirs }.into(),
-                    End::Held { ahead } => AcquireError::Held { path, holder: self.looked_at, ahead: Some(ahead) },
+                    End::Held { ahead } => AcquireError::Held { path, holder: self.first.info, ahead: Some(ahead) },
                     End::TooManyAhead { ahead } => {
                         AcquireError::TooManyWaiters { path, ahead, most: self.contender.max_ahead() }
                     }
@@ -213,9 +214,9 @@ impl Driver {
     /// by the session's clock.
     pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> AcquireError {
         let path = self.attempt.path.clone();
-        let place = self.contender.place().map(|place| place.ahead + usize::from(self.holder_behind));
+        let place = self.contender.place().map(|place| place.ahead + usize::from(self.first.holder_behind));
         if let (true, Some(ahead)) = (self.contender.is_once(), place) {
-            return AcquireError::Held { path, holder: self.looked_at.take(), ahead: Some(ahead) };
+            return AcquireError::Held { path, holder: self.first.info.take(), ahead: Some(ahead) };
         }
         let waited = self.attempt.timeout.unwrap_or_default();
         let detail = if !self.session.link().borrow().connected {
@@ -226,7 +227,7 @@ impl Driver {
             // It waits for nothing but the servers.
             "the servers answered too slowly, or the connection was lost again and again"
         } else {
-            return AcquireError::Timeout { path, waited, holder: self.looked_at.take(), ahead: place };
+            return AcquireError::Timeout { path, waited, holder: self.first.info.take(), ahead: place };
         };
         let servers = self.attempt.servers.to_string();
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()

@@ -9,6 +9,7 @@ use lockkeeper_core::{End, Link, LinkState, QueuePlace, node_path};
 use super::Driver;
 use super::attempt::Looked;
 use super::operations::inspection;
+use super::state::FirstOfQueue;
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Node, OpError};
@@ -25,7 +26,7 @@ impl Driver {
     ///
     /// This takes one round trip, or longer while the connection is lost, but never goes past the deadline. A holder
     /// instead learns of its loss immediately, whatever the cause.
-    pub(super) async fn look_closer(&self, end: End) -> End {
+    async fn look_closer(&self, end: End) -> End {
         if end != End::Removed || !self.caller.is_waiting() {
             return end;
         }
@@ -46,9 +47,21 @@ impl Driver {
         }
     }
 
+    /// Finds out more about the end of the attempt, for the caller's error.
+    pub(super) async fn explain(&mut self, end: End, link: &mut latest::Receiver<Link>) -> End {
+        let end = self.look_closer(end).await;
+        if end == End::Removed && self.caller.is_waiting() {
+            self.broken = self.who_broke_it().await;
+        }
+        if end == End::SessionOver {
+            self.learn_how_it_ended(link).await;
+        }
+        end
+    }
+
     /// Waits until it is known why the session is over. An operation may fail a moment before the session's own task
     /// learns the reason.
-    pub(super) async fn learn_how_it_ended(&self, link: &mut latest::Receiver<Link>) {
+    async fn learn_how_it_ended(&self, link: &mut latest::Receiver<Link>) {
         tokio::select! {
             biased;
             _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))) => {}
@@ -58,7 +71,7 @@ impl Driver {
 
     /// Returns who removed the waiter's node, and why: the same transaction writes the record. This takes one ordered
     /// write, one listing and the reads, at most a second, and does not go past the deadline.
-    pub(super) async fn who_broke_it(&self) -> Option<Box<Broken>> {
+    async fn who_broke_it(&self) -> Option<Box<Broken>> {
         let path = &self.attempt.path;
         let looked = async {
             let entries = journal::entries(&*self.attempt.ensemble).await.ok()?;
@@ -78,15 +91,14 @@ impl Driver {
     pub(super) fn wants_a_look(&self) -> Option<QueuePlace> {
         let worth_it = self.lingered && self.attempt.timeout.is_some() && !self.contender.is_once();
         let place = self.contender.place().filter(|_| self.caller.is_waiting() && worth_it)?;
-        (self.looked_for.as_ref() != Some(&place.first)).then(|| place.clone())
+        (self.first.node.as_ref() != Some(&place.first)).then(|| place.clone())
     }
 
     pub(super) fn look(&mut self, place: QueuePlace) -> BoxFuture<'static, Looked> {
         let QueuePlace { first, front, .. } = place;
         let child = |name: &str| self.attempt.ensemble.read(&node_path(&self.attempt.path, name));
         let (read, front) = (child(&first), front.map(|front| child(&front)));
-        self.looked_for = Some(first.clone());
-        (self.looked_at, self.holder_behind) = (None, false);
+        self.first = FirstOfQueue { node: Some(first.clone()), ..FirstOfQueue::default() };
         async move {
             let front = async {
                 match front {

@@ -1,0 +1,86 @@
+//! What the driver of an attempt remembers, and what it waits for.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::attempt::Looked;
+use super::operations::Finished;
+use crate::contender::ContenderInfo;
+use crate::ensemble::{OpError, Watcher};
+use crate::session::Dependant;
+use crate::session::neighbours::{Entering, Membership, NeighbourListener};
+
+/// The patience of the caller while the connection is lost.
+#[derive(Default)]
+pub(super) struct Disconnect {
+    /// Until when the caller tolerates that.
+    pub(super) cut_off: Option<Instant>,
+    /// The number of failed tries at which its retries are used up.
+    pub(super) last_try: Option<u32>,
+    /// The number of disconnects when they were last checked.
+    pub(super) count: u32,
+}
+
+/// A change of the hold that the caller requested.
+#[derive(Default)]
+pub(super) struct HoldChange {
+    /// Notified when it has happened.
+    pub(super) caller: Option<oneshot::Sender<()>>,
+    /// When it happened, by the session's clock, while it waits until the session is trusted again.
+    pub(super) happened_at: Option<Duration>,
+}
+
+/// A question to the servers whether they confirm the hold.
+#[derive(Default)]
+pub(super) struct Verification {
+    /// Notified with the answer.
+    pub(super) callers: Vec<oneshot::Sender<Result<(), String>>>,
+    /// When the question was sent, by the session's clock.
+    pub(super) asked_at: Duration,
+}
+
+/// What the session knows of this contender.
+#[derive(Default)]
+pub(super) struct Presence {
+    /// Kept while the session needs heartbeats at all times.
+    pub(super) dependant: Option<Dependant>,
+    /// Kept until the create is answered.
+    pub(super) entering: Option<Entering>,
+    /// Kept while it has a node.
+    pub(super) membership: Option<Membership>,
+}
+
+/// The first node of the queue.
+#[derive(Default)]
+pub(super) struct FirstOfQueue {
+    /// The node that was last read, or is being read.
+    pub(super) node: Option<String>,
+    /// What it contained.
+    pub(super) info: Option<Box<ContenderInfo>>,
+    /// The holder of the lock is behind this contender in the queue, so the contender's count of those ahead does not
+    /// include it.
+    pub(super) holder_behind: bool,
+}
+
+/// What the driver waits for.
+#[derive(Default)]
+pub(super) struct Pending {
+    /// The operation of the contender's command.
+    pub(super) flight: Option<BoxFuture<'static, Finished>>,
+    /// The read of the first of the queue.
+    pub(super) look: Option<BoxFuture<'static, Looked>>,
+    /// The check of the hold.
+    pub(super) proof: Option<BoxFuture<'static, Result<(), OpError>>>,
+    /// The check whether the servers answer, and when it was sent, by the session's clock.
+    pub(super) probe: Option<BoxFuture<'static, Result<(), OpError>>>,
+    pub(super) probed_at: Duration,
+    /// When to check that.
+    pub(super) probe_at: Option<Instant>,
+    /// The watches with the names of their nodes.
+    pub(super) watches: Vec<(String, Watcher)>,
+    /// Listens to the contender of this session that this one waits for.
+    pub(super) neighbour: Option<NeighbourListener>,
+}
