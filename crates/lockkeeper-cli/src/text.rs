@@ -70,7 +70,7 @@ pub(crate) fn who(contender: &ContenderInfo) -> String {
         _ = write!(text, " ({message})");
     }
     if let Some(request) = &contender.revocation {
-        _ = write!(text, ", {}", standing(request));
+        _ = write!(text, ", {}", revocation(request));
     }
     plain(&text)
 }
@@ -122,7 +122,7 @@ pub(crate) fn permits(lock: &LockInfo) -> Option<String> {
 }
 
 /// `asked to release by ops@desk (pid 9): deploying`
-pub(crate) fn standing(request: &Revocation) -> String {
+pub(crate) fn revocation(request: &Revocation) -> String {
     let mut text = format!("asked to release by {}", asker(request));
     if let Some(reason) = &request.reason {
         _ = write!(text, ": {reason}");

@@ -191,8 +191,8 @@ impl Contender {
     /// Whether the lock is held, or about to be handed over, as far as this machine knows; the session's clock may know
     /// better.
     pub fn holds(&self) -> bool {
-        let stands = self.node().is_some() || self.change.downgrade == DowngradeStage::Adopt;
-        self.hold.is_granted() && !self.exit.is_leaving() && !self.exit.session_over && stands
+        let has_node = self.node().is_some() || self.change.downgrade == DowngradeStage::Adopt;
+        self.hold.is_granted() && !self.exit.is_leaving() && !self.exit.session_over && has_node
     }
 
     /// How it is about to end, while it leaves. Its caller must know immediately that it leaves, before the deletes grant the

@@ -126,7 +126,7 @@ pub struct SessionClock {
     timeout: Duration,
     connected: bool,
     /// A heartbeat was sent, and confirmed, on this connection.
-    proved: bool,
+    confirmed: bool,
     /// Until when the last heartbeat is valid.
     until: Duration,
     overdue: bool,
@@ -143,7 +143,7 @@ impl SessionClock {
         SessionClock {
             timeout,
             connected: true,
-            proved: false,
+            confirmed: false,
             until,
             overdue: false,
             missed_deadlines: 0,
@@ -158,7 +158,7 @@ impl SessionClock {
         let state = match self.over {
             Some(loss) => LinkState::Over(loss),
             None if self.overdue => LinkState::Overdue,
-            None if self.connected && self.proved => LinkState::Up,
+            None if self.connected && self.confirmed => LinkState::Up,
             None => LinkState::Suspected,
         };
         let connected = self.connected && self.over.is_none();
@@ -219,14 +219,14 @@ impl SessionClock {
     }
 
     /// A request that was sent at `sent` was ordered by the leader; its reply came at `now`.
-    pub fn proved(&mut self, sent: Duration, now: Duration) {
+    pub fn confirmed(&mut self, sent: Duration, now: Duration) {
         self.tick(now);
         let until = sent + self.validity();
         if self.over.is_none() && until > now {
             self.until = self.until.max(until);
             self.overdue = false;
             // A reply arrives over the current connection.
-            self.proved = self.connected;
+            self.confirmed = self.connected;
         }
     }
 
@@ -236,7 +236,7 @@ impl SessionClock {
             self.disconnects += 1;
             self.failed_tries = 0;
         }
-        (self.connected, self.proved) = (false, false);
+        (self.connected, self.confirmed) = (false, false);
     }
 
     /// A try to connect again has failed.
@@ -274,16 +274,16 @@ mod tests {
     }
 
     /// Confirmed at 100 s, by a heartbeat sent then.
-    fn proved() -> (SessionClock, Duration) {
+    fn confirmed() -> (SessionClock, Duration) {
         let mut clock = SessionClock::connected(T);
-        assert_eq!(clock.trust(0, at(100_000)), Trust::Lost(Loss::Unreachable), "nothing is proved yet");
-        clock.proved(at(100_000), at(100_010));
+        assert_eq!(clock.trust(0, at(100_000)), Trust::Lost(Loss::Unreachable), "nothing is confirmed yet");
+        clock.confirmed(at(100_000), at(100_010));
         (clock, at(100_000 + 5_940))
     }
 
     #[test]
-    fn a_proof_is_good_from_when_it_was_sent() {
-        let (clock, until) = proved();
+    fn a_heartbeat_counts_from_when_it_was_sent() {
+        let (clock, until) = confirmed();
         let granted = clock.link().missed_deadlines;
         assert_eq!(clock.trust(granted, at(100_010)), Trust::Held { until });
         assert_eq!(clock.trust(granted, until - at(1)), Trust::Held { until });
@@ -296,14 +296,14 @@ mod tests {
 
     #[test]
     fn a_hold_starts_with_half_of_the_timeout_or_with_a_heartbeat_of_its_own() {
-        let (mut clock, until) = proved();
+        let (mut clock, until) = confirmed();
         let granted = at(101_000);
         assert!(clock.is_fresh(granted, until - T / 2));
         assert!(!clock.is_fresh(granted, until - T / 2 + at(1)), "an old heartbeat leaves too little");
         // Sent before the grant, and confirmed late.
-        clock.proved(granted - at(1), granted + at(4_000));
+        clock.confirmed(granted - at(1), granted + at(4_000));
         assert!(!clock.is_fresh(granted, granted + at(4_000)));
-        clock.proved(granted, granted + at(4_000));
+        clock.confirmed(granted, granted + at(4_000));
         assert!(clock.is_fresh(granted, granted + at(4_000)), "slow servers: nothing fresher is possible");
         clock.disconnected();
         assert!(!clock.is_fresh(granted, granted + at(4_000)), "no server is connected");
@@ -311,28 +311,32 @@ mod tests {
 
     #[test]
     fn a_session_that_sends_heartbeats_is_always_fresh() {
-        let (clock, until) = proved();
+        let (clock, until) = confirmed();
         let answer = T / 25;
         assert!(clock.is_fresh(Duration::MAX, until - clock.validity() + clock.heartbeat() + answer));
     }
 
     #[test]
-    fn a_short_break_is_forgiven_once_it_is_proved_that_the_session_lives() {
-        let (mut clock, until) = proved();
+    fn a_short_break_is_forgiven_once_a_heartbeat_is_confirmed() {
+        let (mut clock, until) = confirmed();
         let granted = clock.link().missed_deadlines;
         clock.disconnected();
         assert_eq!(clock.trust(granted, at(101_000)), Trust::Suspected { until });
         clock.reconnected();
-        assert_eq!(clock.trust(granted, at(102_000)), Trust::Suspected { until }, "a server that answers is no proof");
-        clock.proved(at(102_000), at(102_010));
+        assert_eq!(
+            clock.trust(granted, at(102_000)),
+            Trust::Suspected { until },
+            "an answer is no confirmed heartbeat"
+        );
+        clock.confirmed(at(102_000), at(102_010));
         assert_eq!(clock.trust(granted, at(102_010)), Trust::Held { until: until + at(2_000) });
     }
 
     #[test]
     fn loss_is_final_whatever_the_network_says_later() {
-        let (mut clock, until) = proved();
+        let (mut clock, until) = confirmed();
         let granted = clock.link().missed_deadlines;
-        clock.proved(until, until + at(10));
+        clock.confirmed(until, until + at(10));
         assert_eq!(
             clock.trust(granted, until + at(10)),
             Trust::Lost(Loss::Unreachable),
@@ -343,19 +347,19 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_took_too_long_proves_nothing() {
-        let (mut clock, until) = proved();
-        clock.proved(at(100_100), at(107_000));
+    fn a_reply_that_took_too_long_does_not_count() {
+        let (mut clock, until) = confirmed();
+        clock.confirmed(at(100_100), at(107_000));
         assert_eq!(clock.until(), until);
         assert_eq!(clock.link().state, LinkState::Overdue);
         let sent = at(101_000);
-        clock.proved(sent, sent + clock.validity());
+        clock.confirmed(sent, sent + clock.validity());
         assert_eq!((clock.until(), clock.link().state), (until, LinkState::Overdue), "it ends as it comes");
     }
 
     #[test]
     fn a_hold_is_due_when_its_last_heartbeat_ends_and_at_once_after_a_missed_deadline() {
-        let (mut clock, until) = proved();
+        let (mut clock, until) = confirmed();
         let granted = clock.link().missed_deadlines;
         assert_eq!(clock.due(granted), until);
         assert_eq!(clock.due(granted + 1), Duration::ZERO, "granted under another deadline");
@@ -364,17 +368,17 @@ mod tests {
         assert_eq!(over.due(granted), Duration::ZERO);
         clock.tick(until);
         assert_eq!(clock.due(clock.link().missed_deadlines), Duration::ZERO, "no heartbeat since");
-        clock.proved(until, until + at(10));
+        clock.confirmed(until, until + at(10));
         assert_eq!(clock.due(clock.link().missed_deadlines), until + clock.validity());
         assert_eq!(clock.due(granted), Duration::ZERO, "loss is final");
     }
 
     #[test]
     fn an_ended_session_never_comes_back() {
-        let (mut clock, _) = proved();
+        let (mut clock, _) = confirmed();
         clock.over(Loss::SessionExpired);
         clock.reconnected();
-        clock.proved(at(100_100), at(100_110));
+        clock.confirmed(at(100_100), at(100_110));
         clock.over(Loss::Closed);
         assert_eq!(clock.trust(clock.link().missed_deadlines, at(100_110)), Trust::Lost(Loss::SessionExpired));
     }

@@ -88,10 +88,10 @@ impl NodeFormat {
 
     /// The node format of a queue, if any of these names is a contender's, or shows that the lock has a holder.
     pub fn of_line<S: AsRef<str>>(names: &[S]) -> Option<NodeFormat> {
-        let stands = |node_format: &NodeFormat, name: &str| {
+        let is_of = |node_format: &NodeFormat, name: &str| {
             node_format.parse(name).is_some() || node_format.tells_of_holder(name)
         };
-        Self::ALL.into_iter().find(|node_format| names.iter().any(|name| stands(node_format, name.as_ref())))
+        Self::ALL.into_iter().find(|node_format| names.iter().any(|name| is_of(node_format, name.as_ref())))
     }
 
     /// Whether a name carries its attempt's id and is therefore never used twice.

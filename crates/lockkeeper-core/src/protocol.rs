@@ -102,8 +102,8 @@ impl Event {
         .copied()
     }
 
-    /// Whether it proves that the session was alive when the operation was sent: a write of one request took effect.
-    pub fn proves_session(&self) -> bool {
+    /// Whether it shows that the session was alive when the operation was sent: a write of one request took effect.
+    pub fn shows_session_alive(&self) -> bool {
         let writes = matches!(
             self,
             Event::Entered { .. }
@@ -404,17 +404,17 @@ mod tests {
             Event::Watched(Err(failed)),
             Event::RecordWritten(Err(failed)),
         ] {
-            assert_eq!((event.failure(), event.proves_session()), (Some(failed), false), "{event:?}");
+            assert_eq!((event.failure(), event.shows_session_alive()), (Some(failed), false), "{event:?}");
         }
-        // A write of one request that took effect proves the session.
-        for (event, proves) in [
+        // A write of one request that took effect shows that the session was alive.
+        for (event, shows) in [
             (Event::RecordWritten(Ok(1)), true),
             (Event::Deleted(Ok(())), true),
             (Event::ParentMade(Ok(())), false),
             (Event::Lingered, false),
             (Event::SessionOver, false),
         ] {
-            assert_eq!((event.failure(), event.proves_session()), (None, proves), "{event:?}");
+            assert_eq!((event.failure(), event.shows_session_alive()), (None, shows), "{event:?}");
         }
     }
 }

@@ -507,7 +507,7 @@ proptest! {
                         good_until = good_until.max(sent + clock.validity());
                         fresh = connected;
                     }
-                    clock.proved(sent, now);
+                    clock.confirmed(sent, now);
                     // The leader heard of the session at most 3/20 of the timeout before the heartbeat was sent.
                     let least = sent + timeout - timeout * 3 / 20;
                     prop_assert!(sent + clock.validity() <= least - timeout / 20);

@@ -292,13 +292,13 @@ pub trait Ensemble: Send + Sync + 'static {
     fn copies(&self) -> Option<&dyn Copies> {
         None
     }
-    /// Sends a write that changes nothing and that a majority orders with all other writes. Its reply proves that the
+    /// Sends a write that changes nothing and that a majority orders with all other writes. Its reply shows that the
     /// session is alive, and every later read of this session sees what was confirmed before it was sent. A server that
     /// is cut off from the others cannot answer it.
     ///
     /// ZooKeeper's `sync` gives less: the leader answers it for its own clients before it has applied what its
     /// followers have (`CommitProcessor`), and a former leader answers it too.
-    fn prove(&self) -> Reply<()>;
+    fn heartbeat(&self) -> Reply<()>;
 }
 
 /// The operations of a session that copy nodes, beside those that locks need.
@@ -319,7 +319,7 @@ pub(crate) async fn linearizable<T>(
     ensemble: &dyn Ensemble,
     read: impl Future<Output = Result<T, OpError>>,
 ) -> Result<T, OpError> {
-    let (ordered, seen) = tokio::join!(biased; ensemble.prove(), read);
+    let (ordered, seen) = tokio::join!(biased; ensemble.heartbeat(), read);
     ordered.and(seen)
 }
 

@@ -376,13 +376,13 @@ impl Hold {
     /// Resolves when it can be trusted for longer than at the call. Dropping the future leaves nothing behind.
     pub(crate) fn renewed(self: &Arc<Self>) -> impl Future<Output = ()> + use<> {
         // Subscribe now, so that no heartbeat between this call and the first poll is missed.
-        let (mut proofs, mut lease) = (self.session().proofs(), self.leases());
+        let (mut heartbeats, mut lease) = (self.session().heartbeats(), self.leases());
         let (hold, before) = (self.clone(), self.trust().until());
         async move {
             while hold.trust().until() <= before {
                 // An error means that the session has ended, so nothing of it renews the hold.
-                let proved = async {
-                    if proofs.changed().await.is_err() {
+                let confirmed = async {
+                    if heartbeats.changed().await.is_err() {
                         std::future::pending().await
                     }
                 };
@@ -397,11 +397,11 @@ impl Hold {
                 };
                 tokio::select! {
                     biased;
-                    () = proved => continue,
+                    () = confirmed => continue,
                     () = leased => {}
                 }
                 // Another session may keep it now.
-                proofs = hold.session().proofs();
+                heartbeats = hold.session().heartbeats();
             }
         }
     }

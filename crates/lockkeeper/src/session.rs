@@ -131,7 +131,7 @@ impl Drop for Io {
 
 /// What is known of how long a session lives, shared by everything that depends on it.
 struct Life {
-    link_clock: Mutex<SessionClock>,
+    session_clock: Mutex<SessionClock>,
     clock: Clock,
     /// Notified of changes of the state, not of every heartbeat: there may be many listeners.
     link: latest::Sender<Link>,
@@ -140,14 +140,14 @@ struct Life {
     /// Wakes the supervisor: a heartbeat is needed.
     wanted: Notify,
     /// Notified of every confirmed heartbeat and write, for grants that wait for a later one.
-    proofs: latest::Sender<()>,
+    heartbeats: latest::Sender<()>,
     lag: Lag,
 }
 
 impl Life {
     /// Changes the clock, and notifies the listeners if the state changed.
     fn learn<T>(&self, change: impl FnOnce(&mut SessionClock, Duration) -> T) -> T {
-        let mut clock = self.link_clock.lock().expect("held for a change only");
+        let mut clock = self.session_clock.lock().expect("held for a change only");
         let result = change(&mut clock, self.clock.now());
         let link = clock.link();
         drop(clock);
@@ -156,17 +156,17 @@ impl Life {
     }
 
     fn look<T>(&self, look: impl FnOnce(&SessionClock, Duration) -> T) -> T {
-        look(&self.link_clock.lock().expect("held for a look only"), self.clock.now())
+        look(&self.session_clock.lock().expect("held for a look only"), self.clock.now())
     }
 
     /// A heartbeat or another write that was sent at `sent` was confirmed just now.
-    fn prove(&self, sent: Duration) {
-        self.learn(|clock, now| clock.proved(sent, now));
-        self.proofs.send_replace(());
+    fn confirmed(&self, sent: Duration) {
+        self.learn(|clock, now| clock.confirmed(sent, now));
+        self.heartbeats.send_replace(());
     }
 
     /// Whether the session can be trusted now, for however short a time.
-    fn is_proved(&self) -> bool {
+    fn is_trusted(&self) -> bool {
         self.look(|clock, now| clock.link().state == LinkState::Up && now < clock.until())
     }
 }
@@ -204,11 +204,19 @@ impl Session {
     /// Starts the tasks of a session that was just opened.
     pub(crate) fn start(io: Arc<Io>, clock: Clock, opened: Opened) -> Arc<Session> {
         let Opened { ensemble, timeout, connection, anchor } = opened;
-        let link_clock = SessionClock::connected(timeout);
-        let link = latest::Sender::new(link_clock.link());
-        let (dependants, wanted, proofs) = (AtomicUsize::new(0), Notify::new(), latest::Sender::new(()));
+        let session_clock = SessionClock::connected(timeout);
+        let link = latest::Sender::new(session_clock.link());
+        let (dependants, wanted, heartbeats) = (AtomicUsize::new(0), Notify::new(), latest::Sender::new(()));
         let lag = Lag::default();
-        let life = Arc::new(Life { link_clock: Mutex::new(link_clock), clock, link, dependants, wanted, proofs, lag });
+        let life = Arc::new(Life {
+            session_clock: Mutex::new(session_clock),
+            clock,
+            link,
+            dependants,
+            wanted,
+            heartbeats,
+            lag,
+        });
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
         let contenders = TaskTracker::new();
         info!(session = %ensemble.session(), timeout_ms = timeout.as_millis() as u64, "session opened");
@@ -292,18 +300,18 @@ impl Session {
     }
 
     /// A write that was sent at `sent` was answered just now.
-    pub(crate) fn proved(&self, sent: Duration) {
-        self.life.prove(sent);
+    pub(crate) fn confirmed(&self, sent: Duration) {
+        self.life.confirmed(sent);
     }
 
     /// Changes with every confirmed heartbeat and write.
-    pub(crate) fn proofs(&self) -> latest::Receiver<()> {
-        self.life.proofs.subscribe()
+    pub(crate) fn heartbeats(&self) -> latest::Receiver<()> {
+        self.life.heartbeats.subscribe()
     }
 
     /// Whether a hold that was granted at `granted` may be returned to the caller now ([`SessionClock::is_fresh`]). If
     /// not, and if the caller is a [`Dependant`], a heartbeat is sent as soon as a server is connected, and
-    /// [`Session::proofs`] changes when it is confirmed.
+    /// [`Session::heartbeats`] changes when it is confirmed.
     pub(crate) fn is_fresh(&self, granted: Duration) -> bool {
         let fresh = self.life.look(|clock, now| clock.is_fresh(granted, now));
         if !fresh {
@@ -454,7 +462,7 @@ impl Supervisor {
                 () = tokio::time::sleep(deadline.unwrap_or_default()), if deadline.is_some() => life.learn(SessionClock::tick),
                 outcome = async { beat.as_mut().expect("looked at before").1.as_mut().await }, if beat.is_some() => {
                     if let Some((sent, _)) = beat.take().filter(|_| outcome.is_ok()) {
-                        life.prove(sent);
+                        life.confirmed(sent);
                     }
                     life.lag.measure(life.clock, self.patience / 10);
                 }
@@ -462,7 +470,7 @@ impl Supervisor {
                     beat = self.beat().filter(|_| life.dependants.load(Ordering::Relaxed) > 0);
                 }
                 () = life.wanted.notified() => {
-                    if beat.is_none() && connected && !life.is_proved() {
+                    if beat.is_none() && connected && !life.is_trusted() {
                         beat = self.beat();
                     }
                 }
@@ -487,7 +495,7 @@ impl Supervisor {
     /// Starts a heartbeat.
     fn beat(&self) -> Option<(Duration, Reply<()>)> {
         let ensemble = self.ensemble.as_ref()?;
-        Some((self.life.clock.now(), ensemble.prove()))
+        Some((self.life.clock.now(), ensemble.heartbeat()))
     }
 
     /// Processes one change of the connection; `true` if it was the last.

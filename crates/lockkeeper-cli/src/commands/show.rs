@@ -15,7 +15,7 @@ use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::presence::{GONE, is_gone};
 use crate::settings::{Settings, lock_path};
-use crate::text::{ahead, moment, part, permits, plain, standing, term, wanted};
+use crate::text::{ahead, moment, part, permits, plain, revocation, term, wanted};
 use crate::views::LockView;
 use crate::waiting;
 
@@ -134,7 +134,7 @@ fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInf
         detail(text, "gone", GONE);
     }
     if let Some(request) = &contender.revocation {
-        detail(text, "told", &standing(request));
+        detail(text, "told", &revocation(request));
     }
     if let Some(token) = contender.token.filter(|_| contender.permits.is_none()) {
         detail(text, "token", &token.to_string());

@@ -16,7 +16,7 @@ use crate::exit::Failure;
 use crate::output::{self, Printer};
 use crate::presence::{GONE, is_gone};
 use crate::settings::{Settings, lock_path};
-use crate::text::{ahead, broken_line, moment, part, permits, plain, standing, term, wanted};
+use crate::text::{ahead, broken_line, moment, part, permits, plain, revocation, term, wanted};
 use crate::views::{BrokenView, LockView};
 
 /// Maximum waiters that are printed one by one.
@@ -61,7 +61,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
         holders => {
             for (at, holder) in holders.iter().enumerate() {
                 let is = if at == 0 { format!("{path} is held by") } else { "and by".to_owned() };
-                _ = writeln!(text, "{is} {}", stands(holder, now));
+                _ = writeln!(text, "{is} {}", since(holder, now));
                 if let Some(program) = holder.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
                     _ = writeln!(text, "  which runs {}", plain(program));
                 }
@@ -88,7 +88,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
         let waiters = lock.waiters.len();
         _ = writeln!(text, "{waiters} waiting; a new contender has {} ahead", ahead(lock, waiters));
         for (at, waiter) in lock.waiters.iter().take(TOLD).enumerate() {
-            _ = writeln!(text, "  {}. {}, {} ahead", at + 1, stands(waiter, now), ahead(lock, at));
+            _ = writeln!(text, "  {}. {}, {} ahead", at + 1, since(waiter, now), ahead(lock, at));
         }
         if waiters > TOLD {
             let show = printer.command(&Suggested::new(["show", name]));
@@ -165,7 +165,7 @@ fn kind(lock: &LockInfo) -> Vec<String> {
 }
 
 /// `build@ci-7 (pid 4711) since 10:42:03, 12m ago (nightly index)`
-fn stands(contender: &ContenderInfo, now: SystemTime) -> String {
+fn since(contender: &ContenderInfo, now: SystemTime) -> String {
     let ago = now.duration_since(contender.since).unwrap_or_default();
     let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
     let mut text = match contender.mode {
@@ -177,7 +177,7 @@ fn stands(contender: &ContenderInfo, now: SystemTime) -> String {
         _ = write!(text, " ({message})");
     }
     if let Some(request) = &contender.revocation {
-        _ = write!(text, ", {}", standing(request));
+        _ = write!(text, ", {}", revocation(request));
     }
     plain(&text)
 }

@@ -112,15 +112,15 @@ impl Contender {
     }
 
     /// A linearizable listing decides whether the downgrade took effect.
-    pub(super) fn settle_downgrade(&mut self, stands: impl Fn(&str) -> bool) {
+    pub(super) fn settle_downgrade(&mut self, exists: impl Fn(&str) -> bool) {
         if self.change.downgrade != DowngradeStage::Doubtful {
             return;
         }
         let Some(writer) = self.node() else { return };
         let reader = self.terms.reader_name(writer);
-        if stands(writer) {
+        if exists(writer) {
             self.change.downgrade = DowngradeStage::Wanted;
-        } else if stands(&reader) {
+        } else if exists(&reader) {
             self.change.downgrade = DowngradeStage::Adopt;
             self.terms.mode = Mode::Read;
             self.nodes.replaced_by(reader);

@@ -30,10 +30,10 @@ impl Contender {
 
     /// A linearizable listing, empty without a parent, decides everything that was unknown.
     pub(super) fn settled(&mut self, names: &[String]) {
-        let stands = |name: &str| names.iter().any(|listed| listed == name);
-        self.nodes.settle_deletes(stands);
-        self.settle_holder_marker(self.terms.discipline.holder_marker().is_some_and(stands));
-        self.settle_downgrade(stands);
+        let exists = |name: &str| names.iter().any(|listed| listed == name);
+        self.nodes.settle_deletes(exists);
+        self.settle_holder_marker(self.terms.discipline.holder_marker().is_some_and(exists));
+        self.settle_downgrade(exists);
     }
 
     pub(super) fn inspected(&mut self, outcome: Result<Inspection, Failure>) {

@@ -122,10 +122,10 @@ impl Nodes {
     }
 
     /// A linearizable listing decides which of the nodes exist whose delete's reply was lost.
-    pub(super) fn settle_deletes(&mut self, stands: impl Fn(&str) -> bool) {
+    pub(super) fn settle_deletes(&mut self, exists: impl Fn(&str) -> bool) {
         if std::mem::take(&mut self.delete_doubted) {
-            self.strays.retain(|(stray, _)| stands(stray));
-            if self.name().is_some_and(|own| !stands(own)) {
+            self.strays.retain(|(stray, _)| exists(stray));
+            if self.name().is_some_and(|own| !exists(own)) {
                 self.own = Own::None;
             }
         }

@@ -214,7 +214,7 @@ impl Copying {
     async fn all(&self, dry_run: bool) -> Result<Copied, AdminError> {
         for side in [&self.source, &self.target] {
             // The session's server may be stale.
-            side.ensemble.prove().await.map_err(|fault| refused("/", fault))?;
+            side.ensemble.heartbeat().await.map_err(|fault| refused("/", fault))?;
         }
         let start = self.source.now().await?;
         let mut copied = self.pass(start, false).await?;

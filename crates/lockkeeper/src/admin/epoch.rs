@@ -30,7 +30,7 @@ impl Admin {
             .run_while_answered(async move {
                 let (session, ensemble) = context.session(None).await?;
                 // After the write, this session has seen every earlier change.
-                ensemble.prove().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
+                ensemble.heartbeat().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 Ok(session.epoch().await?)
             })
             .await

@@ -72,7 +72,7 @@ impl JobStatus {
     }
 
     /// The status of a job.
-    pub(super) fn of(path: String, JobLook { stored, stands }: JobLook) -> JobStatus {
+    pub(super) fn of(path: String, JobLook { stored, is_running }: JobLook) -> JobStatus {
         let (on_failure, on_crash) = (Rule::default(), Rule::default());
         let (state, schedule, due_ms, runs, unreadable) = (JobState::NeverRan, None, None, Vec::new(), None);
         let empty = JobStatus { path, state, schedule, on_failure, on_crash, due_ms, runs, unreadable };
@@ -80,7 +80,7 @@ impl JobStatus {
             Err(problem) => JobStatus { state: JobState::Unreadable, unreadable: Some(problem.to_string()), ..empty },
             Ok(None) => empty,
             Ok(Some(log)) => JobStatus {
-                state: state_of(&log, stands),
+                state: state_of(&log, is_running),
                 due_ms: due(&log),
                 schedule: Some(log.schedule),
                 on_failure: log.on_failure,
@@ -92,10 +92,10 @@ impl JobStatus {
     }
 }
 
-fn state_of(log: &JobLog, stands: bool) -> JobState {
+fn state_of(log: &JobLog, is_running: bool) -> JobState {
     let Some(last) = log.runs.last() else { return JobState::NeverRan };
     let crashed = match &last.end {
-        None if stands => return JobState::Running,
+        None if is_running => return JobState::Running,
         None => true,
         Some(_) if last.has_succeeded() => return JobState::Ok,
         Some(end) => end.kind.is_crash(),
@@ -205,7 +205,7 @@ impl Admin {
             for _ in 0..MAX_ATTEMPTS {
                 let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
                 let looked = looked.map_err(|fault| refused(&path, fault))?;
-                let JobLook { stored, stands: false } = looked.ok_or_else(nothing)? else { return Err(nothing()) };
+                let JobLook { stored, is_running: false } = looked.ok_or_else(nothing)? else { return Err(nothing()) };
                 let version = Some(stored.version);
                 let unreadable = |problem: LogError| {
                     AdminError::from(SessionError::Refused { path: path.clone(), reason: problem.to_string() })
@@ -285,7 +285,7 @@ impl Admin {
 /// A log, and whether the host of its open run still holds the lock.
 pub(super) struct JobLook {
     stored: StoredLog,
-    stands: bool,
+    is_running: bool,
 }
 
 /// Reads the log of a job, and the node of its open run. Adds watches of both to `changes`.
@@ -305,14 +305,14 @@ pub(super) async fn look(
             Err(fault) => return Err(fault),
         };
         let Some(run) = stored.log.as_ref().ok().and_then(|log| log.as_ref()?.open()) else {
-            return Ok(Some(JobLook { stored, stands: false }));
+            return Ok(Some(JobLook { stored, is_running: false }));
         };
         match read(ensemble, &format!("{path}/{}", run.node), changes.as_deref_mut()).await {
-            Ok(_) => return Ok(Some(JobLook { stored, stands: true })),
+            Ok(_) => return Ok(Some(JobLook { stored, is_running: true })),
             // The end of a run and the deletion of its node are one transaction. It may be between the two reads: only a log that
             // is the same behind the deletion says that the host crashed.
             Err(OpError::NoNode) if without_node == Some(stored.version) => {
-                return Ok(Some(JobLook { stored, stands: false }));
+                return Ok(Some(JobLook { stored, is_running: false }));
             }
             Err(OpError::NoNode) => without_node = Some(stored.version),
             Err(fault) => return Err(fault),

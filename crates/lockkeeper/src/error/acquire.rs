@@ -8,7 +8,7 @@ use super::kind::ErrorKind;
 use super::mismatch::Mismatch;
 use super::misuse::{Misuse, from_misuse};
 use super::session::SessionError;
-use super::text::{because, evicted, short, standing};
+use super::text::{because, evicted, holder_and_ahead, short};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 
@@ -28,7 +28,7 @@ pub enum AcquireError {
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
     /// Another contender holds the lock, and the caller did not want to wait.
-    #[error("{path} is taken{}", standing(holder.as_deref(), *ahead))]
+    #[error("{path} is taken{}", holder_and_ahead(holder.as_deref(), *ahead))]
     Held {
         /// The lock.
         path: String,
@@ -39,7 +39,7 @@ pub enum AcquireError {
     },
     /// The deadline passed before the lock was granted. The attempt's nodes are deleted as soon as the connection
     /// allows it.
-    #[error("waited {} for {path}{}", short(*waited), standing(holder.as_deref(), *ahead))]
+    #[error("waited {} for {path}{}", short(*waited), holder_and_ahead(holder.as_deref(), *ahead))]
     Timeout {
         /// The lock.
         path: String,

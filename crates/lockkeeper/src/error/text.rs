@@ -22,7 +22,7 @@ pub(super) fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> St
 }
 
 /// ", held by build@ci-7 (pid 4711) since … (nightly index), 2 ahead".
-pub(super) fn standing(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::Display {
+pub(super) fn holder_and_ahead(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::Display {
     let mut text = String::new();
     if let Some(holder) = holder {
         text.push_str(": held by ");

@@ -18,7 +18,7 @@ use crate::ensemble::{Done, Ensemble, NodeKind, OpError, TxnStep, Undone};
 use crate::error::WriteError;
 use crate::hold::Hold;
 use crate::hold::holding::Holding;
-use crate::hold::lease::{Lease, Versions, standing};
+use crate::hold::lease::{Lease, Versions, current_versions};
 
 /// The maximum size of one write: what a server accepts in one frame unless `jute.maxbuffer` differs, minus the
 /// encoding around the data.
@@ -263,7 +263,7 @@ async fn write(holds: &[Arc<Hold>], steps: &[TxnStep]) -> Result<FencedWritten, 
         };
         let Undone { step, fault } = match done {
             Ok(done) => {
-                session.proved(sent);
+                session.confirmed(sent);
                 return Ok(written(steps, &done[checks.len()..]));
             }
             Err(undone) => undone,
@@ -323,7 +323,7 @@ async fn bind(ensemble: &dyn Ensemble, holds: &[Arc<Hold>], doubted: bool) -> Re
 }
 
 async fn look(ensemble: &dyn Ensemble, hold: &Hold, lease: &Lease) -> Result<Option<Versions>, WriteError> {
-    standing(ensemble, &hold.path, &lease.owner).await.map_err(|fault| match fault {
+    current_versions(ensemble, &hold.path, &lease.owner).await.map_err(|fault| match fault {
         // Nothing was written yet.
         OpError::SessionOver | OpError::ConnectionLoss => over(hold),
         fault => WriteError::Refused { path: hold.path.clone(), reason: fault.to_string() },

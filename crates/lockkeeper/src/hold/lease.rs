@@ -58,7 +58,7 @@ pub(crate) struct Versions {
 
 /// Returns the versions of the record at `path` if it shows this owner until this time; otherwise `None`. One round
 /// trip.
-pub(crate) async fn standing(
+pub(crate) async fn current_versions(
     ensemble: &dyn Ensemble,
     path: &str,
     (id, until_ms): &(String, i64),

@@ -128,8 +128,8 @@ impl IntoFuture for AcquireLease {
             request.limits.begin(started);
             context.spawn(request.run());
         }
-        let report = move |outcome: Result<Result<HelixGuard, _>, _>| {
-            let outcome = outcome.unwrap_or(Err(refused.unwrap_or(SessionError::Closed.into())));
+        let outcome = outcome.map(|reply| reply.unwrap_or(Err(refused.unwrap_or(SessionError::Closed.into()))));
+        let report = move |outcome: Result<HelixGuard, AcquireError>| {
             account::report(&path, LEASE, started, outcome.as_ref().map(|guard| &***guard));
             outcome
         };

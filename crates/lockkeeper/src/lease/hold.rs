@@ -274,13 +274,14 @@ impl LeaseTask {
         let closing = self.session_ref.session.closing();
         let ending = self.depends_in();
         let (unasked, mut link) = (self.unasked, self.session_ref.session.link());
-        let (unproved, mut proofs) = (self.kept.is_some() && unasked.is_none(), self.session_ref.session.proofs());
+        let (unconfirmed, mut heartbeats) =
+            (self.kept.is_some() && unasked.is_none(), self.session_ref.session.heartbeats());
         tokio::select! {
             biased;
             () = tokio::time::sleep(left), if self.hold.loss().is_none() => LeaseWake::LeaseEnded,
             () = self.session_ref.over() => LeaseWake::SessionOver,
             () = tokio::time::sleep(ending.unwrap_or_default()), if ending.is_some() => LeaseWake::LeaseEnding,
-            Ok(()) = proofs.changed(), if unproved => LeaseWake::Changed,
+            Ok(()) = heartbeats.changed(), if unconfirmed => LeaseWake::Changed,
             // The events of the meantime come in no order.
             _ = link.wait_for(|link| link.connected && Some(link.disconnects) != unasked), if unasked.is_some() => {
                 LeaseWake::Changed

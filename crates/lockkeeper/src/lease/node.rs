@@ -232,7 +232,7 @@ impl LockNode {
             Err(_) => return Err(LookError::Passing(OpError::SessionOver)),
         };
         let ordered: Reply<()> = match session_ref.behind {
-            true => session_ref.ensemble.prove(),
+            true => session_ref.ensemble.heartbeat(),
             false => Box::pin(std::future::ready(Ok(()))),
         };
         // Read the parent first: then its version is not newer than the record.

@@ -515,9 +515,8 @@ impl<G: 'static> IntoFuture for Acquire<G> {
         let (guard, started) = (self.guard, Instant::now());
         let about = |kind: &Kind| (kind.path.to_string(), kind.mode.label());
         let (path, mode) = self.call.kind.as_ref().map(about).unwrap_or_default();
-        let outcome = self.call.start();
-        let report = move |outcome: Result<Result<Holding, _>, _>| {
-            let outcome = outcome.unwrap_or(Err(SessionError::Closed.into()));
+        let outcome = self.call.start().map(|reply| reply.unwrap_or(Err(SessionError::Closed.into())));
+        let report = move |outcome: Result<Holding, AcquireError>| {
             account::report(&path, mode, started, outcome.as_ref());
             outcome.map(guard)
         };

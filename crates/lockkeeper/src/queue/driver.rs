@@ -37,7 +37,7 @@ use crate::hold::AtRelease;
 use crate::queue::requeue::AcquireReply;
 use crate::session::Session;
 use crate::session::epoch;
-use crate::session::neighbours::{Membership, NeighbourListener, Standing};
+use crate::session::neighbours::{MemberState, Membership, NeighbourListener};
 use crate::wait::{or_never, passed};
 
 /// How old a node must be before its own contender watches it.
@@ -124,7 +124,7 @@ impl Driver {
     async fn run(&mut self) -> End {
         let mut pending = Pending { probe_at: self.probe_at(), ..Pending::default() };
         let mut link = self.session.link();
-        let mut proofs = self.session.proofs();
+        let mut heartbeats = self.session.heartbeats();
         let closing = self.session.closing();
         let mut close_seen = false;
         let linger = tokio::time::sleep_until(self.attempt.started + LINGER);
@@ -149,10 +149,10 @@ impl Driver {
                 self.caller.refuse(error);
             }
             self.hand_over_if_fresh();
-            self.report_standing();
+            self.report_state();
             self.listen(&mut pending.neighbour);
-            if pending.proof.is_none() && !self.verification.callers.is_empty() {
-                pending.proof = self.prove_the_hold();
+            if pending.check.is_none() && !self.verification.callers.is_empty() {
+                pending.check = self.check_the_hold();
             }
             pending.watches.retain(|(name, _)| self.contender.watches(name));
             if let Some(end) = ended {
@@ -165,7 +165,7 @@ impl Driver {
                 biased;
                 () = closing.cancelled(), if !close_seen => Wake::Closing,
                 _ = link.changed() => Wake::LinkChanged,
-                _ = proofs.changed(), if self.granted.is_some() || self.change.happened_at.is_some() => Wake::Proved,
+                _ = heartbeats.changed(), if self.granted.is_some() || self.change.happened_at.is_some() => Wake::Heartbeat,
                 finished = or_never(pending.flight.as_mut()) => Wake::Finished(Box::new(finished)),
                 (name, fired) = first_fired(&mut pending.watches) => Wake::Fired(name, fired),
                 // Without a connection nobody knows whether the session lives.
@@ -173,7 +173,7 @@ impl Driver {
                     Wake::Heard(heard)
                 }
                 seen = or_never(pending.look.as_mut()) => Wake::Looked(seen),
-                proved = or_never(pending.proof.as_mut()) => Wake::Verified(proved),
+                checked = or_never(pending.check.as_mut()) => Wake::Verified(checked),
                 _ = or_never(pending.probe.as_mut()) => Wake::Probed,
                 () = passed(pending.probe_at) => Wake::NearDeadline,
                 wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
@@ -277,9 +277,9 @@ impl Driver {
                     self.contender.handle(Event::NoContender(seen.name));
                 }
             }
-            Wake::Verified(proved) => {
-                pending.proof = None;
-                self.verified(proved);
+            Wake::Verified(checked) => {
+                pending.check = None;
+                self.verified(checked);
             }
             Wake::Lingered => {
                 self.lingered = true;
@@ -296,7 +296,7 @@ impl Driver {
             }
             Wake::NearDeadline => {
                 (pending.probe_at, pending.probed_at) = (None, self.session.now());
-                pending.probe = self.contender.place().map(|_| self.attempt.ensemble.prove());
+                pending.probe = self.contender.place().map(|_| self.attempt.ensemble.heartbeat());
             }
             Wake::Probed => pending.probe = None,
             Wake::Deadline => {
@@ -320,7 +320,7 @@ impl Driver {
             }
             Wake::Requested(request) => self.requested(request),
             // A hold that waits for a heartbeat is handed over before the next wake; `run` handles the others.
-            Wake::Proved | Wake::LinkChanged | Wake::Closing => {}
+            Wake::Heartbeat | Wake::LinkChanged | Wake::Closing => {}
         }
     }
 
@@ -383,17 +383,17 @@ impl Driver {
     }
 
     /// Reports to the other contenders of this session whether and how this one stands in the queue.
-    fn report_standing(&mut self) {
+    fn report_state(&mut self) {
         let node = self.contender.node().filter(|_| self.attempt.discipline.waits_for_one());
         let holds = self.contender.holds();
         // While it leaves, its place is what it was.
-        let before = self.presence.membership.as_ref().map_or(usize::MAX, |membership| membership.standing().ahead);
+        let before = self.presence.membership.as_ref().map_or(usize::MAX, |membership| membership.state().ahead);
         let ahead = if holds { 0 } else { self.contender.place().map_or(before, |place| place.ahead) };
-        let standing = Standing { ahead, holds, watches_itself: self.contender.watches_itself() };
+        let state = MemberState { ahead, holds, watches_itself: self.contender.watches_itself() };
         match &mut self.presence.membership {
-            Some(membership) if Some(membership.node()) == node => membership.stands(standing),
+            Some(membership) if Some(membership.node()) == node => membership.update(state),
             _ => {
-                let join = |node| self.session.neighbours().join(&self.attempt.path, node, standing);
+                let join = |node| self.session.neighbours().join(&self.attempt.path, node, state);
                 self.presence.membership = node.and_then(join);
             }
         }
@@ -422,8 +422,8 @@ impl Driver {
 
     /// Passes the outcome of an operation to the contender. Keeps the text of a refusal for the caller.
     fn settle(&mut self, finished: Finished, watches: &mut Vec<(String, Watcher)>) {
-        if finished.event.proves_session() {
-            self.session.proved(self.sent);
+        if finished.event.shows_session_alive() {
+            self.session.confirmed(self.sent);
         }
         self.answered |= finished.is_answer();
         let Finished { event, error, watch, read, written } = finished;

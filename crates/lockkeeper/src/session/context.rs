@@ -153,8 +153,8 @@ impl Context {
             tokio::time::sleep(patience / 2).await;
             let answered = match self.ready_session().map(|(session, _)| session) {
                 Some(session) => {
-                    let (mut proofs, _dependant) = (session.proofs(), session.depend());
-                    tokio::time::timeout(patience / 2, proofs.changed()).await.is_ok()
+                    let (mut heartbeats, _dependant) = (session.heartbeats(), session.depend());
+                    tokio::time::timeout(patience / 2, heartbeats.changed()).await.is_ok()
                 }
                 None => {
                     tokio::time::sleep(patience / 2).await;
@@ -277,12 +277,12 @@ impl Context {
             let sent = session.now();
             let answered = tokio::select! {
                 biased;
-                answered = ensemble.prove() => answered,
+                answered = ensemble.heartbeat() => answered,
                 () = passed(deadline) => Err(OpError::ConnectionLoss),
             };
             match answered {
                 Ok(()) => {
-                    session.proved(sent);
+                    session.confirmed(sent);
                     return Ok(session.id());
                 }
                 // Ask again when the connection is back or the session's end is known here too.

@@ -25,7 +25,7 @@ struct NeighbourQueue {
 struct Member {
     node: String,
     sequence: i32,
-    standing: Standing,
+    state: MemberState,
     /// It held alone and has released. Whether it watched its node until then.
     released: Option<bool>,
     waiters: Vec<oneshot::Sender<Heard>>,
@@ -33,7 +33,7 @@ struct Member {
 
 /// What a contender reports of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct MemberState {
     /// At most so many contenders are ahead of it.
     pub(crate) ahead: usize,
     pub(crate) holds: bool,
@@ -74,12 +74,12 @@ impl Neighbours {
     }
 
     /// Adds a contender that has this node, until the value is dropped. `None` for a node without a number.
-    pub(crate) fn join(self: &Arc<Self>, path: &str, node: &str, standing: Standing) -> Option<Membership> {
+    pub(crate) fn join(self: &Arc<Self>, path: &str, node: &str, state: MemberState) -> Option<Membership> {
         let (_, sequence) = Sequence::split(node)?;
         let (released, waiters) = (None, Vec::new());
-        let member = Member { node: node.to_owned(), sequence: sequence.get(), standing, released, waiters };
+        let member = Member { node: node.to_owned(), sequence: sequence.get(), state, released, waiters };
         self.queues().entry(path.to_owned()).or_default().members.push_back(member);
-        Some(Membership { neighbours: self.clone(), path: path.to_owned(), node: node.to_owned(), standing })
+        Some(Membership { neighbours: self.clone(), path: path.to_owned(), node: node.to_owned(), state })
     }
 
     /// Listens to the contender of this session that has this node, if there is one. `afterwards`: its release is known.
@@ -117,10 +117,10 @@ impl Entering {
             let own = Sequence::split(node)?.1.get();
             let next = members.iter().rev().find(|member| member.sequence.wrapping_add(1) == own)?;
             let first = members.front()?;
-            let Standing { holds, watches_itself, .. } = next.standing;
+            let MemberState { holds, watches_itself, .. } = next.state;
             let known = next.released.is_none() && (watches_itself || !holds);
             let between = own.wrapping_sub(first.sequence).cast_unsigned() as usize;
-            let ahead = first.standing.ahead.saturating_add(between);
+            let ahead = first.state.ahead.saturating_add(between);
             known.then(|| Arrival::Behind { name: next.node.clone(), ahead })
         };
         behind().unwrap_or(Arrival::Unknown)
@@ -143,7 +143,7 @@ pub(crate) struct Membership {
     neighbours: Arc<Neighbours>,
     path: String,
     node: String,
-    standing: Standing,
+    state: MemberState,
 }
 
 impl Membership {
@@ -153,8 +153,8 @@ impl Membership {
     }
 
     /// What it last reported.
-    pub(crate) fn standing(&self) -> Standing {
-        self.standing
+    pub(crate) fn state(&self) -> MemberState {
+        self.state
     }
 
     fn change(&self, change: impl FnOnce(&mut Member)) {
@@ -165,16 +165,16 @@ impl Membership {
         }
     }
 
-    /// Reports its standing.
-    pub(crate) fn stands(&mut self, standing: Standing) {
-        if std::mem::replace(&mut self.standing, standing) != standing {
-            self.change(|member| member.standing = standing);
+    /// Reports its state.
+    pub(crate) fn update(&mut self, state: MemberState) {
+        if std::mem::replace(&mut self.state, state) != state {
+            self.change(|member| member.state = state);
         }
     }
 
     /// It held alone and has released. The waiters for its node hear of that.
     pub(crate) fn released(&self) {
-        let watched = self.standing.watches_itself;
+        let watched = self.state.watches_itself;
         self.change(|member| {
             member.released = Some(watched);
             for waiter in member.waiters.drain(..) {
@@ -230,15 +230,15 @@ mod tests {
 
     use super::*;
 
-    const WAITS: Standing = Standing { ahead: 1, holds: false, watches_itself: false };
-    const HOLDS: Standing = Standing { ahead: 0, holds: true, watches_itself: true };
+    const WAITS: MemberState = MemberState { ahead: 1, holds: false, watches_itself: false };
+    const HOLDS: MemberState = MemberState { ahead: 0, holds: true, watches_itself: true };
 
     fn node(number: i32) -> String {
         format!("lock-{}", Sequence::new(number))
     }
 
-    fn join(neighbours: &Arc<Neighbours>, number: i32, standing: Standing) -> Membership {
-        neighbours.join("/lock", &node(number), standing).unwrap()
+    fn join(neighbours: &Arc<Neighbours>, number: i32, state: MemberState) -> Membership {
+        neighbours.join("/lock", &node(number), state).unwrap()
     }
 
     #[test]
@@ -266,11 +266,11 @@ mod tests {
     #[test]
     fn a_place_is_known_only_right_behind_a_neighbour_that_would_know_of_its_nodes_deletion() {
         let behind = |number, ahead| Arrival::Behind { name: node(number), ahead };
-        let blind = Standing { watches_itself: false, ..HOLDS };
-        let far = Standing { ahead: 4, ..WAITS };
-        for (standing, expected) in [(HOLDS, behind(7, 1)), (far, behind(7, 5)), (blind, Arrival::Unknown)] {
+        let blind = MemberState { watches_itself: false, ..HOLDS };
+        let far = MemberState { ahead: 4, ..WAITS };
+        for (state, expected) in [(HOLDS, behind(7, 1)), (far, behind(7, 5)), (blind, Arrival::Unknown)] {
             let neighbours = Arc::new(Neighbours::default());
-            let member = join(&neighbours, 7, standing);
+            let member = join(&neighbours, 7, state);
             let entering = neighbours.enter("/lock");
             assert!(entering.company);
             assert_eq!(entering.arrival(&node(8)), expected);

@@ -293,7 +293,7 @@ impl Ensemble for Operations {
         Some(self)
     }
 
-    fn prove(&self) -> Reply<()> {
+    fn heartbeat(&self) -> Reply<()> {
         // A delete that cannot succeed. The leader proposes a failed write like any other, so a majority orders it
         // (PrepRequestProcessor turns it into an error transaction). It leaves nothing behind and triggers no watch. If
         // a client creates the node, the version protects it.

@@ -84,7 +84,7 @@ impl Crowd {
                 |node: &usize| TxnStep::Create { path: path(*node), data: Vec::new(), kind: NodeKind::Persistent };
             other.ensemble.transact(some.iter().map(create).collect()).await.unwrap();
         }
-        opened.ensemble.prove().await.unwrap();
+        opened.ensemble.heartbeat().await.unwrap();
         let watching = stream::iter(names).map(|node| {
             let read = opened.ensemble.read_and_watch(&path(node));
             async move { Ok::<_, OpError>((node, read.await?.1)) }

@@ -77,9 +77,9 @@ impl Driver {
 
     /// Asks the servers whether the node of the hold exists, and its holder marker if the lock has one.
     ///
-    /// A check in a transaction is ordered with all writes, so a majority gives the answer, and the answer proves that
+    /// A check in a transaction is ordered with all writes, so a majority gives the answer, and the answer shows that
     /// the session is alive. The check is repeated if the connection is lost.
-    pub(super) fn prove_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), OpError>>> {
+    pub(super) fn check_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), OpError>>> {
         let hold = self.caller.hold()?;
         let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
         let (node, granted_by) = (node_path(&path, &hold.node()), self.granted_by);
@@ -107,10 +107,10 @@ impl Driver {
     }
 
     /// Handles the servers' answer about the hold.
-    pub(super) fn verified(&mut self, proved: Result<(), OpError>) {
-        let answer = match proved {
+    pub(super) fn verified(&mut self, checked: Result<(), OpError>) {
+        let answer = match checked {
             Ok(()) => {
-                self.session.proved(self.verification.asked_at);
+                self.session.confirmed(self.verification.asked_at);
                 Ok(())
             }
             // This counts as a loss, and is reported by this answer or by the connection's state. The contender's own

@@ -64,7 +64,7 @@ pub(super) enum Wake {
     CallerGone,
     Requested(HoldRequest),
     LinkChanged,
-    Proved,
+    Heartbeat,
     Closing,
 }
 

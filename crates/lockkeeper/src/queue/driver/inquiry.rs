@@ -30,9 +30,9 @@ impl Driver {
         if end != End::Removed || !self.caller.is_waiting() {
             return end;
         }
-        let session_stands = async {
+        let session_lives = async {
             loop {
-                match self.attempt.ensemble.prove().await {
+                match self.attempt.ensemble.heartbeat().await {
                     Err(OpError::SessionOver) => return false,
                     // The next check waits until the connection is back or the session is over.
                     Err(OpError::ConnectionLoss) => {}
@@ -42,7 +42,7 @@ impl Driver {
         };
         tokio::select! {
             biased;
-            stands = session_stands => if stands { End::Removed } else { End::SessionOver },
+            lives = session_lives => if lives { End::Removed } else { End::SessionOver },
             () = passed(self.attempt.deadline) => End::Removed,
         }
     }

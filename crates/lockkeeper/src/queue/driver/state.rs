@@ -73,7 +73,7 @@ pub(super) struct Pending {
     /// The read of the first of the queue.
     pub(super) look: Option<BoxFuture<'static, Looked>>,
     /// The check of the hold.
-    pub(super) proof: Option<BoxFuture<'static, Result<(), OpError>>>,
+    pub(super) check: Option<BoxFuture<'static, Result<(), OpError>>>,
     /// The check whether the servers answer, and when it was sent, by the session's clock.
     pub(super) probe: Option<BoxFuture<'static, Result<(), OpError>>>,
     pub(super) probed_at: Duration,
