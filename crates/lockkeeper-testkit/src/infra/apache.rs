@@ -8,9 +8,9 @@
 
 mod clock;
 mod distribution;
+mod host;
 mod late;
 mod options;
-mod place;
 mod sasl;
 mod slow;
 #[cfg(test)]
@@ -29,9 +29,9 @@ use tempfile::TempDir;
 pub use clock::WrongClock;
 pub use distribution::Distribution;
 pub(crate) use distribution::{install_package, runs};
+pub use host::Host;
 use late::Ways;
 pub use options::Options;
-pub use place::Place;
 pub use slow::SlowFsync;
 
 use crate::infra::process::{self, POLL, Refused, Server, refused, tail};

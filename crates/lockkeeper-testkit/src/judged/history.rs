@@ -126,7 +126,7 @@ pub struct Grant {
     /// Its fencing token, if its kind has tokens.
     pub token: Option<i64>,
     /// Its position in the queue, if positions can be compared through the whole history.
-    pub place: Option<Place>,
+    pub place: Option<QueuePosition>,
 }
 
 /// Which other holds may exist beside a hold.
@@ -142,7 +142,7 @@ pub enum Share {
 
 /// A contender's position in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct QueuePosition {
     /// The class; order is kept within a class.
     pub class: u32,
     /// The number; the smaller one came first.

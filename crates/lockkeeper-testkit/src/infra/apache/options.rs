@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Distribution, Place, Ports, WrongClock, sasl};
+use super::{Distribution, Host, Ports, WrongClock, sasl};
 
 /// The setup of servers. The defaults are for tests: short ticks, so that sessions expire soon.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Options {
     pub(super) sasl: Vec<(String, String)>,
     pub(super) distribution: Option<Distribution>,
     pub(super) heap_mib: Option<u32>,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<Host>,
     pub(super) disk: Option<u64>,
     pub(super) clock: Option<WrongClock>,
     pub(super) lag: Duration,
@@ -86,7 +86,7 @@ impl Options {
     }
 
     /// Sets where the servers run, in their order; the default is loopback.
-    pub fn places(mut self, places: Vec<Place>) -> Self {
+    pub fn places(mut self, places: Vec<Host>) -> Self {
         self.places = places;
         self
     }
@@ -110,8 +110,8 @@ impl Options {
         self
     }
 
-    pub(super) fn place(&self, server: usize) -> Place {
-        self.places.get(server).cloned().unwrap_or_else(Place::loopback)
+    pub(super) fn place(&self, server: usize) -> Host {
+        self.places.get(server).cloned().unwrap_or_else(Host::loopback)
     }
 
     pub(super) fn zoo_cfg(&self, dir: &Path, ports: Ports, ip: Ipv4Addr) -> String {

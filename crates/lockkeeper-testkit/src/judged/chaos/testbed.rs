@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::infra::apache::{Apache, Options, Place, WrongClock};
+use crate::infra::apache::{Apache, Host, Options, WrongClock};
 use crate::infra::net::Net;
 use crate::infra::proxy::Proxy;
 
@@ -79,9 +79,9 @@ impl Testbed {
         let clocks = if clocks { Clocks::find(dir.path()) } else { None };
         let mut places = Vec::new();
         for server in 0..SERVERS {
-            let mut place = Place::loopback();
+            let mut place = Host::loopback();
             if let Some(net) = &net {
-                place = Place { ip: net.ip(server), namespace: Some(net.namespace(server)), env: Vec::new() };
+                place = Host { ip: net.ip(server), namespace: Some(net.namespace(server)), env: Vec::new() };
             }
             // Without a clock of its own: a Java server never serves under libfaketime.
             places.push(place);
@@ -123,8 +123,8 @@ impl Testbed {
     ///
     /// # Errors
     /// If its clock cannot be written.
-    pub fn place(&self, machine: usize) -> io::Result<Place> {
-        let mut place = Place::loopback();
+    pub fn place(&self, machine: usize) -> io::Result<Host> {
+        let mut place = Host::loopback();
         if let Some(net) = &self.net {
             place.namespace = Some(net.namespace(SERVERS + machine));
         }

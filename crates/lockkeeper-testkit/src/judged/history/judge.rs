@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use super::{Event, Grant, HoldId, Outcome, Place, Share, What};
+use super::{Event, Grant, HoldId, Outcome, QueuePosition, Share, What};
 
 /// The promises that depend on the kinds of the locks and the faults of their world.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +162,7 @@ struct Stretch {
 struct Hold {
     asked: Duration,
     granted: Duration,
-    place: Option<Place>,
+    place: Option<QueuePosition>,
     stretches: Vec<Stretch>,
     /// When a check found it lost.
     lost: Option<Duration>,
@@ -432,7 +432,7 @@ impl Case<'_> {
     fn order(&mut self) {
         let mut places: Vec<(u32, i64, Duration, Duration, HoldId)> = Vec::new();
         for (id, hold) in &self.holds {
-            if let (Some(Place { class, number }), Share::Alone, Some((first, last))) =
+            if let (Some(QueuePosition { class, number }), Share::Alone, Some((first, last))) =
                 (hold.place, hold.first().share, hold.first().believed)
             {
                 places.push((class, number, first, last, *id));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Claim, Event, Grant, HoldId, Outcome, Place, Promises, Share, What, judge};
+use super::{Claim, Event, Grant, HoldId, Outcome, Promises, QueuePosition, Share, What, judge};
 
 const PROMISES: Promises = Promises {
     permits: 3,
@@ -48,7 +48,7 @@ fn history(turns: &[Turn]) -> Vec<Event> {
         let mut add = |from, until, what| events.push(Event { contender, lock: 0, from, until, what });
         let asked = clock - ms(turn.think);
         let granted = clock + ms(1);
-        let place = Some(Place { class: 0, number });
+        let place = Some(QueuePosition { class: 0, number });
         let grant = Grant { hold, share: Share::Alone, token: Some(100 + number * 10), place };
         let limit = Some(granted - asked);
         add(asked, granted, What::Asked { limit, outcome: Outcome::Granted(grant) });
@@ -196,12 +196,12 @@ proptest! {
         let mut events = history(&turns);
         let numbers = turns.len() as i64;
         for hold in 0..turns.len() as u64 {
-            grant(&mut events, hold, |grant| grant.place = Some(Place { class: 0, number: numbers - hold as i64 }));
+            grant(&mut events, hold, |grant| grant.place = Some(QueuePosition { class: 0, number: numbers - hold as i64 }));
         }
         prop_assert!(claims(&events).contains(&Claim::Order));
         // In different classes this order is allowed.
         for hold in 0..turns.len() as u64 {
-            grant(&mut events, hold, |grant| grant.place = Some(Place { class: hold as u32, number: 0 }));
+            grant(&mut events, hold, |grant| grant.place = Some(QueuePosition { class: hold as u32, number: 0 }));
         }
         prop_assert_eq!(claims(&events), vec![]);
     }

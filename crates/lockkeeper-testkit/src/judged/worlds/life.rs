@@ -12,7 +12,7 @@ use lockkeeper::{
 use tokio::time::sleep;
 
 use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, SESSION_TIMEOUT, Scenario, Turn, Want};
-use crate::judged::history::{Event, Grant, HoldId, Outcome, Place, Share, What, judge};
+use crate::judged::history::{Event, Grant, HoldId, Outcome, QueuePosition, Share, What, judge};
 use crate::judged::sim::{Settings, Sim, Trouble};
 
 const LOCK: &str = "/locks/simulated";
@@ -396,7 +396,7 @@ const NOTICED: Duration = Duration::from_millis(1);
 const TRY: Duration = Duration::from_secs(2);
 
 /// Returns the number at the end of a node's name, as a position.
-fn place(want: Want, node: &str) -> Option<Place> {
+fn place(want: Want, node: &str) -> Option<QueuePosition> {
     let number = node.get(node.len().checked_sub(10)?..)?.parse().ok()?;
     let class = match want {
         Want::Foreground => 1,
@@ -405,7 +405,7 @@ fn place(want: Want, node: &str) -> Option<Place> {
         Want::Ageing(_) | Want::Read | Want::MayWrite | Want::Permits(_) => return None,
         Want::Lock => 0,
     };
-    Some(Place { class, number })
+    Some(QueuePosition { class, number })
 }
 
 /// Whether this world may cause this error.

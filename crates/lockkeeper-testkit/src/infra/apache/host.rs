@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// Where a server runs.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Host {
     /// Its address.
     pub ip: Ipv4Addr,
     /// The network namespace that has this address, if it is not this process's own.
@@ -15,10 +15,10 @@ pub struct Place {
     pub env: Vec<(String, String)>,
 }
 
-impl Place {
+impl Host {
     /// Returns loopback, in this process's own namespace.
-    pub fn loopback() -> Place {
-        Place { ip: Ipv4Addr::LOCALHOST, namespace: None, env: Vec::new() }
+    pub fn loopback() -> Host {
+        Host { ip: Ipv4Addr::LOCALHOST, namespace: None, env: Vec::new() }
     }
 
     /// Returns a command that runs a program there. Its process is the program's own.
