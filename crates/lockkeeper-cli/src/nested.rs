@@ -41,7 +41,7 @@ pub(crate) async fn waits_for_itself(keeper: &Lockkeeper, paths: &[LockPath]) ->
         select_all(paths.iter().filter(|path| below(path)).map(|path| looks(keeper, path.as_str()).boxed()));
     while let Some(lock) = looks.next().await {
         if let Some(at) = own_place(keeper, &lock)
-            && let Some(node) = stands_in_its_own_way(&lock, at, &held)
+            && let Some(node) = blocks_itself(&lock, at, &held)
         {
             let path = &lock.path;
             return Failure::new(
@@ -55,7 +55,7 @@ pub(crate) async fn waits_for_itself(keeper: &Lockkeeper, paths: &[LockPath]) ->
 }
 
 /// Returns the node of an outer hold that blocks the waiter at the position `at`.
-fn stands_in_its_own_way(lock: &LockInfo, at: usize, held: &[String]) -> Option<String> {
+fn blocks_itself(lock: &LockInfo, at: usize, held: &[String]) -> Option<String> {
     let outer: Vec<_> = lock.holders.iter().filter(|holder| held.contains(&holder.node_path(&lock.path))).collect();
     let node = outer.first()?.node_path(&lock.path);
     if let (Some(all), Some(asked)) = (lock.permits, lock.waiters.get(at)?.permits) {

@@ -177,7 +177,7 @@ impl Approval {
         let (answer, decision) = oneshot::channel();
         tracing::warn!(target: "lockkeeper::audit", path = %alert.path, owner = %alert.owner, requestor = %alert.requestor,
             elapsed = ?alert.elapsed, allotted = ?alert.allotted, "a cleanup is not finished");
-        let asking = Asking {
+        let pending = PendingDecision {
             approval: self.clone(),
             alert: alert.clone(),
             id: uuid::Uuid::new_v4(),
@@ -185,7 +185,7 @@ impl Approval {
             context: context.clone(),
             session: session.clone(),
         };
-        context.spawn(asking.run(answer));
+        context.spawn(pending.run(answer));
         decision
     }
 
@@ -206,7 +206,7 @@ impl Approval {
 }
 
 /// One pending decision.
-struct Asking {
+struct PendingDecision {
     approval: Approval,
     alert: CleanupAlert,
     /// Its id in the journal and, if operators are asked, among the requests.
@@ -216,7 +216,7 @@ struct Asking {
     session: Arc<Session>,
 }
 
-impl Asking {
+impl PendingDecision {
     async fn run(mut self, mut answer: oneshot::Sender<ApprovalAnswer>) {
         let pending = self.approval.operators.then(|| {
             let until_ms = u64::try_from(self.until_ms).unwrap_or(0);
@@ -267,7 +267,7 @@ impl Asking {
     fn call(&self, (hook, runtime): (Hook, Option<tokio::runtime::Handle>)) -> Option<oneshot::Receiver<Decision>> {
         let (mut done, decision) = oneshot::channel();
         let (session, alert) = (self.session.clone(), self.alert.clone());
-        let asking = std::thread::Builder::new().name("lockkeeper-approval".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name("lockkeeper-approval".to_owned()).spawn(move || {
             let work = async {
                 let work = hook(alert);
                 let decided = tokio::select! {
@@ -283,7 +283,7 @@ impl Asking {
                 None => session.block_on(work),
             };
         });
-        match asking {
+        match thread {
             Ok(_) => Some(decision),
             Err(error) => {
                 tracing::warn!(%error, "cannot create the thread that asks for a decision");

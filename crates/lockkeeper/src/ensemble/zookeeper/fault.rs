@@ -14,7 +14,7 @@ const TROUBLED: Duration = Duration::from_millis(50);
 /// The meaning of an error, returned after a pause if an immediate retry would flood a server in trouble.
 pub(super) async fn told(error: RequestError) -> OpError {
     let fault = fault(error);
-    if fault == OpError::ConnectionLoss && connection_stands(error) {
+    if fault == OpError::ConnectionLoss && connection_lives(error) {
         tracing::debug!(%error, "the server is in trouble; retrying");
         tokio::time::sleep(TROUBLED).await;
     }
@@ -58,6 +58,6 @@ pub(super) fn fault(error: RequestError) -> OpError {
 }
 
 /// Whether the connection is not lost although the operation has failed with [`OpError::ConnectionLoss`].
-pub(super) fn connection_stands(error: RequestError) -> bool {
+pub(super) fn connection_lives(error: RequestError) -> bool {
     matches!(error, RequestError::Refused(_))
 }

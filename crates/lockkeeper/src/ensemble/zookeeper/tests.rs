@@ -7,7 +7,7 @@ use lockkeeper_client::wire::ErrorCode;
 use lockkeeper_server::{Config, Server};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
-use super::fault::{connection_stands, fault};
+use super::fault::{connection_lives, fault};
 use super::*;
 use crate::ensemble::servers::parse;
 use crate::ensemble::{Fired, NodeKind, TxnStep, Watcher};
@@ -28,9 +28,9 @@ fn an_error_of_a_server_in_trouble_is_not_a_refusal() {
     ] {
         let error = RequestError::Refused(code);
         assert_eq!(fault(error), OpError::ConnectionLoss, "{error}");
-        assert!(connection_stands(error), "{error}");
+        assert!(connection_lives(error), "{error}");
     }
-    assert!(!connection_stands(RequestError::ConnectionLoss));
+    assert!(!connection_lives(RequestError::ConnectionLoss));
     assert!(matches!(fault(RequestError::Refused(ErrorCode::NoAuth)), OpError::Refused(_)));
 }
 

@@ -144,7 +144,7 @@ impl Shared {
     fn apart<T: Send + 'static>(
         self: &Arc<Self>,
         what: &'static str,
-        work: impl FnOnce(&Shared) -> Result<T, forward::Failure> + Send + 'static,
+        work: impl FnOnce(&Shared) -> Result<T, forward::ForwardFailure> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, SinkError>> {
         let shared = self.clone();
         let (sender, done) = oneshot::channel();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::shared::Shared;
-use super::topic::{DEADLINE, Sender};
+use super::topic::{DEADLINE, TopicSender};
 use crate::work::deadletter::LetterRecord;
 
 /// How many records go in one transaction.
@@ -20,7 +20,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from
 
 /// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum ForwardFailure {
     /// The spool cannot be used.
     #[error("the spool: {0}")]
     Spool(#[from] io::Error),
@@ -80,7 +80,7 @@ fn run(shared: &Shared, woken: &mpsc::Receiver<PassReply>) {
         // The records of all wakers so far are in the spool already.
         waiting.extend(woken.try_iter());
         let outcome = pass(shared, &mut sender, &mut |_| Ok(()));
-        let reply = outcome.as_ref().map(|_| ()).map_err(Failure::to_string);
+        let reply = outcome.as_ref().map(|_| ()).map_err(ForwardFailure::to_string);
         for waiter in waiting.drain(..) {
             // The waker may have stopped waiting.
             _ = waiter.send(reply.clone());
@@ -100,9 +100,9 @@ fn run(shared: &Shared, woken: &mpsc::Receiver<PassReply>) {
 /// Forwards everything and returns how many records that were. Tests use `at` to end it at a chosen moment.
 pub(super) fn pass(
     shared: &Shared,
-    sender: &mut Option<Sender>,
-    at: &mut dyn FnMut(Moment) -> Result<(), Failure>,
-) -> Result<usize, Failure> {
+    sender: &mut Option<TopicSender>,
+    at: &mut dyn FnMut(Moment) -> Result<(), ForwardFailure>,
+) -> Result<usize, ForwardFailure> {
     let mut forwarded = 0;
     // Do not wait for the turn if there is nothing to do: another process may have it, with brokers that do not answer.
     while !shared.spool.names()?.is_empty() {
@@ -122,9 +122,9 @@ pub(super) fn pass(
 /// One transaction.
 fn batch(
     shared: &Shared,
-    sender: &mut Option<Sender>,
-    at: &mut dyn FnMut(Moment) -> Result<(), Failure>,
-) -> Result<usize, Failure> {
+    sender: &mut Option<TopicSender>,
+    at: &mut dyn FnMut(Moment) -> Result<(), ForwardFailure>,
+) -> Result<usize, ForwardFailure> {
     let (spool, topic) = (&shared.spool, &shared.topic);
     let turn = spool.turn()?;
     let deadline = Instant::now() + DEADLINE;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use lockkeeper_testkit::kafka::Broker;
 
-use super::forward::{Failure, Moment, pass};
+use super::forward::{ForwardFailure, Moment, pass};
 use super::*;
 use crate::work::deadletter::{Letter, LetterEvent, Mark, fold};
 
@@ -109,10 +109,10 @@ fn a_forwarder_that_dies_at_any_moment_loses_and_doubles_nothing() {
         }
         let mut died = None;
         let outcome = pass(&shared, &mut died, &mut |now| match now == moment {
-            true => Err(Failure::Died),
+            true => Err(ForwardFailure::Died),
             false => Ok(()),
         });
-        assert!(matches!(outcome, Err(Failure::Died)), "{outcome:?}");
+        assert!(matches!(outcome, Err(ForwardFailure::Died)), "{outcome:?}");
         // It comes again, with more to do.
         let operation = format!("{moment:?}-later");
         shared.spool.add(&letter(&operation)).unwrap();

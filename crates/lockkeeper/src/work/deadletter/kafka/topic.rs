@@ -42,7 +42,7 @@ pub(super) struct Topic {
 }
 
 /// The sender of a spool. Registering another one for the same spool ends it.
-pub(super) struct Sender {
+pub(super) struct TopicSender {
     producer: ThreadedProducer<DefaultProducerContext>,
 }
 
@@ -89,7 +89,7 @@ impl Topic {
 
     /// Registers as the sender of the spool with this identity. This ends what another sender had under way, one way or
     /// the other.
-    pub(super) fn sender(&self, spool: &str, deadline: Instant) -> KafkaResult<Sender> {
+    pub(super) fn sender(&self, spool: &str, deadline: Instant) -> KafkaResult<TopicSender> {
         let mut config = self.config();
         config.set("transactional.id", format!("lockkeeper-{}-{spool}", self.name));
         config.set("transaction.timeout.ms", TRANSACTION_MS).set("message.timeout.ms", MESSAGE_MS);
@@ -98,7 +98,7 @@ impl Topic {
         config.set("partitioner", "murmur2_random");
         let producer: ThreadedProducer<DefaultProducerContext> = config.create()?;
         producer.init_transactions(left(deadline))?;
-        Ok(Sender { producer })
+        Ok(TopicSender { producer })
     }
 
     /// The partitions; none if the topic does not exist.
@@ -243,7 +243,7 @@ fn read(message: &impl Message) -> FoundLetter {
     }
 }
 
-impl Sender {
+impl TopicSender {
     /// Sends these in one transaction, and returns when it is committed. After an error, it is unknown whether it is,
     /// until the next sender has registered.
     pub(super) fn send(&self, topic: &Topic, entries: &[SpoolEntry], deadline: Instant) -> KafkaResult<()> {
@@ -283,8 +283,8 @@ impl Sender {
     }
 }
 
-impl std::fmt::Debug for Sender {
+impl std::fmt::Debug for TopicSender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sender").finish_non_exhaustive()
+        f.debug_struct("TopicSender").finish_non_exhaustive()
     }
 }
