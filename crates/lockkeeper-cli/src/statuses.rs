@@ -57,7 +57,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (
                 Code::Usage,
                 "the command line or a setting is wrong; nothing was done",
-                "so it is if this `run` would wait for a lock of the `run` around it",
+                "also if this `run` would wait for a lock that the `run` around it holds",
             ),
             (Code::Unreachable, "no server was reachable, or none answered by the end of the wait", ""),
             (Code::Internal, "the operating system or lockkeeper failed", ""),
@@ -83,7 +83,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (
                 Code::NoNode,
                 "the command has ended, and there was no node left to unlock",
-                "it was removed at the end, or a contender of a higher priority took the leased lock and released it before `run` saw that",
+                "it was removed at the end; or a higher priority took the leased lock, and released it before `run` noticed",
             ),
             (
                 Code::Kept,
