@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use features::Workspace;
+use crate::workspace::{metadata, shell};
 use functions::{Cfg, Function, Source};
 
 /// The directory of the pages.
@@ -37,7 +37,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     for (name, text) in files(root, PAGES, "md")? {
         pages.extend(report.page(name.rsplit('/').next().unwrap_or(&name), &text));
     }
-    let (mut tree, roots) = (Tree::default(), Workspace::read(&crate::workspace::shell()?)?.roots());
+    let (mut tree, roots) = (Tree::default(), features::roots(metadata(&shell()?, &["--no-deps", "--offline"])?));
     for (name, text) in files(root, SOURCES, "rs")? {
         let file = root.join(&name).canonicalize().with_context(|| format!("finding {name}"))?;
         let first = roots.iter().find(|root| root.file == file);

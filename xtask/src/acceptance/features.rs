@@ -3,39 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
-use serde::Deserialize;
-use xshell::{Shell, cmd};
-
-/// What cargo says about the workspace.
-#[derive(Deserialize)]
-pub(super) struct Workspace {
-    packages: Vec<Package>,
-    workspace_default_members: BTreeSet<String>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    id: String,
-    name: String,
-    features: BTreeMap<String, Vec<String>>,
-    dependencies: Vec<Dependency>,
-    targets: Vec<Target>,
-}
-
-#[derive(Deserialize)]
-struct Dependency {
-    name: String,
-    features: Vec<String>,
-}
-
-/// A library, a program, or a test program.
-#[derive(Deserialize)]
-struct Target {
-    src_path: PathBuf,
-    #[serde(default, rename = "required-features")]
-    required: BTreeSet<String>,
-}
+use crate::workspace::{Metadata, Package, Target};
 
 /// The first file of a program or a library.
 #[derive(Debug, PartialEq)]
@@ -47,31 +15,20 @@ pub(super) struct Root {
     pub(super) on: BTreeSet<String>,
 }
 
-impl Workspace {
-    pub(super) fn read(sh: &Shell) -> Result<Workspace> {
-        let text = cmd!(sh, "cargo metadata --quiet --no-deps --format-version 1 --offline").read()?;
-        serde_json::from_str(&text).context("reading what cargo says about the workspace")
-    }
-
-    /// Returns the first files of the packages that `cargo test` tests.
-    pub(super) fn roots(self) -> Vec<Root> {
-        let Workspace { packages, workspace_default_members } = self;
-        let (tested, other): (Vec<_>, Vec<_>) =
-            packages.into_iter().partition(|package| workspace_default_members.contains(&package.id));
-        drop(other);
-        let on = on(&tested);
-        let root = |name: &str, target: Target| Root {
-            file: target.src_path,
-            required: target.required,
-            on: on.get(name).cloned().unwrap_or_default(),
-        };
-        tested
-            .into_iter()
-            .flat_map(|Package { name, targets, .. }| {
-                targets.into_iter().map(|target| root(&name, target)).collect::<Vec<_>>()
-            })
-            .collect()
-    }
+/// Returns the first files of the packages that `cargo test` tests.
+pub(super) fn roots(workspace: Metadata) -> Vec<Root> {
+    let Metadata { mut packages, workspace_default_members } = workspace;
+    packages.retain(|package| workspace_default_members.contains(&package.id));
+    let on = on(&packages);
+    let root = |name: &str, target: Target| Root {
+        file: target.src_path,
+        required: target.required,
+        on: on.get(name).cloned().unwrap_or_default(),
+    };
+    let targets = packages.into_iter().flat_map(|Package { name, targets, .. }| {
+        targets.into_iter().map(|target| root(&name, target)).collect::<Vec<_>>()
+    });
+    targets.collect()
 }
 
 /// Returns the features of each package that are on when all of them are tested together: the default ones, and those
@@ -105,16 +62,16 @@ mod tests {
     #[test]
     fn features_are_on_by_default_or_because_another_package_needs_them() {
         let text = r#"{ "workspace_default_members": ["a", "b"], "packages": [
-            { "id": "a", "name": "a", "features": { "default": ["x"], "x": ["b/deep"], "off": [] }, "targets": [],
+            { "id": "a", "name": "a", "version": "1", "manifest_path": "/a", "publish": null, "features": { "default": ["x"], "x": ["b/deep"], "off": [] }, "targets": [],
               "dependencies": [{ "name": "a", "features": ["own"] }, { "name": "serde", "features": ["derive"] }] },
-            { "id": "b", "name": "b", "features": { "deep": ["deeper"] }, "dependencies": [],
+            { "id": "b", "name": "b", "version": "1", "manifest_path": "/b", "publish": null, "features": { "deep": ["deeper"] }, "dependencies": [],
               "targets": [{ "src_path": "/b/tests/it.rs", "required-features": ["off"] }] },
-            { "id": "c", "name": "c", "features": {}, "dependencies": [{ "name": "a", "features": ["off"] }],
+            { "id": "c", "name": "c", "version": "1", "manifest_path": "/c", "publish": null, "features": {}, "dependencies": [{ "name": "a", "features": ["off"] }],
               "targets": [{ "src_path": "/c/src/lib.rs" }] }] }"#;
-        let workspace: Workspace = serde_json::from_str(text).unwrap();
+        let workspace: Metadata = serde_json::from_str(text).unwrap();
         let set = |features: &[&str]| features.iter().map(|&feature| feature.to_owned()).collect::<BTreeSet<_>>();
         assert_eq!(on(&workspace.packages[..2])["a"], set(&["default", "own", "x"]));
         let on = set(&["deep", "deeper", "default"]);
-        assert_eq!(workspace.roots(), [Root { file: "/b/tests/it.rs".into(), required: set(&["off"]), on }]);
+        assert_eq!(roots(workspace), [Root { file: "/b/tests/it.rs".into(), required: set(&["off"]), on }]);
     }
 }
