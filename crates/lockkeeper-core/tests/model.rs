@@ -2,8 +2,8 @@
 //!
 //! `tree` models what a server stores of a lock's path. `world` and `client` model the clients, sessions and
 //! connections, with everything that can happen to them. `step` carries out the contender's commands and `serve`
-//! answers them. `claims` states what must always be true, and `witness` what must be seen to happen. `worlds` lists
-//! the explored worlds, and `replays` the defects that they found. Nothing of the protocol is here: a command is
+//! answers them. `claims` states what must always be true, and `witness` what must be seen to happen. `worlds` and
+//! `delays` list the explored worlds, and `replays` the defects that they found. Nothing of the protocol is here: a command is
 //! carried out as a driver would, and the contender makes every decision. (`plain`, a foreign client, is no contender.)
 //!
 //! Each world has a small budget of faults and is explored to its end. The seeded mistakes show that the claims can
@@ -13,6 +13,8 @@
 mod claims;
 #[path = "model/client.rs"]
 mod client;
+#[path = "model/delays.rs"]
+mod delays;
 #[path = "model/plain.rs"]
 mod plain;
 #[path = "model/replays.rs"]
@@ -139,7 +141,7 @@ fn every_interleaving_with_tries_and_persistent_nodes_keeps_the_promises() {
 /// release, the next contender gets the lock immediately, and nothing stays behind.
 #[test]
 fn case_34_every_interleaving_with_delays_keeps_the_promises() {
-    explore_all(worlds::delayed(), 1_000_000);
+    explore_all(delays::delayed(), 1_000_000);
 }
 
 /// Explores a world with a mistake in it until the mistake violates each of `claims`. Without the mistake, no claim
@@ -202,13 +204,13 @@ mistakes! {
     /// A waiter takes the deletion of the node ahead of it for its turn.
     seeded_mistake_a_delay_that_names_do_not_contain_is_found: DelayNotInNames breaks [LATE_ENOUGH]
         in World { budget: Budget { crashes: 1, ..NO_FAULT }, lag: 0,
-            ..worlds::two_delayed("a delay that names do not contain") };
+            ..delays::two_delayed("a delay that names do not contain") };
     seeded_mistake_a_listing_without_tombstones_is_found: TombstonesUnseen breaks [LATE_ENOUGH]
-        in World { budget: Budget { crashes: 1, ..NO_FAULT }, lag: 0, ..worlds::two_delayed("tombstones unseen") };
+        in World { budget: Budget { crashes: 1, ..NO_FAULT }, lag: 0, ..delays::two_delayed("tombstones unseen") };
     /// The caller has not released: its work may not know of the loss yet.
     seeded_mistake_a_loss_that_looks_like_leaving_is_found: LossLooksLikeLeaving breaks [LATE_ENOUGH]
         in World { budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT }, lag: 0,
-            ..worlds::two_delayed("a loss that looks like leaving") };
+            ..delays::two_delayed("a loss that looks like leaving") };
     /// Its session may be over.
     seeded_mistake_a_neighbour_without_a_connection_is_found: HearsWithoutConnection breaks [NODE_STANDS]
         in World { neighbours: 2, budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT }, lag: 0,
