@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::signal::unix::SignalKind;
 
 /// Time limit for conditions that should hold soon. It is far above what they need: only a failing test reaches it.
-const SOON: Duration = Duration::from_secs(120);
+pub(crate) const SOON: Duration = Duration::from_secs(120);
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
 

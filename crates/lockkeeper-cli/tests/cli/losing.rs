@@ -1,12 +1,14 @@
 //! Locks that are lost while their command runs.
 
 use std::io::BufRead;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use lockkeeper_testkit::proxy::{Cut, Proxy};
+use lockkeeper_testkit::Stalls;
+use lockkeeper_testkit::proxy::{Cut, Fate, OpCode, Proxy, What};
 use rustix::process::Signal;
 
-use crate::harness::{Home, Running, Served, is_alive, until};
+use crate::harness::{Home, Running, SOON, Served, is_alive, until};
 
 #[test]
 fn case_45_a_killed_server_stops_the_whole_group_with_exit_76() {
@@ -62,6 +64,75 @@ fn case_45_a_cut_off_holders_group_is_gone_before_the_next_command_starts() {
     assert_eq!(next.line(), "in");
     assert!(!is_alive(command) && !is_alive(grandchild), "two at work");
     assert_eq!(running.end().0, Some(76));
+}
+
+/// Both signals are measured at both processes of the group. The deadline is that of the last request that was answered: a
+/// hold may be relied on for 99 hundredths of three quarters of the session timeout.
+#[test]
+fn case_45_both_signals_come_by_the_deadline_of_the_last_answer() {
+    let (timeout, grace) = (Duration::from_secs(8), Duration::from_secs(1));
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let (proxy, origin) = (Proxy::start_blocking(served.address.parse().unwrap()), Instant::now());
+    let home = Home::with_servers(&proxy.connect_string());
+    let signals = Signals::of_a_group(&home);
+    let mut running = home.spawn("a", &["--session-timeout", "8s", "--grace", "1s"], Signals::SCRIPT);
+    assert_eq!([signals.next().0, signals.next().0], ["up", "up"]);
+    let stalls = Stalls::watch();
+    proxy.black_hole();
+    let ([(told, _), (word, term)], (end, kill)) = ([signals.next(), signals.next()], signals.next());
+    assert_eq!((told.as_str(), word.as_str(), end.as_str()), ("term", "term", "ended"));
+    assert_eq!(running.end().0, Some(76));
+    let due = origin + last_proof(&proxy) + timeout * 3 / 4 / 100 * 99;
+    let late = |at: Instant, due: Instant| at.saturating_duration_since(due);
+    let (early, most) = (late(due - grace, term), stalls.allow(Duration::ZERO));
+    let (term, kill) = (late(term, due - grace), late(kill, due));
+    println!("SIGTERM {term:?} late, SIGKILL {kill:?} late, at most {most:?}");
+    assert!(term <= most, "SIGTERM {term:?} after the deadline less the grace period, at most {most:?}");
+    assert!(early <= most, "SIGTERM {early:?} before the grace period");
+    assert!(kill <= most, "SIGKILL {kill:?} after the deadline, at most {most:?}");
+}
+
+/// Returns when the last write that was answered had been sent, since the start of the proxy.
+fn last_proof(proxy: &Proxy) -> Duration {
+    let records = proxy.records();
+    let written = |op: OpCode| op == OpCode::Delete || OpCode::CREATES.contains(&op);
+    let answered = records.iter().rev().find_map(|record| match record.what {
+        What::Reply { xid, op, fate: Fate::Passed, .. } if written(op) => Some((record.connection, xid)),
+        _ => None,
+    });
+    let (connection, answered) = answered.unwrap();
+    let sent = records.iter().find(|record| {
+        record.connection == connection && matches!(record.what, What::Request { xid, .. } if xid == answered)
+    });
+    sent.unwrap().at
+}
+
+/// When the signals reach each process of a group: both processes have the same pipe open, which ends with the last of them.
+struct Signals(Receiver<(String, Instant)>);
+
+impl Signals {
+    /// The command of the group.
+    const SCRIPT: &str = "exec 3>signals; trap 'echo term >&3' TERM
+        sh -c 'trap \"echo term >&3\" TERM; sleep 1000 & echo up >&3; while :; do wait; sleep 0.05; done' &
+        echo up >&3; while :; do wait; sleep 0.05; done";
+
+    fn of_a_group(home: &Home) -> Signals {
+        let pipe = home.file("signals");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            let lines = std::io::BufReader::new(std::fs::File::open(pipe).unwrap()).lines();
+            for line in lines.map(Result::unwrap).chain(["ended".to_owned()]) {
+                _ = sender.send((line, Instant::now()));
+            }
+        });
+        Signals(receiver)
+    }
+
+    fn next(&self) -> (String, Instant) {
+        self.0.recv_timeout(SOON).expect("a signal")
+    }
 }
 
 /// A group of two processes that ignore SIGTERM.
