@@ -8,13 +8,14 @@ use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::time::Instant;
 
-use crate::support::{REQUESTS, World, eventually, on_the_embedded_server, turn_at};
+use crate::support::{REQUESTS, World, eventually, on_the_embedded_server, turn_at, watches_set};
 
 on_the_embedded_server!(
     a_server_that_answers_pings_but_orders_nothing_is_not_trusted,
     a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout,
     case_50_a_session_without_holds_sends_no_heartbeat_writes,
     case_50_a_call_dropped_at_any_request_renews_nothing,
+    case_50_a_waiter_dropped_at_any_request_renews_nothing,
     case_43_a_dropped_guard_renews_nothing,
     a_grant_waits_for_a_proof_that_the_session_is_alive,
     an_upgrade_waits_for_a_proof_that_the_session_is_alive,
@@ -98,6 +99,65 @@ async fn case_50_a_call_dropped_at_any_request_renews_nothing(world: &World) {
         }
     }
     renews_nothing(&proxy).await;
+}
+
+/// The same for the next waiter of a held lock. It renews its session before it has a guard, so the last requests are heartbeats:
+/// one while it waits, and one that a grant waits for. The waiter behind it gets the lock.
+async fn case_50_a_waiter_dropped_at_any_request_renews_nothing(world: &World) {
+    let (proxy, holder) = (world.proxy().await, world.keeper().await);
+    let keeper = world.keeper_through(&proxy, TIMEOUT * 2).await;
+    let before = proxy.counts();
+    let guard = world.mutex(&holder).acquire().await.unwrap();
+    let waiter = world.enqueue_mutex(&keeper).await;
+    watches_set(&proxy, before.delivered.of(OpCode::GetData) + world.kind.reads_to_wait()).await;
+    let requests = proxy.counts().since(&before).requested;
+    let steps = REQUESTS.iter().filter(|op| **op != OpCode::Delete).map(|op| requests.of(*op)).sum::<u64>();
+    assert!(steps >= 4, "a create, a list and two reads: {requests:?}");
+    waiter.abort();
+    world.queued(1).await;
+    guard.release().await.unwrap();
+    for (replied, granted) in [(false, false), (true, false), (false, true), (true, true)] {
+        let heartbeats = if granted { steps + 1..=steps + 1 } else { 1..=steps + 1 };
+        for nth in heartbeats {
+            let step = format!("replied {replied}, granted {granted}, request {nth} of {steps}");
+            let guard = world.mutex(&holder).acquire().await.unwrap();
+            let rule = match nth > steps {
+                true => proxy.on(OpCode::Delete).path("heartbeat").every(),
+                false => proxy.on_any(REQUESTS).path(world.lock()).nth(nth),
+            };
+            let hold = if replied { rule.hold_reply() } else { rule.hold_request() };
+            let before = proxy.counts();
+            let mut call = Box::pin(world.mutex(&keeper).acquire().into_future());
+            tokio::select! {
+                () = hold.caught() => {}
+                early = &mut call => panic!("{step}: {early:?}"),
+            }
+            // Its node exists, unless its create has not arrived.
+            world.queued(if nth == 1 && !replied { 1 } else { 2 }).await;
+            let next = world.enqueue_mutex(&holder).await;
+            let guard = match granted {
+                true => {
+                    guard.release().await.unwrap();
+                    world.queued(2).await;
+                    None
+                }
+                false => Some(guard),
+            };
+            drop(call);
+            hold.release();
+            proxy.wait_until(|counts| counts.since(&before).delivered.of_any(OpCode::CREATES) == 1).await;
+            let left = usize::from(!granted) + 1;
+            eventually(&format!("{step}: the waiter leaves"), async || world.queue().await.len() == left).await;
+            if let Some(guard) = guard {
+                guard.release().await.unwrap();
+            }
+            next.granted().await.release().await.unwrap();
+            world.queued(0).await;
+            if nth > steps {
+                renews_nothing(&proxy).await;
+            }
+        }
+    }
 }
 
 /// The guard is what renews: there is no call that acquires without it.
