@@ -72,6 +72,31 @@ fn a_short_cycle_costs_exactly_that_in_simulated_time() {
     });
 }
 
+/// N-31, T-24: a hold that did not wait is 100 ms old when it reads and watches its own node, once. Simulated time is exact to
+/// a millisecond.
+#[test]
+fn a_hold_watches_its_own_node_after_100_ms_in_simulated_time() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
+        let settings = Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() };
+        let sim = Sim::new(1, settings);
+        let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
+        let mutex = Kind::Native.mutex(&keeper, "/locks/aged");
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        let reads = || sim.requests().get("getData").copied().unwrap_or(0);
+        let (before, asked) = (reads(), tokio::time::Instant::now());
+        let guard = mutex.acquire().await.unwrap();
+        tokio::time::sleep_until(asked + Duration::from_millis(99)).await;
+        assert_eq!(reads() - before, 0, "a read of a hold of 99 ms");
+        tokio::time::sleep_until(asked + Duration::from_millis(110)).await;
+        assert_eq!(reads() - before, 1, "no read of a hold of 110 ms");
+        tokio::time::sleep_until(asked + Duration::from_secs(1)).await;
+        assert_eq!(reads() - before, 1, "a second read");
+        guard.release().await.unwrap();
+    });
+}
+
 /// The listing does not wait for the create's reply: one round trip for both.
 async fn create_and_list_are_sent_in_one_round_trip(world: &World) {
     let proxy = world.proxy().await;
