@@ -287,6 +287,16 @@ impl World {
         }
     }
 
+    /// The tick of the server: sessions expire at multiples of it.
+    pub(crate) fn tick(&self) -> Duration {
+        match self.server {
+            Server::Embedded(_) => config().tick,
+            // As in the default configuration; the tests start servers with shorter ticks.
+            #[cfg(feature = "real-servers")]
+            Server::Apache(_) => Duration::from_secs(2),
+        }
+    }
+
     /// Whether the server belongs to this claim alone.
     pub(crate) fn is_embedded(&self) -> bool {
         matches!(self.server, Server::Embedded(_))

@@ -8,7 +8,7 @@ use lockkeeper_testkit::proxy::{OpCode, Proxy, Record, What};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::support::{Held, Kind, PATIENCE, STEADY, World, eventually, for_every_kind};
+use crate::support::{Held, Kind, PATIENCE, STEADY, Stalls, World, eventually, for_every_kind};
 
 for_every_kind!(
     a_revocation_word_asks_the_holder_and_takes_nothing,
@@ -66,7 +66,7 @@ async fn revocation(guard: &Held) -> Revocation {
 /// until it releases, and its node's data is restored.
 async fn a_revocation_word_asks_the_holder_and_takes_nothing(world: &World) {
     let (keeper, other) = (world.keeper().await, world.keeper().await);
-    let mut delays = Vec::new();
+    let (mut delays, stalls) = (Vec::new(), Stalls::watch());
     for word in WORDS {
         let guard = world.subject(&keeper).acquire().message("nightly index").await.unwrap();
         assert_eq!(guard.revocation_requested(), None);
@@ -85,8 +85,9 @@ async fn a_revocation_word_asks_the_holder_and_takes_nothing(world: &World) {
         guard.release().await.unwrap();
         world.rival(&other).try_acquire().await.unwrap().release().await.unwrap();
     }
-    println!("seen after {delays:?}");
-    assert!(delays.iter().min() < Some(&Duration::from_secs(1)), "{delays:?}");
+    let most = stalls.allow(Duration::from_secs(1));
+    println!("seen after {delays:?}, at most {most:?}");
+    assert!(delays.iter().max() < Some(&most), "{delays:?}, at most {most:?}");
 }
 
 /// T-26, T-27: the request is a part of the node's data, so asking erases nothing.
