@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, AdminError, ReleaseError, SessionError};
 use lockkeeper::{Lockkeeper, Loss};
-use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -73,7 +73,8 @@ enum Moment {
 }
 
 /// For every n, the caller drops the call while the n-th request or its reply is on its way or lost. No node of the call stays,
-/// and other clients get the lock (`zookeeper-client`'s own lock leaves its node).
+/// and other clients get the lock (`zookeeper-client`'s own lock leaves its node). The replies that the client waits for are
+/// counted.
 async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -91,7 +92,9 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
                     true => Some(world.kind.rival().lock(&holder, &path).acquire().await.unwrap()),
                     false => None,
                 };
-                reached += u64::from(drop_at(world, &proxy, &keeper, &path, moment, nth).await);
+                let met = drop_at(world, &proxy, &keeper, &path, moment, nth).await;
+                let dropped = proxy.records().len();
+                reached += u64::from(met);
                 proxy.heal();
                 let stays = guard.as_ref().map(|guard| guard.name());
                 eventually(&format!("{stays:?} alone in {path}"), async || {
@@ -100,6 +103,14 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
                     left.eq(stays.iter().cloned())
                 })
                 .await;
+                // A connection that broke carries no round trip.
+                if met && matches!(moment, Moment::Requested | Moment::Replied) {
+                    let (turns, asked) = round_trips(&proxy, dropped, &path);
+                    // The delete, and before it a read if only the data says whose node it is. A reply that arrives together
+                    // with the drop may have been followed by one more request.
+                    let most = 2 + usize::from(world.kind.is_unprotected());
+                    assert!(turns <= most, "{moment:?} {nth}, contended {contended}: {turns} round trips: {asked:?}");
+                }
                 if let Some(guard) = guard {
                     guard.release().await.unwrap();
                 }
@@ -112,6 +123,25 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
         // A slow call also reads its own node, which is one request more. So the last moments may not occur each time.
         assert!(reached >= 2 * steps, "only {reached} of 4 times {steps} moments were met");
     }
+}
+
+/// Returns how often the client sent requests about a path after a reply, since a moment; and these requests. Listings do not
+/// count, because they are sent together with a create; the removal of a watch is not waited for.
+fn round_trips(proxy: &Proxy, since: usize, path: &str) -> (usize, Vec<OpCode>) {
+    let (mut replied, mut turns, mut asked) = (false, 0, Vec::new());
+    for record in proxy.records().into_iter().skip(since) {
+        match record.what {
+            What::Request { op, path: Some(at), .. } if at.starts_with(path) => {
+                asked.push(op);
+                if op != OpCode::RemoveWatches && !OpCode::LISTS.contains(&op) {
+                    turns += usize::from(std::mem::take(&mut replied));
+                }
+            }
+            What::Reply { path: Some(at), .. } if at.starts_with(path) => replied = true,
+            _ => {}
+        }
+    }
+    (turns, asked)
 }
 
 /// Counts the requests of a call at a path that does not exist.
