@@ -170,6 +170,15 @@ mod tests {
         assert_eq!(check(|t| t.priority = EMERGENCY - 1), Ok(()));
     }
 
+    /// H-25, H-45: the texts that Helix has, and the value.
+    #[test]
+    fn the_error_of_a_negative_value_says_which() {
+        let text = |error: Result<(), TermsError>| error.unwrap_err().to_string();
+        assert_eq!(text(check(|t| t.priority = -1)), "a priority cannot be negative: -1");
+        assert_eq!(text(check(|t| t.cleanup_ms = -1)), "the cleanup timeout cannot be negative: -1 ms");
+        assert_eq!(text(check(|t| t.waiting_ms = Some(-5))), "the waiting timeout cannot be negative: -5 ms");
+    }
+
     /// H-28: the emergency priority needs the flag for emergencies.
     #[test]
     fn the_emergency_priority_needs_the_flag() {

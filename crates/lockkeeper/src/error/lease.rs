@@ -51,7 +51,7 @@ pub enum LeaseError {
         priority: i32,
     },
     /// The owner cannot close the lock while it holds it.
-    #[error("{path} is still held; unlock it before closing it")]
+    #[error("{path} is still held; unlock the lock before closing it")]
     StillOwner {
         /// The lock.
         path: String,

@@ -26,16 +26,28 @@ on_every_record_server!(
 /// H-57, B1: another requestor replaced this one, so its force takes nothing.
 async fn case_40_force_that_comes_too_late_is_refused(world: &World) {
     let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
-    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
-    let b = lock(world, &other, "b").priority(1).forceful().waiting(LONG);
-    let asking = ask(&b);
-    requested_by(world, "b").await;
-    let c = lock(world, &third, "c").priority(2).forceful().waiting(Duration::ZERO).acquire().await.unwrap();
-    assert!(matches!(asking.outcome().await, Err(AcquireError::Preempted { .. })));
-    assert_eq!(info(world).await.owner, "c");
-    guard.lost().await;
-    assert!(c.is_held());
-    c.release().await.unwrap();
+    for tries in [false, true] {
+        let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+        let b = lock(world, &other, "b").priority(1).forceful().waiting(LONG);
+        let (asking, trying) = match tries {
+            false => (Some(ask(&b)), None),
+            true => (None, Some(tokio::spawn(async move { b.try_lock().await }))),
+        };
+        requested_by(world, "b").await;
+        let c = lock(world, &third, "c").priority(2).forceful().waiting(Duration::ZERO).acquire().await.unwrap();
+        if let Some(asking) = asking {
+            assert!(
+                matches!(asking.outcome().await, Err(AcquireError::Preempted { by, priority: 2, .. }) if by == "c")
+            );
+        }
+        if let Some(trying) = trying {
+            assert!(!trying.await.unwrap().unwrap(), "told true");
+        }
+        assert_eq!(info(world).await.owner, "c");
+        guard.lost().await;
+        assert!(c.is_held());
+        c.release().await.unwrap();
+    }
 }
 
 /// B2: between the owner's release and the requestor's grant no other client gets the lock; a dead requestor blocks others only

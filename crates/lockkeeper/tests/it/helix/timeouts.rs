@@ -100,7 +100,10 @@ async fn an_unfinished_cleanup_is_an_error_without_force(world: &World) {
         let asked = Instant::now();
         match lock(world, &other, id).priority(3).waiting(SHORT).acquire().await {
             Err(error @ AcquireError::CleanupUnfinished { .. }) => {
-                assert!(error.to_string().contains("cleanup") && error.kind().is_retryable(), "{error}");
+                let text = error.to_string();
+                let facts = format!("owner a with priority 2 has not finished the cleanup of {} after ", world.lock());
+                assert!(text.starts_with(&facts) && text.contains("index"), "{text}");
+                assert!(error.kind().is_retryable(), "{error}");
                 let AcquireError::CleanupUnfinished { owner, message, priority, elapsed, allotted, .. } = error else {
                     unreachable!()
                 };
