@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
+use lockkeeper_testkit::proxy::Cut;
 use tokio::time::Instant;
 
-use crate::support::{Held, World, eventually, for_every_kind, for_every_kind_embedded, grew, turn_at};
+use crate::support::{Held, STEADY, World, eventually, for_every_kind, for_every_kind_embedded, grew, turn_at};
 
 for_every_kind!(
     case_01_a_cut_off_holder_loses_its_guard_before_the_next_grant,
+    case_01_a_disconnected_holder_is_suspected_immediately,
     case_41_case_44_a_waiter_whose_session_ends_never_gets_the_lock,
     a_deleted_node_ends_the_hold,
     case_42_a_waiter_whose_node_is_deleted_fails_immediately,
@@ -51,6 +53,20 @@ async fn case_01_a_cut_off_holder_loses_its_guard_before_the_next_grant(world: &
     assert!(matches!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Unreachable })));
     assert!(again.is_held() && world.exists(&again.node()).await, "the old guard released the new hold");
     again.release().await.unwrap();
+}
+
+/// The disconnect changes the state, not the time without a server: the hold may be relied on for more than half of the timeout.
+async fn case_01_a_disconnected_holder_is_suspected_immediately(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    assert_eq!(guard.changed(HoldState::Held).await, HoldState::Suspected);
+    assert!(guard.is_held() && guard.valid_for() > STEADY / 4, "suspected {:?} before its loss", guard.valid_for());
+    proxy.heal();
+    assert_eq!(guard.changed(HoldState::Suspected).await, HoldState::Held);
+    guard.release().await.unwrap();
 }
 
 /// A waiter's node belongs to its session and is deleted with it. A waiter that does not join the queue again gets an error,
