@@ -89,6 +89,9 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
         _ = writeln!(text, "{waiters} waiting; a new contender has {} ahead", ahead(lock, waiters));
         for (at, waiter) in lock.waiters.iter().take(TOLD).enumerate() {
             _ = writeln!(text, "  {}. {}, {} ahead", at + 1, since(waiter, now), ahead(lock, at));
+            if is_gone(waiter.owner.as_ref()) {
+                _ = writeln!(text, "     {GONE}");
+            }
         }
         if waiters > TOLD {
             let show = printer.command(&Suggested::new(["show", name]));
