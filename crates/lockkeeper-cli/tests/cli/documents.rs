@@ -1,4 +1,4 @@
-//! Runs the command lines of README and of docs/command.md unchanged.
+//! Runs the command lines of README and of docs/command.md unchanged, and the crontab and the Makefile of the guide.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -109,4 +109,71 @@ fn every_command_line_of_the_documents_that_a_bare_machine_can_run_succeeds() {
         assert!(parsed.contains(&mark), "no line has {mark:?} any more ({why})");
     }
     assert_eq!(crate::harness::text(&home.file("report.json")), "{}\n");
+}
+
+/// Returns the text of the only block of this language in the guide of jobs.
+fn block(language: &str) -> String {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/jobs.md")).unwrap();
+    let start = format!("```{language}\n");
+    let mut blocks = page.split(&start).skip(1).map(|rest| rest.split("```").next().unwrap());
+    let block = blocks.next().unwrap().to_owned();
+    assert_eq!(blocks.next(), None, "another block of {language}");
+    block
+}
+
+/// Runs a shell line with these variables and no other.
+fn alone(home: &Home, variables: &[(&str, &str)], line: &str) -> std::process::Output {
+    let mut shell = Command::new("/bin/sh");
+    shell.env_clear().envs(variables.iter().copied()).args(["-c", line]);
+    shell.current_dir(home.file("")).stdin(Stdio::null()).output().unwrap()
+}
+
+/// D-01: the line of the guide, in the environment of cron. Its second start on the day runs nothing.
+#[test]
+fn the_crontab_of_the_guide_runs_its_job_once_a_day() {
+    let (home, _) = home_with_scripts();
+    let line = block("crontab");
+    let command = line.trim().splitn(6, ' ').nth(5).unwrap();
+    assert!(command.starts_with("/usr/local/bin/lockkeeper run nightly "), "cron finds no program outside its PATH");
+    let own = format!("{BINARY} run nightly --state-dir {} --config /dev/null ", home.state().display());
+    let script = home.file("job.sh").display().to_string();
+    std::fs::write(&script, "#!/bin/sh\necho ran >> ran\n").unwrap();
+    let command = command
+        .replace("/usr/local/bin/lockkeeper run nightly ", &own)
+        .replace("--jitter 1m", "--jitter 1ms")
+        .replace("/opt/job.sh", &script);
+    let home_dir = home.file("").display().to_string();
+    let cron = [("HOME", &*home_dir), ("PATH", "/usr/bin:/bin"), ("SHELL", "/bin/sh"), ("LOGNAME", "nobody")];
+    for _ in 0..2 {
+        let output = alone(&home, &cron, &command);
+        assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    }
+    assert_eq!(crate::harness::text(&home.file("ran")), "ran\n");
+}
+
+/// D-01: the target of the guide, in a build without other variables. The next build of the commit finds it done, and that of
+/// another commit does not.
+#[test]
+fn the_makefile_of_the_guide_publishes_each_commit_once() {
+    let (home, _) = home_with_scripts();
+    // The other programs are the machine's.
+    std::fs::remove_file(home.file("bin/make")).unwrap();
+    std::fs::write(home.file("Makefile"), format!("{}build:\n", block("make"))).unwrap();
+    std::fs::rename(home.file("job.sh"), home.file("publish.sh")).unwrap();
+    std::fs::write(home.file("publish.sh"), "#!/bin/sh\ngit rev-parse HEAD >> published\n").unwrap();
+    let (state, path) = (home.state().display().to_string(), format!("{}:/usr/bin:/bin", home.file("bin").display()));
+    let build =
+        [("PATH", &*path), ("LOCKKEEPER_STATE_DIR", &*state), ("LOCKKEEPER_CONFIG", "/dev/null"), ("HOME", &*state)];
+    let commit = "git -c user.name=a -c user.email=a@example.org commit --quiet --allow-empty --message a";
+    let mut published = String::new();
+    for first in ["git init --quiet && ", ""] {
+        let output = alone(&home, &build, &format!("{first}{commit} && git rev-parse HEAD"));
+        assert!(output.status.success(), "{output:?}");
+        published += &String::from_utf8(output.stdout).unwrap();
+        for _ in 0..2 {
+            let output = alone(&home, &build, "make --silent publish");
+            assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+        }
+        assert_eq!(crate::harness::text(&home.file("published")), published);
+    }
 }
