@@ -2,6 +2,8 @@
 
 use std::io::BufRead;
 
+use rustix::process::Signal;
+
 use crate::harness::{Home, Running, failure, until};
 
 /// Starts a command that holds the lock until its standard input ends.
@@ -185,4 +187,34 @@ fn node_formats_name_the_nodes() {
         let name = node.trim_end().strip_prefix(&format!("{lock}/")).unwrap_or_else(|| panic!("{args:?}: {node}"));
         assert!(is_named(name), "{args:?}: {name}");
     }
+}
+
+/// D-06, D-07, D-08, D-17: the format of the document's class. The nodes are beside the path, the commands wait for each other
+/// in their order, and a killed waiter leaves no node. One that finds the lock held in another format is refused.
+#[test]
+fn numbered_commands_queue_beside_the_path() {
+    let home = Home::new();
+    let numbered = ["--format", "numbered"];
+    let mut holding = home.spawn("a", &numbered, "echo $LOCKKEEPER_NODE; cat");
+    assert_eq!(holding.line(), "/locks/a0000000000");
+    // Another name beside the same parent is another lock.
+    assert!(!is_kept_out(&home, "ab", &numbered) && is_kept_out(&home, "a", &numbered));
+    let mut killed = home.spawn("a", &[&numbered[..], &["--session-timeout", "2s"]].concat(), "true");
+    until("the first waits", || home.count("a") == (1, 1));
+    let mut next = home.spawn("a", &numbered, "echo $LOCKKEEPER_NODE");
+    until("the second waits", || home.count("a") == (1, 2));
+    killed.signal(Signal::KILL);
+    killed.wait();
+    until("the killed waiter's node is deleted", || home.count("a") == (1, 1));
+    let other = holder(&home, "c", &[]);
+    let refused = home.output(&[&["run", "c"], &numbered[..], &["--", "true"]].concat());
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(78) && text.contains("no --format and no class"), "{text}");
+    let_go(vec![other]);
+    holding.close_stdin();
+    let node = next.line();
+    // The one of the name `ab`, the refused ones and the killed one had the numbers between.
+    assert!(node.starts_with("/locks/a00000000") && node > "/locks/a0000000001".to_owned(), "{node}");
+    assert_eq!((holding.wait().code(), next.wait().code()), (Some(0), Some(0)));
+    assert_eq!(home.count("a"), (0, 0));
 }
