@@ -50,6 +50,11 @@ impl Sequence {
         number.parse().ok().filter(|count| *count != 0 || digits == 10).map(|count| (prefix, Sequence(count)))
     }
 
+    /// Returns the number of a contender's node, by its name in a queue. Beside the lock's path, the name is the number alone.
+    pub fn of_node(name: &str) -> Option<Sequence> {
+        Self::read(name).or_else(|| Self::split(name).map(|(_, sequence)| sequence))
+    }
+
     /// Whether the minus before ten final digits ends the prefix (`lock-0000000001`) instead of signing the number.
     fn minus_belongs_to_prefix(name: &str) -> bool {
         let digits = &name[name.len() - 10..];
@@ -79,6 +84,18 @@ mod tests {
         assert_eq!(Sequence(i32::MIN).to_string(), "-2147483648");
         // Java's %010d counts the sign into the width.
         assert_eq!(Sequence(-5).to_string(), "-000000005");
+    }
+
+    /// D-15: also where the name is the number alone, and its minus is a sign.
+    #[test]
+    fn a_node_has_its_number_in_every_format() {
+        for count in [0, 1, 999_999_999, 1_000_000_000, i32::MAX, i32::MIN, i32::MIN + 1, -1, -1_000_000_000] {
+            for prefix in ["", "lock-", "__lock__", "A-"] {
+                let name = format!("{prefix}{}", Sequence(count));
+                assert_eq!(Sequence::of_node(&name), Some(Sequence(count)), "{name}");
+            }
+        }
+        assert_eq!(Sequence::of_node("config"), None);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Neighbours {
 
     /// Adds a contender that has this node, until the value is dropped. `None` for a node without a number.
     pub(crate) fn join(self: &Arc<Self>, path: &str, node: &str, state: MemberState) -> Option<Membership> {
-        let (_, sequence) = Sequence::split(node)?;
+        let sequence = Sequence::of_node(node)?;
         let (released, waiters) = (None, Vec::new());
         let member = Member { node: node.to_owned(), sequence: sequence.get(), state, released, waiters };
         self.queues().entry(path.to_owned()).or_default().members.push_back(member);
@@ -114,7 +114,7 @@ impl Entering {
         let behind = || {
             let queues = self.neighbours.queues();
             let members = &queues.get(&self.path)?.members;
-            let own = Sequence::split(node)?.1.get();
+            let own = Sequence::of_node(node)?.get();
             let next = members.iter().rev().find(|member| member.sequence.wrapping_add(1) == own)?;
             let first = members.front()?;
             let MemberState { holds, watches_itself, .. } = next.state;
