@@ -224,7 +224,7 @@ async fn a_removed_waiter_learns_it_from_its_watch_without_a_query(world: &World
     let (guard, waiter) = holder_and_waiter(world, &proxy, &keeper).await;
     let before = proxy.counts();
     let node = world.queue().await.pop().unwrap();
-    world.remove(&format!("{}/{node}", world.lock())).await;
+    world.remove(&world.node(&node)).await;
     assert!(waiter.outcome().await.is_err());
     keeper.admin().show(&world.lock()).await.unwrap();
     let since = proxy.counts().since(&before);

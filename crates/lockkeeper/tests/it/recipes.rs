@@ -9,9 +9,10 @@ use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 use zookeeper_client as zk;
 
-use crate::support::{Kind, PATIENCE, STEADY, World, asked, on_every_server, watches_set};
+use crate::support::{Kind, PATIENCE, STEADY, World, asked, for_kinds, watches_set};
 
-on_every_server!(
+for_kinds!(
+    [native Native, recipe Recipe, numbered Numbered]
     a_request_is_an_ephemeral_numbered_node_of_its_lock,
     a_waiter_creates_its_node_lists_and_watches_its_predecessor,
     a_waiter_in_the_middle_can_leave_without_granting_the_lock,
@@ -28,11 +29,12 @@ on_every_server!(
 async fn a_request_is_an_ephemeral_numbered_node_of_its_lock(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
-    let name = guard.node().strip_prefix(&format!("{}/", world.lock())).unwrap().to_owned();
+    let name = guard.node().strip_prefix(&world.node("")).unwrap().to_owned();
     let (prefix, number) = name.split_at(name.len() - 10);
     assert!(number.bytes().all(|byte| byte.is_ascii_digit()), "{name}");
     match world.kind {
         Kind::Recipe => assert_eq!(name, "lock-0000000000"),
+        Kind::Numbered => assert_eq!((prefix, name.as_str()), ("", "0000000000")),
         _ => assert!(prefix.starts_with("_c_") && prefix.ends_with("-lock-"), "{name}"),
     }
     let session = keeper.admin().show(&world.lock()).await.unwrap().holders[0].session;
@@ -43,6 +45,12 @@ async fn a_request_is_an_ephemeral_numbered_node_of_its_lock(world: &World) {
     guard.release().await.unwrap();
     let later = world.mutex(&keeper).acquire().await.unwrap().node();
     assert!(later[later.len() - 10..].parse::<u32>().unwrap() > number, "{later} after {name}");
+}
+
+/// The listings of one look at the queue, with paths as [`asked`] has them.
+fn looks(world: &World) -> Vec<(OpCode, String)> {
+    let places = [world.parent(), world.lock()].into_iter().skip(usize::from(world.kind.listings() == 1));
+    places.map(|place| (OpCode::GetChildren2, place.strip_prefix(&world.lock()).unwrap_or(&place).to_owned())).collect()
 }
 
 /// T-02, T-04, T-06, N-04: the create, the list, the watch on the predecessor, and the watch on its own node. No other child
@@ -58,15 +66,16 @@ async fn a_waiter_creates_its_node_lists_and_watches_its_predecessor(world: &Wor
     let queue = world.queue().await;
     let asked = asked(world, &proxy, since);
     let create = &queue[2][..queue[2].len() - 10];
-    assert_eq!(asked.len(), 4, "{asked:?}");
-    assert_eq!((OpCode::CREATES.contains(&asked[0].0), &*asked[0].1), (true, &*format!("/{create}")), "{asked:?}");
-    assert_eq!((OpCode::LISTS.contains(&asked[1].0), &*asked[1].1), (true, ""), "{asked:?}");
-    assert_eq!(asked[2], (OpCode::GetData, format!("/{}", queue[1])));
-    assert_eq!(asked[3], (OpCode::GetData, format!("/{}", queue[2])));
+    let listed = looks(world);
+    assert_eq!(asked.len(), 3 + listed.len(), "{asked:?}");
+    assert_eq!((OpCode::CREATES.contains(&asked[0].0), &asked[0].1), (true, &world.kind.node("", create)), "{asked:?}");
+    assert_eq!(asked[1..=listed.len()], listed);
+    let read = |name: &str| (OpCode::GetData, world.kind.node("", name));
+    assert_eq!(asked[1 + listed.len()..], [read(&queue[1]), read(&queue[2])]);
 
     // A child comes, a child goes, the holder releases: all of it concerns only the second contender.
     let before = proxy.counts();
-    let foreign = format!("{}/config", world.lock());
+    let foreign = world.node("config");
     world.make(&foreign).await;
     world.remove(&foreign).await;
     first.release().await.unwrap();
@@ -99,7 +108,7 @@ async fn a_waiter_in_the_middle_can_leave_without_granting_the_lock(world: &Worl
     leaves.abort();
     watches_set(&proxy, 4).await;
     assert!(last.waits());
-    let queries = |name: &str| [(OpCode::GetChildren2, String::new()), (OpCode::GetData, format!("/{name}"))];
+    let queries = |name: &str| [looks(world), vec![(OpCode::GetData, world.kind.node("", name))]].concat();
     assert_eq!(asked(world, &proxy, since), [queries(&queue[1]), queries(&queue[0])].concat());
 
     guard.release().await.unwrap();
@@ -172,7 +181,7 @@ async fn a_fresh_path_needs_no_setup(world: &World) {
     world.keep_open(&keeper);
     let path = world.path("never/used/before");
     let guard = world.kind.mutex(&keeper, &path).acquire().await.unwrap();
-    for node in [guard.node(), path, world.path("never")] {
+    for node in [guard.node(), world.kind.parent(&path).to_owned(), world.path("never")] {
         let (acl, _) = world.observer.get_acl(&node).await.unwrap();
         assert_eq!(acl, zk::Acls::anyone_all().iter().cloned().collect::<Vec<_>>(), "{node}");
     }
@@ -216,15 +225,17 @@ async fn service_errors_have_one_type_and_keep_their_cause(world: &World) {
     let keeper = world.keeper().await;
     // A node that may have no children, so the create itself is refused.
     let options = zk::CreateMode::Ephemeral.with_acls(zk::Acls::anyone_all());
-    world.observer.create(&world.lock(), b"", &options).await.unwrap();
-    match world.mutex(&keeper).acquire().await {
+    let refused = world.path(if world.kind == Kind::Numbered { "no/lock" } else { "no" });
+    let parent = world.kind.parent(&refused);
+    world.observer.create(parent, b"", &options).await.unwrap();
+    match world.kind.mutex(&keeper, &refused).acquire().await {
         Err(AcquireError::Session(SessionError::Refused { path, reason })) => {
-            assert_eq!(path, world.lock());
+            assert_eq!(path, refused);
             assert!(reason.contains("ephemeral"), "{reason}");
         }
         other => panic!("{other:?}"),
     }
-    world.remove(&world.lock()).await;
+    world.remove(parent).await;
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     match Lockkeeper::builder().connect_timeout(Duration::from_millis(300)).connect(&nobody).await {
         Err(ConnectError::Session(SessionError::Unreachable { servers, detail, .. })) => {
@@ -234,5 +245,5 @@ async fn service_errors_have_one_type_and_keep_their_cause(world: &World) {
         other => panic!("{other:?}"),
     }
     // No state of the failure stays: the lock works as soon as the cause is removed.
-    world.mutex(&keeper).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+    world.kind.mutex(&keeper, &refused).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
 }

@@ -133,9 +133,9 @@ macro_rules! with_every_kind {
     ($tests:ident $($claim:ident)*) => {
         $crate::support::$tests! {
             [
-                native Native, recipe Recipe, kazoo Kazoo, read Read, write Write, recipe_read RecipeRead,
-                recipe_write RecipeWrite, upgradeable Upgradeable, permits Permits, foreground Foreground,
-                background Background
+                native Native, recipe Recipe, kazoo Kazoo, numbered Numbered, read Read, write Write,
+                recipe_read RecipeRead, recipe_write RecipeWrite, upgradeable Upgradeable, permits Permits,
+                foreground Foreground, background Background
             ]
             $($claim)*
         }
@@ -149,7 +149,7 @@ macro_rules! kinds_in {
 use kinds_in;
 
 /// Every kind of lock, for claims that use all kinds together.
-pub(crate) const EVERY_KIND: [Kind; 11] = with_every_kind!(kinds_in);
+pub(crate) const EVERY_KIND: [Kind; 12] = with_every_kind!(kinds_in);
 
 /// Makes tests of claims about every kind of lock.
 macro_rules! for_every_kind {
@@ -372,8 +372,20 @@ impl World {
         self.keepers.lock().unwrap().push(keeper.clone());
     }
 
-    /// The names below a path in the order of their numbers; empty if the path does not exist.
+    /// The names of the nodes of a lock in the order of their numbers, and of all other nodes below its path; empty if the path
+    /// does not exist.
     pub(crate) async fn children(&self, path: &str) -> Vec<String> {
+        self.children_of(self.kind, path).await
+    }
+
+    /// The same for another kind of lock.
+    pub(crate) async fn children_of(&self, kind: Kind, path: &str) -> Vec<String> {
+        let names = self.below(kind.parent(path)).await;
+        kind.node_format().names(path, names)
+    }
+
+    /// The names below a path in the order of their numbers; empty if the path does not exist.
+    async fn below(&self, path: &str) -> Vec<String> {
         let mut names = match self.observer.list_children(path).await {
             Ok(names) => names,
             Err(zk::Error::NoNode) => Vec::new(),
@@ -393,6 +405,16 @@ impl World {
     /// Waits until the queue of [`World::lock`] has that many contenders.
     pub(crate) async fn queued(&self, count: usize) {
         eventually(&format!("{count} in the queue"), async || self.queue().await.len() == count).await;
+    }
+
+    /// The path of a node of [`World::lock`].
+    pub(crate) fn node(&self, name: &str) -> String {
+        self.kind.node(&self.lock(), name)
+    }
+
+    /// The node whose children are the queue of [`World::lock`].
+    pub(crate) fn parent(&self) -> String {
+        self.kind.parent(&self.lock()).to_owned()
     }
 
     pub(crate) async fn exists(&self, path: &str) -> bool {
@@ -438,11 +460,11 @@ impl World {
         let mut left = vec![self.root.clone()];
         while let Some(path) = left.pop() {
             eventually(&format!("no contender at {path}"), async || {
-                let names = self.children(&path).await;
+                let names = self.below(&path).await;
                 !names.iter().any(|name| is_contender(name))
             })
             .await;
-            left.extend(self.children(&path).await.iter().map(|name| format!("{path}/{name}")));
+            left.extend(self.below(&path).await.iter().map(|name| format!("{path}/{name}")));
         }
         let keepers = std::mem::take(&mut *self.keepers.lock().unwrap());
         for keeper in keepers {
@@ -464,7 +486,9 @@ impl World {
 }
 
 fn is_contender(name: &str) -> bool {
-    name == HOLDER_MARKER || NodeFormat::ALL.iter().any(|node_format| node_format.parse(name).is_some())
+    name == HOLDER_MARKER
+        || NodeFormat::beside(name).is_some()
+        || NodeFormat::ALL.iter().any(|node_format| node_format.parse(name).is_some())
 }
 
 impl Server {

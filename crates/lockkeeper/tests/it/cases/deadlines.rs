@@ -7,9 +7,10 @@ use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::Cut;
 use tokio::time::Instant;
 
-use crate::support::{STEADY, Stalls, World, on_every_server};
+use crate::support::{STEADY, Stalls, World, for_kinds};
 
-on_every_server!(
+for_kinds!(
+    [native Native, recipe Recipe, numbered Numbered]
     case_27_a_silent_network_does_not_stretch_a_deadline,
     case_28_progress_in_the_queue_does_not_stretch_a_deadline,
     an_outage_is_reported_as_one_not_as_a_held_lock,

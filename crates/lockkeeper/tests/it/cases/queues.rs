@@ -5,9 +5,9 @@ use lockkeeper::error::AcquireError;
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use zookeeper_client as zk;
 
-use crate::support::{STEADY, World, asked, eventually, on_every_server, on_the_embedded_server_for};
+use crate::support::{STEADY, World, asked, eventually, for_kinds, on_the_embedded_server_for};
 
-on_every_server!(case_37_hundreds_of_waiters_survive_a_disconnect);
+for_kinds!([native Native, recipe Recipe, numbered Numbered] case_37_hundreds_of_waiters_survive_a_disconnect);
 
 on_the_embedded_server_for!(
     [native Native]

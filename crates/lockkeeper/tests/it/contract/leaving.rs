@@ -105,7 +105,7 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
                 .await;
                 // A connection that broke carries no round trip.
                 if met && matches!(moment, Moment::Requested | Moment::Replied) {
-                    let (turns, asked) = round_trips(&proxy, dropped, &path);
+                    let (turns, asked) = round_trips(&proxy, dropped, world.kind.parent(&path));
                     // The delete, and before it a read if only the data says whose node it is. A reply that arrives together
                     // with the drop may have been followed by one more request.
                     let most = 2 + usize::from(world.kind.is_unprotected());
@@ -168,7 +168,7 @@ async fn count_contended(world: &World, proxy: &Proxy, keeper: &Lockkeeper, hold
 
 /// Drops a call at its n-th request; returns false if the call ended before that request.
 async fn drop_at(world: &World, proxy: &Proxy, keeper: &Lockkeeper, path: &str, moment: Moment, nth: u64) -> bool {
-    let meant = proxy.on_any(REQUESTS).path(path).nth(nth);
+    let meant = proxy.on_any(REQUESTS).path(world.kind.parent(path)).nth(nth);
     let lock = world.kind.lock(keeper, path);
     let (hold, lost) = match moment {
         Moment::Requested => (Some(meant.hold_request()), None),

@@ -111,7 +111,7 @@ async fn case_42_a_waiter_whose_node_is_deleted_fails_immediately(world: &World)
     let guard = world.rival(&one).acquire().await.unwrap();
     let waiter = world.enqueue(world.subject(&other).acquire()).await;
     let node = world.queue().await.pop().unwrap();
-    world.remove(&format!("{}/{node}", world.lock())).await;
+    world.remove(&world.node(&node)).await;
     match waiter.outcome().await {
         Err(AcquireError::Evicted { path, node: evicted, by: None }) => {
             assert_eq!((path, evicted), (world.lock(), node))

@@ -65,8 +65,10 @@ async fn listing_finds_locks_at_every_depth(world: &World) {
     world.kind.lock(&keeper, &format!("{root}/free")).acquire().await.unwrap().release().await.unwrap();
     let found = keeper.admin().list(&root).await.unwrap();
     let paths: Vec<_> = found.iter().map(|lock| lock.path.strip_prefix(&root).unwrap()).collect();
-    assert_eq!(paths, ["", "/a", "/a/b/c", "/z"]);
-    for (lock, guard) in found.iter().zip(&guards) {
+    // The nodes of a lock at the root itself may be beside it.
+    let skipped = usize::from(world.kind == Kind::Numbered);
+    assert_eq!(paths, ["", "/a", "/a/b/c", "/z"][skipped..]);
+    for (lock, guard) in found.iter().zip(&guards[skipped..]) {
         assert_eq!((lock.holders.len(), &lock.holders[0].node), (1, &guard.name()));
     }
     let found = keeper.admin().list("/").await.unwrap();
@@ -102,8 +104,12 @@ async fn follow_reports_every_change(world: &World) {
     };
     assert_eq!((&seen.holders[0].node, seen.waiters.len()), (&next, 0));
     waiter.granted().await.release().await.unwrap();
-    let seen = follow.next().await.unwrap();
-    assert_eq!((seen.holders.len(), seen.waiters.len()), (0, 0));
+    match follow.next().await {
+        Ok(seen) => assert_eq!((seen.holders.len(), seen.waiters.len()), (0, 0)),
+        // Without a contender beside its path, nothing is left of the lock.
+        Err(AdminError::NoSuchLock { .. }) if world.kind == Kind::Numbered => {}
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// A mistyped path is not reported as a free lock.
@@ -115,6 +121,9 @@ async fn show_of_a_missing_path_fails_with_no_such_lock(world: &World) {
         other => panic!("{other:?}"),
     }
     world.kind.lock(&keeper, &path).acquire().await.unwrap().release().await.unwrap();
+    if world.kind == Kind::Numbered {
+        return;
+    }
     let seen = keeper.admin().show(&path).await.unwrap();
     assert!(seen.holders.is_empty() && seen.waiters.is_empty());
 }
@@ -127,13 +136,16 @@ async fn unknown_children_and_contenders_without_an_owner_are_shown(world: &Worl
         NodeFormat::Kazoo => "1b2f0c5e4c8e4b7f9c2f0a1b2c3d4e5f__lock__0000000999",
         NodeFormat::Contentserv => "B-0000000999",
         _ if world.kind == Kind::Permits => "_c_01234567-89ab-cdef-0123-456789abcdef-permits-3-0000000999",
+        NodeFormat::Numbered => "0000000999",
         _ => "lock-0000000999",
     };
-    world.make(&format!("{}/config", world.lock())).await;
-    world.make_foreign(&format!("{}/{silent}", world.lock())).await;
+    // Beside the path, another name is another lock's or nobody's.
+    let unknown = if world.kind == Kind::Numbered { Vec::new() } else { vec!["config".to_owned()] };
+    world.make(&world.node("config")).await;
+    world.make_foreign(&world.node(&silent)).await;
     let seen = keeper.admin().show(&world.lock()).await.unwrap();
-    assert_eq!((&seen.holders[0].node, seen.unknown.as_slice()), (&guard.name(), &["config".to_owned()][..]));
+    assert_eq!((&seen.holders[0].node, seen.unknown.as_slice()), (&guard.name(), unknown.as_slice()));
     let waiter = seen.waiters.first().unwrap_or_else(|| panic!("{seen:?}"));
     assert_eq!((waiter.owner.as_ref(), waiter.described.as_str()), (None, "an unnamed owner"));
-    world.remove(&format!("{}/{silent}", world.lock())).await;
+    world.remove(&world.node(&silent)).await;
 }

@@ -183,10 +183,11 @@ fn own_nodes(world: &World) -> String {
         NodeFormat::Recipe if world.kind == Kind::RecipeRead => "read-",
         NodeFormat::Recipe => "write-",
         NodeFormat::Kazoo => "",
+        NodeFormat::Numbered => "0",
         _ if world.kind == Kind::Foreground => "A-",
         _ => "B-",
     };
-    format!("{}/{start}", world.lock())
+    world.node(start)
 }
 
 /// The caller gets an error that names the asker, its node is deleted, and the next waiter moves up.
@@ -196,7 +197,7 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let waiter = world.enqueue(world.subject(&other).acquire()).await;
     let next = world.enqueue(world.rival(&one).acquire()).await;
     let node = world.queue().await.remove(1);
-    ask(world, &format!("{}/{node}", world.lock()), "one", "deploying").await;
+    ask(world, &world.node(&node), "one", "deploying").await;
     match waiter.outcome().await {
         Err(error @ AcquireError::Revoked { .. }) => {
             let text = error.to_string();
@@ -212,7 +213,7 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     let guard = world.rival(&one).acquire().await.unwrap();
     let waiter = world.enqueue(world.subject(&other).acquire()).await;
     let node = world.queue().await.remove(1);
-    write(world, &format!("{}/{node}", world.lock()), b"unlock").await;
+    write(world, &world.node(&node), b"unlock").await;
     assert!(matches!(waiter.outcome().await, Err(AcquireError::Revoked { .. })));
     guard.release().await.unwrap();
 }

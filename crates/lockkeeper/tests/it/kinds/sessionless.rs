@@ -26,7 +26,7 @@ async fn make_sessionless(world: &World, number: u32) -> String {
     };
     let prefix = kind.node_format().prefix(mode, AttemptId::new(u128::from(number) + 1)).unwrap();
     let name = format!("{prefix}{number:010}");
-    world.make(&format!("{}/{name}", world.lock())).await;
+    world.make(&world.node(&name)).await;
     name
 }
 
@@ -35,14 +35,14 @@ async fn lock_with_two(world: &World, keeper: &lockkeeper::Lockkeeper) {
     world.subject(keeper).acquire().await.unwrap().release().await.unwrap();
     for _ in 0..2 {
         // The next number is the count of creates so far: changes are creates and deletes, and children are what is left.
-        let parent = world.observer.check_stat(&world.lock()).await.unwrap().unwrap();
+        let parent = world.observer.check_stat(&world.parent()).await.unwrap().unwrap();
         make_sessionless(world, u32::try_from((parent.cversion + parent.num_children) / 2).unwrap()).await;
     }
 }
 
 async fn remove_all(world: &World) {
     for name in world.queue().await {
-        world.remove(&format!("{}/{name}", world.lock())).await;
+        world.remove(&world.node(&name)).await;
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Recipe,
     /// A mutex with Kazoo's names.
     Kazoo,
+    /// A mutex whose nodes are beside the path: the path and a number.
+    Numbered,
     /// A reader.
     Read,
     /// A writer.
@@ -89,6 +91,7 @@ impl Kind {
             Kind::Recipe | Kind::RecipeRead | Kind::RecipeWrite => NodeFormat::Recipe,
             Kind::Kazoo | Kind::KazooRead | Kind::KazooWrite => NodeFormat::Kazoo,
             Kind::Foreground | Kind::Background => NodeFormat::Contentserv,
+            Kind::Numbered => NodeFormat::Numbered,
             _ => NodeFormat::Curator,
         }
     }
@@ -96,7 +99,7 @@ impl Kind {
     /// The mode that a listing shows.
     pub(crate) fn mode(self) -> &'static str {
         match self {
-            Kind::Native | Kind::Recipe => "exclusive",
+            Kind::Native | Kind::Recipe | Kind::Numbered => "exclusive",
             Kind::Read | Kind::RecipeRead | Kind::KazooRead => "read",
             // Kazoo names a mutex like a writer.
             Kind::Kazoo | Kind::KazooWrite | Kind::Write | Kind::RecipeWrite | Kind::Upgradeable => "write",
@@ -109,6 +112,22 @@ impl Kind {
     /// semaphore's waiter reads the limit after each of two listings instead of its predecessor.
     pub(crate) fn reads_to_wait(self) -> u64 {
         if self == Kind::Permits { 3 } else { 2 }
+    }
+
+    /// The path of a node of the lock at `path`.
+    pub(crate) fn node(self, path: &str, name: &str) -> String {
+        let between = if self.node_format().is_beside() { "" } else { "/" };
+        format!("{path}{between}{name}")
+    }
+
+    /// The listings of one look at the queue: beside the path, a second one looks for contenders below it.
+    pub(crate) fn listings(self) -> u64 {
+        if self.node_format().is_beside() { 2 } else { 1 }
+    }
+
+    /// The node whose children are the queue of the lock at `path`: the requests of its contenders name it or nodes below it.
+    pub(crate) fn parent(self, path: &str) -> &str {
+        self.node_format().listed(path)
     }
 
     /// Whether a holder marker exists beside the holder's node.
@@ -149,7 +168,7 @@ impl Lock {
         let (keeper, path, node_format) = (&self.keeper, self.path.as_str(), self.kind.node_format());
         let rwlock = || keeper.rwlock(path).node_format(node_format);
         match self.kind {
-            Kind::Native | Kind::Recipe | Kind::Kazoo => {
+            Kind::Native | Kind::Recipe | Kind::Kazoo | Kind::Numbered => {
                 let lock = self.kind.mutex(keeper, path);
                 Ask::Plain(if once { lock.try_acquire() } else { lock.acquire() })
             }
@@ -271,9 +290,10 @@ impl Held {
     }
 }
 
-/// The name of a guard's node.
+/// The name of a guard's node, as the queue has it: beside the path, what follows the path.
 pub(crate) fn name(guard: &Holding) -> String {
-    guard.node().rsplit('/').next().unwrap().to_owned()
+    let (path, node) = (guard.path().to_owned(), guard.node());
+    node.strip_prefix(&path).map_or(node.as_str(), |name| name.trim_start_matches('/')).to_owned()
 }
 
 /// Whether a later grant has a greater token than an earlier one; true for kinds without tokens.
