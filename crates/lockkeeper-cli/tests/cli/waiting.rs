@@ -42,34 +42,42 @@ fn first_come_first_served() {
     assert_eq!(crate::harness::text(&home.file("order")), "1\n2\n3\n4\n");
 }
 
+/// The default node format, and that of the documents. Each with a lock of its own.
+const FORMATS: [(&str, &[&str]); 2] = [("a", &[]), ("b", &["--format", "numbered"])];
+
 /// N-02, N-18, D-09, D-18: without any cleanup the node is deleted with the session, and no waiter waits longer.
 #[test]
 fn after_kill_9_of_the_first_the_second_runs_within_the_session_timeout() {
     let home = Home::new();
-    let mut first = home.spawn("a", &["--session-timeout", "2s"], "echo up; exec sleep 1000");
-    assert_eq!(first.line(), "up");
-    let mut second = home.spawn("a", &[], "echo in");
-    until("it waits", || home.count("a") == (1, 1));
-    let killed = Instant::now();
-    first.signal(Signal::KILL);
-    assert_eq!(second.line(), "in");
-    // The timeout and a tick, and a margin for a busy machine.
-    assert!(killed.elapsed() < Duration::from_secs(2 + 5), "{:?}", killed.elapsed());
-    assert!(second.wait().success());
+    for (name, format) in FORMATS {
+        let timeout = [format, &["--session-timeout", "2s"]].concat();
+        let mut first = home.spawn(name, &timeout, "echo up; exec sleep 1000");
+        assert_eq!(first.line(), "up");
+        let mut second = home.spawn(name, format, "echo in");
+        until("it waits", || home.count(name) == (1, 1));
+        let killed = Instant::now();
+        first.signal(Signal::KILL);
+        assert_eq!(second.line(), "in");
+        // The timeout and a tick, and a margin for a busy machine.
+        assert!(killed.elapsed() < Duration::from_secs(2 + 5), "{format:?}: {:?}", killed.elapsed());
+        assert!(second.wait().success());
+    }
 }
 
 /// D-08: the node of a killed waiter is deleted with its session, and the holder runs on.
 #[test]
 fn after_kill_9_of_a_waiter_its_place_is_gone_within_the_session_timeout() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    let waiter = home.spawn("a", &["--session-timeout", "2s"], "touch ran");
-    until("it waits", || home.count("a") == (1, 1));
-    waiter.signal(Signal::KILL);
-    until("its place is free", || home.count("a") == (1, 0));
-    holder.close_stdin();
-    assert!(holder.wait().success() && !home.file("ran").exists());
+    for (name, format) in FORMATS {
+        let mut holder = home.spawn(name, format, "echo up; cat");
+        assert_eq!(holder.line(), "up");
+        let waiter = home.spawn(name, &[format, &["--session-timeout", "2s"]].concat(), "touch ran");
+        until("it waits", || home.count(name) == (1, 1));
+        waiter.signal(Signal::KILL);
+        until("its place is free", || home.count(name) == (1, 0));
+        holder.close_stdin();
+        assert!(holder.wait().success() && !home.file("ran").exists());
+    }
 }
 
 #[test]

@@ -8,9 +8,12 @@ use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::time::Instant;
 
-use crate::support::{REQUESTS, World, eventually, on_the_embedded_server, turn_at, watches_set};
+use crate::support::{
+    REQUESTS, World, eventually, on_the_embedded_server, on_the_embedded_server_for, turn_at, watches_set,
+};
 
-on_the_embedded_server!(
+on_the_embedded_server_for!(
+    [native Native, recipe Recipe, numbered Numbered]
     a_server_that_answers_pings_but_orders_nothing_is_not_trusted,
     a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout,
     case_50_a_session_without_holds_sends_no_heartbeat_writes,
@@ -18,6 +21,9 @@ on_the_embedded_server!(
     case_50_a_waiter_dropped_at_any_request_renews_nothing,
     case_43_a_dropped_guard_renews_nothing,
     a_grant_waits_for_a_proof_that_the_session_is_alive,
+);
+
+on_the_embedded_server!(
     an_upgrade_waits_for_a_proof_that_the_session_is_alive,
     a_downgrade_waits_for_a_proof_that_the_session_is_alive,
     only_heartbeats_that_extend_the_trust_are_reported,
@@ -82,7 +88,7 @@ async fn case_50_a_call_dropped_at_any_request_renews_nothing(world: &World) {
     for replied in [false, true] {
         for nth in 1.. {
             let path = world.path(&format!("{replied}-{nth}"));
-            let rule = proxy.on_any(REQUESTS).path(path.as_str()).nth(nth);
+            let rule = proxy.on_any(REQUESTS).path(world.kind.parent(&path)).nth(nth);
             let hold = if replied { rule.hold_reply() } else { rule.hold_request() };
             let mut call = Box::pin(world.kind.mutex(&keeper, &path).acquire().into_future());
             let granted = tokio::select! {
@@ -123,7 +129,7 @@ async fn case_50_a_waiter_dropped_at_any_request_renews_nothing(world: &World) {
             let guard = world.mutex(&holder).acquire().await.unwrap();
             let rule = match nth > steps {
                 true => proxy.on(OpCode::Delete).path("heartbeat").every(),
-                false => proxy.on_any(REQUESTS).path(world.lock()).nth(nth),
+                false => proxy.on_any(REQUESTS).path(world.parent()).nth(nth),
             };
             let hold = if replied { rule.hold_reply() } else { rule.hold_request() };
             let before = proxy.counts();

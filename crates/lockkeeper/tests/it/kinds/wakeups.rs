@@ -10,8 +10,8 @@ use crate::support::{Held, Kind, Lock, STEADY, World, eventually, on_the_embedde
 
 on_the_embedded_server_for!(
     [
-        native Native, kazoo Kazoo, write Write, recipe_write RecipeWrite, upgradeable Upgradeable, permits Permits,
-        foreground Foreground, background Background
+        native Native, kazoo Kazoo, numbered Numbered, write Write, recipe_write RecipeWrite, upgradeable Upgradeable,
+        permits Permits, foreground Foreground, background Background
     ]
     a_release_costs_the_same_for_every_queue_length,
 );
@@ -57,7 +57,7 @@ impl Waiters {
         }
         // Each lists once, at the latest when it is 100 ms old, and reads its own node to watch it; and its predecessor's, unless
         // that is of its session.
-        let nodes = format!("{path}/");
+        let (nodes, parent) = (kind.node(path, ""), kind.parent(path));
         let sent = |wanted: &dyn Fn(OpCode, &str) -> bool| {
             let records = self.proxy.records().into_iter().skip(before);
             let counts = |what: What| matches!(what, What::Request { op, path: Some(path), .. } if wanted(op, &path));
@@ -65,7 +65,7 @@ impl Waiters {
         };
         eventually("all waiters watch", async || {
             let watches = sent(&|op, read| op == OpCode::GetData && read.starts_with(&nodes));
-            let lists = sent(&|op, listed| OpCode::LISTS.contains(&op) && listed == path);
+            let lists = sent(&|op, listed| OpCode::LISTS.contains(&op) && listed == parent);
             watches >= count && lists >= count
         })
         .await;
@@ -136,7 +136,12 @@ async fn a_release_costs_the_same_for_every_queue_length(world: &World) {
             guard = grants.recv().await.unwrap();
             let since = waiters.since(&before).await;
             let events = world.embedded().stats().events_sent - server;
-            seen.push((count, since.watch_events, asked_for(&path, &waiters.proxy, records), events));
+            seen.push((
+                count,
+                since.watch_events,
+                asked_for(world.kind.parent(&path), &waiters.proxy, records),
+                events,
+            ));
             assert!(grants.try_recv().is_err(), "two were granted");
         }
         drop((grants, guard));
@@ -148,6 +153,8 @@ async fn a_release_costs_the_same_for_every_queue_length(world: &World) {
     let (events, requests) = match world.kind {
         Kind::Permits => (5, 12),
         Kind::Foreground | Kind::Background => (3, 6),
+        // It lists below the path, too.
+        Kind::Numbered => (2, 5),
         kind if kind.is_unprotected() => (2, 4),
         _ => (2, 3),
     };
