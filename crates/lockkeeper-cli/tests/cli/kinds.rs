@@ -214,7 +214,7 @@ fn numbered_commands_queue_beside_the_path() {
     holding.close_stdin();
     let node = next.line();
     // The one of the name `ab`, the refused ones and the killed one had the numbers between.
-    assert!(node.starts_with("/locks/a00000000") && node > "/locks/a0000000001".to_owned(), "{node}");
+    assert!(node.starts_with("/locks/a00000000") && *node > *"/locks/a0000000001", "{node}");
     assert_eq!((holding.wait().code(), next.wait().code()), (Some(0), Some(0)));
     assert_eq!(home.count("a"), (0, 0));
 }

@@ -83,7 +83,7 @@ async fn a_fenced_write_that_arrives_after_the_loss_changes_nothing(world: &Worl
         let broken = async {
             write.caught().await;
             assert!(guard.is_held());
-            let node = if mark { world.node(&HOLDER_MARKER) } else { guard.node() };
+            let node = if mark { world.node(HOLDER_MARKER) } else { guard.node() };
             // The holder learns of the delete only from its own write.
             proxy.on_watch_event().path(node.as_str()).replace_reply("");
             world.remove(&node).await;

@@ -207,7 +207,7 @@ async fn children_of_no_node_format_do_not_block_the_lock(world: &World) {
     world.make(&world.lock()).await;
     let foreign = ["config", "lock-7", "write", "_c_not-a-uuid-lock-0000000000", "lock-00000000000000000001"];
     for name in foreign {
-        world.make(&world.node(&name)).await;
+        world.make(&world.node(name)).await;
     }
     let guard = world.subject(&keeper).try_acquire().await.unwrap();
     let waiter = world.enqueue(world.rival(&keeper).acquire()).await;
@@ -215,7 +215,7 @@ async fn children_of_no_node_format_do_not_block_the_lock(world: &World) {
     waiter.granted().await.release().await.unwrap();
     // None was deleted.
     for name in foreign {
-        world.remove(&world.node(&name)).await;
+        world.remove(&world.node(name)).await;
     }
 }
 

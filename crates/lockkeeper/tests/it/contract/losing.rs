@@ -55,7 +55,7 @@ async fn case_01_a_cut_off_holder_loses_its_guard_before_the_next_grant(world: &
     again.release().await.unwrap();
 }
 
-/// The disconnect changes the state, not the time without a server: the hold may be relied on for more than half of the timeout.
+/// The disconnect changes the state, not the time without a server: the hold can still be trusted for a quarter of the timeout.
 async fn case_01_a_disconnected_holder_is_suspected_immediately(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;

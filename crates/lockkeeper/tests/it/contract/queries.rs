@@ -106,7 +106,7 @@ async fn follow_reports_every_change(world: &World) {
     waiter.granted().await.release().await.unwrap();
     match follow.next().await {
         Ok(seen) => assert_eq!((seen.holders.len(), seen.waiters.len()), (0, 0)),
-        // Without a contender beside its path, nothing is left of the lock.
+        // A lock without contenders leaves no node there.
         Err(AdminError::NoSuchLock { .. }) if world.kind == Kind::Numbered => {}
         Err(error) => panic!("{error}"),
     }
@@ -142,10 +142,10 @@ async fn unknown_children_and_contenders_without_an_owner_are_shown(world: &Worl
     // Beside the path, another name is another lock's or nobody's.
     let unknown = if world.kind == Kind::Numbered { Vec::new() } else { vec!["config".to_owned()] };
     world.make(&world.node("config")).await;
-    world.make_foreign(&world.node(&silent)).await;
+    world.make_foreign(&world.node(silent)).await;
     let seen = keeper.admin().show(&world.lock()).await.unwrap();
     assert_eq!((&seen.holders[0].node, seen.unknown.as_slice()), (&guard.name(), unknown.as_slice()));
     let waiter = seen.waiters.first().unwrap_or_else(|| panic!("{seen:?}"));
     assert_eq!((waiter.owner.as_ref(), waiter.described.as_str()), (None, "an unnamed owner"));
-    world.remove(&world.node(&silent)).await;
+    world.remove(&world.node(silent)).await;
 }
