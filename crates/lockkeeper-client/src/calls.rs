@@ -134,6 +134,62 @@ impl Client {
         self.call(Request::Create(create), created)
     }
 
+    /// As [`Client::create`], but the request may leave together with other batched ones: the creates and deletes as one
+    /// transaction, the lists as one read. If one of them fails, only that one ends with an error; the others are made again.
+    ///
+    /// This is for requests of tasks that do not wait for each other. While two transactions are under way, it waits until one
+    /// is answered. Of the stat, only the transaction that created the node is always known.
+    ///
+    /// # Errors
+    /// As [`Client::create`].
+    ///
+    /// # Cancel safety
+    /// As [`Client::create`].
+    ///
+    /// # Cost
+    /// At most one round trip more than [`Client::create`], and less work for the servers.
+    pub fn create_batched<D: Into<Bytes>>(
+        &self,
+        path: &str,
+        data: D,
+        acl: &[Acl],
+        mode: CreateMode,
+    ) -> impl Future<Output = Result<(Arc<str>, Stat), RequestError>> + Send + use<D> {
+        let create = Create { acl: acl.to_vec(), ..Create::new(path, data, mode) };
+        Call { reply: self.send_batched(Request::Create(create)), take: created }
+    }
+
+    /// As [`Client::delete`], but batched as [`Client::create_batched`].
+    ///
+    /// # Errors
+    /// As [`Client::delete`].
+    ///
+    /// # Cancel safety
+    /// As [`Client::delete`].
+    pub fn delete_batched(
+        &self,
+        path: &str,
+        version: Option<i32>,
+    ) -> impl Future<Output = Result<(), RequestError>> + Send + use<> {
+        let delete = VersionedPath { path: path.to_owned(), version: number(version) };
+        Call { reply: self.send_batched(Request::Delete(delete)), take: |_| () }
+    }
+
+    /// As [`Client::children`], but batched as [`Client::create_batched`]. It shows every batched create and delete that was
+    /// called before.
+    ///
+    /// # Errors
+    /// As [`Client::children`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect.
+    pub fn children_batched(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<Arc<str>>, Stat), RequestError>> + Send + use<> {
+        Call { reply: self.send_batched(Request::GetChildren2(watched(path, false))), take: children }
+    }
+
     /// Creates a persistent node that the server removes when it has no children and was not written for `ttl`
     /// (`createTTL`). Returns as [`Client::create`].
     ///

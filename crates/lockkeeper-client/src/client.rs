@@ -200,8 +200,15 @@ impl Client {
     /// Passes a request to the session. The future resolves to the reply.
     pub(crate) fn send(&self, mut request: Request, watching: Option<WatchSender>) -> (RequestId, Reply) {
         self.chroot.enter(&mut request);
-        let (id, received) = self.handle.shared.send(request, watching);
+        let (id, received) = self.handle.shared.send(request, watching, false);
         (id, Reply { received, chroot: self.chroot.clone() })
+    }
+
+    /// As `send`, for a request that may leave together with others.
+    pub(crate) fn send_batched(&self, mut request: Request) -> Reply {
+        self.chroot.enter(&mut request);
+        let (_, received) = self.handle.shared.send(request, None, true);
+        Reply { received, chroot: self.chroot.clone() }
     }
 }
 

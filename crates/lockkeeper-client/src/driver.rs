@@ -96,6 +96,7 @@ impl SharedState {
         &self,
         request: Request,
         watching: Option<WatchSender>,
+        batched: bool,
     ) -> (RequestId, oneshot::Receiver<Result<Response, RequestError>>) {
         let (reply, received) = oneshot::channel();
         let mut inner = self.lock();
@@ -105,23 +106,24 @@ impl SharedState {
             _ = reply.send(Err(error));
             return (RequestId(0), received);
         }
-        let left = inner.session.outgoing().len();
+        let idle = !inner.session.has_outgoing();
         // Requests that leave together have one time, if the driver takes them as soon as it runs.
-        if left == 0 || inner.driver.is_some() {
+        if idle || inner.driver.is_some() {
             inner.now = self.now();
         }
         let now = inner.now;
-        let id = inner.session.request(request, now);
+        let id =
+            if batched { inner.session.request_batched(request, now) } else { inner.session.request(request, now) };
         inner.waiting.replies.push_back(Some(reply));
         if let Some(watching) = watching {
             inner.waiting.watchers.insert(id, watching);
         }
         inner.made += 1;
-        // A request that adds no bytes has an event, or it waits for a connection.
-        let silent = inner.session.outgoing().len() == left;
+        // A request that is not sent has an event, or it waits for a connection, or for the answer to another one.
+        let silent = !inner.session.has_outgoing() && inner.session.held_back() == 0;
         inner.changed |= silent;
-        // The driver knows already of bytes that are left.
-        if left == 0 || silent {
+        // The driver knows already of what it has to send.
+        if silent || idle && inner.session.has_outgoing() {
             wake(inner);
         }
         (id, received)
@@ -421,7 +423,7 @@ impl Wire {
     /// Takes the session's bytes when the earlier ones are sent. Returns whether more requests may be made in a moment;
     /// then it takes nothing.
     fn takes(&mut self, inner: &mut Inner) -> bool {
-        if !self.unsent.is_empty() || inner.session.outgoing().is_empty() {
+        if !self.unsent.is_empty() || !inner.session.has_outgoing() {
             return false;
         }
         // A task that has got a reply, and one behind it in the runtime's queue, may make a request in a moment. One write

@@ -10,7 +10,8 @@
 //! Invariants:
 //! - The session is over only if a server reports that it has expired, the servers have provably lost transactions that
 //!   it saw (probe.rs), a server refuses its credentials, or its owner closes it.
-//! - Requests leave in the order in which they were made, and their replies are reported in that order.
+//! - Requests leave in the order in which they were made, and their replies are reported in that order. Only those of
+//!   [`Session::request_batched`] may pass each other (batch.rs).
 //! - An event is reported before the reply to any request that the server answered after it.
 //! - A request that was sent and not answered before its connection ended is reported as
 //!   [`RequestError::ConnectionLoss`]: the server may have carried it out. A request that was not sent yet waits for
@@ -18,6 +19,7 @@
 //! - The session never uses a server that has seen less than the session has, by replies and by events.
 //! - No one-shot watch misses a change, even if the connection that sets the watches again is cut in between.
 
+mod batch;
 mod incoming;
 mod probe;
 
@@ -31,6 +33,7 @@ use lockkeeper_wire::{ConnectRequest, ErrorCode, Malformed, OpCode, PING_XID, Re
 use crate::types::{Config, End, RequestError, RequestId, Resume, SessionEvent, Transport};
 use crate::watches::{Class, Watched, Watches};
 
+use batch::{Batch, Gathered, UnderWay};
 use probe::{Evidence, Probe};
 
 /// Share of the accepted silence after which an idle client sends a ping: 3/8, so that the replies to two pings may be
@@ -85,6 +88,8 @@ struct Sent {
 enum Purpose {
     /// The owner's request, and the watch that it leaves when it is answered.
     Owner(RequestId, Option<(Arc<str>, Class)>),
+    /// The owner's requests that may leave together.
+    Batch(Batch),
     /// The owner's request that the server has refused ahead of its turn, because it does not know the operation.
     Refused(RequestId),
     /// Sets watches again; whether they are persistent.
@@ -128,6 +133,11 @@ pub struct Session {
     received: BytesMut,
     outgoing: BytesMut,
     sent: VecDeque<Sent>,
+    /// Requests that will leave together.
+    gathered: Gathered,
+    under_way: UnderWay,
+    /// Whether the servers know the read of several lists.
+    lists_together: bool,
     /// The newest sent request that leaves a watch, until it is answered.
     watching: Option<RequestId>,
     /// Requests that wait for a connection.
@@ -187,6 +197,9 @@ impl Session {
             received: BytesMut::new(),
             outgoing: BytesMut::new(),
             sent: VecDeque::new(),
+            gathered: Gathered::default(),
+            under_way: UnderWay::default(),
+            lists_together: true,
             watching: None,
             newest_sent: RequestId(0),
             waiting: VecDeque::new(),
@@ -228,11 +241,6 @@ impl Session {
     /// Returns the number of watches.
     pub fn watches(&self) -> usize {
         self.watches.len()
-    }
-
-    /// Returns the number of requests that are sent and not answered.
-    pub fn in_flight(&self) -> usize {
-        self.sent.len()
     }
 
     /// Returns why the session is over, if it is.
@@ -345,6 +353,9 @@ impl Session {
 
     /// Returns the bytes to send over the transport. The driver removes the bytes that it has sent.
     pub fn outgoing(&mut self) -> &mut BytesMut {
+        if self.held_back() == 0 {
+            self.leave_together();
+        }
         &mut self.outgoing
     }
 
@@ -410,6 +421,7 @@ impl Session {
     /// with [`End::AuthFailed`].
     pub fn add_credential(&mut self, scheme: String, credential: Vec<u8>, now: Duration) {
         if self.state == State::Connected || self.presented > 0 {
+            self.leave_together();
             request::encode_auth(&mut self.outgoing, &scheme, &credential);
             self.last_sent = now;
             self.presented += usize::from(self.presented > 0);
@@ -422,8 +434,8 @@ impl Session {
     /// Requests that the session itself makes are refused at once, with [`ErrorCode::BadArguments`]: pings, closing, and
     /// setting or removing watches.
     pub fn request(&mut self, request: Request, now: Duration) -> RequestId {
-        self.next_id += 1;
-        let id = RequestId(self.next_id);
+        let id = self.take_id();
+        self.leave_together();
         match self.state {
             State::Over(end) => self.reply(id, Err(RequestError::SessionOver(end))),
             _ if self.closing.is_some() => self.reply(id, Err(RequestError::SessionOver(End::Closed))),
@@ -474,7 +486,10 @@ impl Session {
         }
         self.closing = Some(now + self.timeout);
         match self.state {
-            State::Connected => self.push(&Request::CloseSession, Purpose::Close, now),
+            State::Connected => {
+                self.leave_together();
+                self.push(&Request::CloseSession, Purpose::Close, now);
+            }
             // No server knows this session. If one is opening it, its answer gets the request to close.
             _ if self.is_unknown() && !self.asked => self.over(End::Closed),
             _ => {}
@@ -529,9 +544,14 @@ impl Session {
     fn disconnect(&mut self) {
         self.events.push_back(SessionEvent::Disconnected);
         self.watching = None;
+        self.waiting.extend(std::mem::take(&mut self.gathered).into_requests());
+        self.under_way = UnderWay::default();
         for sent in std::mem::take(&mut self.sent) {
             match sent.purpose {
                 Purpose::Owner(id, _) => self.reply(id, Err(RequestError::ConnectionLoss)),
+                Purpose::Batch(batch) => {
+                    batch.into_ids().into_iter().for_each(|id| self.reply(id, Err(RequestError::ConnectionLoss)));
+                }
                 Purpose::Refused(id) => self.reply(id, Err(RequestError::Refused(ErrorCode::Unimplemented))),
                 _ => {}
             }
@@ -545,6 +565,11 @@ impl Session {
             self.watching = Some(id);
         }
         self.push(request, Purpose::Owner(id, watch), now);
+    }
+
+    fn take_id(&mut self) -> RequestId {
+        self.next_id += 1;
+        RequestId(self.next_id)
     }
 
     fn take_xid(&mut self) -> i32 {
@@ -575,10 +600,14 @@ impl Session {
         let end = if self.closing.is_some() && end == End::Expired { End::Closed } else { end };
         self.state = State::Over(end);
         for sent in std::mem::take(&mut self.sent) {
-            if let Purpose::Owner(id, _) = sent.purpose {
-                self.reply(id, Err(RequestError::SessionOver(end)));
-            }
+            let ids = match sent.purpose {
+                Purpose::Owner(id, _) => vec![id],
+                Purpose::Batch(batch) => batch.into_ids(),
+                _ => Vec::new(),
+            };
+            ids.into_iter().for_each(|id| self.reply(id, Err(RequestError::SessionOver(end))));
         }
+        self.waiting.extend(std::mem::take(&mut self.gathered).into_requests());
         for (id, _) in std::mem::take(&mut self.waiting) {
             self.reply(id, Err(RequestError::SessionOver(end)));
         }

@@ -5,13 +5,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use lockkeeper_client::wire::{
-    Create, CreateMode, ErrorCode, EventKind, PING_XID, Request, Response, SetData, WatchedPath, frame, request,
-    response,
+    Create, CreateMode, ErrorCode, EventKind, PING_XID, Request, Response, SetData, VersionedPath, WatchedPath, frame,
+    request, response,
 };
 use lockkeeper_client::{Config, RequestError, RequestId, Session, SessionEvent, Transport};
 use lockkeeper_server::Limits;
@@ -91,6 +91,10 @@ struct PendingRequest {
     at: Duration,
     attempt: Option<u64>,
     reply: Option<Result<Response, RequestError>>,
+    /// It may leave together with others.
+    batched: bool,
+    /// A list that was made behind this create.
+    behind: Option<RequestId>,
 }
 
 /// A data watch, and the transaction that had last written the data that was read with it.
@@ -175,6 +179,9 @@ impl World {
         let who = self.random.usize(0..self.clients.len());
         match self.random.u32(0..100) {
             0..45 => {
+                if self.random.u32(0..3) == 0 {
+                    return self.burst(who);
+                }
                 let path = format!("/p{}", self.random.usize(0..PATHS));
                 let data = format!("{}", self.random.u32(..));
                 let request = match self.random.u32(0..6) {
@@ -240,11 +247,35 @@ impl World {
     }
 
     fn ask(&mut self, who: usize, request: Request) {
-        let client = &mut self.clients[who];
-        let id = client.session.request(request.clone(), self.now);
-        let attempt = client.session.transport().filter(|_| client.connected).map(|transport| transport.attempt);
-        client.asked.insert(id, PendingRequest { request, at: self.now, attempt, reply: None });
+        self.make(who, request, false, None);
         self.settle(who);
+    }
+
+    /// Makes requests of one moment that may leave together: creates, each with a list behind it, and deletes that fail.
+    fn burst(&mut self, who: usize) {
+        for _ in 0..self.random.u32(1..6) {
+            let parent = format!("/p{}", self.random.usize(0..PATHS));
+            let create = Create::new(format!("{parent}/b-"), "", CreateMode::PersistentSequential);
+            let id = self.make(who, Request::Create(create), true, None);
+            let list = WatchedPath { path: parent, watch: false };
+            self.make(who, Request::GetChildren2(list), true, Some(id));
+            if self.random.u32(0..8) == 0 {
+                let none = VersionedPath { path: "/none".to_owned(), version: -1 };
+                self.make(who, Request::Delete(none), true, None);
+            }
+        }
+        self.settle(who);
+    }
+
+    fn make(&mut self, who: usize, request: Request, batched: bool, behind: Option<RequestId>) -> RequestId {
+        let client = &mut self.clients[who];
+        let id = match batched {
+            true => client.session.request_batched(request.clone(), self.now),
+            false => client.session.request(request.clone(), self.now),
+        };
+        let attempt = client.session.transport().filter(|_| client.connected).map(|transport| transport.attempt);
+        client.asked.insert(id, PendingRequest { request, at: self.now, attempt, reply: None, batched, behind });
+        id
     }
 
     /// Runs everything that is due until `end`, in the order of time.
@@ -289,7 +320,9 @@ impl World {
             let attempt = client.session.transport().map(|transport| transport.attempt);
             for (id, asked) in &client.asked {
                 let waits = asked.reply.is_none() && asked.attempt.is_some() && asked.attempt == attempt;
-                assert!(!waits || self.now < asked.at + TIMEOUT + TICK, "seed {}: {id:?} waits too long", self.seed);
+                // A batched one may be made again when the transaction that it was in is answered.
+                let patience = TIMEOUT * if asked.batched { 2 } else { 1 };
+                assert!(!waits || self.now < asked.at + patience + TICK, "seed {}: {id:?} waits too long", self.seed);
             }
         }
     }
@@ -465,11 +498,13 @@ impl World {
             }
             SessionEvent::WatchEnded { id } => panic!("seed {seed}: {id:?} has ended"),
             SessionEvent::Reply { id, zxid, result } => {
-                assert!(client.last_replied < Some(id), "seed {seed}: {id:?} after {:?}", client.last_replied);
-                client.last_replied = Some(id);
                 assert!(client.last_zxid <= zxid, "seed {seed}: back from {} to {zxid}", client.last_zxid);
                 client.last_zxid = zxid;
                 let asked = client.asked.get_mut(&id).unwrap();
+                if !asked.batched {
+                    assert!(client.last_replied < Some(id), "seed {seed}: {id:?} after {:?}", client.last_replied);
+                    client.last_replied = Some(id);
+                }
                 assert!(asked.reply.is_none(), "seed {seed}: {id:?} was answered twice");
                 if let (Request::GetData(WatchedPath { path, .. }), Ok(Response::Data { stat, .. })) =
                     (&asked.request, &result)
@@ -493,8 +528,8 @@ impl World {
     /// Checks the end: every request has its reply, and every watch whose node has changed has fired.
     fn judge(&self) {
         let seed = self.seed;
-        let mut created = 0;
-        let mut unsure = 0;
+        let (mut created, mut unsure) = (0, 0);
+        let mut tokens = BTreeSet::new();
         for client in &self.clients {
             for (id, asked) in &client.asked {
                 let reply = asked.reply.as_ref().unwrap_or_else(|| panic!("seed {seed}: {id:?} was never answered"));
@@ -502,13 +537,26 @@ impl World {
                     && create.mode.is_sequential()
                 {
                     match reply {
-                        Ok(Response::Created { path, .. }) => {
-                            assert!(self.machine.tree().get(path).is_some(), "seed {seed}: {path} is not there");
+                        Ok(Response::Created { path, stat }) => {
+                            let node = self.machine.tree().get(path);
+                            let node = node.unwrap_or_else(|| panic!("seed {seed}: {path} is not there"));
+                            assert_eq!(stat.map(|stat| stat.czxid), Some(node.stat().czxid), "seed {seed}: {path}");
+                            let parent = path.rsplit_once('/').unwrap().0.to_owned();
+                            assert!(tokens.insert((parent, node.stat().czxid)), "seed {seed}: {path} has a used token");
                             created += 1;
                         }
+                        // The parent's own create may have been lost.
+                        Err(RequestError::Refused(ErrorCode::NoNode)) if asked.batched => {}
                         Err(RequestError::Refused(error)) => panic!("seed {seed}: {error:?}"),
                         _ => unsure += 1,
                     }
+                }
+                let create = asked.behind.and_then(|create| client.asked[&create].reply.as_ref());
+                if let (Some(Ok(Response::Created { path, .. })), Ok(Response::Children { names, .. })) =
+                    (create, reply)
+                {
+                    let shown = names.iter().any(|name| path.rsplit('/').next() == Some(name));
+                    assert!(shown, "seed {seed}: {id:?} does not show {path}, which was made before it");
                 }
                 assert!(
                     !matches!(reply, Err(RequestError::Refused(error)) if *error != ErrorCode::NoNode),
@@ -524,7 +572,7 @@ impl World {
                 assert_eq!(stat.mzxid, watch.mzxid, "seed {seed}: {id:?} at {} has not fired", watch.path);
             }
         }
-        let there = self.machine.tree().iter().filter(|(path, _)| path.starts_with("/n-")).count();
+        let there = self.machine.tree().iter().filter(|(path, _)| path.contains("/n-") || path.contains("/b-")).count();
         assert!((created..=created + unsure).contains(&there), "seed {seed}: {there} of {created} and {unsure}");
     }
 }

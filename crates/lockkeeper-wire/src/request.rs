@@ -239,6 +239,28 @@ pub fn encode(out: &mut BytesMut, xid: i32, request: &Request) {
     });
 }
 
+/// Appends a [`Request::Multi`] of these operations.
+pub fn encode_multi(out: &mut BytesMut, xid: i32, ops: &[WriteOp]) {
+    frame::put(out, |out| {
+        out.put_i32(xid);
+        out.put_i32(OpCode::Multi.as_i32());
+        put_write_ops(out, ops);
+    });
+}
+
+/// Appends a [`Request::MultiRead`] that returns, for each node, its children, and then its data and stat.
+pub fn encode_lists<'a>(out: &mut BytesMut, xid: i32, nodes: impl IntoIterator<Item = &'a str>) {
+    frame::put(out, |out| {
+        out.put_i32(xid);
+        out.put_i32(OpCode::MultiRead.as_i32());
+        for node in nodes {
+            put_read_op(out, OpCode::GetChildren, node);
+            put_read_op(out, OpCode::GetData, node);
+        }
+        put_multi_header(out, -1, true, -1);
+    });
+}
+
 /// Appends a credential for this connection.
 pub fn encode_auth(out: &mut BytesMut, scheme: &str, auth: &[u8]) {
     frame::put(out, |out| {
@@ -358,8 +380,12 @@ fn put_read_ops(out: &mut BytesMut, ops: &[ReadOp]) {
             ReadOp::GetData { path } => (OpCode::GetData, path),
             ReadOp::GetChildren { path } => (OpCode::GetChildren, path),
         };
-        put_multi_header(out, opcode.as_i32(), false, -1);
-        put_watched_path(out, path, false);
+        put_read_op(out, opcode, path);
     }
     put_multi_header(out, -1, true, -1);
+}
+
+fn put_read_op(out: &mut BytesMut, opcode: OpCode, path: &str) {
+    put_multi_header(out, opcode.as_i32(), false, -1);
+    put_watched_path(out, path, false);
 }

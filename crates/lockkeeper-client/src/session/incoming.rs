@@ -186,6 +186,17 @@ impl Session {
                 }
                 self.reply(id, result);
             }
+            Purpose::Batch(batch) => {
+                let result = match header.error {
+                    Some(ErrorCode::SessionMoved) => Err(Malformed),
+                    Some(error) => Ok(Err(error)),
+                    None => response::decode(sent.opcode, &mut reader).map(Ok),
+                };
+                match result {
+                    Ok(result) => self.batch_answered(batch, header.zxid, result, now)?,
+                    Err(Malformed) => return self.unreadable(batch.into_ids()),
+                }
+            }
             Purpose::Watches(persistent) => match header.error {
                 None => self.watches_set(),
                 Some(ErrorCode::Unimplemented) if persistent => {
@@ -222,6 +233,7 @@ impl Session {
         match sent.purpose {
             Purpose::Owner(id, _) => sent.purpose = Purpose::Refused(id),
             Purpose::Watches(true) => self.end_persistent(),
+            Purpose::Batch(_) => self.lists_together = false,
             _ => {}
         }
     }

@@ -1,0 +1,374 @@
+//! Requests of independent tasks that leave as one: creates and deletes as a transaction, lists of children as one read.
+//!
+//! A transaction costs a server about as much as one of its operations. So while such requests are under way, later ones
+//! gather, and leave together. None waits while nothing of this kind is under way.
+//!
+//! If an operation fails, the server carries out nothing of its transaction. That operation gets its error, and the session
+//! makes the others again, each one alone: one bad path harms no other. A list that left after such a transaction is made
+//! again too, behind them, because it may not show them.
+
+use std::time::Duration;
+
+use lockkeeper_wire::{
+    Create, ErrorCode, Malformed, OpCode, OpResult, Request, Response, Stat, WatchedPath, WriteOp, request,
+};
+
+use super::{Purpose, Sent, Session};
+use crate::types::{RequestError, RequestId};
+
+/// While so many transactions and lone writes are under way, later ones gather.
+const UNDER_WAY: usize = 2;
+/// The largest number of operations of a transaction, and of nodes of a read.
+const OPERATIONS: usize = 128;
+/// The largest sum of the bytes of the paths and the data of a transaction. Apache's servers refuse frames of 1 MiB.
+const BYTES: usize = 128 << 10;
+
+/// Requests that have not left.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    /// They leave in this order. A transaction creates at most one child of a node, so that each child has a transaction, and a
+    /// fencing token, of its own.
+    writes: Vec<Writes>,
+    /// They leave after the writes.
+    lists: Vec<(RequestId, String)>,
+    /// When the oldest one was made.
+    at: Duration,
+}
+
+/// A transaction that has not left.
+#[derive(Debug, Default)]
+struct Writes {
+    ids: Vec<RequestId>,
+    ops: Vec<WriteOp>,
+    bytes: usize,
+}
+
+/// Requests that have left together.
+#[derive(Debug)]
+pub(super) enum Batch {
+    /// A create or delete alone.
+    Write(RequestId),
+    /// A transaction.
+    Writes(Vec<RequestId>, Vec<WriteOp>),
+    /// Lists of children.
+    Lists {
+        lists: Vec<(RequestId, String)>,
+        /// A transaction before them was not carried out, so they are to be made again.
+        again: bool,
+    },
+}
+
+impl Batch {
+    /// The requests.
+    pub(super) fn into_ids(self) -> Vec<RequestId> {
+        match self {
+            Batch::Write(id) => vec![id],
+            Batch::Writes(ids, _) => ids,
+            Batch::Lists { lists, .. } => lists.into_iter().map(|(id, _)| id).collect(),
+        }
+    }
+
+    /// How many requests it has beside the first.
+    fn more(&self) -> usize {
+        match self {
+            Batch::Write(_) => 0,
+            Batch::Writes(ids, _) => ids.len() - 1,
+            Batch::Lists { lists, .. } => lists.len() - 1,
+        }
+    }
+
+    fn writes(&self) -> bool {
+        matches!(self, Batch::Write(_) | Batch::Writes(..))
+    }
+}
+
+/// How many requests are under way together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UnderWay {
+    /// Transactions and lone writes.
+    writes: usize,
+    /// Requests beside the first of each frame.
+    more: usize,
+}
+
+/// The node whose child is created.
+fn parent(create: &Create) -> &str {
+    &create.path[..create.path.rfind('/').unwrap_or(0)]
+}
+
+/// An operation of a transaction as a request of its own.
+fn alone(op: WriteOp) -> Request {
+    match op {
+        WriteOp::Create(create) => Request::Create(create),
+        WriteOp::Delete(delete) => Request::Delete(delete),
+        WriteOp::SetData(_) | WriteOp::Check(_) => unreachable!("not gathered"),
+    }
+}
+
+fn list(path: String) -> Request {
+    Request::GetChildren2(WatchedPath { path, watch: false })
+}
+
+impl Gathered {
+    fn len(&self) -> usize {
+        self.writes.iter().map(|writes| writes.ids.len()).sum::<usize>() + self.lists.len()
+    }
+
+    /// Adds a request; returns one of another kind.
+    fn add(&mut self, id: RequestId, request: Request, now: Duration) -> Option<Request> {
+        if self.len() == 0 {
+            self.at = now;
+        }
+        match request {
+            Request::Create(create) if create.opcode == OpCode::Create2 => {
+                let bytes = create.path.len() + create.data.as_ref().map_or(0, bytes::Bytes::len);
+                let sibling = |op: &WriteOp| matches!(op, WriteOp::Create(other) if parent(other) == parent(&create));
+                let last = self.writes.iter().rposition(|writes| writes.ops.iter().any(sibling));
+                self.add_write(last.map_or(0, |last| last + 1), id, WriteOp::Create(create), bytes);
+            }
+            Request::Delete(delete) => {
+                let bytes = delete.path.len();
+                self.add_write(0, id, WriteOp::Delete(delete), bytes);
+            }
+            Request::GetChildren2(WatchedPath { path, watch: false }) => self.lists.push((id, path)),
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Adds a write to the first transaction that has room, from this one on.
+    fn add_write(&mut self, from: usize, id: RequestId, op: WriteOp, bytes: usize) {
+        let has_room = |writes: &Writes| writes.ids.len() < OPERATIONS && writes.bytes + bytes <= BYTES;
+        let at = (from..self.writes.len()).find(|at| has_room(&self.writes[*at])).unwrap_or(self.writes.len());
+        if at == self.writes.len() {
+            self.writes.push(Writes::default());
+        }
+        let writes = &mut self.writes[at];
+        writes.ids.push(id);
+        writes.ops.push(op);
+        writes.bytes += bytes;
+    }
+
+    /// Returns the requests in the order in which they were made.
+    pub(super) fn into_requests(self) -> Vec<(RequestId, Request)> {
+        let writes =
+            self.writes.into_iter().flat_map(|writes| writes.ids.into_iter().zip(writes.ops.into_iter().map(alone)));
+        let lists = self.lists.into_iter().map(|(id, path)| (id, list(path)));
+        let mut requests: Vec<_> = writes.chain(lists).collect();
+        requests.sort_unstable_by_key(|(id, _)| *id);
+        requests
+    }
+}
+
+impl Session {
+    /// Makes a request that may leave together with others of its kind: a create, a delete, or a list of children without a
+    /// watch. Any other request is made as by [`Session::request`].
+    ///
+    /// It leaves before the next request that is made by [`Session::request`]. Among those that leave together, the order is
+    /// free, but a list shows each write that was made before it. While a few transactions are under way, it waits until one
+    /// is answered.
+    pub fn request_batched(&mut self, request: Request, now: Duration) -> RequestId {
+        if !self.is_connected() || self.closing.is_some() {
+            return self.request(request, now);
+        }
+        let id = self.take_id();
+        if let Some(request) = self.gathered.add(id, request, now) {
+            self.leave_together();
+            self.send(id, &request, now);
+        }
+        id
+    }
+
+    /// Returns how many requests wait until others are answered.
+    pub(crate) fn held_back(&self) -> usize {
+        if self.under_way.writes < UNDER_WAY { 0 } else { self.gathered.len() }
+    }
+
+    /// Returns whether there is something to send now.
+    pub(crate) fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty() || self.gathered.len() > self.held_back()
+    }
+
+    /// Returns the number of requests that have no answer, sent or gathered.
+    pub fn in_flight(&self) -> usize {
+        self.sent.len() + self.under_way.more + self.gathered.len()
+    }
+
+    /// Sends what has gathered.
+    pub(super) fn leave_together(&mut self) {
+        let Gathered { writes, lists, at } = std::mem::take(&mut self.gathered);
+        for Writes { ids, mut ops, .. } in writes {
+            if let [id] = ids[..]
+                && let Some(op) = ops.pop()
+            {
+                self.write_alone(id, &alone(op), at);
+            } else {
+                let xid = self.take_xid();
+                request::encode_multi(&mut self.outgoing, xid, &ops);
+                self.note_sent(xid, OpCode::Multi, Batch::Writes(ids, ops), at);
+            }
+        }
+        let mut lists = lists.into_iter();
+        loop {
+            let together: Vec<_> = lists.by_ref().take(if self.lists_together { OPERATIONS } else { 1 }).collect();
+            match together.len() {
+                0 => return,
+                1 => together.into_iter().for_each(|(id, path)| self.list_alone(id, path, at)),
+                _ => {
+                    let xid = self.take_xid();
+                    request::encode_lists(&mut self.outgoing, xid, together.iter().map(|(_, path)| path.as_str()));
+                    self.note_sent(xid, OpCode::MultiRead, Batch::Lists { lists: together, again: false }, at);
+                }
+            }
+        }
+    }
+
+    fn write_alone(&mut self, id: RequestId, request: &Request, at: Duration) {
+        let (xid, opcode) =
+            (self.take_xid(), if let Request::Delete(_) = request { OpCode::Delete } else { OpCode::Create2 });
+        request::encode(&mut self.outgoing, xid, request);
+        self.note_sent(xid, opcode, Batch::Write(id), at);
+    }
+
+    fn list_alone(&mut self, id: RequestId, path: String, at: Duration) {
+        let (xid, watched) = (self.take_xid(), WatchedPath { path, watch: false });
+        let request = Request::GetChildren2(watched);
+        request::encode(&mut self.outgoing, xid, &request);
+        let Request::GetChildren2(WatchedPath { path, .. }) = request else { unreachable!("made here") };
+        self.note_sent(xid, OpCode::GetChildren2, Batch::Lists { lists: vec![(id, path)], again: false }, at);
+    }
+
+    /// Notes what was encoded.
+    fn note_sent(&mut self, xid: i32, opcode: OpCode, batch: Batch, at: Duration) {
+        self.under_way.writes += usize::from(batch.writes());
+        self.under_way.more += batch.more();
+        // They leave no watches, so `newest` may be older.
+        self.sent.push_back(Sent { xid, newest: self.newest_sent, at, opcode, purpose: Purpose::Batch(batch) });
+        self.last_sent = self.last_sent.max(at);
+    }
+
+    /// Handles the answer to requests that have left together.
+    pub(super) fn batch_answered(
+        &mut self,
+        batch: Batch,
+        zxid: i64,
+        result: Result<Response, ErrorCode>,
+        now: Duration,
+    ) -> Result<(), Malformed> {
+        self.under_way.writes -= usize::from(batch.writes());
+        self.under_way.more -= batch.more();
+        match batch {
+            Batch::Write(id) => self.reply(id, result.map_err(RequestError::Refused)),
+            Batch::Writes(ids, ops) => return self.writes_answered(ids, ops, zxid, result, now),
+            Batch::Lists { lists, again: true } => self.list_each_alone(lists, now),
+            Batch::Lists { lists, .. } if lists.len() == 1 => {
+                self.reply(lists[0].0, result.map_err(RequestError::Refused));
+            }
+            Batch::Lists { lists, .. } => return self.lists_answered(lists, result, now),
+        }
+        Ok(())
+    }
+
+    fn writes_answered(
+        &mut self,
+        ids: Vec<RequestId>,
+        ops: Vec<WriteOp>,
+        zxid: i64,
+        result: Result<Response, ErrorCode>,
+        now: Duration,
+    ) -> Result<(), Malformed> {
+        let requests = ids.into_iter().zip(ops.into_iter().map(alone));
+        let results = match result {
+            Ok(Response::Multi(results)) if results.len() == requests.len() => results,
+            Ok(_) => return self.unreadable(requests.map(|(id, _)| id)),
+            // The transaction was refused as a whole.
+            Err(_) => {
+                self.write_each_alone(requests, now);
+                return Ok(());
+            }
+        };
+        let failed = |result: &OpResult| match result {
+            OpResult::Failed(error) if *error != ErrorCode::RuntimeInconsistency => Some(*error),
+            _ => None,
+        };
+        if results.iter().any(|result| matches!(result, OpResult::Failed(_))) {
+            let mut others = Vec::new();
+            for ((id, request), result) in requests.zip(&results) {
+                match failed(result) {
+                    Some(error) => self.reply(id, Err(RequestError::Refused(error))),
+                    None => others.push((id, request)),
+                }
+            }
+            self.write_each_alone(others, now);
+            return Ok(());
+        }
+        for ((id, _), result) in requests.zip(results) {
+            let response = match result {
+                // Some servers do not name the transaction of the new node (ZOOKEEPER-4026, ZOOKEEPER-4667). It is this one.
+                OpResult::Created { path, stat } => {
+                    let stat = stat.filter(|stat| stat.czxid != -1);
+                    let stat = stat.unwrap_or(Stat { czxid: zxid, mzxid: zxid, pzxid: zxid, ..Stat::default() });
+                    Response::Created { path, stat: Some(stat) }
+                }
+                _ => Response::Done,
+            };
+            self.reply(id, Ok(response));
+        }
+        Ok(())
+    }
+
+    fn lists_answered(
+        &mut self,
+        lists: Vec<(RequestId, String)>,
+        result: Result<Response, ErrorCode>,
+        now: Duration,
+    ) -> Result<(), Malformed> {
+        let results = match result {
+            Ok(Response::Multi(results)) if results.len() == 2 * lists.len() => results,
+            Ok(_) => return self.unreadable(lists.into_iter().map(|(id, _)| id)),
+            Err(_) => {
+                self.list_each_alone(lists, now);
+                return Ok(());
+            }
+        };
+        let mut results = results.into_iter();
+        for (id, _) in lists {
+            let answer = match (results.next(), results.next()) {
+                (Some(OpResult::Children(names)), Some(OpResult::Data { stat, .. })) => {
+                    Ok(Response::Children { names, stat: Some(stat) })
+                }
+                (Some(OpResult::Failed(error)), _) | (_, Some(OpResult::Failed(error))) => {
+                    Err(RequestError::Refused(error))
+                }
+                _ => Err(RequestError::ConnectionLoss),
+            };
+            self.reply(id, answer);
+        }
+        Ok(())
+    }
+
+    /// Makes writes again whose transaction was not carried out. The lists behind it do not show them, so those are made again
+    /// when they are answered.
+    fn write_each_alone(&mut self, requests: impl IntoIterator<Item = (RequestId, Request)>, now: Duration) {
+        for sent in &mut self.sent {
+            if let Purpose::Batch(Batch::Lists { again, .. }) = &mut sent.purpose {
+                *again = true;
+            }
+        }
+        for (id, request) in requests {
+            self.write_alone(id, &request, now);
+        }
+    }
+
+    fn list_each_alone(&mut self, lists: Vec<(RequestId, String)>, now: Duration) {
+        for (id, path) in lists {
+            self.list_alone(id, path, now);
+        }
+    }
+
+    /// The answer cannot be understood, so the connection is useless.
+    pub(super) fn unreadable(&mut self, ids: impl IntoIterator<Item = RequestId>) -> Result<(), Malformed> {
+        ids.into_iter().for_each(|id| self.reply(id, Err(RequestError::ConnectionLoss)));
+        Err(Malformed)
+    }
+}

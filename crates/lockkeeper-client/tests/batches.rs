@@ -1,0 +1,353 @@
+//! Requests that leave together, on the session's machine and on the embedded server.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use lockkeeper_client::wire::request::{self, Packet};
+use lockkeeper_client::wire::{
+    Acl, ConnectResponse, Create, CreateMode, ErrorCode, OpResult, ReadOp, Request, Response, Stat, VersionedPath,
+    WatchedPath, WriteOp, frame, response,
+};
+use lockkeeper_client::{Client, Config, RequestError, RequestId, Session, SessionEvent};
+use lockkeeper_server::Server;
+
+const NOW: Duration = Duration::from_secs(1);
+
+/// A connected session, and a server that the test plays.
+struct Stage(Session);
+
+impl Stage {
+    fn connected() -> Stage {
+        let mut stage = Stage(Session::new(Config::new(Duration::from_secs(10)), 1, 1, NOW));
+        stage.connect();
+        stage
+    }
+
+    fn connect(&mut self) {
+        while self.0.transport().is_none() {
+            let due = self.0.deadline().unwrap();
+            self.0.timeout(due);
+        }
+        self.0.opened(Vec::new(), NOW);
+        self.0.outgoing().clear();
+        let mut bytes = BytesMut::new();
+        let response = ConnectResponse { timeout_ms: 10_000, session: 7, password: [7; 16] };
+        response::encode_connect(&mut bytes, &response, true);
+        self.0.received(&bytes, NOW);
+        while self.0.poll().is_some() {}
+    }
+
+    fn create(&mut self, parent: &str) -> RequestId {
+        self.0.request_batched(Request::Create(create(parent)), NOW)
+    }
+
+    fn delete(&mut self, path: &str) -> RequestId {
+        self.0.request_batched(Request::Delete(VersionedPath { path: path.to_owned(), version: -1 }), NOW)
+    }
+
+    fn list(&mut self, path: &str) -> RequestId {
+        self.0.request_batched(Request::GetChildren2(WatchedPath { path: path.to_owned(), watch: false }), NOW)
+    }
+
+    /// Takes what the session sends now.
+    fn sent(&mut self) -> Vec<(i32, Request)> {
+        let mut bytes = self.0.outgoing().split();
+        let mut requests = Vec::new();
+        while let Some(payload) = frame::first(&bytes, 1 << 30).unwrap().map(<[u8]>::to_vec) {
+            _ = bytes.split_to(4 + payload.len());
+            match request::decode(&payload).unwrap() {
+                Packet::Request { xid, request, .. } => requests.push((xid, request)),
+                other => panic!("{other:?}"),
+            }
+        }
+        requests
+    }
+
+    fn reply(&mut self, xid: i32, zxid: i64, result: Result<Response, ErrorCode>) {
+        let mut bytes = BytesMut::new();
+        response::encode(&mut bytes, xid, zxid, &result);
+        self.0.received(&bytes, NOW);
+    }
+
+    fn results(&mut self) -> Vec<(RequestId, Result<Response, RequestError>)> {
+        let events = std::iter::from_fn(|| self.0.poll());
+        let replies = events.filter_map(|event| match event {
+            SessionEvent::Reply { id, result, .. } => Some((id, result)),
+            _ => None,
+        });
+        replies.collect()
+    }
+}
+
+fn create(parent: &str) -> Create {
+    Create::new(format!("{parent}/n-"), "", CreateMode::EphemeralSequential)
+}
+
+fn created(path: &str, czxid: i64) -> OpResult {
+    OpResult::Created { path: path.into(), stat: Some(Stat { czxid, ..Stat::default() }) }
+}
+
+fn children(parents: &[&str]) -> Request {
+    let both =
+        |path: &&str| [ReadOp::GetChildren { path: (*path).to_owned() }, ReadOp::GetData { path: (*path).to_owned() }];
+    Request::MultiRead(parents.iter().flat_map(both).collect())
+}
+
+fn listed(names: &[&str]) -> [OpResult; 2] {
+    let names = names.iter().map(|name| (*name).into()).collect();
+    [OpResult::Children(names), OpResult::Data { data: None, stat: Stat { data_length: 3, ..Stat::default() } }]
+}
+
+fn deleted() -> Response {
+    Response::Done
+}
+
+#[test]
+fn requests_of_one_moment_leave_as_a_transaction_and_a_read_behind_it() {
+    let mut stage = Stage::connected();
+    let (a, list_a) = (stage.create("/a"), stage.list("/a"));
+    let (b, list_b) = (stage.create("/b"), stage.list("/b"));
+    let c = stage.delete("/c/n-0");
+    let sent = stage.sent();
+    let ops = vec![
+        WriteOp::Create(create("/a")),
+        WriteOp::Create(create("/b")),
+        WriteOp::Delete(VersionedPath { path: "/c/n-0".to_owned(), version: -1 }),
+    ];
+    let requests: Vec<_> = sent.iter().map(|(_, request)| request.clone()).collect();
+    assert_eq!(requests, [Request::Multi(ops), children(&["/a", "/b"])]);
+
+    // The second node's transaction is not named, as by some servers.
+    let results = vec![created("/a/n-1", 5), created("/b/n-4", -1), OpResult::Deleted];
+    stage.reply(sent[0].0, 5, Ok(Response::Multi(results)));
+    let lists = [listed(&["n-1"]), listed(&["n-3", "n-4"])].concat();
+    stage.reply(sent[1].0, 5, Ok(Response::Multi(lists)));
+    let answers = stage.results();
+    assert_eq!(answers.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [a, b, c, list_a, list_b]);
+    for (answer, expected) in answers[..2].iter().zip(["/a/n-1", "/b/n-4"]) {
+        match &answer.1 {
+            Ok(Response::Created { path, stat: Some(stat) }) => assert_eq!((&**path, stat.czxid), (expected, 5)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(answers[2].1, Ok(deleted()));
+    match &answers[4].1 {
+        Ok(Response::Children { names, stat: Some(stat) }) => assert_eq!((names.len(), stat.data_length), (2, 3)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_request_that_is_alone_leaves_as_it_is() {
+    let mut stage = Stage::connected();
+    stage.create("/a");
+    stage.list("/a");
+    let requests: Vec<_> = stage.sent().into_iter().map(|(_, request)| request).collect();
+    let list = Request::GetChildren2(WatchedPath { path: "/a".to_owned(), watch: false });
+    assert_eq!(requests, [Request::Create(create("/a")), list]);
+}
+
+#[test]
+fn a_node_gets_one_child_in_a_transaction_so_that_tokens_differ() {
+    let mut stage = Stage::connected();
+    for parent in ["/a", "/b", "/a", "/a", "/b"] {
+        stage.create(parent);
+    }
+    let parents = |ops: &[WriteOp]| -> Vec<String> {
+        let path = |op: &WriteOp| match op {
+            WriteOp::Create(create) => create.path.clone(),
+            other => panic!("{other:?}"),
+        };
+        ops.iter().map(path).collect()
+    };
+    let sent: Vec<_> = stage.sent().into_iter().map(|(_, request)| request).collect();
+    match &sent[..] {
+        [Request::Multi(first), Request::Multi(second), Request::Create(third)] => {
+            assert_eq!(parents(first), ["/a/n-", "/b/n-"]);
+            assert_eq!(parents(second), ["/a/n-", "/b/n-"]);
+            assert_eq!(third.path, "/a/n-");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn while_transactions_are_under_way_later_requests_gather_and_any_other_request_takes_them_along() {
+    let mut stage = Stage::connected();
+    stage.create("/a");
+    let first = stage.sent()[0].0;
+    stage.create("/b");
+    assert_eq!(stage.sent().len(), 1, "two may be under way");
+    for parent in ["/c", "/d"] {
+        stage.create(parent);
+        assert_eq!(stage.sent(), [], "it waits");
+    }
+    let created = Response::Created { path: "/a/n-1".into(), stat: Some(Stat::default()) };
+    stage.reply(first, 1, Ok(created));
+    assert!(matches!(&stage.sent()[..], [(_, Request::Multi(ops))] if ops.len() == 2));
+    stage.create("/e");
+    assert_eq!(stage.sent(), []);
+    stage.0.request(Request::Sync { path: "/".to_owned() }, NOW);
+    assert!(matches!(&stage.sent()[..], [(_, Request::Create(_)), (_, Request::Sync { .. })]));
+}
+
+#[test]
+fn one_bad_path_harms_no_other_request() {
+    let mut stage = Stage::connected();
+    let (a, bad, b) = (stage.create("/a"), stage.create("/none"), stage.create("/b"));
+    let (list_a, list_b) = (stage.list("/a"), stage.list("/b"));
+    let sent = stage.sent();
+    let failed = vec![
+        OpResult::RolledBack,
+        OpResult::Failed(ErrorCode::NoNode),
+        OpResult::Failed(ErrorCode::RuntimeInconsistency),
+    ];
+    stage.reply(sent[0].0, 1, Ok(Response::Multi(failed)));
+    assert_eq!(stage.results(), [(bad, Err(RequestError::Refused(ErrorCode::NoNode)))]);
+    let again = stage.sent();
+    let requests: Vec<_> = again.iter().map(|(_, request)| request.clone()).collect();
+    assert_eq!(requests, [Request::Create(create("/a")), Request::Create(create("/b"))]);
+    // The lists do not show the nodes, so they are made again behind them.
+    stage.reply(sent[1].0, 1, Ok(Response::Multi([listed(&[]), listed(&[])].concat())));
+    assert_eq!(stage.results(), []);
+    let lists = stage.sent();
+    assert!(lists.iter().all(|(_, request)| matches!(request, Request::GetChildren2(_))));
+    for ((xid, _), zxid) in again.iter().zip(2..) {
+        stage.reply(*xid, zxid, Ok(Response::Created { path: "/x/n-1".into(), stat: Some(Stat::default()) }));
+    }
+    for (xid, _) in &lists {
+        stage.reply(*xid, 3, Ok(Response::Children { names: vec!["n-1".into()], stat: Some(Stat::default()) }));
+    }
+    let answered: Vec<_> = stage.results().into_iter().map(|(id, result)| (id, result.is_ok())).collect();
+    assert_eq!(answered, [a, b, list_a, list_b].map(|id| (id, true)));
+}
+
+#[test]
+fn after_a_lost_connection_only_requests_that_had_left_are_in_doubt() {
+    let mut stage = Stage::connected();
+    let left: Vec<_> = ["/a", "/b"].map(|parent| stage.create(parent)).to_vec();
+    stage.sent();
+    let list = stage.list("/a");
+    stage.sent();
+    stage.create("/c");
+    stage.sent();
+    let (held, held_list) = (stage.create("/d"), stage.list("/d"));
+    assert_eq!(stage.sent(), []);
+    stage.0.failed(NOW);
+    let lost: Vec<_> = stage.results().into_iter().collect();
+    assert_eq!(lost.len(), 4);
+    assert!(lost.iter().all(|(_, result)| *result == Err(RequestError::ConnectionLoss)));
+    assert!([&left[..], &[list]].concat().iter().all(|id| lost.iter().any(|(lost, _)| lost == id)));
+    stage.connect();
+    let sent = stage.sent();
+    assert!(matches!(&sent[..], [(_, Request::Create(_)), (_, Request::GetChildren2(_))]), "{sent:?}");
+    stage.reply(sent[0].0, 9, Ok(Response::Created { path: "/d/n-1".into(), stat: Some(Stat::default()) }));
+    stage.reply(sent[1].0, 9, Ok(Response::Children { names: vec![], stat: Some(Stat::default()) }));
+    assert_eq!(stage.results().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [held, held_list]);
+}
+
+#[test]
+fn closing_sends_what_has_gathered_first() {
+    let mut stage = Stage::connected();
+    for parent in ["/a", "/b", "/c"] {
+        stage.create(parent);
+        stage.sent();
+    }
+    stage.0.close(NOW);
+    assert!(matches!(&stage.sent()[..], [(_, Request::Create(_)), (_, Request::CloseSession)]));
+}
+
+/// A server before 3.6 answers ahead of its turn that it does not know the read, and closes the connection.
+#[test]
+fn a_server_that_cannot_list_together_is_asked_for_each_list_from_then_on() {
+    let mut stage = Stage::connected();
+    let ids = [stage.list("/a"), stage.list("/b")];
+    let sent = stage.sent();
+    assert!(matches!(&sent[..], [(_, Request::MultiRead(_))]));
+    stage.0.request(Request::Sync { path: "/".to_owned() }, NOW);
+    let sync = stage.sent()[0].0;
+    stage.reply(sync, 1, Err(ErrorCode::SystemError));
+    stage.0.failed(NOW);
+    stage.results();
+    stage.connect();
+
+    ids.iter().for_each(|_| _ = stage.list("/a"));
+    let sent = stage.sent();
+    assert!(matches!(&sent[..], [(_, Request::MultiRead(_))]), "nothing says that the server does not know it");
+    stage.create("/a");
+    stage.sent();
+    stage.list("/a");
+    stage.list("/b");
+    let refused = stage.sent()[0].0;
+    stage.reply(refused, 1, Err(ErrorCode::Unimplemented));
+    stage.0.failed(NOW);
+    stage.results();
+    stage.connect();
+    stage.list("/a");
+    stage.list("/b");
+    assert!(matches!(&stage.sent()[..], [(_, Request::GetChildren2(_)), (_, Request::GetChildren2(_))]));
+}
+
+/// Each path is a lock's: a create, a list that must show it, and a delete, by tasks of one session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_one_session_get_what_each_would_get_alone() {
+    const TASKS: usize = 40;
+    const ROUNDS: usize = 25;
+    let server = Server::ephemeral().await.unwrap();
+    let servers = server.connect_string().parse().unwrap();
+    let (client, _states) = Client::open(servers, Config::new(Duration::from_secs(10)));
+    for path in 0..TASKS / 2 {
+        client.create(&format!("/l{path}"), "abc", &[Acl::OPEN], CreateMode::Persistent).await.unwrap();
+    }
+    let before = server.stats().packets_received;
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let parent = format!("/l{}", task / 2);
+                let mut tokens = Vec::new();
+                for round in 0..ROUNDS {
+                    let create = client.create_batched(
+                        &format!("{parent}/n-"),
+                        "",
+                        &[Acl::OPEN],
+                        CreateMode::EphemeralSequential,
+                    );
+                    let list = client.children_batched(&parent);
+                    // One task of ten fails in every round, and harms none.
+                    if task % 10 == 0 {
+                        let none = client.delete_batched("/none", None).await;
+                        assert_eq!(none, Err(RequestError::Refused(ErrorCode::NoNode)));
+                    }
+                    let (path, stat) = create.await.unwrap();
+                    let (names, list_stat) = list.await.unwrap();
+                    assert!(names.iter().any(|name| path.ends_with(&**name)), "round {round}: {path} in {names:?}");
+                    assert_eq!(list_stat.data_length, 3);
+                    let (_, stored) = client.get(&path).await.unwrap();
+                    assert_eq!(stored.czxid, stat.czxid, "the transaction that created the node");
+                    tokens.push((parent.clone(), stat.czxid));
+                    client.delete_batched(&path, None).await.unwrap();
+                }
+                tokens
+            })
+        })
+        .collect();
+    let mut tokens = Vec::new();
+    for task in tasks {
+        tokens.extend(task.await.unwrap());
+    }
+    let requests = server.stats().packets_received - before;
+    assert_eq!(tokens.len(), TASKS * ROUNDS);
+    assert_eq!(
+        tokens.iter().collect::<BTreeSet<_>>().len(),
+        tokens.len(),
+        "each child of a node has a transaction of its own"
+    );
+    assert!(requests < (TASKS * ROUNDS * 4) as u64, "{requests}");
+    for path in 0..TASKS / 2 {
+        assert_eq!(client.children(&format!("/l{path}")).await.unwrap().0, []);
+    }
+}
