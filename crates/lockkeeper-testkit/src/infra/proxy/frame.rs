@@ -6,7 +6,8 @@
 use std::io;
 
 use bytes::{Bytes, BytesMut};
-use lockkeeper_wire::{EVENT_XID, OpCode, jute};
+use lockkeeper_wire::request::{self, Packet};
+use lockkeeper_wire::{EVENT_XID, OpCode, ReadOp, WriteOp, jute};
 use tokio::net::TcpStream;
 
 /// Maximum length of a frame; a greater length means that this is another protocol (or a four-letter word).
@@ -70,20 +71,53 @@ pub(super) struct Request {
     pub(super) xid: i32,
     pub(super) op: OpCode,
     pub(super) path: Option<String>,
+    /// The operations of a multi.
+    pub(super) parts: Vec<(OpCode, String)>,
+}
+
+/// Returns the operations of a multi.
+fn parts(frame: &[u8]) -> Vec<(OpCode, String)> {
+    let request = match frame.get(4..).map(request::decode) {
+        Some(Ok(Packet::Request { request, .. })) => request,
+        _ => return Vec::new(),
+    };
+    match request {
+        lockkeeper_wire::Request::Multi(ops) => ops.into_iter().map(write_part).collect(),
+        lockkeeper_wire::Request::MultiRead(ops) => ops.into_iter().map(read_part).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn write_part(op: WriteOp) -> (OpCode, String) {
+    match op {
+        WriteOp::Create(create) => (create.opcode, create.path),
+        WriteOp::Delete(delete) => (OpCode::Delete, delete.path),
+        WriteOp::SetData(set) => (OpCode::SetData, set.path),
+        WriteOp::Check(check) => (OpCode::Check, check.path),
+    }
+}
+
+fn read_part(op: ReadOp) -> (OpCode, String) {
+    match op {
+        ReadOp::GetData { path } => (OpCode::GetData, path),
+        ReadOp::GetChildren { path } => (OpCode::GetChildren, path),
+    }
 }
 
 impl Request {
     /// Decodes a frame; `first` is the ConnectRequest, which has no header. `None` if the header cannot be read.
     pub(super) fn parse(frame: &[u8], first: bool) -> Option<Self> {
         if first {
-            return Some(Self { xid: 0, op: OpCode::CreateSession, path: None });
+            return Some(Self { xid: 0, op: OpCode::CreateSession, path: None, parts: Vec::new() });
         }
         let mut body = jute::Reader::new(frame.get(4..)?);
         let (xid, op) = (body.i32().ok()?, OpCode::from_i32(body.i32().ok()?)?);
+        let mut parts_of_it = Vec::new();
         // In a multi, each operation follows a header of type, done and error; the path of the first one stands for
         // all.
         if matches!(op, OpCode::Multi | OpCode::MultiRead) {
             _ = (body.i32(), body.bool(), body.i32());
+            parts_of_it = parts(frame);
         }
         let starts_with_path = !matches!(
             op,
@@ -97,7 +131,7 @@ impl Request {
                 | OpCode::CloseSession
         );
         let path = if starts_with_path { body.text().ok() } else { None };
-        Some(Self { xid, op, path })
+        Some(Self { xid, op, path, parts: parts_of_it })
     }
 }
 

@@ -112,7 +112,7 @@ impl Pump {
         while let Some(piece) = reader.next(client).await? {
             self.shared.change(|state| match Self::parse_request(&piece, &mut first) {
                 Some(request) => {
-                    state.counts.requested.add(request.op);
+                    state.counts.request(&request);
                     self.note_request(state, &request, Fate::Swallowed);
                 }
                 None => self.note_raw(state, Direction::ToServer, &piece, Fate::Swallowed),
@@ -135,7 +135,7 @@ impl Pump {
                 continue;
             };
             let armed = self.shared.change(|state| {
-                state.counts.requested.add(request.op);
+                state.counts.request(&request);
                 state.arm(Some(request.op), request.path.as_deref())
             });
             self.request(server, piece.bytes(), request, armed).await?;
@@ -367,11 +367,14 @@ impl Pump {
     }
 
     fn note_request(&self, state: &mut State, request: &Request, fate: Fate) {
-        let Request { xid, op, path } = request.clone();
+        let Request { xid, op, path, parts } = request.clone();
         if fate == Fate::Swallowed {
             state.counts.swallowed.add(op);
         }
         state.record(self.id, What::Request { xid, op, path, fate });
+        for (op, path) in parts {
+            state.record(self.id, What::Part { op, path });
+        }
     }
 
     fn note_raw(&self, state: &mut State, direction: Direction, piece: &Piece, fate: Fate) {
@@ -385,7 +388,7 @@ fn with_fate(mut what: What, decided: Fate) -> What {
         What::Request { fate, .. } | What::Reply { fate, .. } | What::Watch { fate, .. } | What::Raw { fate, .. } => {
             *fate = decided;
         }
-        What::Opened | What::Closed => {}
+        What::Opened | What::Closed | What::Part { .. } => {}
     }
     what
 }

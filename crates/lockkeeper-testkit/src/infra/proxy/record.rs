@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use lockkeeper_wire::OpCode;
 
+use super::frame::Request;
+
 /// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
@@ -52,6 +54,8 @@ impl Tally {
 pub struct Counts {
     /// Requests read from clients; their fate is decided a moment later.
     pub requested: Tally,
+    /// The same, with the operations of each multi in place of the multi.
+    pub operations: Tally,
     /// Requests written to the server.
     pub forwarded: Tally,
     /// Requests lost in a black hole. Wait for this, not for `requested`, before a heal: a request that was read but
@@ -72,11 +76,20 @@ pub struct Counts {
 }
 
 impl Counts {
+    pub(super) fn request(&mut self, request: &Request) {
+        self.requested.add(request.op);
+        match &request.parts[..] {
+            [] => self.operations.add(request.op),
+            parts => parts.iter().for_each(|(op, _)| self.operations.add(*op)),
+        }
+    }
+
     /// Returns the differences to `earlier` counts of the same proxy. `open` keeps its value.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             requested: self.requested.since(&earlier.requested),
+            operations: self.operations.since(&earlier.operations),
             forwarded: self.forwarded.since(&earlier.forwarded),
             swallowed: self.swallowed.since(&earlier.swallowed),
             answered: self.answered.since(&earlier.answered),
@@ -109,6 +122,13 @@ pub enum What {
     Opened,
     /// Both its ends are closed.
     Closed,
+    /// An operation of the multi that was recorded before it.
+    Part {
+        /// Its opcode.
+        op: OpCode,
+        /// Its path.
+        path: String,
+    },
     /// The fate of a request was decided. A held request is recorded when it is released.
     Request {
         /// The client's number for it; 0 for the ConnectRequest.

@@ -309,6 +309,8 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Delete(_) => "delete",
         Request::GetData(_) => "getData",
         Request::GetChildren(_) | Request::GetChildren2(_) => "getChildren",
+        Request::Multi(_) => "multi",
+        Request::MultiRead(_) => "multiRead",
         Request::Sync { .. } => "sync",
         Request::Ping => "ping",
         Request::SetWatches(_) => "setWatches",
