@@ -57,9 +57,9 @@ async fn a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout(world: &W
     let proxy = world.proxy().await;
     let timeout = TIMEOUT * 2;
     let keeper = world.keeper_through(&proxy, timeout).await;
+    let since = Instant::now();
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     assert!(guard.valid_for() > timeout / 4 && guard.valid_for() < timeout * 3 / 4, "{:?}", guard.valid_for());
-    let since = Instant::now();
     proxy.wait_until(|counts| counts.delivered.of(OpCode::Delete) >= 4).await;
     assert!(since.elapsed() > timeout / 5 * 3, "4 heartbeats in {:?}", since.elapsed());
     assert_eq!(guard.state(), HoldState::Held);

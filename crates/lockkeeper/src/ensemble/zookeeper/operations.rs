@@ -97,6 +97,20 @@ async fn create_with_parents(client: &Client, path: &str, acl: &[Acl]) -> Result
     Ok(())
 }
 
+/// Creates a node. Sequential ones leave together; others often exist already, and would make the others wait.
+async fn create(
+    client: &Client,
+    path: &str,
+    data: Vec<u8>,
+    acl: &[Acl],
+    mode: CreateMode,
+) -> Result<(Arc<str>, Stat), RequestError> {
+    match mode {
+        CreateMode::EphemeralSequential => client.create_batched(path, data, acl, mode).await,
+        _ => client.create(path, data, acl, mode).await,
+    }
+}
+
 /// A chroot that may be created.
 struct MissingChroot {
     path: String,
@@ -113,12 +127,12 @@ impl MissingChroot {
         acl: &[Acl],
         mode: CreateMode,
     ) -> Result<(Arc<str>, Stat), RequestError> {
-        let Some(chroot) = this else { return client.create(path, data, acl, mode).await };
-        match client.create(path, data.clone(), acl, mode).await {
+        let Some(chroot) = this else { return create(client, path, data, acl, mode).await };
+        match create(client, path, data.clone(), acl, mode).await {
             Err(RequestError::Refused(ErrorCode::NoNode)) => {
                 // Persistent, because an operator named it.
                 create_with_parents(&client.without_chroot(), &chroot.path, &chroot.acl).await?;
-                client.create(path, data, acl, mode).await
+                create(client, path, data, acl, mode).await
             }
             created => created,
         }
@@ -196,7 +210,7 @@ impl Ensemble for Operations {
     }
 
     fn delete(&self, path: &str, version: Option<i32>) -> Reply<()> {
-        self.reply(path, move |client, path| async move { client.delete(&path, version).await })
+        self.reply(path, move |client, path| async move { client.delete_batched(&path, version).await })
     }
 
     fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written> {
@@ -222,7 +236,7 @@ impl Ensemble for Operations {
 
     fn list(&self, path: &str) -> Reply<Children> {
         self.reply(path, |client, path| async move {
-            let (names, stat) = client.children(&path).await?;
+            let (names, stat) = client.children_batched(&path).await?;
             Ok(Children { names: owned(&names), data_len: usize::try_from(stat.data_length).unwrap_or(0) })
         })
     }

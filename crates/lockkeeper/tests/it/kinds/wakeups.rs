@@ -60,7 +60,11 @@ impl Waiters {
         let (nodes, parent) = (kind.node(path, ""), kind.parent(path));
         let sent = |wanted: &dyn Fn(OpCode, &str) -> bool| {
             let records = self.proxy.records().into_iter().skip(before);
-            let counts = |what: What| matches!(what, What::Request { op, path: Some(path), .. } if wanted(op, &path));
+            let counts = |what: What| match what {
+                What::Request { op: OpCode::Multi | OpCode::MultiRead, .. } => false,
+                What::Request { op, path: Some(path), .. } | What::Part { op, path } => wanted(op, &path),
+                _ => false,
+            };
             records.filter(|record| counts(record.what.clone())).count() as u64
         };
         eventually("all waiters watch", async || {
@@ -100,9 +104,11 @@ impl Waiters {
 }
 
 /// Counts the waiters' requests (pings are never counted) without the queries of [`Waiters::since`], a write and two listings per session.
-/// Heartbeats and the queries' writes are deletes like releases, so deletes are counted elsewhere.
+/// Heartbeats and the queries' writes are deletes like releases, so deletes are counted elsewhere. A read of several lists gets
+/// the data of each node too.
 fn asked(since: &Counts) -> u64 {
-    since.requested.total() - since.requested.of(OpCode::Delete) - 8
+    let of = |op| since.operations.of(op);
+    since.operations.total() - of(OpCode::Delete) - of(OpCode::GetChildren) - 8
 }
 
 /// Counts the requests that a proxy saw since then for the lock at `path`, without deletes. A session's heartbeats are for another
