@@ -57,14 +57,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Runs chaos and prints its events.
 pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool) -> Result<Report> {
-    lockkeeper_testkit::apache::Distribution::install()?;
+    let distribution = crate::zookeeper::sound()?;
     lockkeeper_testkit::apache::SlowFsync::install()?;
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) ^ chaos::now().as_nanos() as u64 & 0xffff_ffff);
     println!("chaos for {minutes} min by seed {seed}");
     let own = std::env::current_exe().context("finding this program")?;
     let length = Duration::from_secs(minutes * 60);
     let contender = (own, vec!["contend".to_owned()]);
-    let options = chaos::Options { length, seed, loopback, contender };
+    let options = chaos::Options { length, seed, loopback, distribution, contender };
     let report = chaos::run(&options, &|what| println!("{what}"))?;
     for (fault, count) in &report.faults {
         println!("  {count:3} × {fault:?}");

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockkeeper_testkit::Stalls;
-use lockkeeper_testkit::apache::Distribution;
 use lockkeeper_testkit::chaos::{SESSION_TIMEOUT, TICK, Testbed};
 
 use bench::{Bench, Figure};
@@ -64,16 +63,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn measure(options: &Options, urgent: bool) -> Result<()> {
-    let start = Instant::now();
+    let (start, distribution) = (Instant::now(), crate::zookeeper::sound()?);
     println!(
         "{}; ensemble of three, tick {TICK:?}, sessions {SESSION_TIMEOUT:?}{}",
-        machine(&Distribution::install()?),
+        machine(&distribution),
         if urgent { "; before all other work (nice -20)" } else { "" }
     );
     let mut figures = Vec::new();
     {
         // The servers' timeouts are long, so that a disconnected follower answers for longer than sessions live.
-        let testbed = Testbed::start(false, false, SESSION_TIMEOUT * 2)?;
+        let testbed = Testbed::start(distribution, false, false, SESSION_TIMEOUT * 2)?;
         let bench = Arc::new(Bench { testbed, runs: options.runs, cuts: options.cuts });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         for letter in options.only.chars().filter(|letter| *letter != 'c') {

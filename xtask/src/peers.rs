@@ -2,7 +2,7 @@
 //!
 //! Their authors do not know this server, so these tests are independent.
 
-mod apache;
+pub(crate) mod apache;
 mod c;
 mod go;
 mod java;

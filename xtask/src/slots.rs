@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lockkeeper_testkit::apache::{Apache, Distribution, Options as Servers, WrongClock};
+use lockkeeper_testkit::apache::{Apache, Options as Servers, WrongClock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -137,7 +137,7 @@ impl Ring {
         let ensemble = match options.server {
             Which::Own => None,
             Which::Ensemble => {
-                let servers = Servers::default().distribution(Distribution::install()?);
+                let servers = Servers::default().distribution(crate::zookeeper::sound()?);
                 Some(Apache::ensemble(3, servers)?)
             }
         };

@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let servers = options.server.map_or(Which::ALL.to_vec(), |server| vec![server]);
     if servers.iter().any(|which| matches!(which, Which::Apache | Which::Ensemble)) {
-        lockkeeper_testkit::apache::Distribution::install()?;
+        crate::zookeeper::sound()?;
     }
     let first = options.seed.unwrap_or_else(|| now().as_nanos() as u64 % 1_000_000);
     let length = if options.brief { BRIEF } else { Duration::from_secs(options.minutes * 60) };

@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use lockkeeper_testkit::apache::{Apache, Distribution, Options, SlowFsync, WrongClock};
 use xshell::Shell;
 
+use crate::peers::apache;
 use crate::programs::{DEEP, LIB, Tests as Program};
 
 /// The connect string of a running server for the contract tests.
@@ -75,6 +76,14 @@ impl Release {
             None => (Distribution::install()?, None),
         })
     }
+}
+
+/// Returns the release for chores that kill leaders.
+///
+/// Debian's 3.8.0 can lose a confirmed write when its leader is killed (ZOOKEEPER-4712): a follower applies what is in its log
+/// while the last write is still on its way there, becomes the leader without that write, and a deleted node is back.
+pub(crate) fn sound() -> Result<Distribution> {
+    apache::release()
 }
 
 pub(crate) fn run(command: Command) -> Result<ExitCode> {

@@ -22,7 +22,7 @@ pub(super) fn run(sh: &Shell, scripts: u64) -> Result<()> {
 }
 
 /// Returns Apache's server of that release.
-pub(super) fn release() -> Result<Distribution> {
+pub(crate) fn release() -> Result<Distribution> {
     let (distribution, _home) =
         fetched(&format!("ZooKeeper {RELEASE}, which comes from Maven Central"), Distribution::fetch(RELEASE))?;
     Ok(distribution)

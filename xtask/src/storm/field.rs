@@ -53,6 +53,10 @@ pub(super) struct Field {
     scratch: TempDir,
 }
 
+fn sound() -> Result<Options> {
+    Ok(Options::default().distribution(crate::zookeeper::sound()?))
+}
+
 impl Field {
     pub(super) fn prepare(which: Which, program: &Path) -> Result<Field> {
         let scratch = tempfile::Builder::new().prefix("lockkeeper-storm-").tempdir().context("making a directory")?;
@@ -63,8 +67,8 @@ impl Field {
                 let (child, address) = field.serve("127.0.0.1:0")?;
                 Servers::Embedded { address, child: Mutex::new(child) }
             }
-            Which::Apache => Servers::Apache(Box::new(Apache::single(Options::default())?)),
-            Which::Ensemble => Servers::Apache(Box::new(Apache::ensemble(3, Options::default())?)),
+            Which::Apache => Servers::Apache(Box::new(Apache::single(sound()?)?)),
+            Which::Ensemble => Servers::Apache(Box::new(Apache::ensemble(3, sound()?)?)),
         };
         Ok(field)
     }

@@ -24,7 +24,7 @@ pub use fault::Fault;
 pub use testbed::{MACHINES, SERVERS, TICK, Testbed};
 pub use witness::now;
 
-use crate::infra::apache;
+use crate::infra::apache::{self, Distribution};
 use crate::judged::history::{Promises, Verdict, What, judge};
 use witness::Witness;
 
@@ -64,6 +64,8 @@ pub struct Options {
     pub seed: u64,
     /// Use no network namespaces, even where they are available.
     pub loopback: bool,
+    /// The servers' release.
+    pub distribution: Distribution,
     /// The program and arguments that run [`contend`]; the witness, the number, the servers and the seed are added.
     pub contender: (PathBuf, Vec<String>),
 }
@@ -129,7 +131,7 @@ struct Chaos {
 /// # Errors
 /// The servers or this machine fail. Errors of the library are in the report.
 pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Report, Error> {
-    let testbed = Testbed::start(options.loopback, true, TICK * 4)?;
+    let testbed = Testbed::start(options.distribution.clone(), options.loopback, true, TICK * 4)?;
     let witness = Witness::start(&testbed.dir.path().join("witness"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let rng = fastrand::Rng::with_seed(options.seed);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::infra::apache::{Apache, Host, Options, WrongClock};
+use crate::infra::apache::{Apache, Distribution, Host, Options, WrongClock};
 use crate::infra::net::Net;
 use crate::infra::proxy::Proxy;
 
@@ -71,7 +71,12 @@ impl Testbed {
     ///
     /// # Errors
     /// If there is no ZooKeeper, or the operating system refuses.
-    pub fn start(loopback: bool, clocks: bool, silence: Duration) -> Result<Testbed, Error> {
+    pub fn start(
+        distribution: Distribution,
+        loopback: bool,
+        clocks: bool,
+        silence: Duration,
+    ) -> Result<Testbed, Error> {
         let dir = tempfile::Builder::new().prefix("lockkeeper-chaos-").tempdir()?;
         let mut missing = Vec::new();
         let root = rustix::process::geteuid().is_root();
@@ -87,7 +92,8 @@ impl Testbed {
             places.push(place);
         }
         let mut options = Options::default().tick(TICK).session_timeouts(TICK * 2, SESSION_TIMEOUT * 10).places(places);
-        options = options.config("syncLimit", silence.div_duration_f64(TICK).ceil().to_string());
+        options =
+            options.distribution(distribution).config("syncLimit", silence.div_duration_f64(TICK).ceil().to_string());
         // The log is extended by this many KiB at a time; the default is 64 MiB.
         options = options.property("zookeeper.preAllocSize", "256");
         if root {
