@@ -123,12 +123,14 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         )?;
         if arguments.is_empty() {
             // Our session beside another client's, on Apache's server.
-            let scripts = ("LOCKKEEPER_SCRIPTS", "100".into());
-            Program { package: "lockkeeper-client", target: "differential", features: "real-servers" }.run(
-                sh,
-                &[],
-                servers.into_iter().chain([scripts]).chain(home.clone()),
-            )?;
+            let scripts = ("LOCKKEEPER_SCRIPTS", OsString::from("100"));
+            for target in ["differential", "batches"] {
+                Program { package: "lockkeeper-client", target, features: "real-servers" }.run(
+                    sh,
+                    &["apache".to_owned()],
+                    servers.clone().into_iter().chain([scripts.clone()]).chain(home.clone()),
+                )?;
+            }
         }
     }
     if arguments.is_empty() {

@@ -291,63 +291,76 @@ fn a_server_that_cannot_list_together_is_asked_for_each_list_from_then_on() {
     assert!(matches!(&stage.sent()[..], [(_, Request::GetChildren2(_)), (_, Request::GetChildren2(_))]));
 }
 
-/// Each path is a lock's: a create, a list that must show it, and a delete, by tasks of one session.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_of_one_session_get_what_each_would_get_alone() {
-    const TASKS: usize = 40;
-    const ROUNDS: usize = 25;
-    let server = Server::ephemeral().await.unwrap();
-    let servers = server.connect_string().parse().unwrap();
-    let (client, _states) = Client::open(servers, Config::new(Duration::from_secs(10)));
-    for path in 0..TASKS / 2 {
-        client.create(&format!("/l{path}"), "abc", &[Acl::OPEN], CreateMode::Persistent).await.unwrap();
+const TASKS: usize = 40;
+const ROUNDS: usize = 25;
+
+/// Runs tasks of one session, two of them on each node: a create, a list that must show it, and a delete. The transactions
+/// that the creates name must be those of the nodes, and differ below one node.
+async fn check_that_each_task_gets_what_it_would_get_alone(servers: &str) {
+    let (client, _states) = Client::open(servers.parse().unwrap(), Config::new(Duration::from_secs(10)));
+    let base = format!("/batches-{}", std::process::id());
+    let persistent = async |path: &str, data: &'static str| {
+        client.create(path, data, &[Acl::OPEN], CreateMode::Persistent).await.unwrap();
+    };
+    persistent(&base, "").await;
+    for parent in 0..TASKS / 2 {
+        persistent(&format!("{base}/{parent}"), "abc").await;
     }
-    let before = server.stats().packets_received;
     let tasks: Vec<_> = (0..TASKS)
-        .map(|task| {
-            let client = client.clone();
-            tokio::spawn(async move {
-                let parent = format!("/l{}", task / 2);
-                let mut tokens = Vec::new();
-                for round in 0..ROUNDS {
-                    let create = client.create_batched(
-                        &format!("{parent}/n-"),
-                        "",
-                        &[Acl::OPEN],
-                        CreateMode::EphemeralSequential,
-                    );
-                    let list = client.children_batched(&parent);
-                    // One task of ten fails in every round, and harms none.
-                    if task % 10 == 0 {
-                        let none = client.delete_batched("/none", None).await;
-                        assert_eq!(none, Err(RequestError::Refused(ErrorCode::NoNode)));
-                    }
-                    let (path, stat) = create.await.unwrap();
-                    let (names, list_stat) = list.await.unwrap();
-                    assert!(names.iter().any(|name| path.ends_with(&**name)), "round {round}: {path} in {names:?}");
-                    assert_eq!(list_stat.data_length, 3);
-                    let (_, stored) = client.get(&path).await.unwrap();
-                    assert_eq!(stored.czxid, stat.czxid, "the transaction that created the node");
-                    tokens.push((parent.clone(), stat.czxid));
-                    client.delete_batched(&path, None).await.unwrap();
-                }
-                tokens
-            })
-        })
+        .map(|task| tokio::spawn(create_list_delete(client.clone(), format!("{base}/{}", task / 2), task % 10 == 0)))
         .collect();
     let mut tokens = Vec::new();
     for task in tasks {
         tokens.extend(task.await.unwrap());
     }
-    let requests = server.stats().packets_received - before;
     assert_eq!(tokens.len(), TASKS * ROUNDS);
-    assert_eq!(
-        tokens.iter().collect::<BTreeSet<_>>().len(),
-        tokens.len(),
-        "each child of a node has a transaction of its own"
-    );
-    assert!(requests < (TASKS * ROUNDS * 4) as u64, "{requests}");
-    for path in 0..TASKS / 2 {
-        assert_eq!(client.children(&format!("/l{path}")).await.unwrap().0, []);
+    assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), tokens.len(), "each child has a transaction of its own");
+    for parent in 0..TASKS / 2 {
+        let parent = format!("{base}/{parent}");
+        assert_eq!(client.children(&parent).await.unwrap().0, []);
+        client.delete(&parent, None).await.unwrap();
+    }
+    client.delete(&base, None).await.unwrap();
+    client.close();
+}
+
+/// `fails`: a delete that fails is made in each round, too.
+async fn create_list_delete(client: Client, parent: String, fails: bool) -> Vec<(String, i64)> {
+    let mut tokens = Vec::new();
+    for _ in 0..ROUNDS {
+        let path = format!("{parent}/n-");
+        let create = client.create_batched(&path, "", &[Acl::OPEN], CreateMode::EphemeralSequential);
+        let list = client.children_batched(&parent);
+        if fails {
+            let none = client.delete_batched(&format!("{parent}/none"), None).await;
+            assert_eq!(none, Err(RequestError::Refused(ErrorCode::NoNode)));
+        }
+        let (path, stat) = create.await.unwrap();
+        let (names, list_stat) = list.await.unwrap();
+        assert!(names.iter().any(|name| path.ends_with(&**name)), "{path} in {names:?}");
+        assert_eq!(list_stat.data_length, 3);
+        let (_, stored) = client.get(&path).await.unwrap();
+        assert_eq!(stored.czxid, stat.czxid, "the transaction that created {path}");
+        tokens.push((parent.clone(), stat.czxid));
+        client.delete_batched(&path, None).await.unwrap();
+    }
+    tokens
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_one_session_get_what_each_would_get_alone() {
+    let server = Server::ephemeral().await.unwrap();
+    check_that_each_task_gets_what_it_would_get_alone(&server.connect_string()).await;
+    let alone = TASKS * ROUNDS * 4;
+    assert!(server.stats().packets_received < alone as u64, "{} requests", server.stats().packets_received);
+}
+
+/// `cargo xtask zookeeper test` starts the servers.
+#[cfg(feature = "real-servers")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_one_session_get_from_apaches_servers_what_each_would_get_alone() {
+    for servers in ["LOCKKEEPER_TEST_ZOOKEEPER", "LOCKKEEPER_TEST_ENSEMBLE"] {
+        let servers = std::env::var(servers).expect("run `cargo xtask zookeeper test`");
+        check_that_each_task_gets_what_it_would_get_alone(&servers).await;
     }
 }
