@@ -47,8 +47,8 @@ impl OpCode {
     /// The operations that create a node.
     pub const CREATES: &'static [Self] = &[Self::Create, Self::Create2, Self::CreateContainer, Self::CreateTtl];
 
-    /// The operations that list a node's children.
-    pub const LISTS: &'static [Self] = &[Self::GetChildren, Self::GetChildren2];
+    /// The operations that list the children of a node, or of several.
+    pub const LISTS: &'static [Self] = &[Self::GetChildren, Self::GetChildren2, Self::MultiRead];
 
     /// Returns whether it may change the tree, and so takes part in the order of transactions.
     pub fn is_write(self) -> bool {

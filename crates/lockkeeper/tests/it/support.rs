@@ -50,6 +50,7 @@ pub(crate) const REQUESTS: &[OpCode] = &[
     OpCode::CreateContainer,
     OpCode::GetChildren,
     OpCode::GetChildren2,
+    OpCode::MultiRead,
     OpCode::GetData,
     OpCode::SetData,
     OpCode::Delete,

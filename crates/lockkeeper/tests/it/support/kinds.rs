@@ -120,11 +120,6 @@ impl Kind {
         format!("{path}{between}{name}")
     }
 
-    /// The listings of one look at the queue: beside the path, a second one looks for contenders below it.
-    pub(crate) fn listings(self) -> u64 {
-        if self.node_format().is_beside() { 2 } else { 1 }
-    }
-
     /// The node whose children are the queue of the lock at `path`: the requests of its contenders name it or nodes below it.
     pub(crate) fn parent(self, path: &str) -> &str {
         self.node_format().listed(path)
