@@ -5,7 +5,9 @@
 //! release.
 //!
 //! An implementation must guarantee the following, because the protocol depends on it. Operations of one session take
-//! effect in the order in which their futures were *first polled*. Reads of one session never go back in time. A watch
+//! effect in the order in which their futures were *first polled*. Only sequential creates, deletes and lists may pass each
+//! other, because they leave together; a list shows each create and delete that was polled before it, and two creates below one
+//! node have different transactions. Reads of one session never go back in time. A watch
 //! event is delivered before the reply to any read that shows the change. An operation that fails with
 //! [`OpError::ConnectionLoss`] may have happened; one that fails with any other error has not.
 
