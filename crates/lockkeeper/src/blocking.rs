@@ -1,8 +1,8 @@
 //! Calls for programs without async.
 //!
-//! This is not another implementation: every call runs on the session's own thread anyway, and a blocking call only
-//! blocks the caller's thread until it is done. The usual calls have a blocking form of their own: `wait` on a request,
-//! and methods whose names end in `_blocking`. For all other calls, such as those of a `Job`, of
+//! This is not another implementation. Every call runs on the session's own thread, and a blocking call only blocks the
+//! caller's thread until the call is done. The usual calls have a blocking form of their own: `wait` on a request, and
+//! methods whose names end in `_blocking`. For all other calls, such as those of a `Job`, of
 //! [`Admin`](crate::admin::Admin) or of a guard, there is [`Lockkeeper::block_on`](crate::Lockkeeper::block_on).
 //!
 //! `embedded`, `realms` and `settings` connect with async calls only: make them on a runtime of your own.

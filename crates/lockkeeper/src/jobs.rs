@@ -21,9 +21,9 @@
 //!
 //! # The slot of a host
 //!
-//! A host gets the lock at the job's path as any other contender; while another host runs, it waits. Its slot is that of the moment
-//! at which the servers created its node, not of the moment of the grant: a host that asked on Monday and waited past midnight learns
-//! that Monday is done. A slot that is older than the newest run is never run.
+//! A host gets the lock at the job's path as any other contender. While another host runs the job, it waits. Its slot is that of
+//! the moment at which the servers created its node, not of the moment of the grant. A host that asked on Monday and waited past
+//! midnight learns that Monday is done. A slot that is older than the newest run is never run.
 //!
 //! # At most once, at least once
 //!

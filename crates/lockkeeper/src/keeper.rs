@@ -137,8 +137,8 @@ impl Lockkeeper {
         self.context.owner()
     }
 
-    /// Returns the timeout of the current session as agreed with the server, which may have granted less or more than
-    /// requested; `None` while there is no session. No round trip.
+    /// Returns the timeout of the current session as agreed with the server. The server may have granted less or more
+    /// than requested. Returns `None` while there is no session. No round trip.
     pub fn session_timeout(&self) -> Option<Duration> {
         self.context.ready_session().map(|(session, _)| session.timeout())
     }

@@ -45,9 +45,9 @@ impl Admin {
 
     /// Raises the epoch to `epoch` unless it is already greater, and returns the epoch. It is never lowered.
     ///
-    /// An operator calls this once after an ensemble was rebuilt empty, restored from a backup or replaced by another,
-    /// before the clients come back: with [`TokenEpoch::above`] the greatest token that a resource has seen. Open
-    /// sessions notice the change; holders keep their tokens.
+    /// An operator calls this once after an ensemble was rebuilt empty, restored from a backup or replaced by another.
+    /// Call it before the clients come back, with [`TokenEpoch::above`] the greatest token that a resource has seen.
+    /// Open sessions notice the change; holders keep their tokens.
     ///
     /// # Cost
     ///

@@ -14,8 +14,8 @@ use crate::error::AdminError;
 
 /// The changes of one lock. Created by [`Admin::follow`].
 ///
-/// It watches the lock's children, so every contender that enters or leaves wakes it and costs a write: it is meant for
-/// a person, not for a fleet.
+/// It watches the lock's children. So every contender that enters or leaves wakes it and costs a write. Use it for a
+/// person, not for a fleet.
 pub struct Follow {
     admin: Admin,
     path: Result<LockPath, lockkeeper_core::PathError>,

@@ -10,10 +10,10 @@ use crate::session::context::Context;
 
 /// Reads about locks, requests to release them, and breaks. Created by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
 ///
-/// Reads about locks are linearizable: each one is preceded by a write that changes nothing, so the session's server
-/// answers from a state that contains everything confirmed before. That costs the ensemble a write, but the client no
-/// round trip. A server without a majority cannot order the write, and does not answer from stale data. The call then
-/// waits until that server notices and closes the connection, which takes seconds, and fails with
+/// Reads about locks are linearizable: each one is preceded by a write that changes nothing. So the session's server
+/// answers from a state that contains everything confirmed before. That costs the ensemble a write, but it costs the
+/// client no round trip. A server without a majority cannot order the write, and does not answer from stale data. The
+/// call then waits until that server notices and closes the connection, which takes seconds, and fails with
 /// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost). Without any server it fails with
 /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable), after the session timeout and the connect
 /// timeout together, or up to half as long again.

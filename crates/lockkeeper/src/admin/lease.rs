@@ -1,8 +1,7 @@
 //! Leased locks in admin reads: what their record says.
 //!
-//! The record's owner is returned as a holder, so that a caller sees the holder whatever kind the lock is;
-//! [`LeaseInfo`] has what only a lease has. Times are the server's: a client's clock does not decide whether a lease
-//! has expired.
+//! The record's owner is returned as a holder, so that a caller sees the holder of any kind of lock. [`LeaseInfo`]
+//! has what only a lease has. Times are the server's: a client's clock does not decide whether a lease has expired.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -65,9 +65,9 @@ impl Admin {
             .await
     }
 
-    /// Returns the decisions about locks at and below `root`, the oldest first: those of people, of rules and of
-    /// programs, and the rejections because no answer came in time. `root` may be `/`. The ensemble keeps the last 224 to 256 entries, including those of
-    /// [`Admin::broken`].
+    /// Returns the decisions about locks at and below `root`, the oldest first. They are those of people, of rules and of
+    /// programs, and the rejections because no answer came in time. `root` may be `/`. The ensemble keeps the last 224 to 256
+    /// entries, including those of [`Admin::broken`].
     ///
     /// # Cost
     ///

@@ -1,8 +1,8 @@
 //! Requests to release a lock: the holder sees the requestor and its reason, and releases the lock or refuses.
 //!
-//! Nothing is taken by force. A foreign holder gets the request in the form that it understands: a word in place of its
-//! data (ZooKeeper's recipe "Revocable Shared Locks", Curator's `Revoker`). The data of this library's nodes is
-//! extended, not replaced, so that the request does not erase the owner.
+//! Nothing is taken by force. A foreign holder gets the request in the form that it understands. That is a word in
+//! place of its data, as in ZooKeeper's recipe "Revocable Shared Locks" and Curator's `Revoker`. The data of this
+//! library's nodes is extended, not replaced, so that the request does not erase the owner.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -116,7 +116,7 @@ pub enum WriteError {
         /// How it was lost.
         loss: Loss,
     },
-    /// The result is unknown: the connection was lost before the reply and did not come back while the hold was
+    /// The result is unknown. Either the connection was lost before the reply and did not come back while the hold was
     /// trusted, or a server in trouble did not reply. The write took effect once, while this hold held the lock, or not
     /// at all. It is not sent again. Read the nodes to find out.
     #[error("the reply was lost: it is unknown whether the write under {path} took effect; read the nodes to find out")]

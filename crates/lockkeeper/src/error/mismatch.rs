@@ -20,8 +20,8 @@ pub enum Mismatch {
         /// The number that the path states; `None` if the node's data is not a semaphore's.
         stated: Option<u32>,
     },
-    /// Earlier contenders use a node format on the path that is incompatible with this attempt's: the two formats do
-    /// not see each other, so two contenders would hold the lock.
+    /// Earlier contenders use a node format on the path that is incompatible with this attempt's. Contenders of the
+    /// two formats do not see each other, so two contenders would hold the lock.
     #[error("{path} is in use with an incompatible node format: {theirs}")]
     Format {
         /// The lock.

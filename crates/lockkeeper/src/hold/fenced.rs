@@ -1,8 +1,8 @@
 //! Writes that take effect only while a lock is held, as the ensemble decides.
 //!
-//! The data is in the same ensemble as the lock, so one transaction can do both: check that the nodes of the hold still
-//! exist, and change the data. Nothing that a paused, disconnected or expired holder sends later passes that check.
-//! Invariant: a transaction is sent once, in the session that created it. The result of a lost one is never guessed.
+//! The data is in the same ensemble as the lock. So one transaction can check that the nodes of the hold still exist,
+//! and change the data. Nothing that a paused, disconnected or expired holder sends later passes that check. Invariant:
+//! a transaction is sent once, in the session that created it. The result of a lost one is never guessed.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -82,8 +82,8 @@ impl FencedWritten {
 
 impl Holding {
     /// Returns a builder for changes of nodes in the same ensemble. They take effect in one transaction, and only if
-    /// this hold still exists at that moment by the ensemble's own order of events, even if this process is paused for
-    /// an hour before it sends them.
+    /// this hold still exists at that moment. The ensemble's own order of events decides that, even if this process is
+    /// paused for an hour before it sends the changes.
     ///
     /// ```no_run
     /// # async fn example(guard: lockkeeper::Guard) -> Result<(), Box<dyn std::error::Error>> {

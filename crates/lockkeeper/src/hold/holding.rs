@@ -126,8 +126,8 @@ impl Holding {
 
     /// Waits until the lock is lost, and returns why.
     ///
-    /// Resolves at the latest when the server could expire the session, by a clock that keeps running during suspend,
-    /// even if the library's own thread is stuck.
+    /// Resolves at the latest when the server could expire the session, by a clock that keeps running during suspend.
+    /// This holds even if the library's own thread is stuck.
     ///
     /// # Cancel safety
     ///
@@ -192,7 +192,7 @@ impl Holding {
     /// `margin` to stop, so that the work ends before another contender can be granted the lock.
     ///
     /// While the servers answer, a hold can always be trusted for more than half of [`Holding::session_timeout`], from
-    /// its grant on: choose a third of that timeout at most. Like [`Holding::lost`], this resolves even if the
+    /// its grant on. So choose at most a third of that timeout. Like [`Holding::lost`], this resolves even if the
     /// library's own thread is stuck. It reports the state when it resolves; the hold may recover afterwards.
     ///
     /// # Cancel safety

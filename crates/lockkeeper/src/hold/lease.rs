@@ -17,10 +17,10 @@ pub(crate) struct Lease {
     pub(crate) session: Arc<Session>,
     /// The time on that session's clock until when the lease can be trusted.
     pub(crate) until: Duration,
-    /// Set while no other client asks for a lock that its owner keeps after the lease's end: the number of the session's
-    /// deadlines that had passed when the record last showed that. The session's watch on the record reports the first
-    /// request before any later heartbeat is confirmed. So after `until`, the lease is trusted as long as the session,
-    /// whose timeout is not longer than the notice that a requestor gives.
+    /// Set while the owner keeps the lock after the lease's end and no other client asks for it. The value is the number
+    /// of the session's deadlines that had passed when the record last showed that. The session's watch on the record
+    /// reports the first request before any later heartbeat is confirmed. So after `until`, the lease is trusted as long
+    /// as the session, whose timeout is not longer than the notice that a requestor gives.
     pub(crate) unasked: Option<u32>,
     /// The record's owner, and its expiry by the server's clock. Together they identify this hold.
     pub(crate) owner: (String, i64),

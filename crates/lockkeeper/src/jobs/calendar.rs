@@ -1,7 +1,7 @@
 //! Which calendar period of a time zone a time of the servers belongs to.
 //!
-//! Each time belongs to exactly one slot, whatever the clock on the wall does: on the night in autumn, the hour that is shown twice is
-//! two slots, and the day has 25 hours. On the night in spring, the skipped hour has no slot, and the day has 23 hours.
+//! Each time belongs to exactly one slot, also when clocks change. On the night in autumn, the hour that is shown twice is two
+//! slots, and the day has 25 hours. On the night in spring, the skipped hour has no slot, and the day has 23 hours.
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;

@@ -123,14 +123,14 @@ impl Builder {
 
     /// Sets how often a lost or missing connection is retried, with `delay` before each retry.
     ///
-    /// By default, opening a session is retried for the connect timeout, and a waiter whose connection is lost keeps
-    /// waiting until a server says that its session is over. A call that has no node in the queue yet fails with
-    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable) after the connect timeout. If this is set, opening a session tries every server `1 + retries`
-    /// times, within the connect timeout, and then fails with
-    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable). A waiter whose connection is lost fails
-    /// with [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost) when `retries` tries of all
-    /// servers have failed, each after a pause of `delay`. The session itself is retried further, at the same pace.
-    /// Holds are not affected: see [`Guard`](crate::Guard).
+    /// By default, opening a session is retried for the connect timeout. A waiter whose connection is lost keeps waiting until a
+    /// server says that its session is over. A call that has no node in the queue yet fails with
+    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable) after the connect timeout. If this is set, opening
+    /// a session tries every server `1 + retries` times, within the connect timeout, and then fails with
+    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable). A waiter whose connection is lost fails with
+    /// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost) when `retries` tries of all servers have
+    /// failed, each after a pause of `delay`. The session itself is retried further, at the same pace. Holds are not affected:
+    /// see [`Guard`](crate::Guard).
     pub fn reconnect(mut self, retries: u32, delay: Duration) -> Self {
         self.reconnect = Some(Reconnect { retries, delay });
         self
@@ -179,8 +179,8 @@ impl Builder {
     /// `sasl USER PASSWORD`, or another scheme and its credential; empty lines and lines that begin with `#` are not
     /// used. An embedded server needs no credentials, so the file is not read for it.
     ///
-    /// Connecting fails with [`ConnectError::Misuse`] if the file cannot be read, if a line is none of these, or if
-    /// every user of the machine may read the file. Errors name the line, not what is in it.
+    /// Connecting fails with [`ConnectError::Misuse`] if the file cannot be read, or if a line is none of these. It
+    /// also fails if every user of the machine may read the file. Errors name the line, not what is in it.
     pub fn auth_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.auth_file = Some(file.into());
         self
@@ -448,7 +448,7 @@ impl Lockkeeper {
     /// nothing.
     ///
     /// The first call that needs the session opens it. Until the first session is open, a call with a deadline waits for
-    /// it until that deadline, however long the connect timeout is; a call without a deadline waits for the connect
+    /// it until that deadline, however long the connect timeout is. A call without a deadline waits for the connect
     /// timeout. Afterwards the handle is as one of [`Lockkeeper::connect`]. [`Lockkeeper::check`] shows whether the
     /// servers answer.
     ///

@@ -15,8 +15,8 @@ impl MonitorLock {
     /// request exists. Sends nothing.
     ///
     /// The monitor object is any text except the empty one. Its node has the name that
-    /// [`LockPath::at_root`](crate::LockPath::at_root) returns, in which a `/` becomes `%2F` and a `%` becomes `%25`,
-    /// so that different objects have different nodes.
+    /// [`LockPath::at_root`](crate::LockPath::at_root) returns. In this name, a `/` becomes `%2F` and a `%` becomes
+    /// `%25`, so that different objects have different nodes.
     pub fn new(lock_info: &str, keeper: &Lockkeeper, monitor_object: &str) -> Self {
         MonitorLock::on(keeper.context(), lock_info, monitor_object)
     }

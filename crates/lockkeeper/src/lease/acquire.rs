@@ -34,10 +34,10 @@ use crate::session::on_lost::OnLost;
 ///
 /// # Errors
 ///
-/// [`AcquireError::Outranked`], [`AcquireError::Preempted`] and [`AcquireError::CleanupUnfinished`] if another client has
-/// the lock, after a [`try_acquire`](crate::lease::HelixLock::try_acquire) also [`AcquireError::Outranked`] if that client has a lower
-/// priority; [`AcquireError::Timeout`] and [`AcquireError::Cancelled`] as the options say;
-/// [`SessionError::Unreachable`] if no server answers for the session timeout and the connect timeout together;
+/// [`AcquireError::Outranked`], [`AcquireError::Preempted`] and [`AcquireError::CleanupUnfinished`] if another client has the
+/// lock. After a [`try_acquire`](crate::lease::HelixLock::try_acquire), the error is [`AcquireError::Outranked`] also if that
+/// client has a lower priority. [`AcquireError::Timeout`] and [`AcquireError::Cancelled`] as the options say.
+/// [`SessionError::Unreachable`] if no server answers for the session timeout and the connect timeout together.
 /// [`AcquireError::Misuse`], before anything is sent, if the terms, the path or the scope are not valid.
 #[must_use = "a request does nothing until it is awaited"]
 pub struct AcquireLease {
@@ -67,12 +67,12 @@ impl AcquireLease {
     /// [`SessionError::Unreachable`] if no server answers by then. A timeout of zero tries once, as
     /// [`try_acquire`](crate::lease::HelixLock::try_acquire) does.
     ///
-    /// [`HelixLock::waiting`](crate::lease::HelixLock::waiting) limits something else: how long the owner's cleanup is waited for, which the owner is told.
-    /// The call returns at its deadline even if the servers are silent. Its request is then withdrawn in the background,
-    /// as soon as a server answers.
+    /// [`HelixLock::waiting`](crate::lease::HelixLock::waiting) limits something else: how long the requestor waits for the
+    /// owner's cleanup. The owner learns of that limit. The call returns at its deadline even if the servers are silent. Its
+    /// request is then withdrawn in the background, as soon as a server answers.
     ///
-    /// The error is `Unreachable` if the connection is lost at the deadline, if a request has had no answer for 2 s, or
-    /// if a call of at least 250 ms had no answer at all.
+    /// The error is `Unreachable` if the connection is lost at the deadline, or if a request has had no answer for 2 s.
+    /// It is also `Unreachable` if a call of at least 250 ms had no answer at all.
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|request| request.limits.timeout = Some(timeout))
     }

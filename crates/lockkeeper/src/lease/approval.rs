@@ -4,7 +4,7 @@
 //! An approval transfers the lock by force, so it applies to requests that are not forceful themselves. Every decision
 //! is logged with the target `lockkeeper::audit` and kept for
 //! [`HelixLock::decisions`](crate::lease::HelixLock::decisions). It is written to the ensemble's journal before it takes
-//! effect, also if it is the rejection because no answer came: no transfer without a record.
+//! effect, also if it is the rejection because no answer came. So there is no transfer without a record.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

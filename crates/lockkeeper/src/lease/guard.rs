@@ -53,10 +53,10 @@ pub(super) enum Order {
 /// connection it is [`Suspected`](crate::HoldState::Suspected), because a preemption could not be reported.
 ///
 /// After that it is kept until another client requests the lock, as long as the session lives and its heartbeats are
-/// confirmed. Then it is lost as [`Loss::LeaseEnded`](crate::Loss): immediately, or, with
-/// [`cleanup_by_guard`](crate::lease::HelixLock::cleanup_by_guard) or a cleanup of its own, when that is done, at the
-/// latest after the session's timeout. With [`strict`](crate::lease::HelixLock::strict), it is lost at the end of its
-/// lease. [`HelixGuard::renew`] begins a new lease, before the end or while it is kept.
+/// confirmed. Then it is immediately lost as [`Loss::LeaseEnded`](crate::Loss). With
+/// [`cleanup_by_guard`](crate::lease::HelixLock::cleanup_by_guard) or a cleanup of its own, it is lost when that is
+/// done, at the latest after the session's timeout. With [`strict`](crate::lease::HelixLock::strict), it is lost at
+/// the end of its lease. [`HelixGuard::renew`] begins a new lease, before the end or while it is kept.
 #[derive(Debug)]
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct HelixGuard {

@@ -27,7 +27,7 @@ use crate::session::context::Context;
 /// A leased lock with priorities, compatible with Apache Helix. Created by
 /// [`Lockkeeper::helix_lock`](crate::Lockkeeper::helix_lock); clones are the same owner.
 ///
-/// The lock belongs to a *user id*, not to a session: every client with the same id is the same owner, and may renew
+/// The lock belongs to a *user id*, not to a session. Every client with the same id is the same owner, and may renew
 /// and release. By default, each lock object has a unique id.
 #[derive(Clone)]
 pub struct HelixLock {
@@ -284,18 +284,19 @@ impl HelixLock {
 
     /// Requests the lock: it is granted immediately or not at all, unless it preempts an owner of lower priority.
     ///
-    /// A preemption waits as the timeouts say; if the session expires meanwhile, it goes on in a new one. An owner whose
-    /// lease is over, and which keeps the lock until it is asked, is asked by any priority. Its notice lasts until it has
-    /// released the lock, at the latest for its session's timeout and the [`skew`](HelixLock::skew); no timeout of the
-    /// lock and no force make it shorter. If the same user id already owns the lock, its lease begins again, and
-    /// this guard replaces the previous one. A previous guard of the same handle is lost, as
-    /// [`Loss::Superseded`](crate::Loss), before this returns; one of another process is lost when its watch fires.
+    /// A preemption waits as the timeouts say; if the session expires meanwhile, it goes on in a new one. An owner may
+    /// keep the lock after its lease until another client asks for it. A request of any priority asks such an owner. Its
+    /// notice lasts until it has released the lock, at the latest for its session's timeout and the
+    /// [`skew`](HelixLock::skew). No timeout of the lock and no force make it shorter. If the same user id already owns
+    /// the lock, its lease begins again, and this guard replaces the previous one. A previous guard of the same handle is
+    /// lost, as [`Loss::Superseded`](crate::Loss), before this returns; one of another process is lost when its watch
+    /// fires.
     pub fn acquire(&self) -> AcquireLease {
         self.request(false)
     }
 
     /// Requests the lock as [`HelixLock::acquire`] does, if it is free now. It asks no owner to make room, whatever its
-    /// priority, not even one whose lease is over and which keeps the lock until it is asked.
+    /// priority. It also asks no owner that keeps the lock after its lease until another client asks for it.
     ///
     /// Without a timeout it waits at most 2 s for the servers.
     pub fn try_acquire(&self) -> AcquireLease {
@@ -366,8 +367,8 @@ impl HelixLock {
     }
 
     /// Hands the lock to another owner in one step, as [`HelixGuard::transfer`] does, but by this object's user id and
-    /// without a guard: for a lock that was acquired elsewhere, for example by a process that has ended. A guard of
-    /// this id is lost, in whichever process it is.
+    /// without a guard. Use it for a lock that was acquired elsewhere, for example by a process that has ended. A
+    /// guard of this id is lost, in whichever process it is.
     ///
     /// # Cost
     ///
@@ -379,7 +380,7 @@ impl HelixLock {
     ///
     /// # Errors
     ///
-    /// [`LeaseError::Misuse`] if the id is empty, reserved or this owner's own; [`LeaseError::NotOwner`] if this user
+    /// [`LeaseError::Misuse`] if the id is empty, reserved or this owner's own. [`LeaseError::NotOwner`] if this user
     /// id does not own the lock or its lease has expired.
     pub async fn transfer(&self, to: &str) -> Result<(), LeaseError> {
         let node = self.node()?;

@@ -83,9 +83,9 @@ const MAX_WAITERS: usize = 10_000;
 ///
 /// # Cost
 ///
-/// Without contention, one create and one list in one round trip. A request that waits adds one read, to watch its node, and one
-/// more to watch the node that it waits for, unless that is of the same session. A request right behind one of the same session
-/// lists only after 100 ms.
+/// Without contention, one create and one list in one round trip. A request that waits adds one read, to watch its node. It adds
+/// one more read to watch the node that it waits for, unless that is of the same session. A request right behind one of the same
+/// session lists only after 100 ms.
 ///
 /// # Cancel safety
 ///
@@ -209,13 +209,13 @@ impl<G> Acquire<G> {
     /// Fails after `timeout`, counted from when the request is awaited: with [`AcquireError::Timeout`], or with
     /// [`SessionError::Unreachable`] if no server answers by then. A timeout of zero tries once, as `try_acquire` does.
     ///
-    /// The call returns at its deadline even if the servers are silent. Its node is then deleted in the background:
-    /// immediately if a server answers, otherwise when the connection is back, or by the servers when the session
-    /// expires.
+    /// The call returns at its deadline even if the servers are silent. Its node is then deleted in the background.
+    /// If a server answers, this happens immediately. Otherwise it happens when the connection is back, or the
+    /// servers delete the node when the session expires.
     ///
-    /// The error is `Unreachable` if the connection is lost at the deadline, if a request has had no answer for 2 s, or
-    /// if a call of at least 250 ms had no answer at all. A shorter silence may come from a busy server. To find out, a
-    /// wait costs one more ordered write, 2.1 s before its deadline.
+    /// The error is `Unreachable` if the connection is lost at the deadline, or if a request has had no answer for 2 s.
+    /// It is also `Unreachable` if a call of at least 250 ms had no answer at all. A shorter silence may come from a
+    /// busy server. To find out, a wait costs one more ordered write, 2.1 s before its deadline.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.call.terms.timeout = Some(timeout);
         self
@@ -315,8 +315,8 @@ impl<G> Acquire<G> {
     ///
     /// # Errors
     ///
-    /// The request fails with [`AcquireError::Misuse`] if `delay` is out of range, or if the lock is not a mutex, a
-    /// shared lock or a semaphore in the node format [`Curator`](lockkeeper_core::NodeFormat::Curator).
+    /// The request fails with [`AcquireError::Misuse`] if `delay` is out of range. It also fails if the lock is not
+    /// a mutex, a shared lock or a semaphore in the node format [`Curator`](lockkeeper_core::NodeFormat::Curator).
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.call.terms.options.delay = Some(delay);
         self

@@ -468,8 +468,8 @@ impl Driver {
         }
     }
 
-    /// Tells the owner of a hold that the contender leaves, before the hold's other node is deleted, because that grants the
-    /// lock to the next contender.
+    /// Reports to the owner of a hold that the contender leaves, before the hold's other node is deleted. That delete grants
+    /// the lock to the next contender.
     fn report_leaving(&mut self) {
         let Some(end) = self.contender.leaves_for() else { return };
         match (&self.caller, end) {
@@ -501,8 +501,8 @@ impl Driver {
         }
     }
 
-    /// Returns when to check whether the servers answer, so that the error at the deadline can distinguish a lock that
-    /// is held from servers that are silent.
+    /// Returns when to check whether the servers answer. So the error at the deadline can distinguish a lock that is
+    /// held from servers that are silent.
     fn probe_at(&self) -> Option<Instant> {
         self.attempt.deadline?.checked_sub(PROBE_LEAD).filter(|at| *at > self.attempt.started)
     }

@@ -1,4 +1,4 @@
-//! An exclusive lock that a process keeps between two uses, as long as nobody else wants it.
+//! An exclusive lock that a process keeps between two uses, until another contender comes.
 //!
 //! To the protocol, it is one hold. So nothing here decides who holds: this only chooses when the hold is released. (Chubby's
 //! clients keep locks in the same way: Burrows, "The Chubby lock service", section 3.)
@@ -23,21 +23,22 @@ use crate::wait::{cancelled, passed};
 /// An exclusive lock that this process keeps after a use, until another contender comes. Created by [`Mutex::keep`](crate::Mutex::keep); clones
 /// share the lock.
 ///
-/// The first use acquires the lock as [`Mutex::acquire`](crate::Mutex::acquire) does. The following ones take it again without a request. When another
-/// contender enters the queue, the lock is released: immediately if it is not in use, otherwise at the end of that use. The next
-/// use here then enters the queue behind that contender. So nobody waits for longer than one use, plus one round trip.
+/// The first use acquires the lock as [`Mutex::acquire`](crate::Mutex::acquire) does. The following ones take it again without a
+/// request. When another contender enters the queue, the lock is released: immediately if it is not in use, otherwise at the end
+/// of that use. The next use here then enters the queue behind that contender. So no contender waits for longer than one use,
+/// plus one round trip.
 ///
-/// The uses of one `KeptLock` come in the order of their calls. Only one of them at a time enters the queue, for all of them: if
+/// The uses of one `KeptLock` come in the order of their calls. Only one of them at a time enters the queue, for all of them. If
 /// several processes want the lock, they take turns, whatever the number of their tasks.
 ///
 /// # What changes
 ///
-/// - The token is that of the whole time for which the lock is kept. A resource cannot tell two uses apart by it; it still
-///   refuses what a former holder sends after the next one.
+/// - The token is that of the whole time for which the lock is kept. A resource cannot distinguish two uses by it. It
+///   still refuses what a former holder sends after the next one.
 /// - `show` and `why` name this process as the holder, also between two uses.
 /// - A request to release the lock ([`Admin::revoke`](crate::admin::Admin::revoke)) ends the keeping, as another contender does.
-///   Breaking the lock ends it at once; the next use acquires it anew.
-/// - The hold lasts as long as its session. After a loss, the next use acquires the lock anew.
+///   Breaking the lock ends the keeping immediately; the next use acquires the lock again.
+/// - The hold lasts as long as its session. After a loss, the next use acquires the lock again.
 /// - A contender that only tries is refused while the lock is kept, and its try ends the keeping.
 ///
 /// # Cost

@@ -47,9 +47,10 @@ impl MultiAcquire {
         MultiAcquire { parts, timeout: None }
     }
 
-    /// Fails after `timeout`, counted from when the request is awaited: with the [`AcquireError::Timeout`] of the lock
-    /// that the call was waiting for, or with [`SessionError::Unreachable`](crate::error::SessionError::Unreachable) if
-    /// no server answers by then. With a timeout of zero, each lock is tried once.
+    /// Fails after `timeout`, counted from when the request is awaited. The error is the [`AcquireError::Timeout`] of
+    /// the lock that the call was waiting for, or
+    /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable) if no server answers by then. With a
+    /// timeout of zero, each lock is tried once.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self

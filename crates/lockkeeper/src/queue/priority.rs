@@ -12,10 +12,10 @@ use crate::session::context::Context;
 /// An exclusive lock with classes of waiters. The foreground is granted the lock before the background; within a class,
 /// first come, first served.
 ///
-/// The layout is Contentserv's, so its clients can share the queue: a persistent node at the path, children `A-` and
-/// `B-`, and the holder marker `privateLock`. A holder is never interrupted. A foreground request that finds a
-/// background holder waits for it, and is granted the lock before all waiters of the background. A steady stream of
-/// foreground requests starves the background; [`PriorityLock::ageing`] avoids that.
+/// The layout is Contentserv's, so its clients can share the queue. It has a persistent node at the path, children
+/// `A-` and `B-`, and the holder marker `privateLock`. A holder is never interrupted. A foreground request that
+/// finds a background holder waits for it, and is granted the lock before all waiters of the background. A steady
+/// stream of foreground requests starves the background; [`PriorityLock::ageing`] avoids that.
 ///
 /// Its tokens are those of the holder marker. A later contender may be granted the lock earlier, so no other number
 /// grows from grant to grant.

@@ -107,10 +107,11 @@ impl GuardSlot {
 /// An exclusive lock named by a base path and a name, with `lock` and `unlock` calls. Created by
 /// [`Lockkeeper::distributed_lock`](crate::Lockkeeper::distributed_lock).
 ///
-/// The same base path and name is the same lock in every process; another name below the same base path is another
-/// lock. A contender's node is base path, `/`, name and the number that the server appends, as the class `DistributedLock`
-/// of other clients names it, so both queue together. The base path is created if it is missing, and stays. The name must
-/// be valid in a node's name: it has no `/`. [`DistributedLock::node_format`] selects nodes below base path and name.
+/// The same base path and name is the same lock in every process. Another name below the same base path is another lock. A
+/// contender's node is base path, `/`, name and the number that the server appends. The class `DistributedLock` of other
+/// clients names its nodes in the same way, so both queue together. The base path is created if it is missing, and stays.
+/// The name must be valid in a node's name: it has no `/`. [`DistributedLock::node_format`] selects nodes below base path
+/// and name.
 ///
 /// Other clients of this layout may count every child of the base path as a contender, whatever its name. If you share a
 /// base path with such clients, use it for one lock name only.
