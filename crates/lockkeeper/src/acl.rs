@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 /// The access list of the nodes that a handle creates, including the parents of a lock.
 ///
-/// The rights to a *parent* decide who may delete a node; the right to write to the node itself decides who may request
-/// its release. So every client that may contend may also break, and a list that lets other clients read a lock does
-/// not let them request its release.
+/// The rights to a *parent* decide who may delete a node. The right to write to the node itself decides who may request
+/// its release. So every client that may contend may also break. A list that lets other clients read a lock does not
+/// let them request its release.
 ///
 /// Existing nodes keep their lists. The first contender's list must admit all clients that contend for the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

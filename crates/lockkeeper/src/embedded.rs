@@ -1,12 +1,12 @@
 //! Embedded servers: one directory, one server at a time, for one user.
 //!
-//! The directory contains `data` (the server's store), `secret` (what a client must present, readable only by the
-//! owner), `starting` (a lock for the process that starts the server) and `endpoint` (the address of the current or
-//! last server). The store's lock, not the endpoint file, shows whether a server runs.
+//! The directory contains `data`, the server's store, and `secret`, which a client must present and only the owner
+//! can read. It also contains `starting`, a lock for the process that starts the server, and `endpoint`, the
+//! address of the current or last server. The store's lock, not the endpoint file, shows whether a server runs.
 //!
 //! The address outlives the server. Sessions are on disk and have their full timeout after a restart. So when a server
-//! ends while sessions are open, one of its clients starts it again, at the same address if that is free, and the
-//! sessions continue.
+//! ends while sessions are open, one of its clients starts it again and the sessions continue. The address is the same
+//! if it is free.
 
 mod trust;
 
@@ -135,8 +135,8 @@ impl Home {
         self.shared
     }
 
-    /// Returns the home of this user's own server, which the command `lockkeeper` uses if no servers are set: the
-    /// directory in `LOCKKEEPER_STATE_DIR`, or `lockkeeper` in `$XDG_STATE_HOME` or in `~/.local/state`.
+    /// Returns the home of this user's own server, which the command `lockkeeper` uses if no servers are set. It is
+    /// the directory in `LOCKKEEPER_STATE_DIR`, or `lockkeeper` in `$XDG_STATE_HOME` or in `~/.local/state`.
     ///
     /// # Errors
     ///

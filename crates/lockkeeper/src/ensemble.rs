@@ -4,12 +4,12 @@
 //! the crate `lockkeeper-client`, over TCP or over the simulator's links. Hidden from the docs: it may change in any
 //! release.
 //!
-//! An implementation must guarantee the following, because the protocol depends on it. Operations of one session take
-//! effect in the order in which their futures were *first polled*. Only sequential creates, deletes and lists may pass each
-//! other, because they leave together; a list shows each create and delete that was polled before it, and two creates below one
-//! node have different transactions. Reads of one session never go back in time. A watch
-//! event is delivered before the reply to any read that shows the change. An operation that fails with
-//! [`OpError::ConnectionLoss`] may have happened; one that fails with any other error has not.
+//! An implementation must guarantee the following, because the protocol depends on it. Operations of one session take effect in
+//! the order in which their futures were *first polled*. Only sequential creates, deletes and lists may pass each other,
+//! because they leave together. A list shows each create and delete that was polled before it. Two creates below one node have
+//! different transactions. Reads of one session never go back in time. A watch event is delivered before the reply to any read
+//! that shows the change. An operation that fails with [`OpError::ConnectionLoss`] may have happened; one that fails with any
+//! other error has not.
 
 mod contender;
 pub(crate) mod paths;
@@ -128,8 +128,8 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// Returns whether password digests were hidden: servers show an `x` instead to clients that have no right to
-    /// change the list (ZooKeeper's PrepRequestProcessor and FinalRequestProcessor, since 3.5.6).
+    /// Returns whether password digests were hidden. Servers show an `x` instead to clients that have no right to
+    /// change the list. (ZooKeeper's PrepRequestProcessor and FinalRequestProcessor do so since 3.5.6.)
     pub fn is_masked(&self) -> bool {
         self.acl.iter().any(|grant| grant.scheme == "digest" && grant.id.ends_with(":x"))
     }
@@ -298,8 +298,8 @@ pub trait Ensemble: Send + Sync + 'static {
     /// session is alive, and every later read of this session sees what was confirmed before it was sent. A server that
     /// is cut off from the others cannot answer it.
     ///
-    /// ZooKeeper's `sync` gives less: the leader answers it for its own clients before it has applied what its
-    /// followers have (`CommitProcessor`), and a former leader answers it too.
+    /// ZooKeeper's `sync` gives less. The leader answers it for its own clients before it has applied what its
+    /// followers have (`CommitProcessor`). A former leader answers it too.
     fn heartbeat(&self) -> Reply<()>;
 }
 

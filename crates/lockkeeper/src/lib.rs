@@ -50,9 +50,9 @@
 //!
 //! # Threads and runtimes
 //!
-//! Each [`Lockkeeper`] has one thread for its input and output. Your code does not run there, and no future of this
-//! crate needs a particular runtime: a future only waits for a message from that thread. [`blocking`] therefore only
-//! adds calls that block the caller's thread.
+//! Each [`Lockkeeper`] has one thread for its input and output. Your code does not run there. No future of this
+//! crate needs a particular runtime, because a future only waits for a message from that thread. [`blocking`]
+//! therefore only adds calls that block the caller's thread.
 //!
 //! Log events ([`tracing`]) are the exception: the library emits some of them on that thread, so your subscriber runs
 //! there. It must not block. A subscriber that writes to a pipe or a terminal can block for as long as the other end
@@ -76,10 +76,10 @@
 //! - `realms`: the module `realms`: locks on several ensembles.
 //! - `settings`: the module `settings`: settings from files, the environment and a program's own flags. Turns on
 //!   `contentserv` and `realms`.
-//! - `metrics`: exports counts and times through the crate `metrics`: for every kind of lock
-//!   `lockkeeper_acquires_total` and `lockkeeper_acquire_wait_seconds`, labelled by lock, mode (as
-//!   [`ContenderInfo::mode`](admin::ContenderInfo::mode)) and outcome (`granted` or `failed`), and the counters of
-//!   leased locks.
+//! - `metrics`: exports counts and times through the crate `metrics`. Every kind of lock has
+//!   `lockkeeper_acquires_total` and `lockkeeper_acquire_wait_seconds`. Their labels are the lock, the mode (as
+//!   [`ContenderInfo::mode`](admin::ContenderInfo::mode)) and the outcome (`granted` or `failed`). The counters of
+//!   leased locks are exported too.
 //! - `kafka`: dead letters in a Kafka topic, with `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler
 //!   and make. Turns on `deadletter`.
 //!

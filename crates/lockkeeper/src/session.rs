@@ -117,8 +117,8 @@ impl Io {
 }
 
 /// Whether this thread runs a task of tokio at the moment. tokio's blocking threads, and threads within
-/// `block_in_place`, may block; tokio distinguishes them from a task only by what only a task has: a limited budget. A
-/// budget is a byte.
+/// `block_in_place`, may block. Only a task has a limited budget, and only this budget distinguishes a task from those
+/// threads. A budget is a byte.
 fn in_async_code() -> bool {
     (0..=u8::MAX).any(|_| tokio::task::coop::consume_budget().now_or_never().is_none())
 }
@@ -310,7 +310,7 @@ impl Session {
     }
 
     /// Whether a hold that was granted at `granted` may be returned to the caller now ([`SessionClock::is_fresh`]). If
-    /// not, and if the caller is a [`Dependant`], a heartbeat is sent as soon as a server is connected, and
+    /// not, and if the caller is a [`Dependant`], a heartbeat is sent as soon as a server is connected.
     /// [`Session::heartbeats`] changes when it is confirmed.
     pub(crate) fn is_fresh(&self, granted: Duration) -> bool {
         let fresh = self.life.look(|clock, now| clock.is_fresh(granted, now));

@@ -1,15 +1,16 @@
 //! Settings from files, the environment and a program's own flags, each value with its origin.
 //!
-//! A service and the command read the same files by the same rules, so "which servers does it use, and which file says
-//! so?" has one answer. Later layers override earlier ones: defaults, `/etc/lockkeeper/config.toml`, the user's own
-//! `$XDG_CONFIG_HOME/lockkeeper/config.toml`, Contentserv's `.properties` files, a named file, the environment
-//! (`LOCKKEEPER_*`), flags. A value that cannot be read is an error in every layer, even if a later layer overrides it.
+//! A service and the command read the same files by the same rules. So the question "which servers does it use, and
+//! which file says so?" has one answer. Later layers override earlier ones: defaults, `/etc/lockkeeper/config.toml`,
+//! the user's own `$XDG_CONFIG_HOME/lockkeeper/config.toml`, Contentserv's `.properties` files, a named file, the
+//! environment (`LOCKKEEPER_*`), flags. A value that cannot be read is an error in every layer, even if a later layer
+//! overrides it.
 //!
-//! There are two sets of defaults. Without a properties file they are Lockkeeper's: no servers, which means this
-//! machine's embedded server; sessions of 30 s, or of 10 s with the embedded server; no time limit for the requests of
-//! a class; no retries. A program that names a properties file (or calls [`Sources::contentserv`]) is a client of that
-//! deployment. What the file leaves out then has the default of Contentserv's specification: `localhost:2181`, 5000 ms,
-//! 2000 ms for either class.
+//! There are two sets of defaults. Without a properties file they are Lockkeeper's. There are no servers, which means
+//! this machine's embedded server. Sessions are of 30 s, or of 10 s with the embedded server. The requests of a class
+//! have no time limit. There are no retries. A program that names a properties file (or calls [`Sources::contentserv`])
+//! is a client of that deployment. What the file leaves out then has the default of Contentserv's specification:
+//! `localhost:2181`, 5000 ms, 2000 ms for either class.
 //!
 //! ```
 //! use lockkeeper::settings::{Key, Sources};
@@ -194,9 +195,9 @@ impl Settings {
         }
     }
 
-    /// Returns the home of this machine's server, which is used if no servers are set: the one that all users share, if
-    /// it is set, or this user's own. A state directory from a variable or a flag takes precedence over a shared server
-    /// from a file, and so on.
+    /// Returns the home of this machine's server, which is used if no servers are set. It is the home that all users
+    /// share, if that is set, or this user's own. A state directory from a variable or a flag takes precedence over a
+    /// shared server from a file, and so on.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How long a `try_acquire` without a timeout waits for the servers. Several times what an answer takes from a slow
-/// disk or from another continent, and short enough for a caller that does not want to wait.
+/// How long a `try_acquire` without a timeout waits for the servers. This is several times what an answer takes
+/// from a slow disk or from another continent. It is short enough for a caller that does not want to wait.
 pub(crate) const TRY: Duration = Duration::from_secs(2);
 
 /// How old a request without an answer must be at the deadline before the error calls the servers unreachable. A
@@ -45,8 +45,8 @@ pub(crate) async fn cancelled(token: Option<&CancellationToken>) {
 /// Waits for the reply to a request that was sent to a task. `None` if the task has ended without a reply. `ended` is
 /// [`closed`](tokio::sync::mpsc::UnboundedSender::closed) of the channel to the task.
 ///
-/// The end of the reply's sender is not enough. A request that is sent while the task drops its receiver can stay in tokio's
-/// channel, and the reply's sender with it, for as long as the channel has a sender.
+/// The end of the reply's sender is not enough. A request may be sent while the task drops its receiver. It can then stay in
+/// tokio's channel, and the reply's sender with it, for as long as the channel has a sender.
 ///
 /// So the task must keep its receiver until it has replied. Dropping the future leaves nothing behind.
 pub(crate) async fn reply<T>(ended: impl Future<Output = ()>, mut reply: oneshot::Receiver<T>) -> Option<T> {

@@ -1,8 +1,8 @@
 //! Whether a server on this machine is the one that its directory's owner started.
 //!
 //! All users can connect to loopback, and can listen on a port as soon as it is free. So an address is trusted only if
-//! no other user could have written it, and if the process that listens there belongs to the owner of the directory or
-//! to root. A server that ends between this check and the connection leaves a moment in which another program could
+//! no other user could have written it. The process that listens there must also belong to the owner of the directory
+//! or to root. A server that ends between this check and the connection leaves a moment in which another program could
 //! take its port.
 
 use std::fs::File;
@@ -61,9 +61,9 @@ fn find(table: impl BufRead, address: SocketAddr) -> PortListener {
 
 /// Refuses a shared directory in which other users than its owner and root could put or replace files.
 ///
-/// The owner is trusted if it had the right to create the directory: each directory above belongs to root, to this user
-/// or to the same owner, and only its owner may write to it. A sticky directory such as `/tmp` may be writable by all;
-/// then the next directory below must belong to root or to this user.
+/// The owner is trusted if it had the right to create the directory. For this, each directory above belongs to root, to
+/// this user or to the same owner, and only its owner may write to it. A sticky directory such as `/tmp` may be
+/// writable by all; then the next directory below must belong to root or to this user.
 pub(super) fn check_shared(dir: &Path) -> std::io::Result<()> {
     // Resolve links, so that the directories above are the real ones.
     let dir = dir.canonicalize()?;

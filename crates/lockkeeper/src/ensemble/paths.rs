@@ -13,9 +13,9 @@ pub(crate) fn above(path: &str) -> &str {
 /// Creates `path` and its missing parents, from the bottom up. If the deepest parent exists, no node above it is
 /// touched, so no right is needed there.
 ///
-/// The parents are containers, so that an unused path is deleted by the server; servers before 3.5 do not know
-/// containers, so there they are persistent. The path itself is of the requested kind and gets the data; an existing
-/// one keeps its data.
+/// The parents are containers, so that the server deletes an unused path. Servers before 3.5 do not know containers;
+/// there the parents are persistent. The path itself is of the requested kind and gets the data; an existing one
+/// keeps its data.
 pub(crate) async fn make_path(
     ensemble: &dyn Ensemble,
     path: &str,

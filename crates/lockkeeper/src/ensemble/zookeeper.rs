@@ -35,8 +35,8 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The maximum time without an answer on a connection, while it is opened and later.
 ///
-/// By itself, the client waits for two fifths of the session timeout, which is 12 s by default: a server that accepts a
-/// connection while it starts, and forgets it, would block a client for that long.
+/// By itself, the client waits for two fifths of the session timeout, which is 12 s by default. A server may accept a
+/// connection while it starts, and forget it. It would block a client for that long.
 const SILENCE: Duration = Duration::from_secs(4);
 
 /// Opens sessions with a list of servers.

@@ -2,8 +2,8 @@
 //!
 //! Each decision is one node below a common parent, so that operators find it from any machine. The node belongs to the
 //! requestor's session, so there are never more nodes than requests. The requestor watches it. A decision and its
-//! record in the journal are one transaction, and the record has the decision's name: there is never a second decision,
-//! and none is lost with the node.
+//! record in the journal are one transaction, and the record has the decision's name. So there is never a second
+//! decision, and none is lost with the node.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

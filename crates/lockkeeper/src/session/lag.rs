@@ -2,7 +2,7 @@
 //!
 //! The measurement works from outside. With each confirmed heartbeat, the library's thread gives the runtime an empty
 //! task and counts the time until it runs. It costs one empty task every fifth of the session's timeout while something
-//! is held, and it also notices a runtime that does not run at all.
+//! is held. It also notices a runtime that does not run at all.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! The contenders of one session in each queue. Each one learns without a request when the one that it waits for has
-//! released or has left, and which of them came right before it.
+//! The contenders of one session in each queue. Each contender learns without a request when the one that it waits
+//! for has released or has left. It also learns which of them came right before it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};

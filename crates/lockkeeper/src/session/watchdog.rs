@@ -1,13 +1,14 @@
 //! Ends holds in time, whatever the rest of the library is doing.
 //!
-//! A clock decides whether a hold is lost, so checking a guard is always right. A task that waits for a loss must be
-//! woken, though, and the session's thread may be stuck: in a user's waker, in a log that blocks, in a bug. (Accumulo's
-//! servers worked on without their lock because the one thread that should have reported that was stuck: accumulo #1086,
+//! A clock decides whether a hold is lost, so checking a guard is always right. But a task that waits for a loss must be
+//! woken, and the session's thread may be stuck. The cause may be a user's waker, a log that blocks, or a bug.
+//! (Accumulo's servers worked on without their lock because the one thread that should have reported that was stuck:
+//! accumulo #1086,
 //! #5145.) So a second thread knows nothing but the time.
 //!
 //! It does not poll. It sleeps until the first of its holds would be lost without a heartbeat, and checks again. By
-//! then a living session has a newer heartbeat, so the thread wakes about twice per session timeout, however many holds
-//! there are, and never without holds. Nothing on it can block, not even a log.
+//! then a living session has a newer heartbeat. So the thread wakes about twice per session timeout, however many holds
+//! there are. Without holds it never wakes. Nothing on it can block, not even a log.
 
 mod alarm;
 

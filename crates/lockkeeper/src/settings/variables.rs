@@ -17,9 +17,9 @@ const OTHERS: &[&str] = &[
     "LOCKKEEPER_SLOT",
 ];
 
-/// Returns the names of all variables that Lockkeeper uses: those of the settings, other variables that it reads, and
-/// those that it sets for a command under a lock. Another variable that begins with `LOCKKEEPER_` is a mistake, or
-/// belongs to another program.
+/// Returns the names of all variables that Lockkeeper uses. These are the variables of the settings, other variables
+/// that it reads, and those that it sets for a command under a lock. Another variable that begins with `LOCKKEEPER_`
+/// is a mistake, or belongs to another program.
 pub fn known_variables() -> Vec<String> {
     Key::ALL.iter().map(|key| key.variable()).chain(OTHERS.iter().map(|name| (*name).to_owned())).collect()
 }

@@ -8,7 +8,7 @@
 //! them. [`fold`] derives the current state from it by operation id, so a record may be added more than once. That is
 //! all that a sink must guarantee:
 //!
-//! - **[`Sink::append`] returns only after the record is stored**, as durably as the sink can: an acknowledged letter
+//! - **[`Sink::append`] returns only after the record is stored**, as durably as the sink can. An acknowledged letter
 //!   survives a crash of this process and of the machine. It may be called again with the same record, after an error
 //!   or a dropped future.
 //! - **[`Sink::records`] returns every record at least once**, a letter before its marks. It names what it cannot read,

@@ -1,7 +1,7 @@
 //! Retries for background work, and dead letters when the retries are used up.
 //!
 //! This is not a part of the locks: a lock call is one attempt, with one deadline and one node. Between two attempts
-//! there is no node, so no contender waits behind a pausing one. Only the acquire is repeated, never the work: work
+//! there is no node, so no contender waits behind a pausing one. Only the acquire is repeated, never the work. Work
 //! that lost its lock may be half done, and only its owner knows whether it may be done again.
 //!
 //! ```
@@ -260,7 +260,7 @@ impl Retrying {
     }
 
     /// Sets the first pause; the default is 1 s. Each later pause is twice as long, up to 30 s or the first pause if
-    /// that is longer, plus a random part of at most the same length, so that requests that failed together are not
+    /// that is longer. A random part of at most the same length is added. So requests that failed together are not
     /// retried together.
     pub fn delay(mut self, first: Duration) -> Self {
         self.delay = first;

@@ -9,9 +9,9 @@
 //! 2. Everything is sent in one transaction and committed. Only then are the records deleted from the spool, and after
 //!    them the intent.
 //! 3. A process that finds an intent does not know how that transaction ended. Registering under the spool's
-//!    transactional id ends it: the brokers finish what was committed, abort what was not, and refuse whatever its
-//!    sender still has under way (KIP-98). Then the process reads the topic from the intent's ends, and deletes from
-//!    the spool what it finds.
+//!    transactional id ends it. The brokers finish what was committed, and abort what was not. They refuse whatever
+//!    its sender still has under way (KIP-98). Then the process reads the topic from the intent's ends, and deletes
+//!    from the spool what it finds.
 //!
 //! Reading back alone would not be enough: what a dead process had passed to the kernel could arrive after it. Nor
 //! would idempotence alone, which ends with the process.
