@@ -98,9 +98,8 @@ fn existing(result: Result<Response, RequestError>) -> Result<Option<Stat>, Requ
 /// of the calls.
 ///
 /// # Errors
-/// [`RequestError`] for every call. A call that needs a newer server ends with
-/// [`ErrorCode::Unimplemented`]; an Apache server then closes the connection, and the requests that are under way end with
-/// [`RequestError::ConnectionLoss`].
+/// [`RequestError`] for every call. A call that needs a newer server ends with [`ErrorCode::Unimplemented`]. An Apache
+/// server then closes the connection. The requests that are under way end with [`RequestError::ConnectionLoss`].
 ///
 /// # Cancel safety
 /// Dropping the future does not cancel the request. A watch that it would leave is removed.

@@ -57,8 +57,8 @@ impl Client {
     /// Opens a session, or resumes one, with one of these servers.
     ///
     /// Returns immediately; requests wait until a server has accepted the session. The receiver gets the states of the
-    /// connection. The driver is a task of the current tokio runtime: if that runtime ends before the session, every
-    /// request fails with [`RequestError::DriverEnded`], and the receiver ends without [`ConnectionState::Over`].
+    /// connection. The driver is a task of the current tokio runtime. If that runtime ends before the session, every
+    /// request fails with [`RequestError::DriverEnded`]. The receiver then ends without [`ConnectionState::Over`].
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O and time.
@@ -122,8 +122,9 @@ impl Client {
         async move { (reply.await, watcher) }
     }
 
-    /// Adds a watch that stays after it fires (`addWatch`, servers of 3.6 and later): for the node and its list of
-    /// children, or for the node and all its descendants if it is recursive. The watch is active when the future resolves.
+    /// Adds a watch that stays after it fires (`addWatch`, servers of 3.6 and later). It is for the node and its list of
+    /// children. If it is recursive, it is for the node and all its descendants. The watch is active when the future
+    /// resolves.
     ///
     /// # Errors
     /// [`RequestError`]; `Unimplemented` by an older server.

@@ -71,7 +71,7 @@ impl<T: Connect + ?Sized> Connect for Arc<T> {
 /// A parsed connect string: `zk1:2181,zk2:2181,[2001:db8::1]:2181/app`.
 ///
 /// Servers are separated by commas; a port may be missing (2181). An IPv6 address is in brackets. The path after the
-/// list is the chroot: the client adds it to the front of every path that it sends, and removes it from every path that
+/// list is the chroot. The client adds it to the front of every path that it sends, and removes it from every path that
 /// it returns. The session does not create the chroot's node.
 ///
 /// Every attempt to connect resolves the server's name again, and tries its addresses in random order. With TLS, the

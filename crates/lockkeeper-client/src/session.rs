@@ -3,13 +3,13 @@
 //! The machine has no socket, no clock and no task, so a simulator can cut a connection inside a frame and skip an
 //! hour. Time is a [`Duration`] since an origin that the driver chooses; it must not go backwards.
 //!
-//! A driver does four things: it opens the transport that [`Session::transport`] asks for, passes on the bytes in both
-//! directions, calls [`Session::timeout`] at [`Session::deadline`], and delivers the events of [`Session::poll`] in
-//! their order.
+//! A driver does four things. It opens the transport that [`Session::transport`] asks for, and passes on the bytes in
+//! both directions. It calls [`Session::timeout`] at [`Session::deadline`], and delivers the events of
+//! [`Session::poll`] in their order.
 //!
 //! Invariants:
-//! - The session is over only if a server reports that it has expired, the servers have provably lost transactions that
-//!   it saw (probe.rs), a server refuses its credentials, or its owner closes it.
+//! - The session is over in four cases only. A server reports that it has expired, or refuses its credentials. The
+//!   servers have provably lost transactions that it saw (probe.rs). Its owner closes it.
 //! - Requests leave in the order in which they were made, and their replies are reported in that order. Only those of
 //!   [`Session::request_batched`] may pass each other (batch.rs).
 //! - An event is reported before the reply to any request that the server answered after it.

@@ -54,9 +54,9 @@ type KeyOf = dyn Fn(&http::request::Parts) -> String + Send + Sync;
 
 /// Puts a gate in front of a service. A request that changes something passes if no newer token was seen for the same resource.
 ///
-/// `GET`, `HEAD`, `OPTIONS` and `TRACE` pass without a token. The layer keeps the pass until the service has answered, so the
+/// `GET`, `HEAD`, `OPTIONS` and `TRACE` pass without a token. The layer keeps the pass until the service has answered. So the
 /// request of a newer holder waits for the older requests that are in progress. If a client disconnects, its request and its pass
-/// are dropped; what the service has done until then is not undone.
+/// are dropped. What the service has done until then is not undone.
 #[derive(Clone)]
 pub struct FenceLayer {
     gate: TokenGate,

@@ -5,7 +5,7 @@
 //! drives it over TCP, and the simulator drives the same code through millions of generated histories.
 //!
 //! Invariants: the effects of one connection have the order of its requests. A watch event comes before any answer
-//! that shows the change. Every effect carries the zxid that must be durable first, so a driver that waits for it
+//! that shows the change. Every effect carries the zxid that must be durable first. So a driver that waits for it
 //! never reports a change that can still be lost.
 
 pub(crate) mod identity;

@@ -1,9 +1,9 @@
 //! The state on the disk: a log of batches, and a snapshot that they are folded into.
 //!
-//! A data directory contains `lock` (locked while a server runs), `format` (the version of the layout, a number in
-//! text), `state.redb` (the snapshot) and the files of the log. A commit appends one record. A file that has become
-//! long is folded into the snapshot on another thread while the next one is written. A start reads the snapshot and
-//! then the records of the log.
+//! A data directory contains four things. `lock` is locked while a server runs. `format` is the version of the
+//! layout, a number in text. `state.redb` is the snapshot. The others are the files of the log. A commit appends
+//! one record. A file that has become long is folded into the snapshot on another thread while the next one is
+//! written. A start reads the snapshot and then the records of the log.
 //!
 //! Invariant: a commit is complete on the disk when it returns. A start restores the state after some batch, and after
 //! every batch that was committed.

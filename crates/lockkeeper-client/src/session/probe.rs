@@ -1,8 +1,8 @@
 //! Finds out by proof that the servers have lost transactions that the session saw.
 //!
 //! A server whose newest transaction is older than the session's closes the connection without an answer, because it may
-//! only be behind the others. If all servers are like this, for example because an ensemble was replaced by an empty
-//! one, no server ever reports that the session has expired. So a *probe* opens a new session, makes a write that
+//! only be behind the others. All servers may be like this, for example because an ensemble was replaced by an empty
+//! one. Then no server ever reports that the session has expired. So a *probe* opens a new session, makes a write that
 //! changes nothing, and closes that session. A majority has ordered the write after everything that the session saw, so
 //! its transaction is newer, unless the servers have lost that history.
 //!

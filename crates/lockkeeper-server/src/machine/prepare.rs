@@ -1,6 +1,6 @@
 //! Checks a write request and turns it into a transaction.
 //!
-//! The tree does not change. A multi is checked against the tree and the changes of its earlier operations, so it is
+//! The tree does not change. A multi is checked against the tree and the changes of its earlier operations. So it is
 //! refused as a whole before anything changes, and no rollback is needed.
 //!
 //! The order of the checks is ZooKeeper's, because a request with two errors must fail with the same one.

@@ -3,7 +3,7 @@
 //! The tree does not check requests (see `prepare`) and does not know watches or sessions. Applying a transaction
 //! cannot fail, because a transaction is created only after its checks.
 //!
-//! Invariant: a node exists if and only if its parent lists it, and the three indexes (ephemerals, containers, TTLs)
+//! Invariant: a node exists if and only if its parent lists it. The three indexes (ephemerals, containers, TTLs)
 //! contain exactly the nodes with such an owner.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,7 +1,7 @@
 //! One TCP connection: frames from the socket to the engine, bytes from the outbox to the socket.
 //!
 //! The engine sends the bytes that a socket accepts immediately. This task sends the rest and reads the requests, both
-//! at the same time: a client that does not read is still served, and a client that does not send still gets its
+//! at the same time. So a client that does not read is still served, and a client that does not send still gets its
 //! events. No connection slows down another one. The task stops taking requests while too many answers wait, and the
 //! engine never waits for a socket.
 

@@ -13,8 +13,8 @@
 //! | 40.. | the batch: numbers, then changes, each after a tag; zeros fill the last 8 bytes |
 //!
 //! Invariant: only bytes that this store wrote into this file are accepted as a record. An older use of the file
-//! leaves no valid records, and a client's bytes cannot look like one, because the client does not know the store's
-//! id.
+//! leaves no valid records. A client's bytes cannot look like a record, because the client does not know the
+//! store's id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -145,9 +145,9 @@ pub(super) struct Damage {
 /// Reads the records of a file from its front and passes each payload to `each`. The first record must have the number
 /// `next`.
 ///
-/// After the last record there may be anything but a record of this file: zeros, remains of an older use, or a record
-/// that was being written when the power failed. Only the last record can be incomplete, because each one is on the
-/// disk before the next one is begun.
+/// After the last record there may be anything but a record of this file. Examples are zeros, remains of an older
+/// use, and a record that was being written when the power failed. Only the last record can be incomplete, because
+/// each one is on the disk before the next one is begun.
 pub(super) fn scan<'a>(
     bytes: &'a [u8],
     origin: Origin,
