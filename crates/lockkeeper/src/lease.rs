@@ -2,7 +2,7 @@
 //!
 //! A [`HelixLock`] is granted immediately or not at all, unless its priority is higher than the owner's. Then the owner
 //! is asked to make room. It may clean up for as long as it declared, and then gives the lock up. The hold is a record,
-//! not a node of the session: it survives a lost session and ends with its lease, its release or a preemption.
+//! not a node of the session. So it survives a lost session, and ends with its lease, its release or a preemption.
 //!
 //! [`lockkeeper_core::helix::transition`] makes all decisions; the code here carries them out under compare-and-set.
 

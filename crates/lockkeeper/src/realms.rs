@@ -59,8 +59,8 @@ impl Realms {
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if a prefix is not a path or is given twice, if there is no realm at all, or if a connect string
-    /// is not valid.
+    /// [`Misuse`] if a prefix is not a path or is given twice, or if there is no realm at all. Also if a connect
+    /// string is not valid.
     pub fn new<P: Into<String>, S: Into<String>>(
         builder: Builder,
         realms: impl IntoIterator<Item = (P, S)>,

@@ -117,8 +117,8 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`AdminError::NoSuchLock`] if the path has no node; [`AdminError::CannotAsk`] if a foreign client does not understand such
-    /// requests; [`SessionError::Refused`] if an ACL forbids the write; [`AdminError::Misuse`] if the reason has more than 4096
+    /// [`AdminError::NoSuchLock`] if the path has no node. [`AdminError::CannotAsk`] if a foreign client does not understand such
+    /// requests. [`SessionError::Refused`] if an ACL forbids the write. [`AdminError::Misuse`] if the reason has more than 4096
     /// bytes.
     pub async fn revoke(&self, path: impl AsRef<str>, reason: Option<&str>) -> Result<Vec<Asked>, AdminError> {
         let path = path.as_ref();

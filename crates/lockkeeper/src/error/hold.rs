@@ -116,8 +116,8 @@ pub enum WriteError {
         /// How it was lost.
         loss: Loss,
     },
-    /// The result is unknown. Either the connection was lost before the reply and did not come back while the hold was
-    /// trusted, or a server in trouble did not reply. The write took effect once, while this hold held the lock, or not
+    /// The result is unknown. The connection was lost before the reply and did not come back while the hold was
+    /// trusted. Or a server in trouble did not reply. The write took effect once, while this hold held the lock, or not
     /// at all. It is not sent again. Read the nodes to find out.
     #[error("the reply was lost: it is unknown whether the write under {path} took effect; read the nodes to find out")]
     Unknown {

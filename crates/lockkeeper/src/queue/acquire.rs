@@ -305,7 +305,7 @@ impl<G> Acquire<G> {
     /// Use it when work may still be on its way after the lock is free again, and the resource cannot check a
     /// [token](crate::Guard::token). All clients of this library respect the delay, whether they set one or not,
     /// including contenders that come after the loss. Foreign clients do not. The next contender counts the delay from
-    /// when it first sees the tombstone: a waiter immediately, a newcomer from its arrival.
+    /// when it first sees the tombstone. A waiter sees it immediately, a later contender when it joins the queue.
     ///
     /// An abandoned hold leaves one small node, a tombstone, until another contender requests the lock.
     ///
