@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// The id of one attempt to enter a queue, written into the node's name or data.
 ///
-/// It outlives a lost reply: after a connection loss the attempt looks for its own id before it creates again
+/// It outlives a lost reply. After a connection loss, the attempt looks for its own id before it creates again
 /// (ZooKeeper's recipes, "Recoverable Errors and the GUID"). A new session takes a new id, so that a dying node of the
 /// old one is never taken for ours (CURATOR-498).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

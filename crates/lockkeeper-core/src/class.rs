@@ -44,9 +44,10 @@ impl Class {
     /// Returns the class of this text.
     ///
     /// # Errors
-    /// [`ClassError`] if it is empty or longer than 32 bytes, or has a character that cannot be in it: a `-` ends a class, a `/` a name,
-    /// a `%` escapes a name that reads as a contender's, and ZooKeeper does not store some others. Blanks are refused too, because they cannot be seen at the end of a
-    /// setting. `lock`, `read` and `write` are no classes: so begin the nodes of the recipes' locks, which have none.
+    /// [`ClassError`] if it is empty or longer than 32 bytes, or has a character that cannot be in it. A `-` ends a class, a `/`
+    /// ends a name, and a `%` escapes a name that reads as a contender's. ZooKeeper does not store some others. Blanks are
+    /// refused too, because they cannot be seen at the end of a setting. `lock`, `read` and `write` are no classes, because the
+    /// nodes of the recipes' locks begin so, and these locks have no classes.
     pub fn new(letters: &str) -> Result<Class, ClassError> {
         let refuse = |reason| Err(ClassError { class: letters.chars().take(60).collect(), reason });
         if let "lock" | "read" | "write" = letters {

@@ -4,18 +4,17 @@
 //! says `None`. At most one command is in flight. A watch event and a request to leave may come at any moment.
 //!
 //! The machine keeps *facts* (do I have a node, which node do I wait for, am I leaving) and derives the next command
-//! from them, instead of having a state for every path through the protocol. So a lost reply, a cancel and an expiry at
-//! the worst moment need no cases of their own: they change a fact, and the same few rules continue from there.
+//! from them. It has no state for every path through the protocol. So a lost reply, a cancel and an expiry at the worst
+//! moment need no cases of their own. They change a fact, and the same few rules continue from there.
 //!
-//! What it rests on, and where that is said: one session's operations take effect in order and its reads never go back in
-//! time; a watch event comes before any read that shows the change; a create whose reply was lost may have happened
-//! (ZooKeeper, "Consistency Guarantees"); after an ordered write of the same session nothing sent before it can still take
-//! effect.
+//! It rests on four facts. One session's operations take effect in order, and its reads never go back in time. A watch
+//! event comes before any read that shows the change. A create whose reply was lost may have happened (ZooKeeper,
+//! "Consistency Guarantees"). After an ordered write of the same session, nothing sent before it can still take effect.
 //!
-//! This file has the order of the rules. Each module below has one group of facts with its rules: what the attempt asks for
-//! ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), the tombstones of others ([`abandoned`]), the [`hold`],
-//! the holder [`marker`], the [`change`] under way, the own node's [`record`], the own [`tombstone`] and the [`exit`].
-//! [`doubt`] resolves what a lost reply leaves unknown.
+//! This file has the order of the rules. Each module below has one group of facts with its rules. These are what the attempt
+//! asks for ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), and the tombstones of others ([`abandoned`]).
+//! They are also the [`hold`], the holder [`marker`], the [`change`] under way, the own node's [`record`], the own
+//! [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
 
 mod abandoned;
 mod change;
@@ -213,12 +212,12 @@ impl Contender {
     }
 
     /// Its node, if a contender behind it in this process may hold as soon as the caller releases, before the node is
-    /// deleted: it holds alone, so every older contender has ended. Ask before [`Event::Leave`], and report
+    /// deleted. It holds alone, so every older contender has ended. Ask before [`Event::Leave`], and report
     /// [`Event::Released`] to the contenders that this node blocks.
     ///
-    /// This keeps the order of arrival: the contender behind was blocked by this node in a listing, numbers only grow, so
-    /// no contender of another process is or comes between the two. All others still wait behind both nodes. A lock delay
-    /// takes longer: the tombstone must be deleted first.
+    /// This keeps the order of arrival. The contender behind was blocked by this node in a listing, and numbers only
+    /// grow. So no contender of another process is or comes between the two. All others still wait behind both nodes. A
+    /// lock delay takes longer: the tombstone must be deleted first.
     pub fn passes_on(&self) -> Option<&str> {
         let at_once = self.terms.discipline.lists_decide() && self.terms.delay.is_none();
         self.node().filter(|_| at_once && self.hold.is_handed_over() && self.is_alone())

@@ -5,8 +5,8 @@
 
 use crate::{Entry, HOLDER_MARKER, Mode, Queue};
 
-/// The rule of a queue, for all its contenders: everything in which the kinds of queue lock differ, beside the names of
-/// nodes ([`NodeFormat`](crate::NodeFormat)) and what one contender asks for ([`Mode`]).
+/// The rule of a queue, for all its contenders. It is everything in which the kinds of queue lock differ, except the
+/// names of nodes ([`NodeFormat`](crate::NodeFormat)) and what one contender asks for ([`Mode`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Discipline {
     /// Oldest first; neighbouring readers hold together. An exclusive lock is this one without readers.
@@ -77,8 +77,8 @@ impl Discipline {
         }
     }
 
-    /// Whether a contender holds as soon as every older one that conflicts with it has released: neither a limit nor a holder
-    /// marker decides as well.
+    /// Whether a contender holds as soon as every older one that conflicts with it has released. Then neither a limit nor a
+    /// holder marker decides as well.
     pub const fn lists_decide(&self) -> bool {
         match self {
             Discipline::SharedExclusive => true,
@@ -131,7 +131,7 @@ impl Discipline {
 
     /// Judges the contender whose node is called `me` as one that only reads for now, whatever its node says.
     ///
-    /// An upgradeable reader acquires in this way: its node is a writer's, so all contenders behind it wait, and it reads
+    /// An upgradeable reader acquires in this way. Its node is a writer's, so all contenders behind it wait. It reads
     /// together with the readers ahead of it. To become a writer it only waits for those ([`Discipline::decide`]). No holder
     /// waits for it meanwhile, so there is no deadlock. (The asymmetric update lock of Gray and Reuter, "Transaction
     /// Processing", 7.8.) A rule without readers judges it like any other contender.

@@ -1,6 +1,6 @@
 //! How long a session may be trusted, judged by the client's own clock.
 //!
-//! The server expires a session about one timeout after it last heard of it; the client learns of that only when it
+//! The server expires a session about one timeout after it last heard of it. The client learns of that only when it
 //! reaches a server again. Between the two, another client may hold the lock, so the client must give up first. Time is
 //! an argument: milliseconds on a clock that runs through suspend (`CLOCK_BOOTTIME`), never the wall clock.
 
@@ -116,9 +116,9 @@ impl Trust {
 /// Decides how far one session may be trusted, from its heartbeats, its connection's state, and time.
 ///
 /// A heartbeat is a request that the leader has ordered with all others, confirmed by a majority: a write, whether it
-/// succeeds or not. A ping, a read or a `sync` is none: a server cut off from its peers continues to answer those, and
+/// succeeds or not. A ping, a read or a `sync` is none. A server cut off from its peers continues to answer those, and
 /// so does a former leader. The leader had not expired the session when it ordered the request, so not when the request
-/// was *sent*. It had also heard of the session shortly before: a client sends a sign of life every 3/20 of the
+/// was *sent*. It had also heard of the session shortly before. A client sends a sign of life every 3/20 of the
 /// timeout, whether or not it has another request. So, counted from the moment of sending, the session lives for a
 /// timeout less that, whatever happens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -169,22 +169,22 @@ impl SessionClock {
     /// How long a heartbeat is valid, counted from when it was sent.
     ///
     /// A quarter of the timeout is kept back. One part covers the sign of life before the heartbeat, up to 3/20 of the
-    /// timeout earlier, which may be the last that the leader has counted. The rest covers the heartbeat's way to the
-    /// leader. A further hundredth is for clocks that do not run alike.
+    /// timeout earlier. This may be the last one that the leader has counted. The rest covers the heartbeat's way to
+    /// the leader. A further hundredth is for clocks that do not run alike.
     pub fn validity(&self) -> Duration {
         (self.timeout - self.timeout / 4) / 100 * 99
     }
 
     /// How often to send a heartbeat while something depends on the session.
     ///
-    /// A fifth of the timeout, so that a session is fresh ([`SessionClock::is_fresh`]) at every moment while servers answer: a
-    /// heartbeat is valid for 0.74 of the timeout, and the next one is confirmed before the first is a quarter of the timeout old.
+    /// A fifth of the timeout, so that a session is fresh ([`SessionClock::is_fresh`]) at every moment while servers answer. A
+    /// heartbeat is valid for 0.74 of the timeout. The next one is confirmed before the first is a quarter of the timeout old.
     pub fn heartbeat(&self) -> Duration {
         self.timeout / 5
     }
 
-    /// Whether a hold that was granted at `granted` may be handed over at `now`: it starts with at least half of the
-    /// timeout, or with what a heartbeat leaves that was sent after the grant.
+    /// Whether a hold that was granted at `granted` may be handed over at `now`. It starts with at least half of the
+    /// timeout, or with the rest of a heartbeat that was sent after the grant.
     ///
     /// The second case is for servers that take longer than a quarter of the timeout to answer: no heartbeat leaves
     /// half there.

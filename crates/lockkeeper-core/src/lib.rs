@@ -4,8 +4,9 @@
 //! clock or a log; this crate's `Cargo.toml` has nothing it could do that with. So the model checker in `tests/model.rs`
 //! explores the code that runs in production, not a copy of it.
 //!
-//! Where to start reading: [`Discipline::decide`] answers who blocks whom in a [`Queue`]; [`Contender`] is the protocol around
-//! that one question; [`helix`] is the other protocol, one record for a lock; [`NodeFormat`] says how the nodes of a path are named; [`Link`] judges how long a session may be trusted.
+//! Where to start reading: [`Discipline::decide`] answers who blocks whom in a [`Queue`]. [`Contender`] is the protocol around
+//! that one question. [`helix`] is the other protocol, one record for a lock. [`NodeFormat`] says how the nodes of a path are
+//! named. [`SessionClock`] judges how long a session may be trusted.
 
 #![warn(missing_docs)]
 

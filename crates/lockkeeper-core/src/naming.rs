@@ -129,8 +129,8 @@ impl NodeFormat {
         }
     }
 
-    /// The name of the lock that this child of a directory is a contender's node of, if its name is a lock's and a number
-    /// ([`NodeFormat::Numbered`]).
+    /// The name of the lock, if this child of a directory is a contender's node of that lock. Then its name is the lock's
+    /// and a number ([`NodeFormat::Numbered`]).
     pub fn beside(child: &str) -> Option<&str> {
         Sequence::split(child).map(|(lock, _)| lock).filter(|lock| !lock.is_empty())
     }

@@ -200,8 +200,8 @@ impl LockPath {
     /// the same path.
     ///
     /// A valid component does not change. In other names, it replaces each byte of some characters by `%` and two
-    /// hexadecimal digits: `%`, `/`, the characters that ZooKeeper does not store, the first character of a name with the
-    /// form of a contender's node, and each `.` of the names `.` and `..`.
+    /// hexadecimal digits. These are `%`, `/`, and the characters that ZooKeeper does not store. They are also the first
+    /// character of a name with the form of a contender's node, and each `.` of the names `.` and `..`.
     ///
     /// # Errors
     /// [`PathError::EmptyComponent`] for an empty name; [`PathError::TooLong`] if the path is longer than 1024 bytes.

@@ -70,9 +70,9 @@ impl<'a> Queue<'a> {
 
     /// Puts the entries in order.
     ///
-    /// Sequences live on a circle, so a first one must be chosen before "earlier" means anything: it is the one behind
-    /// the widest gap, because the numbers in use lie together and the free ones are the gap. Every set of numbers gets one order,
-    /// the same for every reader.
+    /// Sequences are on a circle, so a first one must be chosen before "earlier" means anything. It is the one behind the widest
+    /// gap, because the numbers in use are together and the free ones are the gap. Every set of numbers gets one order, the same
+    /// for every reader.
     fn sort(&mut self) {
         self.entries.sort_unstable_by_key(|e| e.sequence.get());
         let numbers = |i: usize| self.entries[i].sequence.get();

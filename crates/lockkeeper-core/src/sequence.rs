@@ -2,7 +2,7 @@
 //!
 //! The server counts the creates under one parent in a signed 32-bit integer and prints it with `%010d`, negative too
 //! (ZOOKEEPER-4706, kazoo #730). After 2^31 creates the next number is −2147483648. Text order, `parse::<u32>` and plain
-//! integer order all break there, so order is serial-number order: the later number is ahead on the circle, within half of it.
+//! integer order all fail there. So order is serial-number order: the later number is ahead on the circle, within half of it.
 
 use std::fmt;
 

@@ -1,10 +1,11 @@
 //! Numbers that the server hands out: transaction ids, session ids, and the fencing token made of the former.
 //!
-//! A fencing token is the zxid of the transaction that made the hold effective, never a sequence number: the sequence
-//! restarts when a parent is removed and made again, and the session id is not ordered (Junqueira, "Note on fencing and
-//! distributed locks", 2016). The zxid grows for the life of the ensemble, across leader changes; what an ensemble that was
-//! rebuilt cannot know of its forerunner is in the [`TokenEpoch`]. Both together are one number, because a token is compared by
-//! databases, shells and other people's programs, which have integers and know nothing of us.
+//! A fencing token is the zxid of the transaction that made the hold effective. It is never a sequence number, because the
+//! sequence restarts when a parent is removed and created again. It is not the session id, which is not ordered (Junqueira,
+//! "Note on fencing and distributed locks", 2016). The zxid grows for the life of the ensemble, across leader changes. An
+//! ensemble that was rebuilt does not know the zxids of the ensemble before it; the [`TokenEpoch`] makes up for that. Both
+//! together are one number, because databases, shells and other programs compare tokens. These have integers and know nothing
+//! of Lockkeeper.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,7 +29,8 @@ impl SessionId {
     /// Whether this is no session: the owner of a persistent node (0) or of a container (`i64::MIN`).
     ///
     /// The owner of a node with a time to live has 0xff in its highest byte. The sessions of a server with the id 255 have it too
-    /// (ZooKeeper's `EphemeralType`), and a session must not be taken for none: such a node counts until the server removes it.
+    /// (ZooKeeper's `EphemeralType`), and a session must not be taken for none. So such a node counts until the server removes
+    /// it.
     pub const fn is_none(self) -> bool {
         matches!(self.0, 0 | i64::MIN)
     }
@@ -104,9 +106,9 @@ impl fmt::Display for TokenEpoch {
 
 /// A number that grows with every grant of a lock path: hand it to the resource, and let the resource refuse smaller ones.
 ///
-/// Strictly greater than the token of every earlier grant of the same path, during the life of one ensemble; beyond that, once an
-/// operator has raised the [`TokenEpoch`] of an ensemble that was rebuilt or restored. Always positive, and it fits a signed
-/// 64-bit column. What keeps numbers in floating point (JavaScript, awk) is exact below 2^53, which is epoch 31.
+/// Strictly greater than the token of every earlier grant of the same path, during the life of one ensemble. It is so beyond that
+/// life once an operator has raised the [`TokenEpoch`] of an ensemble that was rebuilt or restored. Always positive, and it fits
+/// a signed 64-bit column. What keeps numbers in floating point (JavaScript, awk) is exact below 2^53, which is epoch 31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FencingToken(i64);
@@ -151,8 +153,8 @@ impl From<FencingToken> for i64 {
 #[error("{0:?} is no fencing token: 1 to 19 digits without a leading zero, below 2^63")]
 pub struct TokenError(String);
 
-/// Strict: what is not exactly as [`FencingToken`] prints it is not a token but a mistake, and a receiver that took it for one
-/// would fence with a number that was never granted.
+/// Strict: text that is not exactly as [`FencingToken`] prints it is an error. A receiver that accepted it would fence with a
+/// number that was never granted.
 impl FromStr for FencingToken {
     type Err = TokenError;
 

@@ -4,11 +4,11 @@
 //! do harm and the resource cannot check tokens, the next contender waits for a while (Burrows, "The Chubby lock
 //! service", section 2.4). After a release it is granted immediately.
 //!
-//! How a contender distinguishes a loss from a release: before a hold begins, the holder creates a second node that
-//! does not end with the session, its *tombstone*. A release deletes both in one transaction. So a tombstone without
-//! its holder's node shows, in every later listing, that the hold was abandoned. It is then first in the queue, like a
-//! contender. The contender that it blocks deletes it when the delay has passed since that contender first saw it. (The
-//! delay is not counted from the loss: no server records the time of a loss, and a longer wait does no harm.)
+//! A contender distinguishes a loss from a release as follows. Before a hold begins, the holder creates a second node
+//! that does not end with the session, its *tombstone*. A release deletes both in one transaction. So a tombstone
+//! without its holder's node shows, in every later listing, that the hold was abandoned. It is then first in the queue,
+//! like a contender. The contender that it blocks deletes it when the delay has passed since that contender first saw
+//! it. (The delay is not counted from the loss: no server records the time of a loss, and a longer wait does no harm.)
 
 use std::fmt;
 use std::time::Duration;

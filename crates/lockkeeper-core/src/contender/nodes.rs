@@ -6,8 +6,8 @@ use crate::{Entry, Queue, Zxid};
 
 /// How often a parent that was removed is created again before the attempt gives up.
 ///
-/// The reaper of container nodes takes a parent at most once a check (a minute by default); a second miss in a row already
-/// means that someone deletes it on purpose.
+/// The reaper of container nodes deletes a parent at most once a check (a minute by default). A second miss in a row
+/// already means that someone deletes it on purpose.
 const MAX_PARENTS_MADE: u8 = 10;
 
 /// What is known of the own node.

@@ -57,7 +57,7 @@ impl Contender {
     /// if the caller got the lock and has not released it.
     ///
     /// One transaction deletes both, so that no listing shows one without the other. If that fails because one of them
-    /// does not exist, the own node is deleted first: an unnecessary short wait is better than a missing one.
+    /// does not exist, the own node is deleted first. An unnecessary short wait is better than a missing one.
     pub(super) fn delete_with_tombstone(&mut self, own: Option<&str>) -> Option<Command> {
         let (OwnTombstone::Doubtful(mode) | OwnTombstone::Stands(mode)) = self.tombstone else { return None };
         if self.hold.is_handed_over() && self.exit.is_loss() {

@@ -338,7 +338,7 @@ impl Contender {
     /// The grant waits for the watch on the own node, as each grant does that no listing shows. If an operator deletes the
     /// own node at this moment, that is the same as right after the grant.
     ///
-    /// Without a listing, only the numbers show that no node is between, and without an id in its name, only the name shows
+    /// Without a listing, only the numbers show that no node is between. Without an id in its name, only the name shows
     /// whose node it is. Numbers and names start again if the parent is created again, which needs the deletion of that node
     /// first. So the other contender must have watched its node.
     pub(super) fn neighbour_released(&mut self, name: &str, watched: bool) {

@@ -1,8 +1,8 @@
 //! The server's time, as far as one client can know it.
 //!
-//! Lease ends are numbers in a shared record, so they are written and judged by one clock, the leader's, never by that of a
-//! client: one that is an hour off neither steals nor loses. What a client knows is an interval, and each question takes
-//! the end of it that errs on the safe side.
+//! Lease ends are numbers in a shared record. So they are written and judged by one clock, the leader's, never by that of a
+//! client. A client whose clock is an hour off neither steals nor loses a lock. What a client knows is an interval, and
+//! each question takes the end of it that errs on the safe side.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl ServerClock {
     /// The server's time when the client's clock shows `now`.
     ///
     /// The stamp was given at some moment between sending and hearing. Both clocks are taken to run at the same rate up to
-    /// one part in a thousand, which an hour widens to 3.6 s each way; every write narrows it again.
+    /// one part in a thousand. An hour widens that to 3.6 s each way; every write narrows it again.
     pub fn at(&self, now: Duration) -> ServerNow {
         let since_heard = millis(now.saturating_sub(self.heard));
         let since_sent = millis(now.saturating_sub(self.sent)).saturating_add(1);

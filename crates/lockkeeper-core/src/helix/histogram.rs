@@ -1,7 +1,7 @@
 //! How long things took: counts in steps of an eighth, so that many years of them fit into a small node.
 //!
-//! The sum of two histograms equals that of all values that went into both, in any order: each process counts for
-//! itself and adds its counts to the stored ones.
+//! The sum of two histograms equals that of all values that went into both, in any order. So each process counts
+//! for itself and adds its counts to the stored ones.
 
 use std::collections::BTreeMap;
 
@@ -45,8 +45,8 @@ impl Histogram {
         self.counts.is_empty()
     }
 
-    /// The time that so many of a thousand did not exceed, in milliseconds: never less than the true one, and at most an eighth more
-    /// (and exact below 8 ms). `None` of nothing. More than a thousand counts as a thousand.
+    /// The time that so many of a thousand did not exceed, in milliseconds. It is never less than the true one, and at most an
+    /// eighth more. It is exact below 8 ms. `None` of nothing. More than a thousand counts as a thousand.
     pub fn quantile(&self, per_mille: u16) -> Option<u64> {
         // Of ten the median is the fifth, and 950 of a thousand the tenth. In whole numbers, for 0.55 × 20 is a bit more than 11.
         let rank = (u128::from(per_mille.min(1000)) * u128::from(self.count())).div_ceil(1000).max(1);

@@ -1,6 +1,6 @@
 //! The node's content: ten attributes in Helix's JSON, and the same as an owner and a requestor.
 //!
-//! Parsing is as tolerant as Helix's own: an attribute that is missing, null or no number has its default, and an empty
+//! Parsing is as tolerant as Helix's own. An attribute that is missing, null or no number has its default, and an empty
 //! node is a free lock. Bytes that are no such record at all are an error, never a free lock: another program stores
 //! something else there.
 

@@ -1,11 +1,11 @@
 //! Decides one step from the record as it was read, one client's request, and the server's time: what to write, or why
 //! not.
 //!
-//! One function covers every step, and is called again after each change. It keeps these promises, which the model
-//! checks. An owner is replaced only when its lease is over, when it has made room or named its successor, or by the
-//! stored requestor when the wait is over. A lazy owner is replaced after its lease's end only by the stored requestor,
-//! and only when the request has been in the record for the owner's notice. A request is dropped only by its requestor, by a strictly higher one, when
-//! its requestor let its turn pass, or when the owner transfers the lock to its requestor.
+//! One function covers every step, and is called again after each change. It keeps these promises, which the model checks. An
+//! owner is replaced only when its lease is over, or when it has made room or named its successor. The one other case is the
+//! stored requestor, when the wait is over. After its lease's end, only the stored requestor replaces a lazy owner, and only
+//! when the request has been in the record for the owner's notice. A request is dropped only by its requestor, or by a strictly
+//! higher one. It is also dropped when its requestor let its turn pass, or when the owner transfers the lock to its requestor.
 
 use crate::Revocation;
 use crate::helix::{Held, Record, Requested, ServerNow, Terms};
@@ -13,8 +13,8 @@ use crate::helix::{Held, Record, Requested, ServerNow, Terms};
 /// The settings that Helix's record leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// How long after a lease's end it is taken at the earliest, in milliseconds: the largest difference between the
-    /// clocks of servers, and of clients that decide by their own clocks.
+    /// How long after a lease's end the lock is taken at the earliest, in milliseconds. This is the largest
+    /// difference between the clocks of servers, and of clients that decide by their own clocks.
     pub skew_ms: i64,
     /// How long a requestor whose turn has come blocks other clients if it does not act, in milliseconds. It has a
     /// watch and a timer, so only a dead or disconnected requestor lets this time pass.
@@ -73,7 +73,7 @@ pub enum Wish<'a> {
         /// The ends of the leases that the attempt may have written.
         written_ms: &'a [i64],
     },
-    /// Helix's unlock: the owner makes room; any client frees a lock whose owner's lease is over, unless that owner is
+    /// Helix's unlock: the owner makes room. Any client frees a lock whose owner's lease is over, unless that owner is
     /// lazy, and must be asked first.
     Unlock,
 }

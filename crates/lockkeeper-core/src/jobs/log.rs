@@ -1,7 +1,8 @@
 //! The log of a job's runs, and its bytes in one node.
 //!
-//! Every change replaces the whole log under compare-and-set. A write does not know its own stamp. So the start of a run and the end
-//! of a run are the stamps of the writes that recorded them: a reader takes them from the node, and the next write stores them.
+//! Every change replaces the whole log under compare-and-set. A write does not know its own stamp. So the start of a run and the
+//! end of a run are the stamps of the writes that recorded them. A reader takes them from the node, and the next write stores
+//! them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
