@@ -95,7 +95,7 @@ impl FencedFile {
 
     /// Waits for the current pass, raises the mark to `token`, and returns a pass, if `token` is at least the greatest so far.
     ///
-    /// A process that is killed gives up its pass. A process that is paused keeps its pass, and others wait: so a paused holder
+    /// A process that is killed gives up its pass. A process that is paused keeps its pass, and others wait. So a paused holder
     /// cannot make a late change here.
     ///
     /// # Cost

@@ -28,8 +28,8 @@
 //! # At most once, at least once
 //!
 //! The claim and the check of the hold are one transaction, and so are the record of the end and the release. If a host crashes
-//! between the two, nobody knows how much of the work is done. [`Job::on_crash`] decides: [`Rule::Next`] never runs the slot again,
-//! so the work is done **at most once**. [`Rule::Retry`] runs it again on the next host, so it is done **at least once**.
+//! between the two, it is unknown how much of the work is done. [`Job::on_crash`] decides: [`Rule::Next`] never runs the slot
+//! again, so the work is done **at most once**. [`Rule::Retry`] runs it again on the next host, so it is done **at least once**.
 //! [`Rule::Keep`] stops the job until a person decides with [`Admin::resolve_job`](crate::admin::Admin::resolve_job).
 //!
 //! # Where the records are

@@ -33,8 +33,8 @@ use crate::session::on_lost::OnLost;
 ///
 /// # Errors
 ///
-/// [`AcquireError::Misuse`], before anything is sent, for a lock that is requested twice and for no locks; otherwise
-/// the error of the lock that failed.
+/// [`AcquireError::Misuse`], before anything is sent, if a lock is requested twice or no lock is requested.
+/// Otherwise the error of the lock that failed.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct MultiAcquire {

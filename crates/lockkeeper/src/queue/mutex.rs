@@ -56,8 +56,8 @@ impl Mutex {
         Acquire::new(self.context.clone(), self.kind(), true, Guard::of)
     }
 
-    /// Returns a lock that this process keeps between two uses, while nobody else wants it. It takes the lock again without a
-    /// round trip. [`KeptLock`] says what that changes.
+    /// Returns a lock that this process keeps between two uses, until another contender comes. It takes the lock again
+    /// without a round trip. [`KeptLock`] says what that changes.
     pub fn keep(&self) -> KeptLock {
         KeptLock::new(self.context.clone(), self.kind())
     }

@@ -205,7 +205,7 @@ impl MonitorLock {
         self
     }
 
-    /// Acquires the lock and waits until it is granted. One attempt; callers that want more make more calls.
+    /// Acquires the lock and waits until it is granted. One attempt. For another attempt, call it again.
     ///
     /// # Cancel safety
     ///
