@@ -80,8 +80,8 @@ impl Holding {
 
     /// Returns the timeout of the session that holds the lock, as agreed with the server.
     ///
-    /// When the loss is caused by an unreachable server, it shows at least a quarter of this timeout before another
-    /// contender can be granted the lock.
+    /// When the loss is caused by an unreachable server, it shows at least a tenth of this timeout before another contender
+    /// can be granted the lock.
     pub fn session_timeout(&self) -> Duration {
         self.hold.session().timeout()
     }
