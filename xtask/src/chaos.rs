@@ -9,7 +9,7 @@ use lockkeeper_testkit::chaos::{self, Contender, Report};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Minutes of faults; every kind of fault comes once in ten minutes
+    /// Minutes of faults; every kind of fault comes once in five minutes
     #[arg(long, value_name = "N", default_value = "10", conflicts_with = "hours")]
     minutes: u64,
     /// Hours of faults, at most twelve
@@ -43,7 +43,7 @@ impl Contend {
 }
 
 /// The minutes of a run in CI: every kind of fault comes once.
-const BRIEF: u64 = 10;
+const BRIEF: u64 = 5;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let usual = if options.brief { BRIEF } else { options.minutes };

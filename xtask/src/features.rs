@@ -16,6 +16,9 @@ pub(crate) struct Options {
     /// Check only this crate; may be given several times
     #[arg(long, value_name = "CRATE")]
     package: Vec<String>,
+    /// Check no pairs of many features: each alone and all together, as CI does
+    #[arg(long)]
+    without_pairs: bool,
     /// Print the sets and check none
     #[arg(long)]
     list: bool,
@@ -41,7 +44,7 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
         let name = &package.name;
         let features = package.features.keys().map(String::as_str);
         let features: Vec<_> = features.filter(|name| !matches!(*name, "default" | TESTS_ONLY)).collect();
-        for set in sets(&features) {
+        for set in sets(&features, !options.without_pairs) {
             let set = set.join(",");
             if options.list {
                 println!("{name} [{set}]");
@@ -64,11 +67,11 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the sets of features to check: all sets of few features; otherwise none, each, each pair and all. Three
+/// Returns the sets of features to check: all sets of few features; otherwise none, each, each pair if wanted, and all. Three
 /// features seldom cause a problem that no pair causes.
-fn sets<'a>(features: &[&'a str]) -> Vec<Vec<&'a str>> {
-    let all = 1_u32 << features.len();
-    let wanted = |bits: &u32| features.len() <= POWERSET || bits.count_ones() <= 2 || *bits == all - 1;
+fn sets<'a>(features: &[&'a str], pairs: bool) -> Vec<Vec<&'a str>> {
+    let (all, most) = (1_u32 << features.len(), if pairs { 2 } else { 1 });
+    let wanted = |bits: &u32| features.len() <= POWERSET || bits.count_ones() <= most || *bits == all - 1;
     let named = |bits: u32| {
         let names = features.iter().enumerate();
         names.filter(|(at, _)| bits >> at & 1 == 1).map(|(_, name)| *name).collect()
@@ -82,15 +85,18 @@ mod tests {
 
     #[test]
     fn few_features_are_checked_in_every_set() {
-        assert_eq!(sets(&[]), [Vec::<&str>::new()]);
-        assert_eq!(sets(&["a", "b"]), [vec![], vec!["a"], vec!["b"], vec!["a", "b"]]);
-        assert_eq!(sets(&["a", "b", "c", "d"]).len(), 16);
+        for pairs in [false, true] {
+            assert_eq!(sets(&[], pairs), [Vec::<&str>::new()]);
+            assert_eq!(sets(&["a", "b"], pairs), [vec![], vec!["a"], vec!["b"], vec!["a", "b"]]);
+            assert_eq!(sets(&["a", "b", "c", "d"], pairs).len(), 16);
+        }
     }
 
     #[test]
     fn many_features_are_checked_alone_in_pairs_and_together() {
         let many = ["a", "b", "c", "d", "e"];
-        let sets = sets(&many);
+        assert_eq!(sets(&many, false).len(), 1 + 5 + 1);
+        let sets = sets(&many, true);
         assert_eq!(sets.len(), 1 + 5 + 10 + 1);
         assert!(sets.contains(&vec![]) && sets.contains(&vec!["b", "e"]) && sets.contains(&many.to_vec()), "{sets:?}");
     }
