@@ -225,6 +225,21 @@ fn one_bad_path_harms_no_other_request() {
     assert_eq!(answered, [a, b, list_a, list_b].map(|id| (id, true)));
 }
 
+/// A create that was answered as a delete, a result too few, and a rollback without a reason.
+#[test]
+fn results_of_other_operations_end_the_connection_and_nothing_panics() {
+    let other: [Vec<OpResult>; 3] =
+        [vec![OpResult::Deleted; 2], vec![created("/a/n-1", 1)], vec![created("/a/n-1", 1), OpResult::RolledBack]];
+    for results in other {
+        let mut stage = Stage::connected();
+        let ids = ["/a", "/b"].map(|parent| stage.create(parent));
+        let xid = stage.sent()[0].0;
+        stage.reply(xid, 1, Ok(Response::Multi(results)));
+        assert_eq!(stage.results(), ids.map(|id| (id, Err(RequestError::ConnectionLoss))));
+        assert!(!stage.0.is_connected());
+    }
+}
+
 #[test]
 fn after_a_lost_connection_only_requests_that_had_left_are_in_doubt() {
     let mut stage = Stage::connected();

@@ -105,6 +105,16 @@ fn alone(op: WriteOp) -> Request {
     }
 }
 
+/// Whether these are the results of a transaction of these operations: one for each, or none was carried out.
+fn are_answers(results: &[OpResult], ops: &[WriteOp]) -> bool {
+    let of_its_kind = |(result, op): (&OpResult, &WriteOp)| match op {
+        WriteOp::Create(_) => matches!(result, OpResult::Created { .. }),
+        _ => matches!(result, OpResult::Deleted),
+    };
+    let failed = results.iter().any(|result| matches!(result, OpResult::Failed(_)));
+    results.len() == ops.len() && (failed || results.iter().zip(ops).all(of_its_kind))
+}
+
 fn list(path: String) -> Request {
     Request::GetChildren2(WatchedPath { path, watch: false })
 }
@@ -277,16 +287,16 @@ impl Session {
         result: Result<Response, ErrorCode>,
         now: Duration,
     ) -> Result<(), Malformed> {
-        let requests = ids.into_iter().zip(ops.into_iter().map(alone));
         let results = match result {
-            Ok(Response::Multi(results)) if results.len() == requests.len() => results,
-            Ok(_) => return self.unreadable(requests.map(|(id, _)| id)),
+            Ok(Response::Multi(results)) if are_answers(&results, &ops) => results,
+            Ok(_) => return self.unreadable(ids),
             // The transaction was refused as a whole.
             Err(_) => {
-                self.write_each_alone(requests, now);
+                self.write_each_alone(ids.into_iter().zip(ops.into_iter().map(alone)), now);
                 return Ok(());
             }
         };
+        let requests = ids.into_iter().zip(ops.into_iter().map(alone));
         let failed = |result: &OpResult| match result {
             OpResult::Failed(error) if *error != ErrorCode::RuntimeInconsistency => Some(*error),
             _ => None,
