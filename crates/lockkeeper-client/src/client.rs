@@ -199,17 +199,19 @@ impl Client {
     }
 
     /// Passes a request to the session. The future resolves to the reply.
-    pub(crate) fn send(&self, mut request: Request, watching: Option<WatchSender>) -> (RequestId, Reply) {
-        self.chroot.enter(&mut request);
-        let (id, received) = self.handle.shared.send(request, watching, false);
-        (id, Reply { received, chroot: self.chroot.clone() })
+    pub(crate) fn send(&self, request: Request, watching: Option<WatchSender>) -> (RequestId, Reply) {
+        self.pass_on(request, watching, false)
     }
 
     /// As `send`, for a request that may leave together with others.
-    pub(crate) fn send_batched(&self, mut request: Request) -> Reply {
+    pub(crate) fn send_batched(&self, request: Request) -> Reply {
+        self.pass_on(request, None, true).1
+    }
+
+    fn pass_on(&self, mut request: Request, watching: Option<WatchSender>, batched: bool) -> (RequestId, Reply) {
         self.chroot.enter(&mut request);
-        let (_, received) = self.handle.shared.send(request, None, true);
-        Reply { received, chroot: self.chroot.clone() }
+        let (id, received) = self.handle.shared.send(request, watching, batched);
+        (id, Reply { received, chroot: self.chroot.clone() })
     }
 }
 
