@@ -90,6 +90,7 @@ mod tests {
     #[test]
     fn ids_read_back_as_printed() {
         assert_eq!(ID.to_string(), "01234567-89ab-cdef-0123-456789abcdef");
+        assert_eq!(format!("{ID:?}"), ID.to_string(), "in failures of tests and in logs, too");
         assert_eq!(ID.to_string().parse(), Ok(ID));
         assert_eq!("01234567-89AB-CDEF-0123-456789ABCDEF".parse(), Ok(ID));
         for bad in ["", "01234567", "01234567-89ab-cdef-0123-456789abcdeg", "0123456789abcdef0123456789abcdef----"] {

@@ -426,6 +426,20 @@ fn a_request_whose_wait_is_over_is_removed() {
     assert_eq!(written, Some(Record { request: None, ..record }));
 }
 
+/// The owner learns of its requestor by the record, also of one that replaces another.
+#[test]
+fn a_client_that_waits_is_the_requestor_of_the_record() {
+    let me = Terms { priority: 2, waiting_ms: Some(5), ..Terms::new("me", 5) };
+    let lower = Requested { id: "low".into(), priority: 1, waiting_ms: 7, since_ms: NOW - 3, until_ms: Some(NOW + 9) };
+    for (before, since_ms) in [(None, NOW), (Some(lower), NOW - 3)] {
+        let record = Record { owner: Some(owner(i64::MAX, 1_000)), request: before };
+        let (written, answer) = at_now(&record, &me, Wish::Acquire { give_up_ms: NOW + 4 }).unwrap();
+        assert!(matches!(answer, Answer::Waits { until_ms, .. } if until_ms == NOW + 4), "{answer:?}");
+        let mine = Requested { id: "me".into(), priority: 2, waiting_ms: 5, since_ms, until_ms: Some(NOW + 4) };
+        assert_eq!(written, Some(Record { request: Some(mine), ..record }));
+    }
+}
+
 /// A lazy owner was asked long ago, and the requestor comes back after its turn: the notice is over, and does not begin again.
 #[test]
 fn a_notice_begins_once_for_each_request() {

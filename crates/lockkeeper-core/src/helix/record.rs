@@ -351,6 +351,16 @@ mod tests {
     }
 
     #[test]
+    fn a_time_that_is_missing_counts_as_not_set() {
+        let short = br#"{"id":"LOCK","simpleFields":{"OWNER":"a","REQUESTOR_ID":"b"}}"#;
+        let Record { owner: Some(owner), request: Some(request) } = Record::from_bytes(short).unwrap() else {
+            panic!("both are named");
+        };
+        assert_eq!((owner.until_ms, owner.waiting_ms, owner.cleanup_ms), (-1, -1, -1));
+        assert_eq!((request.priority, request.waiting_ms, request.since_ms), (0, -1, -1));
+    }
+
+    #[test]
     fn something_else_is_no_free_lock() {
         for data in [&b"10.1.2.3"[..], b"{}", br#"{"id":"IDEALSTATE"}"#, &[0x1f, 0x8b, 8, 0]] {
             assert!(Record::from_bytes(data).is_err(), "{data:?}");

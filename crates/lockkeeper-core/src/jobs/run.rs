@@ -232,6 +232,8 @@ mod tests {
         let (why, output) = (end.why.expect("set"), end.output.expect("set"));
         assert!(why.len() <= MAX_WHY_BYTES && why.ends_with('…'), "{}", why.len());
         assert!(output.len() <= MAX_OUTPUT_BYTES && output.ends_with("öx") && end.output_cut);
+        // As long as possible: a character and the mark take up to five bytes.
+        assert!(why.len() > MAX_WHY_BYTES - 5, "{}", why.len());
         assert!(!RunEnd::succeeded().with_output("short").output_cut);
     }
 }
