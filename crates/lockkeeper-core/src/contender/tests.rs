@@ -507,3 +507,43 @@ fn a_contender_makes_its_parent_ten_times_at_most() {
     }
     assert_eq!(contender.next_command(), Some(Command::End(End::ParentVanishes)));
 }
+
+/// The id is in the name, too. So a foreign client's bare word over the data does not hide whose node it is.
+#[test]
+fn a_node_with_our_id_in_its_name_is_adopted_whatever_its_data_says() {
+    let mut doubtful = contender(Mode::Exclusive);
+    let Some(Command::Enter { prefix, .. }) = doubtful.next_command() else {
+        panic!("it enters first");
+    };
+    doubtful.handle(Event::Entered { created: Err(Failure::ConnectionLoss), arrival: Arrival::Unknown });
+    assert_eq!(doubtful.next_command(), Some(Command::Recover));
+    let name = format!("{prefix}0000000001");
+    doubtful.handle(Event::Listed(Ok(Listing::of(vec![name.clone()]))));
+    assert_eq!(doubtful.next_command(), Some(Command::Inspect { name: name.clone() }));
+    doubtful.handle(Event::Inspected(Ok(Inspection { id: None, ..SEEN })));
+    assert_eq!(doubtful.node(), Some(name.as_str()));
+}
+
+#[test]
+fn a_tombstone_whose_delay_is_over_is_deleted_only_by_those_that_it_blocks() {
+    let mut waiter = contender(Mode::Exclusive);
+    let behind = [tombstone(2), "lock-0000000001".to_owned()];
+    let own = enters(&mut waiter, &[&behind[0], &behind[1]]);
+    let delay = crate::LockDelay::MILLISECOND;
+    assert_eq!(waiter.next_command(), Some(Command::Delay { name: behind[0].clone(), delay }));
+    let next = waiter.next_command();
+    assert_eq!(next, watch(&behind[1], WatchKind::Blocker));
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    waiter.handle(Event::DelayOver(behind[0].clone()));
+    assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
+}
+
+/// Otherwise it would count as a reader from then on.
+#[test]
+fn a_writer_that_is_told_to_stay_a_reader_waits_for_readers_nevertheless() {
+    let reader = format!("{}0000000000", NodeFormat::Curator.prefix(Mode::Read, AttemptId::new(2)).unwrap());
+    let mut writer = contender(Mode::Write);
+    writer.handle(Event::Ask(crate::Ask::StayReader));
+    enters(&mut writer, &[&reader]);
+    assert_eq!(writer.next_command(), watch(&reader, WatchKind::Blocker));
+}

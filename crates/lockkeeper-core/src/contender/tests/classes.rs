@@ -108,3 +108,16 @@ fn a_marker_and_a_tombstone_without_a_session_still_block() {
         assert_eq!(matches!(next, Some(Command::List { .. })), lists, "once for each such node: {next:?}");
     }
 }
+
+/// Another client deleted the holder's node and left the marker, which would block everyone.
+#[test]
+fn a_marker_without_its_node_is_deleted_once() {
+    let (mut holder, own, marker) = watched_holder();
+    holder.handle(Event::Gone(own));
+    assert_eq!(holder.next_command(), inspect(&marker));
+    holder.handle(Event::Inspected(Ok(MARKER)));
+    let delete = Command::Delete { name: marker, version: Some(3), holder_marker: None };
+    assert_eq!(holder.next_command(), Some(delete));
+    holder.handle(Event::Deleted(Ok(())));
+    assert_eq!(holder.next_command(), Some(Command::End(End::Removed)));
+}
