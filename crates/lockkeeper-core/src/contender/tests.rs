@@ -547,3 +547,31 @@ fn a_writer_that_is_told_to_stay_a_reader_waits_for_readers_nevertheless() {
     enters(&mut writer, &[&reader]);
     assert_eq!(writer.next_command(), watch(&reader, WatchKind::Blocker));
 }
+
+#[test]
+fn a_waiter_names_the_node_whose_end_it_waits_for() {
+    let (waiter, _) = second();
+    assert_eq!(waiter.waits_for(), Some("lock-0000000000"));
+    let (holder, _) = holds(contender(Mode::Exclusive));
+    assert_eq!(holder.waits_for(), None);
+}
+
+/// A name without an id may be another contender's by then. A listing shows first whether the delete took effect.
+#[test]
+fn a_delete_whose_reply_was_lost_is_listed_before_it_is_repeated() {
+    for (format, lists) in [(NodeFormat::Curator, false), (NodeFormat::Numbered, true)] {
+        let holder = Contender::new(Discipline::SharedExclusive, format, Mode::Exclusive, ID, SessionId(1));
+        let (mut holder, own) = holds(holder);
+        holder.handle(Event::Leave);
+        let mut next = holder.next_command();
+        if let Some(Command::Inspect { .. }) = next {
+            holder.handle(Event::Inspected(Ok(SEEN)));
+            next = holder.next_command();
+        }
+        assert!(matches!(&next, Some(Command::Delete { name, .. }) if *name == own), "{next:?}");
+        holder.handle(Event::Deleted(Err(Failure::ConnectionLoss)));
+        let then = holder.next_command();
+        assert_eq!(then == Some(Command::Recover), lists, "{then:?}");
+        assert_eq!(then == next, !lists, "{then:?}");
+    }
+}

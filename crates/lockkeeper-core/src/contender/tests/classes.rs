@@ -121,3 +121,14 @@ fn a_marker_without_its_node_is_deleted_once() {
     holder.handle(Event::Deleted(Ok(())));
     assert_eq!(holder.next_command(), Some(Command::End(End::Removed)));
 }
+
+#[test]
+fn a_waiter_watches_the_marker_of_another_once() {
+    let name = Discipline::Classes.holder_marker().unwrap();
+    let mut waiter = of(Class::FOREGROUND);
+    let own = enters(&mut waiter, &[name]);
+    assert_eq!(waiter.next_command(), watch(name, WatchKind::Blocker));
+    waiter.handle(Event::Watched(Ok(Inspection { owner: SessionId(2), ..MARKER })));
+    waiter.handle(Event::Lingered);
+    assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
+}
