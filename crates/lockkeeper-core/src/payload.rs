@@ -290,6 +290,17 @@ mod tests {
         assert_eq!([asked(b""), asked(b"10.1.2.3")], [None, None]);
     }
 
+    #[test]
+    fn a_record_shows_its_request_until_that_is_answered() {
+        let id = AttemptId::new(7);
+        let mut asked = Revocation::new(AttemptId::new(8), owner(), Some("\"deploying\""), 3);
+        let record = |revocation| Payload { revocation, ..Payload::new(id, owner(), None, 0) }.to_bytes();
+        assert_eq!(NodeData::read(&record(None)).revocation(), None);
+        assert_eq!(NodeData::read(&record(Some(asked.clone()))).revocation(), Some(asked.clone()));
+        asked.refuse("busy");
+        assert_eq!(NodeData::read(&record(Some(asked))).revocation(), None);
+    }
+
     /// A path's node with data of another client belongs to that client.
     #[test]
     fn the_number_of_permits_is_read_and_foreign_data_is_not_taken_for_none() {

@@ -141,6 +141,8 @@ fn the_going_of_its_own_node_by_its_own_downgrade_is_no_removal() {
     // The server sends the watch event before the reply.
     writer.handle(Event::Gone(own.clone()));
     assert!(writer.holds());
+    let reader = NodeFormat::Curator.prefix(Mode::Read, ID).unwrap();
+    assert_eq!(into, format!("{reader}0000000001"), "in the same place of the queue");
     writer.handle(Event::Downgraded(Ok(Zxid(8))));
     assert_eq!(writer.next_command(), Some(Command::Reads { name: into }));
     assert!(writer.holds());
@@ -573,5 +575,92 @@ fn a_delete_whose_reply_was_lost_is_listed_before_it_is_repeated() {
         let then = holder.next_command();
         assert_eq!(then == Some(Command::Recover), lists, "{then:?}");
         assert_eq!(then == next, !lists, "{then:?}");
+        if lists {
+            let mut again = holder.clone();
+            again.handle(Event::Listed(Ok(Listing::of(vec![own.clone()]))));
+            assert_eq!(again.next_command(), Some(Command::Inspect { name: own }), "whose is it?");
+            holder.handle(Event::Listed(Ok(Listing::of(Vec::new()))));
+            assert_eq!(holder.next_command(), Some(Command::End(End::Left)));
+        }
+    }
+}
+
+/// Somebody wrote it over the refusal, so somebody asks again.
+#[test]
+fn a_request_that_is_read_after_its_refusal_was_written_is_reported_again() {
+    let asked = Some(crate::Revocation { id: "first".to_owned(), ..crate::Revocation::default() });
+    let (mut holder, own) = holds(contender(Mode::Exclusive));
+    holder.handle(Event::Lingered);
+    assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
+    holder.handle(Event::Watched(Ok(Inspection { asked: asked.clone(), ..SEEN })));
+    assert_eq!(holder.next_command(), Some(Command::Revoke));
+    holder.handle(Event::Refuse("busy".to_owned()));
+    assert!(matches!(holder.next_command(), Some(Command::WriteRecord { .. })));
+    holder.handle(Event::RecordWritten(Ok(1)));
+    holder.handle(Event::Changed(own.clone()));
+    assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
+    holder.handle(Event::Watched(Ok(Inspection { asked, version: 2, ..SEEN })));
+    assert_eq!(holder.next_command(), Some(Command::Revoke));
+}
+
+#[test]
+fn a_downgrade_is_for_writers_that_hold() {
+    let (mut exclusive, _) = holds(contender(Mode::Exclusive));
+    exclusive.handle(Event::Ask(crate::Ask::Downgrade));
+    assert_eq!((exclusive.next_command(), exclusive.is_alone()), (None, true));
+    let mut waiter = contender(Mode::Write);
+    enters(&mut waiter, &["lock-0000000000"]);
+    waiter.handle(Event::Ask(crate::Ask::Downgrade));
+    assert_eq!(waiter.next_command(), watch("lock-0000000000", WatchKind::Blocker));
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    waiter.handle(Event::Lingered);
+    assert!(matches!(waiter.next_command(), Some(Command::Watch { kind: WatchKind::Own, .. })));
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    waiter.handle(Event::Gone("lock-0000000000".to_owned()));
+    assert!(matches!(waiter.next_command(), Some(Command::Grant(_))));
+    assert_eq!((waiter.next_command(), waiter.is_alone()), (None, true));
+}
+
+/// Waiters behind it wait for its grant, not for a write.
+#[test]
+fn a_semaphores_contender_writes_nothing_before_its_grant() {
+    let permits = |name: &str| format!("{}{name}", NodeFormat::Curator.prefix(Mode::Permits(1), ID).unwrap());
+    let other = permits("0000000001").replace(&ID.to_string(), &AttemptId::new(2).to_string());
+    let rule = Discipline::Permits { permits: 1 };
+    let mut waiter = Contender::new(rule, NodeFormat::Curator, Mode::Permits(1), ID, SessionId(1));
+    let own = enters(&mut waiter, &[&other]);
+    let shown = Listing { limit: Some(crate::Limit::Permits(1)), ..Listing::of(vec![other, own.clone()]) };
+    waiter.handle(Event::Lingered);
+    let mut watched = false;
+    for _ in 0..6 {
+        match waiter.next_command() {
+            Some(Command::List { .. }) => waiter.handle(Event::Listed(Ok(shown.clone()))),
+            Some(Command::Watch { name, .. }) => {
+                watched |= name == own;
+                waiter.handle(Event::Watched(Ok(SEEN)));
+            }
+            next => assert_eq!(next, None),
+        }
+    }
+    assert!(watched);
+}
+
+#[test]
+fn a_release_deletes_its_node_and_its_tombstone_together() {
+    let cases = [(Ok(()), None), (Err(Failure::NoNode), Some(true)), (Err(Failure::ConnectionLoss), Some(false))];
+    for (outcome, alone) in cases {
+        let (mut delayed, own) = holds(contender(Mode::Exclusive).with_delay(crate::LockDelay::MILLISECOND));
+        delayed.handle(Event::Leave);
+        let both = delayed.next_command();
+        let Some(Command::Delete { name, holder_marker: Some((_, 0)), .. }) = &both else { panic!("{both:?}") };
+        assert_eq!(*name, own);
+        delayed.handle(Event::Deleted(outcome));
+        let then = match alone {
+            None => Some(Command::End(End::Left)),
+            Some(false) => both,
+            // One of them does not exist.
+            Some(true) => Some(Command::Delete { name: own, version: None, holder_marker: None }),
+        };
+        assert_eq!(delayed.next_command(), then, "{outcome:?}");
     }
 }

@@ -29,6 +29,18 @@ fn a_waiter_enters_again_only_with_another_class() {
         waiter.handle(Event::Ask(crate::Ask::Reclassify(class)));
         let expected = if enters_again { inspect(&own) } else { watch(&first, WatchKind::Blocker) };
         assert_eq!(waiter.next_command(), expected, "its node is read before it is deleted");
+        if enters_again {
+            waiter.handle(Event::Inspected(Ok(SEEN)));
+            let delete = Command::Delete { name: own.clone(), version: Some(0), holder_marker: None };
+            assert_eq!(waiter.next_command(), Some(delete));
+            let mut doubtful = waiter.clone();
+            waiter.handle(Event::Deleted(Ok(())));
+            assert!(matches!(waiter.next_command(), Some(Command::Enter { .. })));
+            doubtful.handle(Event::Deleted(Err(Failure::ConnectionLoss)));
+            assert_eq!(doubtful.next_command(), Some(Command::Recover));
+            doubtful.handle(Event::Listed(Ok(Listing::of(vec![first, own.clone()]))));
+            assert_eq!(doubtful.next_command(), inspect(&own), "the listing shows it");
+        }
     }
 }
 
@@ -131,4 +143,23 @@ fn a_waiter_watches_the_marker_of_another_once() {
     waiter.handle(Event::Watched(Ok(Inspection { owner: SessionId(2), ..MARKER })));
     waiter.handle(Event::Lingered);
     assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
+}
+
+#[test]
+fn a_marker_whose_create_had_no_reply_is_a_grant_only_if_it_is_ours() {
+    let name = Discipline::Classes.holder_marker().unwrap();
+    let ours = Inspection { owner: SessionId(1), ..MARKER };
+    let cases = [(ours.clone(), true), (Inspection { id: Some(AttemptId::new(2)), ..ours }, false)];
+    for (seen, is_ours) in cases {
+        let mut waiter = of(Class::FOREGROUND);
+        let own = enters(&mut waiter, &[]);
+        assert!(matches!(waiter.next_command(), Some(Command::TakeHolderMarker { .. })));
+        waiter.handle(Event::HolderMarkerTaken(Err(Failure::ConnectionLoss)));
+        assert_eq!(waiter.next_command(), Some(Command::Recover));
+        waiter.handle(Event::Listed(Ok(Listing::of(vec![name.to_owned(), own]))));
+        assert_eq!(waiter.next_command(), inspect(name));
+        waiter.handle(Event::Inspected(Ok(seen)));
+        let next = waiter.next_command();
+        assert_eq!(matches!(next, Some(Command::Grant(_))), is_ours, "{next:?}");
+    }
 }
