@@ -291,3 +291,40 @@ proptest! {
         }
     }
 }
+
+/// Slots of two schedules cannot be compared. So one run that started within the new slot is the run of it, unless it is to
+/// be repeated.
+#[test]
+fn after_a_change_of_the_schedule_a_run_within_the_slot_counts() {
+    let daily = Schedule::Calendar { per: Slot::Day, time_zone: "UTC".to_owned() };
+    let today = RunSlot { name: "today".to_owned(), start_ms: 24 * HOUR_MS, end_ms: Some(48 * HOUR_MS) };
+    let cases = [
+        (24 * HOUR_MS, RunEnd::succeeded(), false),
+        (24 * HOUR_MS - 1, RunEnd::succeeded(), true),
+        (30 * HOUR_MS, RunEnd::failed("x"), true),
+    ];
+    for (started_ms, end, runs) in cases {
+        let mut log = JobLog::new("/a", hourly());
+        let (by, token, node) = (Owner::default(), String::new(), String::new());
+        let slot = slot(started_ms / HOUR_MS);
+        let id = "1".to_owned();
+        log.begin(
+            Begin { id, slot, attempt: 1, catch_up: false, missed_before: 0, by, command: None, token, node },
+            10,
+        );
+        log.stamp(started_ms);
+        log.finish("1", end);
+        log.stamp(started_ms);
+        let (on_failure, on_crash) = (Rule::Retry { most: None }, Rule::Next);
+        let now_ms = 31 * HOUR_MS;
+        let slots = [today.clone()];
+        let terms = ClaimTerms { schedule: &daily, slots: &slots, now_ms, on_failure, on_crash, catch_up: 0 };
+        match terms.decide(&log) {
+            SlotDecision::Run { slot, missed_before: 0, .. } => assert!(runs && slot == today, "{started_ms}"),
+            SlotDecision::Done { run, due_ms } => {
+                assert!(!runs && run.id == "1" && due_ms == today.end_ms, "{started_ms}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
