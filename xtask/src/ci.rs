@@ -68,7 +68,7 @@ const STEPS: [Step; 35] = [
     (1, 'a', 20, "chaos", "xtask chaos --brief"),
     (1, 'b', 15, "dependencies", "nice -n 19 xtask part dependencies"),
     (1, 'b', 25, "invalid inputs", "nice -n 19 xtask fuzz --seconds 30 --at-once 1"),
-    (1, 'c', 15, "a sample of mutants", "nice -n 19 xtask mutants --area core,machine --sample 3 --seed 1"),
+    (1, 'c', 15, "a sample of mutants", "nice -n 19 xtask mutants --area core,machine --sample 5 --by-commit"),
     // These wait for servers, and for sessions to end.
     (2, 'a', 15, "tests against one server and an ensemble", "xtask zookeeper test"),
     (2, 'a', 5, "locks over TLS", "xtask tls"),

@@ -69,12 +69,41 @@ struct Stage {
     tests: &'static [&'static str],
     /// Files with one of these in their paths have nothing to do with the tests.
     without: &'static [&'static str],
+    /// What the names of the tests contain, as arguments of the test programs.
+    names: &'static [&'static str],
 }
 
 /// Every mutant of the area sees these tests.
 const fn all(tests: &'static [&'static str]) -> Stage {
-    Stage { tests, without: &[] }
+    unless(&[], tests)
 }
+
+/// Mutants in other files see these tests.
+const fn unless(without: &'static [&'static str], tests: &'static [&'static str]) -> Stage {
+    Stage { tests, without, names: &[] }
+}
+
+/// Every mutant of the area sees those of the tests.
+const fn some(tests: &'static [&'static str], names: &'static [&'static str]) -> Stage {
+    Stage { tests, without: &[], names }
+}
+
+/// The sooner third of the library's tests: one node format instead of five, and none that needs an idle machine.
+const SOONER: &[&str] = &[
+    "native::embedded",
+    "embedded::",
+    "epoch::",
+    "fenced::",
+    "helix::",
+    "interfaces::",
+    "jobs::",
+    "recipes::",
+    "retrying::",
+    "trust::",
+    "work::",
+    "--skip=different_names",
+    "--skip=wakeups",
+];
 
 const AREAS: [Area; 3] = [
     Area {
@@ -83,10 +112,10 @@ const AREAS: [Area; 3] = [
         files: &["crates/lockkeeper-core/src/**/*.rs"],
         stages: &[
             all(&["--lib"]),
-            Stage { tests: &["--test=properties", "--test=foreign_names"], without: &["/helix", "/jobs"] },
-            Stage { tests: &["--test=helix_properties", "--test=helix_model"], without: &["/contender", "/jobs"] },
-            Stage { tests: &["--test=jobs"], without: &["/contender", "/helix"] },
-            Stage { tests: &["--test=anything_told", "--test=model"], without: &["/helix", "/jobs"] },
+            unless(&["/helix", "/jobs"], &["--test=properties", "--test=foreign_names"]),
+            unless(&["/contender", "/jobs"], &["--test=helix_properties", "--test=helix_model"]),
+            unless(&["/contender", "/helix"], &["--test=jobs"]),
+            unless(&["/helix", "/jobs"], &["--test=anything_told", "--test=model"]),
         ],
         goal: 95.0,
     },
@@ -94,7 +123,7 @@ const AREAS: [Area; 3] = [
         name: AreaName::Machine,
         package: "lockkeeper-server",
         files: &["crates/lockkeeper-server/src/machine.rs", "crates/lockkeeper-server/src/machine/**/*.rs"],
-        stages: &[all(&["--lib", "--test=it"])],
+        stages: &[some(&["--lib"], &["machine::"]), all(&["--lib", "--test=it"])],
         goal: 95.0,
     },
     Area {
@@ -119,14 +148,14 @@ const AREAS: [Area; 3] = [
             "crates/lockkeeper/src/session/**/*.rs",
             "crates/lockkeeper/src/wait.rs",
         ],
-        stages: &[all(&["--lib"]), all(&["--test=it"])],
+        stages: &[all(&["--lib"]), some(&["--test=it"], SOONER), all(&["--test=it"])],
         goal: 90.0,
     },
 ];
 
-/// Percent of a commit's sample that must at least be caught. By chance, a product that reaches its goals hardly ever
-/// falls below it.
-const FLOOR: f64 = 75.0;
+/// Percent of a commit's sample that must at least be caught. A product that reaches its goals never falls below it by
+/// chance; tests that did not run do.
+const FLOOR: f64 = 50.0;
 
 /// Seconds after which a set of tests is taken to hang. The slowest set takes a sixth of that on an idle machine.
 const TIMEOUT: u32 = 120;
@@ -311,7 +340,7 @@ fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -
     let (tree, output) = (home.join("tree"), home.join(format!("{:?}", area.name).to_lowercase()));
     let (package, timeout) = (area.package, TIMEOUT.to_string());
     let mut tally = Tally { survivors: chosen.to_owned(), ..Tally::default() };
-    for Stage { tests, without } in area.stages {
+    for Stage { tests, without, names: words } in area.stages {
         let (shown, spared): (Vec<_>, Vec<_>) =
             tally.survivors.iter().cloned().partition(|name| !without.iter().any(|part| file_of(name).contains(part)));
         if shown.is_empty() {
@@ -321,7 +350,7 @@ fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -
         let in_files: BTreeSet<&str> = shown.iter().map(|name| file_of(name)).collect();
         let files = flags("--file", &in_files.into_iter().collect::<Vec<_>>());
         // For the build too, so that it builds no tests that are not run.
-        let tests = flags("--cargo-arg", tests);
+        let (tests, words) = (flags("--cargo-arg", tests), words.iter());
         let names = flags("--re", &shown.iter().map(|name| exactly(name)).collect::<Vec<_>>());
         let report = output.join("mutants.out/outcomes.json");
         sh.create_dir(&output)?;
@@ -330,7 +359,7 @@ fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -
         let ran = cmd!(
             sh,
             "{tool} mutants --dir {tree} --in-place --output {output} --package {package} {files...} {names...}
-             --profile=mutant --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...}"
+             --profile=mutant --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...} -- -- {words...}"
         );
         ran.env("CARGO_TARGET_DIR", target_dir(sh)).ignore_status().quiet().run()?;
         let text = fs::read_to_string(&report).context("cargo-mutants has reported nothing")?;
@@ -483,8 +512,8 @@ mod tests {
 
     #[test]
     fn a_few_survivors_do_not_fail_a_commit_and_many_do() {
-        assert!(is_enough(27, 3) && is_enough(75, 25) && is_enough(0, 0));
-        assert!(!is_enough(74, 26) && !is_enough(0, 1));
+        assert!(is_enough(17, 3) && is_enough(10, 10) && is_enough(0, 0));
+        assert!(!is_enough(9, 10) && !is_enough(0, 1));
     }
 
     #[test]
