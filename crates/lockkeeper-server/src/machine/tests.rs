@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use lockkeeper_wire::OpCode;
-use lockkeeper_wire::{Create, CreateMode, SetData, VersionedPath, WatchedPath};
+use lockkeeper_wire::{Create, CreateMode, SetData, SetWatches, VersionedPath, WatchedPath};
 
 /// A configuration with short times and without SASL and certificates.
 pub(crate) fn config() -> MachineConfig {
@@ -314,4 +314,42 @@ fn a_lagging_copy_of_the_tree_answers_from_its_own_past() {
     let read = Request::Exists(WatchedPath { path: "/a".to_owned(), watch: false });
     assert_eq!(answer(&lagging, 1, &Identities::default(), &read), Some(Err(ErrorCode::NoNode)));
     assert!(matches!(answer(machine.tree(), 1, &Identities::default(), &read), Some(Ok(Response::Stat(_)))));
+}
+
+/// Sets watches as a client does that has seen the changes up to `seen`; returns the effects.
+fn set_watches(machine: &mut Machine, seen: i64, paths: &[&str]) -> Vec<Effect> {
+    let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
+    let request = SetWatches { relative_zxid: seen, data: paths.clone(), child: paths, ..SetWatches::default() };
+    let mut out = Vec::new();
+    machine.request(ConnectionId(1), 5, Request::SetWatches(request), at(0), &mut out);
+    out
+}
+
+/// It would take the event for another change, and read again for nothing.
+#[test]
+fn a_client_that_has_seen_the_last_change_of_a_node_gets_no_event_of_it() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let create = Request::Create(Create::new("/a", "", CreateMode::Persistent));
+    machine.request(ConnectionId(1), 5, create, at(0), &mut Vec::new());
+    let created = machine.zxid();
+    let events = |out: &[Effect]| out.iter().filter(|effect| matches!(effect, Effect::Event { .. })).count();
+    let out = set_watches(&mut machine, created, &["/a"]);
+    assert_eq!((events(&out), machine.watches().len()), (0, 2), "{out:?}");
+    let out = set_watches(&mut machine, created - 1, &["/a"]);
+    assert_eq!(events(&out), 2, "its data and its list are new: {out:?}");
+}
+
+#[test]
+fn watches_are_set_up_to_the_limit() {
+    let limits = Limits { watches: 4, ..Limits::default() };
+    let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
+    connect(&mut machine, 1);
+    for (paths, refused) in [(&["/", "/zookeeper", "/zookeeper/quota"][..], true), (&["/", "/zookeeper"], false)] {
+        let seen = machine.zxid();
+        let out = set_watches(&mut machine, seen, paths);
+        let Some(Effect::Reply { result, .. }) = out.last() else { panic!("{out:?}") };
+        assert_eq!(*result == Err(ErrorCode::QuotaExceeded), refused, "{out:?}");
+    }
+    assert_eq!(machine.watches().len(), 4);
 }
