@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lockkeeper::admin::RevokeAnswer;
 use lockkeeper::error::{AcquireError, AdminError};
 use lockkeeper::{Lockkeeper, NodeFormat, Owner};
@@ -14,6 +15,7 @@ on_every_server!(
     case_57_a_holder_sees_who_asks_and_why_and_releases,
     case_57_every_kind_sees_a_revocation_request,
     a_holder_may_refuse_and_is_asked_again,
+    a_request_that_replaces_another_is_heard_apart_from_it,
     foreign_revocation_words_are_seen_and_the_nodes_data_is_restored,
     a_waiter_that_is_asked_withdraws,
     a_revocation_request_takes_nothing_by_force,
@@ -68,6 +70,17 @@ async fn case_57_every_kind_sees_a_revocation_request(world: &World) {
         assert!(holding.is_held());
         holding.release().await.unwrap();
     }
+}
+
+async fn a_request_that_replaces_another_is_heard_apart_from_it(world: &World) {
+    let guard = world.keeper().await.mutex(world.lock()).acquire().await.unwrap();
+    let admin = world.keeper().await.admin();
+    admin.revoke(&world.lock(), Some("first")).await.unwrap();
+    let first = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
+    assert_eq!(guard.revocation_after(&first).now_or_never(), None, "it is the same");
+    admin.revoke(&world.lock(), Some("second")).await.unwrap();
+    let second = tokio::time::timeout(PATIENCE, guard.revocation_after(&first)).await.unwrap();
+    assert_eq!(second.reason.as_deref(), Some("second"));
 }
 
 async fn a_holder_may_refuse_and_is_asked_again(world: &World) {
