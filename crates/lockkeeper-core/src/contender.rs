@@ -13,8 +13,8 @@
 //!
 //! This file has the order of the rules. Each module below has one group of facts with its rules. These are what the attempt
 //! asks for ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), and the tombstones of others ([`abandoned`]).
-//! They are also the [`hold`], the holder [`marker`], the [`change`] under way, the own node's [`record`], the own
-//! [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
+//! They are also the [`hold`], the holder [`marker`], the [`change`] under way, the own node's [`record`], the records of
+//! each [`release`], the own [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
 
 mod abandoned;
 mod change;
@@ -24,6 +24,7 @@ mod hold;
 mod marker;
 mod nodes;
 mod record;
+mod release;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use self::hold::{HoldFacts, Stage};
 use self::marker::HolderMarker;
 use self::nodes::{Nodes, Own};
 use self::record::OwnRecord;
+use self::release::Releases;
 use self::terms::AttemptTerms;
 use self::tombstone::OwnTombstone;
 use self::view::{Blocker, View};
@@ -65,6 +67,8 @@ enum Flight {
     /// Is the holder marker I am about to delete still mine?
     VerifyHolderMarker,
     Watch(String),
+    /// Did the contender hold whose node this transaction created?
+    ReadRelease(Zxid),
     /// Does the first of the queue contend? If it does, this one leaves.
     InspectFirst(String),
     TakeHolderMarker,
@@ -105,6 +109,7 @@ pub struct Contender {
     marker: HolderMarker,
     change: Change,
     record: OwnRecord,
+    releases: Releases,
     tombstone: OwnTombstone,
     exit: Exit,
     flight: Option<Flight>,
@@ -125,6 +130,7 @@ impl Contender {
             marker: HolderMarker::None,
             change: Change::NONE,
             record: OwnRecord::default(),
+            releases: Releases::default(),
             tombstone: OwnTombstone::None,
             exit: Exit::default(),
             flight: None,
@@ -159,6 +165,12 @@ impl Contender {
     /// It leaves instead of waiting behind more than `most`.
     pub fn with_max_ahead(mut self, most: usize) -> Self {
         self.terms.max_ahead = most;
+        self
+    }
+
+    /// It reads and writes records of releases if at least so many contenders are ahead when it comes.
+    pub fn with_records_behind(mut self, ahead: usize) -> Self {
+        self.terms.many_ahead = ahead;
         self
     }
 
@@ -253,7 +265,10 @@ impl Contender {
     /// Takes in an event.
     pub fn handle(&mut self, event: Event) {
         match event {
-            Event::Leave => self.exit.leave(Leaving::Asked),
+            Event::Leave => {
+                self.releases.release(self.passes_on().is_some());
+                self.exit.leave(Leaving::Asked);
+            }
             Event::Lost => self.exit.leave(Leaving::Lost),
             Event::SessionOver => self.exit.session_over = true,
             Event::Lingered => self.lingered(),
@@ -270,6 +285,7 @@ impl Contender {
             Event::ParentMade(outcome) => self.parent_made(outcome),
             Event::LimitStored(outcome) => self.limit_stored(outcome),
             Event::Listed(outcome) => self.listed(outcome),
+            Event::ReleaseRead(outcome) => self.release_read(outcome),
             Event::Inspected(outcome) => self.inspected(outcome),
             Event::Watched(outcome) => self.watched(outcome),
             Event::Neighbour => self.blocker_is_neighbour(),

@@ -36,7 +36,9 @@ pub use hold::{Link, LinkState, Loss, SessionClock, Trust};
 pub use mode::Mode;
 pub use naming::{HOLDER_MARKER, IncompatibleFormat, NodeFormat, NodeName, node_path};
 pub use path::{LockPath, PathError};
-pub use payload::{Limit, MAX_MESSAGE_BYTES, NodeData, Owner, PathRecord, Payload, Revocation};
+pub use payload::{
+    LastRelease, Limit, MAX_MESSAGE_BYTES, NodeData, Owner, PathRecord, Payload, ReleaseRecord, Revocation,
+};
 pub use protocol::{Arrival, Ask, Command, End, Event, Failure, Grant, Inspection, Listing, QueuePlace, WatchKind};
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;

@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::AttemptId;
 use crate::text::head;
+use crate::{AttemptId, Zxid};
 
 /// The words by which foreign clients ask a holder to release.
 const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
@@ -129,10 +129,58 @@ impl PathRecord {
     pub fn limit(data: &[u8], version: i32) -> Limit {
         match serde_json::from_slice::<PathRecord>(data) {
             Ok(record) => Limit::Permits(record.permits),
-            Err(_) if data.is_empty() => Limit::Unset { version },
+            Err(_) if data.is_empty() || ReleaseRecord::from_bytes(data).is_some() => Limit::Unset { version },
             Err(_) => Limit::Foreign,
         }
     }
+}
+
+/// What a holder leaves in the data of a lock's path when it releases: the node of its hold. So the contender behind that node
+/// knows that it ended as a holder's, and need not list a long queue again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseRecord {
+    lockkeeper: u32,
+    /// The transaction that created the node. No two nodes of a path have the same, not even across the path's own deletion.
+    freed: Zxid,
+}
+
+impl ReleaseRecord {
+    /// The record of a release by the holder whose node this transaction created.
+    pub const fn new(freed: Zxid) -> Self {
+        ReleaseRecord { lockkeeper: Payload::VERSION, freed }
+    }
+
+    /// The transaction that created the node of the holder that released.
+    pub const fn freed(&self) -> Zxid {
+        self.freed
+    }
+
+    /// The bytes to store.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a struct of numbers always serialises")
+    }
+
+    /// Reads a record; `None` for any other data.
+    pub fn from_bytes(data: &[u8]) -> Option<Self> {
+        serde_json::from_slice(data).ok()
+    }
+
+    /// What a path's bytes, of this version, say of the last release. Any bytes are fine.
+    pub fn last(data: &[u8], version: i32) -> LastRelease {
+        let record = Self::from_bytes(data);
+        let ours = record.is_some() || data.is_empty();
+        LastRelease { freed: record.map(|record| record.freed), version: ours.then_some(version) }
+    }
+}
+
+/// What the data of a lock's path says of the last release.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LastRelease {
+    /// The transaction that created the node of the holder that released, if there is a record.
+    pub freed: Option<Zxid>,
+    /// The version of the data, if a record may replace it.
+    pub version: Option<i32>,
 }
 
 /// How many permits there are, by the parent's data.
@@ -307,6 +355,7 @@ mod tests {
         assert_eq!(PathRecord::limit(&PathRecord::new(3).to_bytes(), 5), Limit::Permits(3));
         assert_eq!(PathRecord::limit(b"", 5), Limit::Unset { version: 5 });
         assert_eq!(PathRecord::limit(b"10.1.2.3", 5), Limit::Foreign);
+        assert_eq!(PathRecord::limit(&ReleaseRecord::new(Zxid(7)).to_bytes(), 5), Limit::Unset { version: 5 });
     }
 
     #[test]
@@ -314,5 +363,18 @@ mod tests {
         let long = "é".repeat(MAX_MESSAGE_BYTES);
         let payload = Payload::new(AttemptId::new(0), owner(), Some(&long), 0);
         assert_eq!(payload.message.map(|m| m.len()), Some(MAX_MESSAGE_BYTES));
+    }
+
+    #[test]
+    fn a_record_of_a_release_replaces_nothing_but_its_like() {
+        let record = ReleaseRecord::new(Zxid(0x0012_3456_789a)).to_bytes();
+        let last = |freed, version| LastRelease { freed, version };
+        assert_eq!(ReleaseRecord::last(&record, 4), last(Some(Zxid(0x0012_3456_789a)), Some(4)));
+        assert_eq!(ReleaseRecord::last(b"", 4), last(None, Some(4)));
+        let more = [&record[..record.len() - 1], br#","more":1}"#].concat();
+        for foreign in [&b"10.1.2.3"[..], &PathRecord::new(3).to_bytes(), &more] {
+            assert_eq!(ReleaseRecord::last(foreign, 4), last(None, None), "{}", foreign.escape_ascii());
+        }
+        assert!(record.len() < crate::helix::Record::SHORTEST, "a listing would read it as a leased lock's");
     }
 }

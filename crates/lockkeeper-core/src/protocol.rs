@@ -3,7 +3,10 @@
 //! Each command has exactly one event that reports its outcome. All are data, so the other side can be a model checker,
 //! a simulator or the network.
 
-use crate::{AttemptId, Class, FencingToken, IncompatibleFormat, Limit, LockDelay, Revocation, SessionId, Zxid};
+use crate::{
+    AttemptId, Class, FencingToken, IncompatibleFormat, LastRelease, Limit, LockDelay, ReleaseRecord, Revocation,
+    SessionId, Zxid,
+};
 
 /// An event: the outcome of the command in flight, a watch, or a request of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +24,8 @@ pub enum Event {
     LimitStored(Result<(), Failure>),
     /// The outcome of [`Command::List`] or [`Command::Recover`].
     Listed(Result<Listing, Failure>),
+    /// The outcome of [`Command::ReadRelease`].
+    ReleaseRead(Result<LastRelease, Failure>),
     /// The outcome of [`Command::Inspect`].
     Inspected(Result<Inspection, Failure>),
     /// The outcome of [`Command::Watch`]: the watch is set and this was read, or the node is deleted
@@ -95,6 +100,7 @@ impl Event {
                 done.as_ref().err()
             }
             Event::Listed(listed) => listed.as_ref().err(),
+            Event::ReleaseRead(read) => read.as_ref().err(),
             Event::Inspected(read) | Event::Watched(read) => read.as_ref().err(),
             Event::RecordWritten(written) => written.as_ref().err(),
             _ => None,
@@ -243,6 +249,8 @@ pub enum Command {
     /// The write comes first: the create may be committed but not yet visible on the server that this session moved to. Without
     /// the write, both Curator and Kazoo leave ghost nodes when fsync is slow.
     Recover,
+    /// Read the record of the last release in the parent's data.
+    ReadRelease,
     /// Read a child, to find out who created it.
     Inspect {
         /// The child.
@@ -305,6 +313,9 @@ pub enum Command {
         version: Option<i32>,
         /// Delete also the holder marker, or the tombstone, in the same transaction, if its data has this version.
         holder_marker: Option<(String, i32)>,
+        /// Write this into the parent in the same transaction, if the parent's data has this version. If that fails,
+        /// delete without it.
+        record: Option<(ReleaseRecord, i32)>,
     },
     /// Hand the lock to the caller.
     Grant(Grant),
@@ -400,6 +411,7 @@ mod tests {
             Event::TombstoneMade(Err(failed)),
             Event::Deleted(Err(failed)),
             Event::Listed(Err(failed)),
+            Event::ReleaseRead(Err(failed)),
             Event::Inspected(Err(failed)),
             Event::Watched(Err(failed)),
             Event::RecordWritten(Err(failed)),

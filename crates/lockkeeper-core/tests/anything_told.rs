@@ -1,8 +1,8 @@
 //! A contender that receives any events, requested or not, stays consistent: it trusts nothing from the network.
 
 use lockkeeper_core::{
-    Arrival, Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection, Limit,
-    Listing, LockDelay, Mode, NodeFormat, Revocation, Sequence, SessionId, Tombstone, Zxid,
+    Arrival, Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection,
+    LastRelease, Limit, Listing, LockDelay, Mode, NodeFormat, Revocation, Sequence, SessionId, Tombstone, Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -32,6 +32,7 @@ impl Kind {
             true => Contender::upgradeable(self.node_format, ME, SESSION),
             false => Contender::new(self.discipline, self.node_format, self.mode, ME, SESSION),
         };
+        let contender = contender.with_records_behind(1);
         match delayed && self.node_format == NodeFormat::Curator {
             true => contender.with_delay(LockDelay::MILLISECOND),
             false => contender,
@@ -147,6 +148,8 @@ fn told() -> impl Strategy<Value = Told> {
         Event::Lingered,
         Event::Disconnected,
         Event::Neighbour,
+        Event::ReleaseRead(Ok(LastRelease { freed: Some(Zxid(1)), version: Some(0) })),
+        Event::ReleaseRead(Err(Failure::ConnectionLoss)),
         Event::Refuse("busy".to_owned()),
     ];
     let asks = [

@@ -130,6 +130,13 @@ fn every_interleaving_of_neighbours_keeps_the_promises() {
     explore_all(worlds::neighbours(), 1_000_000);
 }
 
+/// T-11: a contender with many ahead learns from the record of a release that the contender before it has held, and lists
+/// nothing. It holds only if every older contender has ended.
+#[test]
+fn every_interleaving_with_records_of_releases_keeps_the_promises() {
+    explore_all(worlds::recorded(), 1_000_000);
+}
+
 /// A try gets the lock or leaves, and leaves nothing behind. A node without a session blocks no contender for ever.
 #[test]
 fn every_interleaving_with_tries_and_persistent_nodes_keeps_the_promises() {
@@ -226,6 +233,14 @@ mistakes! {
     seeded_mistake_a_place_behind_a_node_that_no_one_watched_is_found: SaysItWatched breaks [EXCLUSION]
         in World { neighbours: 2, budget: Budget { removals: 1, reaps: 1, ..NO_FAULT }, linger: true, lag: 0,
             ..World::new("behind a node that no one watched", 3) };
+    /// A waiter that gave up is taken for a holder.
+    seeded_mistake_a_record_of_each_end_is_found: RecordsEachEnd breaks [EXCLUSION]
+        in World { records_behind: 1, budget: Budget { cancels: 1, ..NO_FAULT }, lag: 0,
+            ..World::new("a record of each end", 4) };
+    /// The same, by the contender behind it.
+    seeded_mistake_any_record_that_counts_is_found: AnyRecordCounts breaks [EXCLUSION]
+        in World { records_behind: 1, budget: Budget { cancels: 1, ..NO_FAULT }, lag: 0,
+            ..World::new("any record counts", 4) };
     /// Other readers may still hold.
     seeded_mistake_a_reader_that_passes_the_lock_on_is_found: ReadersPassOn breaks [EXCLUSION]
         in World { neighbours: 3, lag: 0,

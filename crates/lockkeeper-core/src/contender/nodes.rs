@@ -66,6 +66,14 @@ impl Nodes {
         }
     }
 
+    /// The transaction that created the own node.
+    pub(super) fn own_czxid(&self) -> Option<Zxid> {
+        match self.own {
+            Own::Node { czxid, .. } => Some(czxid),
+            Own::None | Own::Doubtful => None,
+        }
+    }
+
     pub(super) fn own_is(&mut self, name: String, czxid: Zxid) {
         self.own = Own::Node { name, czxid };
     }
@@ -249,7 +257,7 @@ impl Contender {
             return match self.verified_holder_marker() {
                 Ok(holder_marker) => {
                     self.flight = Some(Flight::Delete { name: name.clone(), holder_marker: true });
-                    Command::Delete { name, version: None, holder_marker: Some(holder_marker) }
+                    Command::Delete { name, version: None, holder_marker: Some(holder_marker), record: None }
                 }
                 Err(look) => look,
             };
@@ -264,7 +272,8 @@ impl Contender {
     }
 
     fn delete_node(&mut self, name: String, version: Option<i32>) -> Command {
+        let record = self.release_record().filter(|_| self.node() == Some(&name));
         self.flight = Some(Flight::Delete { name: name.clone(), holder_marker: false });
-        Command::Delete { name, version, holder_marker: None }
+        Command::Delete { name, version, holder_marker: None, record }
     }
 }

@@ -1,5 +1,6 @@
 //! What an attempt asks for, and the names that follow from it.
 
+use super::release::MANY_AHEAD;
 use crate::{AttemptId, Discipline, LockDelay, Mode, NodeFormat, Queue, Sequence, SessionId, Tombstone, Verdict};
 
 /// What an attempt asks for.
@@ -18,6 +19,8 @@ pub(super) struct AttemptTerms {
     pub(super) once: bool,
     /// It leaves if more than so many are ahead.
     pub(super) max_ahead: usize,
+    /// It uses records of releases if at least so many are ahead.
+    pub(super) many_ahead: usize,
 }
 
 impl AttemptTerms {
@@ -31,8 +34,8 @@ impl AttemptTerms {
         session: SessionId,
     ) -> Self {
         assert!(node_format.prefix(mode, id).is_some(), "{node_format:?} has no name for {mode:?}");
-        let (reads_early, delay, once, max_ahead) = (false, None, false, usize::MAX);
-        AttemptTerms { discipline, node_format, mode, reads_early, id, session, delay, once, max_ahead }
+        let (reads_early, delay, once, max_ahead, many_ahead) = (false, None, false, usize::MAX, MANY_AHEAD);
+        AttemptTerms { discipline, node_format, mode, reads_early, id, session, delay, once, max_ahead, many_ahead }
     }
 
     /// Judges the own node by a listing, as what the attempt wants to be now.

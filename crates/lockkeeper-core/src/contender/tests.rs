@@ -1,6 +1,7 @@
 //! Steps of the machine that no exploration of whole worlds covers by name.
 
 mod classes;
+mod release;
 
 use super::*;
 use crate::protocol::{Inspection, Listing};
@@ -329,7 +330,7 @@ fn a_deleted_tombstone_is_deleted_once() {
     assert_eq!(waiter.next_command(), watch(&name, WatchKind::Blocker));
     waiter.handle(Event::Watched(Ok(SEEN)));
     waiter.handle(Event::DelayOver(name.clone()));
-    assert_eq!(waiter.next_command(), Some(Command::Delete { name, version: None, holder_marker: None }));
+    assert_eq!(waiter.next_command(), Some(Command::Delete { name, version: None, holder_marker: None, record: None }));
     assert!(!waiter.has_begun_to_delete(), "the tombstone is of another contender");
     waiter.handle(Event::Deleted(Ok(())));
     assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }), "whose turn is it now?");
@@ -356,7 +357,10 @@ fn a_delay_is_counted_once() {
     let other = if blocker == older { nearest } else { older };
     waiter.handle(Event::Watched(Ok(SEEN)));
     waiter.handle(Event::DelayOver(blocker.clone()));
-    assert_eq!(waiter.next_command(), Some(Command::Delete { name: blocker, version: None, holder_marker: None }));
+    assert_eq!(
+        waiter.next_command(),
+        Some(Command::Delete { name: blocker, version: None, holder_marker: None, record: None })
+    );
     waiter.handle(Event::Deleted(Ok(())));
     assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }));
     waiter.handle(Event::Listed(Ok(Listing::of(vec![other.clone(), own]))));
@@ -396,7 +400,10 @@ fn a_second_node_of_an_attempt_is_deleted() {
     doubtful.handle(Event::Entered { created: Ok((own, Zxid(9))), arrival: Arrival::Listed(listing) });
     assert_eq!(doubtful.next_command(), Some(Command::Inspect { name: first.clone() }));
     doubtful.handle(Event::Inspected(Ok(SEEN)));
-    assert_eq!(doubtful.next_command(), Some(Command::Delete { name: first, version: None, holder_marker: None }));
+    assert_eq!(
+        doubtful.next_command(),
+        Some(Command::Delete { name: first, version: None, holder_marker: None, record: None })
+    );
 }
 
 /// A contender of a class that holds: its node, and the name of its holder marker.
@@ -659,7 +666,7 @@ fn a_release_deletes_its_node_and_its_tombstone_together() {
             None => Some(Command::End(End::Left)),
             Some(false) => both,
             // One of them does not exist.
-            Some(true) => Some(Command::Delete { name: own, version: None, holder_marker: None }),
+            Some(true) => Some(Command::Delete { name: own, version: None, holder_marker: None, record: None }),
         };
         assert_eq!(delayed.next_command(), then, "{outcome:?}");
     }

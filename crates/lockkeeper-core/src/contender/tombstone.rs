@@ -68,12 +68,12 @@ impl Contender {
             (Some(own), OwnTombstone::Stands(_)) => {
                 let own = own.to_owned();
                 self.flight = Some(Flight::DeleteWithTombstone(own.clone()));
-                Some(Command::Delete { name: own, version: None, holder_marker: Some((tombstone, 0)) })
+                Some(Command::Delete { name: own, version: None, holder_marker: Some((tombstone, 0)), record: None })
             }
             (Some(_), _) => None,
             (None, _) => {
                 self.flight = Some(Flight::DeleteOwnTombstone);
-                Some(Command::Delete { name: tombstone, version: None, holder_marker: None })
+                Some(Command::Delete { name: tombstone, version: None, holder_marker: None, record: None })
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::marker::HolderMarker;
 use super::{AttemptTerms, Contender, Flight, Leaving};
 use crate::protocol::{Command, Failure, Inspection, Listing, QueuePlace};
-use crate::{IncompatibleFormat, Limit, Queue, Verdict, Watch};
+use crate::{IncompatibleFormat, Limit, Queue, Verdict, Watch, Zxid};
 
 /// What blocks this contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +17,8 @@ pub(super) enum Blocker {
         or_granted: bool,
         /// A watch is set, or its contender, of this session, reports its end.
         watched: bool,
+        /// The transaction that created it, if a record may say that its contender has held.
+        recorded: Option<Zxid>,
     },
     /// Any child may be the next one deleted. The watch is set.
     Children,
@@ -113,8 +115,13 @@ impl View {
     fn wait_for(&mut self, watch: Watch<'_>, terms: &AttemptTerms, before: Option<&Blocker>, watching: bool) {
         let block = |name: &str, grants, or_granted| {
             // One existing watch is enough: a second would only read the node again.
-            let watched = matches!(before, Some(Blocker::Node { name: n, watched: true, .. }) if n == name);
-            Some(Blocker::Node { name: name.to_owned(), grants, or_granted, watched })
+            let (watched, recorded) = match before {
+                Some(Blocker::Node { name: before, watched: true, recorded, .. }) if before == name => {
+                    (true, *recorded)
+                }
+                _ => (false, None),
+            };
+            Some(Blocker::Node { name: name.to_owned(), grants, or_granted, watched, recorded })
         };
         self.blocker = match watch {
             Watch::Deleted { name, grants } => block(name, grants, false),
@@ -160,6 +167,11 @@ impl Contender {
         if let (Some(version), Some(permits)) = (self.view.limit_unset.take(), limit) {
             self.flight = Some(Flight::StoreLimit);
             return Some(Command::StoreLimit { permits, version });
+        }
+        if self.waits()
+            && let Some(command) = self.read_release()
+        {
+            return Some(command);
         }
         if self.waits() && self.view.listing_due {
             let watch = std::mem::take(&mut self.view.watch_children);
@@ -220,6 +232,7 @@ impl Contender {
         self.view.sessionless.retain(|name| listing.names.contains(name));
         let queue = queue.without(&self.view.sessionless);
         (self.view.listing_due, self.view.unlisted) = (false, false);
+        self.releases.forget();
         let before = self.view.blocker.take();
         self.view.place = None;
         match self.terms.decide(&queue, &own) {
@@ -248,8 +261,9 @@ impl Contender {
         if seen.owner.is_none() && self.no_contender(name) {
             return;
         }
-        let Some(Blocker::Node { watched, or_granted, .. }) = &mut self.view.blocker else { return };
-        *watched = true;
+        let may_be_recorded = self.view.blocker.as_ref().is_some_and(|blocker| self.may_be_recorded(blocker));
+        let Some(Blocker::Node { watched, or_granted, recorded, .. }) = &mut self.view.blocker else { return };
+        (*watched, *recorded) = (true, may_be_recorded.then_some(seen.czxid));
         // A bare word of another client may have overwritten the announcement of its grant. Only untouched data proves
         // that it was not granted before the watch was set. Otherwise a listing after the watch must show it.
         if *or_granted && seen.version != 0 {
@@ -296,6 +310,7 @@ impl Contender {
     pub(super) fn blocker_gone(&mut self, name: &str) {
         match self.view.blocker.take_if(|blocker| blocker.watches(name)) {
             Some(Blocker::Node { grants: true, .. }) => self.grant(true),
+            Some(Blocker::Node { recorded: Some(czxid), .. }) => self.releases.look_for(czxid),
             Some(_) => self.view.listing_due = true,
             None => {}
         }
@@ -312,7 +327,8 @@ impl Contender {
             return;
         }
         self.view.place = Some(QueuePlace { ahead, first: name.clone(), front: None });
-        self.view.blocker = Some(Blocker::Node { name, grants: false, or_granted: false, watched: true });
+        self.view.blocker =
+            Some(Blocker::Node { name, grants: false, or_granted: false, watched: true, recorded: None });
         (self.view.listing_due, self.view.unlisted, self.view.waited) = (false, true, true);
     }
 
@@ -348,6 +364,7 @@ impl Contender {
             return;
         }
         if self.view.blocker.take_if(|blocker| blocker.ends() == Some(name)).is_some() {
+            self.releases.follow_a_neighbour();
             self.grant(true);
         }
     }

@@ -31,13 +31,17 @@ pub(crate) enum Request {
     DeleteBoth(Name, i32),
     Tombstone(Name, Name),
     DeleteWith(Name, Name),
+    /// Deletes the node, if it has this version, and says in the parent's data that the node of this create was released, if that
+    /// data has this version.
+    Release(Name, Option<i32>, u8, i32),
+    ReadRelease,
 }
 
 impl Request {
     /// Whether the leader decides on it.
     pub(crate) fn is_write(self) -> bool {
         use Request::*;
-        !matches!(self, List { .. } | Recover | Inspect(_) | Watch(..))
+        !matches!(self, List { .. } | Recover | Inspect(_) | Watch(..) | ReadRelease)
     }
 }
 
@@ -100,6 +104,8 @@ pub(crate) enum GrantedBy {
     Handover,
     /// The release of a neighbour, before its delete.
     Neighbour,
+    /// The record of a release, without a second listing.
+    Record,
 }
 
 /// The stage of a client's life.
@@ -242,7 +248,7 @@ pub(crate) struct Client {
     pub(crate) was_first: bool,
     /// The czxid of the last node that it knows to be its own.
     pub(crate) knows: u8,
-    /// The czxid of its last create, remembered only for the mistakes that answer from memory.
+    /// The czxid of its last create or of its blocker, remembered only for the mistakes that answer from memory.
     pub(crate) made: u8,
     /// The node of a neighbour whose release or end it will hear of.
     pub(crate) neighbour: Option<Name>,

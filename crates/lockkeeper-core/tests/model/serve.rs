@@ -1,6 +1,8 @@
 //! Handles a client's requests on the two servers, and the requests of a connection that breaks.
 
-use lockkeeper_core::{Arrival, Event, Failure, Inspection, Limit, Listing, Mode, Revocation, WatchKind, Zxid};
+use lockkeeper_core::{
+    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, Revocation, WatchKind, Zxid,
+};
 
 use super::client::{Client, Flight, Machine, Outcome, Request, Watching};
 use super::step::Step;
@@ -176,6 +178,16 @@ impl Step<'_> {
                     Outcome::Done
                 }
             },
+            Request::Release(name, version, freed, at) => match self.state.leader.get(name).copied() {
+                None => Outcome::NoNode,
+                Some(node) if !self.is_version(node, version) => Outcome::BadVersion,
+                Some(node) => {
+                    self.note_delete(i, node);
+                    let recorded = i32::from(self.state.leader.version) == at;
+                    self.commit(if recorded { Txn::Release(name, freed) } else { Txn::Delete(name) });
+                    Outcome::Done
+                }
+            },
             Request::DeleteBoth(name, version) => {
                 match (self.state.leader.get(name).copied(), self.state.leader.holder_marker().copied()) {
                     (Some(_), Some(holder_marker)) if !self.is_version(holder_marker, Some(version)) => {
@@ -294,7 +306,10 @@ impl Step<'_> {
                 self.tell(i, Event::Downgraded(made));
             }
             Request::Tombstone(..) => self.tell(i, Event::TombstoneMade(done)),
-            Request::Delete(name, _) | Request::DeleteBoth(name, _) | Request::DeleteWith(name, _) => {
+            Request::Delete(name, _)
+            | Request::Release(name, ..)
+            | Request::DeleteBoth(name, _)
+            | Request::DeleteWith(name, _) => {
                 let client = self.client(i);
                 let own = client.own();
                 client.past.stray_deleted |= done.is_ok() && own != Some(name);
@@ -325,6 +340,10 @@ impl Step<'_> {
                 });
                 self.tell(i, Event::Listed(listed));
             }
+            Request::ReadRelease => {
+                let last = self.last_release(i);
+                self.tell(i, Event::ReleaseRead(last));
+            }
             Request::Inspect(name) => {
                 let seen = self.inspect(i, name);
                 self.tell(i, Event::Inspected(seen));
@@ -334,12 +353,22 @@ impl Step<'_> {
                 let node = self.view(i).get(target).copied();
                 let seen = self.inspect(i, target);
                 let watch = |n: Node| Watching { asked: Some(name), target, czxid: n.czxid, version: n.version };
+                let remembers = kind == WatchKind::Blocker && self.world.mistake == Some(Mistake::AnyRecordCounts);
                 let client = self.client(i);
                 client.watches[Self::slot(name, kind)] = node.map(watch);
+                client.made = node.filter(|_| remembers).map_or(client.made, |n| n.czxid);
                 self.tell(i, Event::Watched(seen));
             }
             _ => unreachable!("only reads are read"),
         }
+    }
+
+    fn last_release(&self, i: u8) -> Result<LastRelease, Failure> {
+        let tree = self.view(i);
+        let me = &self.state.clients[usize::from(i)];
+        let freed = if self.world.mistake == Some(Mistake::AnyRecordCounts) { Some(me.made) } else { tree.freed };
+        let freed = freed.map(|freed| Zxid(i64::from(freed)));
+        tree.counter.map(|_| LastRelease { freed, version: Some(i32::from(tree.version)) }).ok_or(Failure::NoNode)
     }
 
     /// Sets a watch on the children.
@@ -432,7 +461,8 @@ impl Step<'_> {
             Request::WriteRecord(..) => self.tell(i, Event::RecordWritten(Err(failure))),
             Request::Downgrade(..) => self.tell(i, Event::Downgraded(Err(failure))),
             Request::Tombstone(..) => self.tell(i, Event::TombstoneMade(lost)),
-            Request::Delete(..) | Request::DeleteBoth(..) | Request::DeleteWith(..) => {
+            Request::ReadRelease => self.tell(i, Event::ReleaseRead(Err(failure))),
+            Request::Delete(..) | Request::Release(..) | Request::DeleteBoth(..) | Request::DeleteWith(..) => {
                 self.tell(i, Event::Deleted(lost));
             }
         }

@@ -231,6 +231,7 @@ impl Step<'_> {
             Event::Released { .. } => GrantedBy::Neighbour,
             Event::Entered { .. } => GrantedBy::FirstListing,
             Event::Inspected(_) => GrantedBy::Inspection,
+            Event::ReleaseRead(_) => GrantedBy::Record,
             _ => GrantedBy::LaterListing,
         };
         let looked = matches!(event, Event::Inspected(_));
@@ -309,6 +310,7 @@ impl Step<'_> {
                 Command::StoreLimit { permits, version } => Request::StoreLimit(permits, version),
                 Command::List { limit: _, watch } => Request::List { watch },
                 Command::Recover => Request::Recover,
+                Command::ReadRelease => Request::ReadRelease,
                 Command::Inspect { name } => Request::Inspect(world.read(&name)),
                 Command::Watch { name, kind } => {
                     let node = world.read(&name);
@@ -327,14 +329,24 @@ impl Step<'_> {
                 Command::Downgrade { from, into, revocation } => {
                     Request::Downgrade(world.read(&from), world.read(&into), is_open(revocation))
                 }
-                Command::Delete { name, version, holder_marker: None } => Request::Delete(world.read(&name), version),
-                Command::Delete { name, version: None, holder_marker: Some((tombstone, 0)) }
+                Command::Delete { name, version, holder_marker: None, record } => {
+                    let node = world.read(&name);
+                    let record = record.map(|(record, version)| (small(record.freed()), version));
+                    let always = world.mistake == Some(Mistake::RecordsEachEnd) && client.own() == Some(node);
+                    let any = || self.state.leader.get(node).map(|n| (n.czxid, i32::from(self.state.leader.version)));
+                    match record.or_else(|| any().filter(|_| always)) {
+                        Some((freed, at)) => Request::Release(node, version, freed, at),
+                        None => Request::Delete(node, version),
+                    }
+                }
+                Command::Delete { name, version: None, holder_marker: Some((tombstone, 0)), record: None }
                     if world.delay.is_some() =>
                 {
                     Request::DeleteWith(world.read(&name), world.read(&tombstone))
                 }
-                Command::Delete { name, version, holder_marker: Some((_, holder_markers)) } => {
+                Command::Delete { name, version, holder_marker: Some((_, holder_markers)), record } => {
                     assert_eq!(version, None, "the holder marker's version is proof enough");
+                    assert_eq!(record, None, "no listing of a queue with a holder marker is saved");
                     Request::DeleteBoth(world.read(&name), holder_markers)
                 }
             };
@@ -401,7 +413,7 @@ impl Step<'_> {
     }
 
     fn granted(&mut self, i: u8, token: Zxid) {
-        let token = u8::try_from(token.0).expect("few nodes are made");
+        let token = small(token);
         let server = self.client(i).server.unwrap_or(Server::Leader);
         let made = |tree: &super::tree::Tree| tree.nodes.iter().any(|n| n.czxid == token);
         self.state.granted_to_none |=
@@ -512,6 +524,11 @@ impl Step<'_> {
     pub(crate) fn slot(watched: super::tree::Name, kind: WatchKind) -> usize {
         usize::from(watched.is_holder_marker()) + if kind == WatchKind::Own { 2 } else { 0 }
     }
+}
+
+/// Returns the transaction as the model counts them.
+pub(crate) fn small(zxid: Zxid) -> u8 {
+    u8::try_from(zxid.0).expect("few nodes are made")
 }
 
 /// Whether it is a request to release that was not refused.

@@ -124,6 +124,9 @@ pub(crate) struct Tree {
     pub(crate) counter: Option<i32>,
     /// The limit that the parent's data states.
     pub(crate) limit: Limit,
+    /// The create of the node whose release it records, and the version of the data with that record.
+    pub(crate) freed: Option<u8>,
+    pub(crate) version: u8,
     /// The children in the order of their numbers. The holder marker, which has no number, is where it was created.
     pub(crate) nodes: Vec<Node>,
 }
@@ -133,6 +136,8 @@ pub(crate) struct Tree {
 pub(crate) enum Txn {
     Create(Node),
     Delete(Name),
+    /// Deletes a contender's node and records its release.
+    Release(Name, u8),
     /// Deletes a contender's node and the holder marker.
     DeleteBoth(Name),
     /// Deletes a contender's node and its tombstone.
@@ -163,7 +168,7 @@ impl Tree {
 
     /// A tree without the parent.
     pub(crate) fn empty() -> Tree {
-        Tree { counter: None, limit: Limit::Unset { version: 0 }, nodes: Vec::new() }
+        Tree { counter: None, limit: Limit::Unset { version: 0 }, freed: None, version: 0, nodes: Vec::new() }
     }
 
     pub(crate) fn get(&self, name: Name) -> Option<&Node> {
@@ -208,6 +213,10 @@ impl Tree {
                 self.nodes.retain(|n| n.name != name);
                 vec![Fired::Gone(name), Fired::Children]
             }
+            Txn::Release(name, freed) => {
+                (self.freed, self.version) = (Some(freed), self.version + 1);
+                self.apply(Txn::Delete(name))
+            }
             Txn::DeleteBoth(name) => {
                 self.nodes.retain(|n| n.name != name && !n.name.is_holder_marker());
                 vec![Fired::Gone(name), Fired::Children, Fired::Gone(Name::HOLDER_MARKER)]
@@ -230,6 +239,7 @@ impl Tree {
             }
             Txn::MakeParent(limit) => {
                 self.counter = Some(0);
+                (self.freed, self.version) = (None, 0);
                 self.limit = limit.map_or(Limit::Unset { version: 0 }, Limit::Permits);
                 Vec::new()
             }

@@ -42,6 +42,7 @@ witnesses! {
     Handover: "the deletion of a holder's node grants the lock without a second listing",
     NeighbourReleased: "a contender holds while the node of a neighbour that has released exists",
     Unlisted: "a contender that has listed nothing holds",
+    RecordGrants: "the record of a release grants the lock without a second listing",
     LaterListing: "a second listing grants",
     GrantAfterTheHoldersCrash: "the lock is granted after its holder crashed",
     LostCreateAdopted: "a node whose create's reply was lost is adopted and comes to hold",
@@ -108,6 +109,7 @@ impl Witness {
             OneWaitsWhileAnotherHolds => held() && waits(),
             SecondGrant => held() && clients().any(|c| c.life == Life::Ended(End::Left) && c.granted_by.is_some()),
             Handover => granted_by(GrantedBy::Handover),
+            RecordGrants => granted_by(GrantedBy::Record),
             NeighbourReleased => {
                 let node = |c: &Client| state.leader.nodes.iter().any(|n| n.owner == c.session);
                 holders_with(&|c| c.granted_by.is_some() && c.passed_on.is_none())

@@ -41,6 +41,8 @@ pub(crate) struct World {
     pub(crate) budget: Budget,
     /// The lock delay: how long the lock stays unavailable after a loss.
     pub(crate) delay: Option<LockDelay>,
+    /// How many must be ahead of a contender that uses the records of releases.
+    pub(crate) records_behind: usize,
     /// Whether time passes, so that each contender comes to watch its own node.
     pub(crate) linger: bool,
     /// A mistake in how commands are carried out, to show that it is found.
@@ -166,6 +168,10 @@ pub(crate) enum Mistake {
     BehindAnyNumber,
     /// Each neighbour that releases says that it watched its node.
     SaysItWatched,
+    /// Each contender that deletes its node records that as the release of a holder.
+    RecordsEachEnd,
+    /// A contender takes any record for the one of the node before its own.
+    AnyRecordCounts,
 }
 
 /// One of the two servers.
@@ -291,6 +297,7 @@ impl World {
             lag: 2,
             budget: Budget::NONE,
             delay: None,
+            records_behind: usize::MAX,
             linger: false,
             mistake: None,
             witnesses: Vec::new(),
@@ -369,6 +376,7 @@ impl World {
             Some(delay) => contender.with_delay(delay),
             None => contender,
         };
+        let contender = contender.with_records_behind(self.records_behind);
         Machine::new(Engine::Contender(Arc::new(contender)))
     }
 

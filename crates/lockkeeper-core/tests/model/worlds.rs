@@ -259,6 +259,47 @@ pub(crate) fn neighbours() -> Vec<World> {
     ]
 }
 
+/// Contenders that have many ahead, and use the records of releases.
+pub(crate) fn recorded() -> Vec<World> {
+    let recorded = |name, roles: &[Role]| World {
+        records_behind: 1,
+        lag: 0,
+        witnesses: vec![RecordGrants, SecondGrant, LaterListing],
+        ..world(name, Discipline::SharedExclusive, roles)
+    };
+    vec![
+        World { budget: Budget { cancels: 2, ..NO_FAULT }, ..recorded("records: two waits given up", &[LOCK; 4]) },
+        World { budget: Budget { crashes: 1, ..NO_FAULT }, lag: 1, ..recorded("records: a crash", &[LOCK; 4]) },
+        World { budget: Budget { cuts: 1, ..NO_FAULT }, ..recorded("records: a connection lost", &[LOCK; 4]) },
+        World {
+            budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT },
+            ..recorded("records: a break that outlasts the session's trust", &[LOCK; 4])
+        },
+        World {
+            budget: Budget { removals: 1, cuts: 1, ..NO_FAULT },
+            ..recorded("records: an operator deletes a node, a connection lost", &[LOCK; 4])
+        },
+        World {
+            node_format: NodeFormat::Recipe,
+            budget: Budget { reaps: 1, ..NO_FAULT },
+            ..recorded("records: unprotected names, a parent reaped", &[LOCK; 4])
+        },
+        World {
+            budget: Budget { downgrades: 1, ..NO_FAULT },
+            ..recorded("records: readers and writers, one reads on", &[WRITE, WRITE, WRITE, READ])
+        },
+        World {
+            budget: Budget { upgrades: 1, ..NO_FAULT },
+            ..recorded("records: an upgrade", &[READ, WRITE, Role::Upgradeable, WRITE])
+        },
+        World {
+            neighbours: 2,
+            budget: Budget { cancels: 1, ..NO_FAULT },
+            ..recorded("records: two neighbours and two strangers, a wait given up", &[LOCK; 4])
+        },
+    ]
+}
+
 /// Contenders that get the lock immediately or leave, and a persistent node with the name of a contender.
 pub(crate) fn refused() -> Vec<World> {
     let tries = Role::Tries(Mode::Exclusive);

@@ -256,11 +256,9 @@ impl LockNode {
             Ok((node, watcher)) => {
                 let record = match Record::from_bytes(&node.data) {
                     Ok(record) => record,
-                    // A semaphore's path. Its contenders are the children, which are checked before the record is
+                    // The path of a queue. Its contenders are the children, which are checked before the record is
                     // written.
-                    Err(_) if matches!(PathRecord::limit(&node.data, node.version), Limit::Permits(_)) => {
-                        Record::default()
-                    }
+                    Err(_) if PathRecord::limit(&node.data, node.version) != Limit::Foreign => Record::default(),
                     Err(problem) => {
                         return Err(LookError::Final(Mismatch::NotARecord { path: self.path.clone(), problem }.into()));
                     }

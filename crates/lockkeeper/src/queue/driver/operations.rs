@@ -7,7 +7,7 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use lockkeeper_core::helix::Record;
 use lockkeeper_core::{
     Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathRecord,
-    Payload, Zxid, node_path,
+    Payload, ReleaseRecord, Zxid, node_path,
 };
 
 use crate::contender::ContenderInfo;
@@ -166,6 +166,10 @@ impl CommandRunner<'_> {
                 let look = self.look(false);
                 async move { Finished::new(linearizable(&*ensemble, look).await, Event::Listed) }.boxed()
             }
+            Command::ReadRelease => {
+                let last = |node: Node| ReleaseRecord::last(&node.data, node.version);
+                ensemble.read(self.path).map(move |read| Finished::new(read.map(last), Event::ReleaseRead)).boxed()
+            }
             Command::Inspect { name } => {
                 ensemble.read(&self.child(&name)).map(|read| Finished::inspected(name, read)).boxed()
             }
@@ -198,8 +202,9 @@ impl CommandRunner<'_> {
                 let delete = TxnStep::Delete { path: self.child(&from), version: None };
                 self.made(vec![create, delete], Event::Downgraded)
             }
-            Command::Delete { name, version, holder_marker } => {
+            Command::Delete { name, version, holder_marker, record } => {
                 let write = self.at_release.filter(|(node, _)| *node == name).map(|(_, write)| write.clone());
+                let write = write.or_else(|| record.map(|(record, version)| self.replace_data(&record, version)));
                 let own = TxnStep::Delete { path: self.child(&name), version };
                 let marker = holder_marker
                     .map(|(marker, version)| TxnStep::Delete { path: self.child(&marker), version: Some(version) });
@@ -214,6 +219,11 @@ impl CommandRunner<'_> {
                 unreachable!("carried out where they are taken")
             }
         }
+    }
+
+    /// The write of a release's record into the path's data.
+    fn replace_data(&self, record: &ReleaseRecord, version: i32) -> TxnStep {
+        TxnStep::Write { path: self.path.to_owned(), data: record.to_bytes(), version: Some(version) }
     }
 
     /// Runs a transaction that creates a node.

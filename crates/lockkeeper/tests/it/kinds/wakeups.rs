@@ -2,6 +2,7 @@
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::AdminError;
+use lockkeeper_core::ReleaseRecord;
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -14,6 +15,12 @@ on_the_embedded_server_for!(
         permits Permits, foreground Foreground, background Background
     ]
     a_release_costs_the_same_for_every_queue_length,
+);
+
+on_the_embedded_server_for!(
+    [native Native, kazoo Kazoo, recipe Recipe, write Write]
+    a_release_far_back_in_a_queue_of_processes_costs_a_transaction_and_a_read,
+    a_record_of_a_release_hinders_no_other_kind_of_lock,
 );
 
 on_the_embedded_server_for!(
@@ -168,6 +175,68 @@ async fn a_release_costs_the_same_for_every_queue_length(world: &World) {
         assert!((1..=events).contains(&received) && sent <= requests, "of {count}: {received} events, {sent} requests");
         assert!(all <= events + 2, "of {count}: {all} events in all");
     }
+}
+
+/// T-08: a contender with 16 or more ahead learns from a short record that the one before it has held. It lists nothing, and a
+/// handoff takes less than a kilobyte for any length of the queue.
+async fn a_release_far_back_in_a_queue_of_processes_costs_a_transaction_and_a_read(world: &World) {
+    /// The first contender that many are ahead of lists, and the one behind it finds its record.
+    const LISTS: usize = 16;
+    const LAST: usize = LISTS + 8;
+    let (path, proxy) = (world.lock(), world.proxy().await);
+    let mut waiters = Vec::new();
+    for _ in 0..=LAST {
+        let keeper = world.keeper_through(&proxy, STEADY).await;
+        waiters.push((world.enqueue(world.kind.lock(&keeper, &path).acquire()).await, keeper));
+    }
+    // Each watches its own node, and each waiter the one before it.
+    proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == 2 * LAST as u64 + 1).await;
+    let mut held: Option<Held> = None;
+    for (ahead, (waiter, keeper)) in waiters.into_iter().enumerate() {
+        let (before, bytes) = (proxy.counts(), world.embedded().stats());
+        if let Some(held) = held.take() {
+            held.release().await.unwrap();
+        }
+        held = Some(waiter.granted().await);
+        // The replies to a query come behind all earlier events.
+        let shown = keeper.admin().show("/not/there").await;
+        assert!(matches!(shown, Err(AdminError::NoSuchLock { .. })), "{shown:?}");
+        let (since, now) = (proxy.counts().since(&before), world.embedded().stats());
+        let bytes = now.bytes_sent + now.bytes_received - bytes.bytes_sent - bytes.bytes_received;
+        // A query costs two listings, and a node without an id in its name is read before it is deleted.
+        let lists = since.requested.of_any(OpCode::LISTS) - 2;
+        let reads = since.requested.of(OpCode::GetData) - u64::from(ahead > 0 && world.kind.is_unprotected());
+        let expected = match ahead {
+            0 => (0, 0, 0),
+            // A writer may have become a reader in its place.
+            1 => (0, 0, u64::from(matches!(world.kind, Kind::Write | Kind::Kazoo))),
+            2..LISTS => (0, 0, 1),
+            LISTS => (0, 1, 1),
+            _ => (1, 1, 0),
+        };
+        assert_eq!((since.requested.of(OpCode::Multi), reads, lists), expected, "{ahead} were ahead: {since:?}");
+        assert!(ahead <= LISTS || bytes < 1_500, "{ahead} were ahead: {bytes} bytes with the query");
+    }
+    held.unwrap().release().await.unwrap();
+}
+
+/// The path of a lock that had a long queue is as good as new for a lock of any other kind.
+async fn a_record_of_a_release_hinders_no_other_kind_of_lock(world: &World) {
+    let path = world.lock();
+    let mut waiters = Vec::new();
+    for _ in 0..20 {
+        let keeper = world.keeper().await;
+        waiters.push(world.enqueue(world.kind.lock(&keeper, &path).acquire()).await);
+    }
+    for waiter in waiters {
+        waiter.granted().await.release().await.unwrap();
+    }
+    let (data, _) = world.observer.get_data(&path).await.unwrap();
+    assert!(ReleaseRecord::from_bytes(&data).is_some(), "{}", data.escape_ascii());
+    let keeper = world.keeper().await;
+    keeper.semaphore(&path, 3).try_acquire().await.unwrap().release().await.unwrap();
+    world.observer.set_data(&path, &data, None).await.unwrap();
+    keeper.helix_lock(&*path, STEADY).try_acquire().await.unwrap().release().await.unwrap();
 }
 
 /// T-23, N-26: all these readers are granted together, without another request; one event per session, because the server sends

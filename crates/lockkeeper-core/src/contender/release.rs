@@ -1,0 +1,90 @@
+//! The record of a release: how a contender far back in a queue learns that the one before it has held.
+//!
+//! If the node before the own one is deleted, its contender has released, or has left without the lock; then older ones are
+//! still ahead. Only a listing can tell, and the listing of a long queue is long. So a holder says in the transaction of its
+//! release that it held alone ([`ReleaseRecord`](crate::ReleaseRecord)). Every older contender had ended by then, and nobody
+//! else can be between. If the record does not name the node before the own one, a listing follows, as without a record.
+//! The read comes behind all events before it, also after a lost connection, so an own node that is deleted is known.
+//!
+//! A contender that had few ahead reads and writes no record: its listing is as short.
+
+use super::view::Blocker;
+use super::{Contender, Flight};
+use crate::protocol::{Command, Failure};
+use crate::{LastRelease, ReleaseRecord, Zxid};
+
+/// How many contenders must be ahead before the record is worth a read and a write. A name takes about 60 bytes of a listing,
+/// and a read takes 150.
+pub(super) const MANY_AHEAD: usize = 16;
+
+/// What the attempt knows of the records of releases.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Releases {
+    /// The blocker, which this transaction created, is deleted: the record may say how it ended.
+    due: Option<Zxid>,
+    /// The version of the path's data, if the own release may replace it.
+    version: Option<i32>,
+    /// The caller has released, and the hold was alone until then.
+    released_alone: bool,
+}
+
+impl Releases {
+    /// The blocker is deleted, and its contender may have written a record.
+    pub(super) fn look_for(&mut self, blocker: Zxid) {
+        self.due = Some(blocker);
+    }
+
+    /// A listing has shown more than a record can.
+    pub(super) fn forget(&mut self) {
+        self.due = None;
+    }
+
+    /// The lock was taken from a neighbour whose node may outlive the own one: the own end proves nothing about it.
+    pub(super) fn follow_a_neighbour(&mut self) {
+        self.version = None;
+    }
+
+    /// The caller releases. `alone`: the hold is alone.
+    pub(super) fn release(&mut self, alone: bool) {
+        self.released_alone |= alone;
+    }
+}
+
+impl Contender {
+    /// Reads the last record, if it may show that the blocker has held.
+    pub(super) fn read_release(&mut self) -> Option<Command> {
+        let blocker = self.releases.due.take()?;
+        self.flight = Some(Flight::ReadRelease(blocker));
+        Some(Command::ReadRelease)
+    }
+
+    pub(super) fn release_read(&mut self, outcome: Result<LastRelease, Failure>) {
+        let Some(Flight::ReadRelease(blocker)) = self.flight.take() else { return };
+        let last = outcome.unwrap_or_default();
+        self.releases.version = last.version;
+        if !self.waits() || self.exit.is_leaving() {
+            return;
+        }
+        match last.freed == Some(blocker) {
+            true => self.grant(true),
+            false => self.view.listing_due = true,
+        }
+    }
+
+    /// The record to write in the transaction that deletes the own node.
+    pub(super) fn release_record(&self) -> Option<(ReleaseRecord, i32)> {
+        let czxid = self.nodes.own_czxid().filter(|_| self.releases.released_alone)?;
+        Some((ReleaseRecord::new(czxid), self.releases.version?))
+    }
+
+    /// Whether the end of this blocker may be in a record. Its node must be one whose holder writes records: it holds alone and
+    /// without a delay.
+    pub(super) fn may_be_recorded(&self, blocker: &Blocker) -> bool {
+        let far_back = self.view.place.as_ref().is_some_and(|place| place.ahead >= self.terms.many_ahead);
+        let name = blocker.ends().and_then(|name| self.terms.node_format.parse(name));
+        let alone = name.is_some_and(|name| !name.mode.reads() && name.delay.is_none());
+        let shares_its_parent = self.terms.node_format.is_beside();
+        let waits_to_hold = !self.hold.is_granted() && !self.terms.once && !self.nodes.doubted;
+        far_back && alone && waits_to_hold && self.terms.discipline.lists_decide() && !shares_its_parent
+    }
+}

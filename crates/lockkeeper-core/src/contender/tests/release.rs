@@ -1,0 +1,79 @@
+//! The records of releases.
+
+use super::*;
+use crate::{LastRelease, ReleaseRecord};
+
+/// A contender behind two others whose blocker, which transaction 5 created, is deleted.
+fn far_back(mut contender: Contender) -> Contender {
+    let ahead = match contender.terms.node_format {
+        NodeFormat::Numbered => ["0000000001", "0000000002"],
+        _ => ["lock-0000000001", "lock-0000000002"],
+    };
+    enters(&mut contender, &ahead);
+    assert_eq!(contender.next_command(), watch(ahead[1], WatchKind::Blocker));
+    contender.handle(Event::Watched(Ok(Inspection { czxid: Zxid(5), ..SEEN })));
+    assert!(matches!(contender.next_command(), Some(Command::Watch { kind: WatchKind::Own, .. })));
+    contender.handle(Event::Watched(Ok(SEEN)));
+    assert_eq!(contender.next_command(), None);
+    contender.handle(Event::Gone(ahead[1].to_owned()));
+    contender
+}
+
+#[test]
+fn only_a_record_of_the_node_before_grants_without_a_listing() {
+    let last = |freed, version| Ok(LastRelease { freed, version });
+    for (read, granted, writes) in [
+        (last(Some(Zxid(5)), Some(3)), true, Some((ReleaseRecord::new(Zxid(7)), 3))),
+        (last(Some(Zxid(5)), None), true, None),
+        (last(Some(Zxid(4)), Some(3)), false, Some((ReleaseRecord::new(Zxid(7)), 3))),
+        (last(None, Some(0)), false, Some((ReleaseRecord::new(Zxid(7)), 0))),
+        (last(None, None), false, None),
+        (Err(Failure::Refused), false, None),
+        (Err(Failure::NoNode), false, None),
+        (Err(Failure::ConnectionLoss), false, None),
+    ] {
+        let mut contender = far_back(contender(Mode::Exclusive).with_records_behind(2));
+        assert_eq!(contender.next_command(), Some(Command::ReadRelease));
+        contender.handle(Event::ReleaseRead(read));
+        assert_eq!(contender.hold.is_granted(), granted, "{read:?}");
+        if !granted {
+            assert_eq!(contender.next_command(), Some(Command::List { limit: false, watch: false }));
+            let own = contender.node().unwrap().to_owned();
+            contender.handle(Event::Listed(Ok(Listing::of(vec![own]))));
+        }
+        assert!(matches!(contender.next_command(), Some(Command::Grant(_))));
+        contender.handle(Event::Leave);
+        let Some(Command::Delete { record, .. }) = contender.next_command() else { panic!("it deletes its node") };
+        assert_eq!(record, writes, "{read:?}");
+    }
+}
+
+#[test]
+fn a_contender_that_gives_up_or_loses_its_hold_records_no_release() {
+    let leaving = |event, granted| {
+        let mut contender = far_back(contender(Mode::Exclusive).with_records_behind(2));
+        assert_eq!(contender.next_command(), Some(Command::ReadRelease));
+        let freed = Zxid(if granted { 5 } else { 4 });
+        contender.handle(Event::ReleaseRead(Ok(LastRelease { freed: Some(freed), version: Some(3) })));
+        _ = contender.next_command();
+        contender.handle(event);
+        contender.handle(Event::Listed(Err(Failure::ConnectionLoss)));
+        match contender.next_command() {
+            Some(Command::Delete { record, .. }) => record,
+            other => panic!("it deletes its node, not {other:?}"),
+        }
+    };
+    assert_eq!((leaving(Event::Leave, false), leaving(Event::Lost, true)), (None, None));
+    assert!(leaving(Event::Leave, true).is_some());
+}
+
+#[test]
+fn no_record_is_read_where_none_is_worth_it_or_none_is_written() {
+    let few = far_back(contender(Mode::Exclusive).with_records_behind(3));
+    let numbered = NodeFormat::Numbered;
+    let beside = Contender::new(Discipline::SharedExclusive, numbered, Mode::Exclusive, ID, SessionId(1));
+    let beside = far_back(beside.with_records_behind(2));
+    for mut contender in [few, beside] {
+        assert_eq!(contender.next_command(), Some(Command::List { limit: false, watch: false }));
+    }
+}
