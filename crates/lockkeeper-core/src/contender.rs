@@ -272,6 +272,7 @@ impl Contender {
             Event::Lost => self.exit.leave(Leaving::Lost),
             Event::SessionOver => self.exit.session_over = true,
             Event::Lingered => self.lingered(),
+            Event::Placed(place) => self.placed(place),
             Event::Disconnected => self.disconnected(),
             Event::NoContender(name) => _ = self.no_contender(&name),
             Event::Gone(name) => self.gone(&name),
@@ -424,7 +425,7 @@ impl Contender {
             self.view.listing_due = true;
             match arrival {
                 Arrival::Listed(listing) => self.judge(&listing, false),
-                Arrival::Behind { name, ahead } => self.stand_behind(name, ahead),
+                Arrival::Behind { name, place } => self.stand_behind(name, place),
                 Arrival::Unknown => {}
             }
         }

@@ -49,7 +49,7 @@ pub enum Event {
     Deleted(Result<(), Failure>),
     /// A read showed that this child is no contender: its node has no session ([`SessionId::is_none`]).
     NoContender(String),
-    /// A watched node was deleted.
+    /// A watched node was deleted, or the first of the queue.
     Gone(String),
     /// A watched node has new data; its watch has fired.
     Changed(String),
@@ -73,6 +73,8 @@ pub enum Event {
     ChildrenChanged,
     /// The node is old enough for a watch of its own, even if the contender never waited.
     Lingered,
+    /// A contender of this session knows this place of a waiter that has listed nothing. At most so many are ahead.
+    Placed(QueuePlace),
     /// The connection was lost; the session may live.
     ///
     /// Once the connection is back, the events of the meantime come in no particular order (the server answers
@@ -147,8 +149,8 @@ pub enum Arrival {
     Behind {
         /// The node.
         name: String,
-        /// At most so many contenders are ahead.
-        ahead: usize,
+        /// The place behind it, if a contender of this session knows that. At most so many are ahead.
+        place: Option<QueuePlace>,
     },
     /// Nothing: the listing failed, or it was not sent.
     Unknown,
@@ -386,7 +388,7 @@ pub enum End {
 /// The position of a waiting contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct QueuePlace {
-    /// How many were ahead of it in the last listing.
+    /// How many were ahead of it in the last listing, or at most so many if none has shown its place.
     pub ahead: usize,
     /// The first node of that listing, or the holder marker if there is one: its data names the holder.
     pub first: String,

@@ -2,7 +2,8 @@
 
 use lockkeeper_core::{
     Arrival, Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection,
-    LastRelease, Limit, Listing, LockDelay, Mode, NodeFormat, Revocation, Sequence, SessionId, Tombstone, Zxid,
+    LastRelease, Limit, Listing, LockDelay, Mode, NodeFormat, QueuePlace, Revocation, Sequence, SessionId, Tombstone,
+    Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -148,6 +149,7 @@ fn told() -> impl Strategy<Value = Told> {
         Event::Lingered,
         Event::Disconnected,
         Event::Neighbour,
+        Event::Placed(QueuePlace { ahead: 1, first: "lock-0000000001".to_owned(), front: None }),
         Event::ReleaseRead(Ok(LastRelease { freed: Some(Zxid(1)), version: Some(0) })),
         Event::ReleaseRead(Err(Failure::ConnectionLoss)),
         Event::Refuse("busy".to_owned()),
@@ -191,7 +193,9 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
             contender.handle(Event::Entered { created, arrival });
         }
         Told::EnteredBehind(own, next) => {
-            let arrival = Arrival::Behind { name: names[*next].clone(), ahead: 1 };
+            let name = names[*next].clone();
+            let place = QueuePlace { ahead: 1, first: name.clone(), front: None };
+            let arrival = Arrival::Behind { name, place: Some(place).filter(|_| own % 2 == 0) };
             contender.handle(Event::Entered { created: Ok((names[*own].clone(), Zxid(1))), arrival });
         }
         Told::Listed(look) => contender.handle(Event::Listed(listing(look))),

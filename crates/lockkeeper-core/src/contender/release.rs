@@ -13,10 +13,6 @@ use super::{Contender, Flight};
 use crate::protocol::{Command, Failure};
 use crate::{LastRelease, ReleaseRecord, Zxid};
 
-/// How many contenders must be ahead before the record is worth a read and a write. A name takes about 60 bytes of a listing,
-/// and a read takes 150.
-pub(super) const MANY_AHEAD: usize = 16;
-
 /// What the attempt knows of the records of releases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Releases {

@@ -202,7 +202,7 @@ fn a_contender_behind_one_of_its_session_lists_if_both_read_or_it_is_100_ms_old(
             contender.handle(Event::Lingered);
         }
         let (own, name) = (format!("{prefix}0000000001"), node(before));
-        let arrival = Arrival::Behind { name: name.clone(), ahead: 1 };
+        let arrival = Arrival::Behind { name: name.clone(), place: None };
         contender.handle(Event::Entered { created: Ok((own.clone(), Zxid(7))), arrival });
         let next = contender.next_command();
         if lists {

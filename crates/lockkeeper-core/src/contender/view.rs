@@ -312,29 +312,49 @@ impl Contender {
             Some(Blocker::Node { grants: true, .. }) => self.grant(true),
             Some(Blocker::Node { recorded: Some(czxid), .. }) => self.releases.look_for(czxid),
             Some(_) => self.view.listing_due = true,
+            None if self.view.place.as_ref().is_some_and(|place| place.first == name) => {
+                self.list_if_unlisted();
+            }
             None => {}
         }
     }
 
     /// The create was answered, and a contender of this session has the number right before: that is the blocker, unless
     /// both read. No node is between the two as long as the parent is the same; see [`Contender::neighbour_released`].
-    pub(super) fn stand_behind(&mut self, name: String, ahead: usize) {
+    pub(super) fn stand_behind(&mut self, name: String, place: Option<QueuePlace>) {
         let read_both = || self.terms.node_format.parse(&name).is_none_or(|next| next.mode.reads());
         let reads = self.terms.mode.reads() || self.terms.reads_early;
-        let may =
-            self.terms.discipline.lists_decide() && !self.terms.once && !self.nodes.doubted && !self.nodes.lingered;
-        if !may || reads && read_both() || ahead > self.terms.max_ahead {
+        // An old attempt lists immediately what a young one lists when it is old enough.
+        let lists = self.nodes.lingered && place.is_none()
+            || place.as_ref().is_some_and(|place| place.ahead > self.terms.max_ahead);
+        let may = self.terms.discipline.lists_decide() && !self.terms.once && !self.nodes.doubted && !lists;
+        if !may || reads && read_both() {
             return;
         }
-        self.view.place = Some(QueuePlace { ahead, first: name.clone(), front: None });
+        self.view.place = place;
         self.view.blocker =
             Some(Blocker::Node { name, grants: false, or_granted: false, watched: true, recorded: None });
         (self.view.listing_due, self.view.unlisted, self.view.waited) = (false, true, true);
     }
 
-    /// The attempt is old enough for the reads that a short one does without: the watch on the own node, and the listing.
+    /// A contender of this session knows the place. A listing decides whether too many are ahead.
+    pub(super) fn placed(&mut self, place: QueuePlace) {
+        if self.view.unlisted && self.view.place.is_none() && self.waits() && place.ahead <= self.terms.max_ahead {
+            self.view.place = Some(place);
+        }
+    }
+
+    /// The attempt is old enough for the reads that a short one does without: the watch on the own node, and a listing if no
+    /// contender of this session knows the place.
     pub(super) fn lingered(&mut self) {
         self.nodes.lingered = true;
+        if self.view.place.is_none() {
+            self.list_if_unlisted();
+        }
+    }
+
+    /// Lists if no listing has shown the own place.
+    fn list_if_unlisted(&mut self) {
         if self.view.unlisted && self.waits() {
             self.view.place = None;
             self.view.listing_due = true;

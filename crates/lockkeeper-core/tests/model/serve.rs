@@ -1,7 +1,7 @@
 //! Handles a client's requests on the two servers, and the requests of a connection that breaks.
 
 use lockkeeper_core::{
-    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, Revocation, WatchKind, Zxid,
+    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, QueuePlace, Revocation, WatchKind, Zxid,
 };
 
 use super::client::{Client, Flight, Machine, Outcome, Request, Watching};
@@ -87,8 +87,11 @@ impl Step<'_> {
         };
         let mut others = world.process(i).filter(|j| *j != i).map(|j| &self.state.clients[usize::from(j)]);
         let next = others.find(|c| c.own().is_some_and(before) && c.passed_on.is_none() && sure(c));
-        next.and_then(Client::own)
-            .map_or(Arrival::Unknown, |name| Arrival::Behind { name: world.print(name), ahead: 1 })
+        let Some((next, name)) = next.and_then(|next| Some((next, world.print(next.own()?)))) else {
+            return Arrival::Unknown;
+        };
+        let place = QueuePlace { ahead: 1, first: name.clone(), front: None };
+        Arrival::Behind { place: Some(place).filter(|_| next.says_it_holds()), name }
     }
 
     fn entered(&mut self, i: u8, node: Node, arrival: Arrival) {

@@ -273,7 +273,9 @@ impl Driver {
             Wake::Looked(seen) => {
                 pending.look = None;
                 (self.first.info, self.first.holder_behind) = (seen.info, seen.holder_behind);
-                if seen.sessionless {
+                if seen.gone {
+                    self.contender.handle(Event::Gone(seen.name));
+                } else if seen.sessionless {
                     self.contender.handle(Event::NoContender(seen.name));
                 }
             }
@@ -283,6 +285,11 @@ impl Driver {
             }
             Wake::Lingered => {
                 self.lingered = true;
+                let neighbours = self.session.neighbours();
+                let known = self.contender.node().and_then(|node| neighbours.place(&self.attempt.path, node));
+                if let Some(place) = known {
+                    self.contender.handle(Event::Placed(place));
+                }
                 self.contender.handle(Event::Lingered);
             }
             Wake::DelayOver(name) => {
@@ -389,11 +396,13 @@ impl Driver {
         // While it leaves, its place is what it was.
         let before = self.presence.membership.as_ref().map_or(usize::MAX, |membership| membership.state().ahead);
         let ahead = if holds { 0 } else { self.contender.place().map_or(before, |place| place.ahead) };
-        let state = MemberState { ahead, holds, watches_itself: self.contender.watches_itself() };
+        let first = self.contender.place().map(|place| &*place.first);
+        let watches_itself = self.contender.watches_itself();
+        let state = MemberState { ahead, holds, watches_itself, knows_first: first.is_some() };
         match &mut self.presence.membership {
-            Some(membership) if Some(membership.node()) == node => membership.update(state),
+            Some(membership) if Some(membership.node()) == node => membership.update(state, first),
             _ => {
-                let join = |node| self.session.neighbours().join(&self.attempt.path, node, state);
+                let join = |node| self.session.neighbours().join(&self.attempt.path, node, state, first);
                 self.presence.membership = node.and_then(join);
             }
         }

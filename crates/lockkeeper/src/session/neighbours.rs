@@ -1,10 +1,10 @@
 //! The contenders of one session in each queue. Each contender learns without a request when the one that it waits
 //! for has released or has left. It also learns which of them came right before it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use lockkeeper_core::{Arrival, Event, Sequence};
+use lockkeeper_core::{Arrival, Event, QueuePlace, Sequence};
 use tokio::sync::oneshot;
 
 /// The contenders of a session, by the path of the lock.
@@ -19,7 +19,36 @@ struct NeighbourQueue {
     /// How many wait for the reply to their creates.
     entering: usize,
     /// Those that have a node, in the order of the replies.
-    members: VecDeque<Member>,
+    members: BTreeMap<u64, Member>,
+    /// The last member that has each number.
+    numbers: HashMap<i32, u64>,
+    /// How many have joined.
+    joined: u64,
+    /// The first of the queue, as a member last saw it.
+    first: Option<String>,
+}
+
+impl NeighbourQueue {
+    /// Returns the last member that has this number.
+    fn numbered(&mut self, number: i32) -> Option<&mut Member> {
+        self.members.get_mut(self.numbers.get(&number)?)
+    }
+
+    /// Returns the place of a contender with this number, if a member knows it.
+    fn place(&self, number: i32) -> Option<QueuePlace> {
+        let foremost = self.members.values().find(|member| member.released.is_none())?;
+        let between = number.wrapping_sub(foremost.sequence).cast_unsigned() as usize;
+        let ahead = foremost.state.ahead.checked_add(between)?;
+        let first = if foremost.state.holds { Some(&foremost.node) } else { self.first.as_ref() };
+        Some(QueuePlace { ahead, first: first?.clone(), front: None })
+    }
+
+    /// Takes in what a member knows of itself and the queue.
+    fn saw(&mut self, first: Option<&str>) {
+        if first.is_some() && self.first.as_deref() != first {
+            self.first = first.map(str::to_owned);
+        }
+    }
 }
 
 struct Member {
@@ -38,6 +67,8 @@ pub(crate) struct MemberState {
     pub(crate) ahead: usize,
     pub(crate) holds: bool,
     pub(crate) watches_itself: bool,
+    /// It knows the first of the queue.
+    pub(crate) knows_first: bool,
 }
 
 /// What a waiter hears of the contender that it waits for.
@@ -68,24 +99,45 @@ impl Neighbours {
     pub(crate) fn enter(self: &Arc<Self>, path: &str) -> Entering {
         let mut queues = self.queues();
         let queue = queues.entry(path.to_owned()).or_default();
-        let company = queue.entering > 0 || queue.members.iter().any(|member| member.released.is_none());
+        let company = queue.entering > 0 || queue.members.values().any(|member| member.released.is_none());
         queue.entering += 1;
         Entering { neighbours: self.clone(), path: path.to_owned(), company }
     }
 
-    /// Adds a contender that has this node, until the value is dropped. `None` for a node without a number.
-    pub(crate) fn join(self: &Arc<Self>, path: &str, node: &str, state: MemberState) -> Option<Membership> {
-        let sequence = Sequence::of_node(node)?;
-        let (released, waiters) = (None, Vec::new());
-        let member = Member { node: node.to_owned(), sequence: sequence.get(), state, released, waiters };
-        self.queues().entry(path.to_owned()).or_default().members.push_back(member);
-        Some(Membership { neighbours: self.clone(), path: path.to_owned(), node: node.to_owned(), state })
+    /// Adds a contender that has this node, until the value is dropped. `first`: the first of the queue, if it knows that. `None`
+    /// for a node without a number.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        path: &str,
+        node: &str,
+        state: MemberState,
+        first: Option<&str>,
+    ) -> Option<Membership> {
+        let sequence = Sequence::of_node(node)?.get();
+        let mut queues = self.queues();
+        let queue = queues.entry(path.to_owned()).or_default();
+        let key = queue.joined;
+        queue.joined += 1;
+        queue.saw(first);
+        queue.numbers.insert(sequence, key);
+        queue
+            .members
+            .insert(key, Member { node: node.to_owned(), sequence, state, released: None, waiters: Vec::new() });
+        Some(Membership { neighbours: self.clone(), path: path.to_owned(), node: node.to_owned(), key, state })
+    }
+
+    /// Returns the place of the contender that has this node, if a contender of this session knows it. At most so many are ahead.
+    pub(crate) fn place(&self, path: &str, node: &str) -> Option<QueuePlace> {
+        self.queues().get(path)?.place(Sequence::of_node(node)?.get())
     }
 
     /// Listens to the contender of this session that has this node, if there is one. `afterwards`: its release is known.
     pub(crate) fn listen(&self, path: &str, node: &str, afterwards: bool) -> Option<NeighbourListener> {
         let mut queues = self.queues();
-        let member = queues.get_mut(path)?.members.iter_mut().rev().find(|member| member.node == node)?;
+        let member = queues.get_mut(path)?.numbered(Sequence::of_node(node)?.get())?;
+        if member.node != node {
+            return None;
+        }
         let (sender, receiver) = oneshot::channel();
         match member.released.filter(|_| !afterwards) {
             Some(watched) => _ = sender.send(Heard::Released { watched }),
@@ -112,16 +164,14 @@ impl Entering {
     /// Not if that neighbour holds and does not watch its node. It would not know that the node was deleted.
     pub(crate) fn arrival(&self, node: &str) -> Arrival {
         let behind = || {
-            let queues = self.neighbours.queues();
-            let members = &queues.get(&self.path)?.members;
+            let mut queues = self.neighbours.queues();
+            let queue = queues.get_mut(&self.path)?;
             let own = Sequence::of_node(node)?.get();
-            let next = members.iter().rev().find(|member| member.sequence.wrapping_add(1) == own)?;
-            let first = members.front()?;
+            let next = queue.numbered(own.wrapping_sub(1))?;
             let MemberState { holds, watches_itself, .. } = next.state;
             let known = next.released.is_none() && (watches_itself || !holds);
-            let between = own.wrapping_sub(first.sequence).cast_unsigned() as usize;
-            let ahead = first.state.ahead.saturating_add(between);
-            known.then(|| Arrival::Behind { name: next.node.clone(), ahead })
+            let name = known.then(|| next.node.clone())?;
+            Some(Arrival::Behind { name, place: queue.place(own) })
         };
         behind().unwrap_or(Arrival::Unknown)
     }
@@ -143,6 +193,7 @@ pub(crate) struct Membership {
     neighbours: Arc<Neighbours>,
     path: String,
     node: String,
+    key: u64,
     state: MemberState,
 }
 
@@ -159,16 +210,18 @@ impl Membership {
 
     fn change(&self, change: impl FnOnce(&mut Member)) {
         let mut queues = self.neighbours.queues();
-        let mut members = queues.get_mut(&self.path).into_iter().flat_map(|queue| &mut queue.members);
-        if let Some(member) = members.find(|member| member.node == self.node) {
+        if let Some(member) = queues.get_mut(&self.path).and_then(|queue| queue.members.get_mut(&self.key)) {
             change(member);
         }
     }
 
-    /// Reports its state.
-    pub(crate) fn update(&mut self, state: MemberState) {
+    /// Reports its state, and the first of the queue if it knows that.
+    pub(crate) fn update(&mut self, state: MemberState, first: Option<&str>) {
         if std::mem::replace(&mut self.state, state) != state {
             self.change(|member| member.state = state);
+            if let Some(queue) = self.neighbours.queues().get_mut(&self.path) {
+                queue.saw(first);
+            }
         }
     }
 
@@ -197,8 +250,10 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let mut queues = self.neighbours.queues();
         let Some(queue) = queues.get_mut(&self.path) else { return };
-        if let Some(at) = queue.members.iter().position(|member| member.node == self.node) {
-            queue.members.remove(at);
+        if let Some(member) = queue.members.remove(&self.key)
+            && queue.numbers.get(&member.sequence) == Some(&self.key)
+        {
+            queue.numbers.remove(&member.sequence);
         }
         if queue.entering == 0 && queue.members.is_empty() {
             queues.remove(&self.path);
@@ -230,15 +285,15 @@ mod tests {
 
     use super::*;
 
-    const WAITS: MemberState = MemberState { ahead: 1, holds: false, watches_itself: false };
-    const HOLDS: MemberState = MemberState { ahead: 0, holds: true, watches_itself: true };
+    const WAITS: MemberState = MemberState { ahead: 1, holds: false, watches_itself: false, knows_first: false };
+    const HOLDS: MemberState = MemberState { ahead: 0, holds: true, watches_itself: true, knows_first: false };
 
     fn node(number: i32) -> String {
         format!("lock-{}", Sequence::new(number))
     }
 
     fn join(neighbours: &Arc<Neighbours>, number: i32, state: MemberState) -> Membership {
-        neighbours.join("/lock", &node(number), state).unwrap()
+        neighbours.join("/lock", &node(number), state, None).unwrap()
     }
 
     #[test]
@@ -265,10 +320,11 @@ mod tests {
 
     #[test]
     fn a_place_is_known_only_right_behind_a_neighbour_that_would_know_of_its_nodes_deletion() {
-        let behind = |number, ahead| Arrival::Behind { name: node(number), ahead };
+        let place = |ahead| Some(QueuePlace { ahead, first: node(7), front: None });
+        let behind = |number, place| Arrival::Behind { name: node(number), place };
         let blind = MemberState { watches_itself: false, ..HOLDS };
         let far = MemberState { ahead: 4, ..WAITS };
-        for (state, expected) in [(HOLDS, behind(7, 1)), (far, behind(7, 5)), (blind, Arrival::Unknown)] {
+        for (state, expected) in [(HOLDS, behind(7, place(1))), (far, behind(7, None)), (blind, Arrival::Unknown)] {
             let neighbours = Arc::new(Neighbours::default());
             let member = join(&neighbours, 7, state);
             let entering = neighbours.enter("/lock");
@@ -287,6 +343,38 @@ mod tests {
         let neighbours = Arc::new(Neighbours::default());
         let _last = join(&neighbours, i32::MAX, HOLDS);
         let arrival = neighbours.enter("/lock").arrival(&node(i32::MIN));
-        assert_eq!(arrival, Arrival::Behind { name: node(i32::MAX), ahead: 1 });
+        let place = Some(QueuePlace { ahead: 1, first: node(i32::MAX), front: None });
+        assert_eq!(arrival, Arrival::Behind { name: node(i32::MAX), place });
+    }
+
+    #[test]
+    fn a_place_follows_from_the_foremost_neighbours() {
+        let neighbours = Arc::new(Neighbours::default());
+        let unknown = MemberState { ahead: usize::MAX, ..WAITS };
+        let mut front = neighbours.join("/lock", &node(7), unknown, None).unwrap();
+        let place = |number| match neighbours.enter("/lock").arrival(&node(number)) {
+            Arrival::Behind { place, .. } => place.map(|place| (place.ahead, place.first)),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(place(8), None);
+        front.update(MemberState { ahead: 4, knows_first: true, ..WAITS }, Some("theirs"));
+        assert_eq!(place(8), Some((5, "theirs".to_owned())));
+        let _behind = join(&neighbours, 8, MemberState { ahead: 5, ..WAITS });
+        front.update(HOLDS, None);
+        assert_eq!(place(9), Some((2, node(7))));
+        front.released();
+        assert_eq!(place(9), Some((6, "theirs".to_owned())), "it holds no more");
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_belongs_to_the_last_member() {
+        let neighbours = Arc::new(Neighbours::default());
+        let old = neighbours.join("/lock", "old-0000000007", WAITS, None).unwrap();
+        let new = join(&neighbours, 7, WAITS);
+        assert!(neighbours.listen("/lock", "old-0000000007", false).is_none());
+        drop(old);
+        assert!(neighbours.listen("/lock", &node(7), false).is_some());
+        drop(new);
+        assert!(neighbours.queues().is_empty());
     }
 }

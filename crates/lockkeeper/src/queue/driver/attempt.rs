@@ -73,6 +73,8 @@ pub(super) enum Wake {
 pub(super) struct Looked {
     pub(super) name: String,
     pub(super) info: Option<Box<ContenderInfo>>,
+    /// The node is deleted.
+    pub(super) gone: bool,
     /// The node belongs to no session.
     pub(super) sessionless: bool,
     pub(super) holder_behind: bool,

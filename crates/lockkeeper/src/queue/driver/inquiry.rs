@@ -106,10 +106,14 @@ impl Driver {
                     None => None,
                 }
             };
-            let (Ok(first_node), front) = tokio::join!(biased; read, front) else { return Looked::default() };
+            let (first_node, front) = match tokio::join!(biased; read, front) {
+                (Ok(first_node), front) => (first_node, front),
+                (Err(fault), _) => return Looked { gone: fault == OpError::NoNode, name: first, ..Looked::default() },
+            };
             let behind = |front: Node| !inspection(&front).is_same_attempt(&inspection(&first_node));
             Looked {
                 info: Some(Box::new(ContenderInfo::read(first.clone(), &first_node))),
+                gone: false,
                 sessionless: first_node.owner.is_none(),
                 holder_behind: front.is_some_and(behind),
                 name: first,

@@ -62,22 +62,15 @@ impl Waiters {
             // A guard that cannot be sent is dropped, which releases the lock.
             self.tasks.push(tokio::spawn(async move { drop(granted.send(lock.acquire().await.unwrap())) }));
         }
-        // Each lists once, at the latest when it is 100 ms old, and reads its own node to watch it; and its predecessor's, unless
-        // that is of its session.
-        let (nodes, parent) = (kind.node(path, ""), kind.parent(path));
-        let sent = |wanted: &dyn Fn(OpCode, &str) -> bool| {
-            let records = self.proxy.records().into_iter().skip(before);
-            let counts = |what: What| match what {
-                What::Request { op: OpCode::Multi | OpCode::MultiRead, .. } => false,
-                What::Request { op, path: Some(path), .. } | What::Part { op, path } => wanted(op, &path),
-                _ => false,
-            };
-            records.filter(|record| counts(record.what.clone())).count() as u64
+        // Each reads its own node to watch it; and its predecessor's, unless that is of its session.
+        let nodes = kind.node(path, "");
+        let watches = |what: &What| {
+            let read = if let What::Request { op: OpCode::GetData, path, .. } = what { path.as_deref() } else { None };
+            read.is_some_and(|read| read.starts_with(&nodes))
         };
         eventually("all waiters watch", async || {
-            let watches = sent(&|op, read| op == OpCode::GetData && read.starts_with(&nodes));
-            let lists = sent(&|op, listed| OpCode::LISTS.contains(&op) && listed == parent);
-            watches >= count && lists >= count
+            let records = self.proxy.records().into_iter().skip(before);
+            records.filter(|record| watches(&record.what)).count() as u64 >= count
         })
         .await;
         self.quiet().await;
