@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::ask::{BreakArgs, ConfigArgs, CopyArgs, EpochArgs, FenceArgs, ListArgs, ManArgs, RevokeArgs, ShowArgs};
 use self::dlq::{DlqArgs, DlqVerb};
@@ -163,6 +163,9 @@ pub(crate) fn parse_run(words: impl IntoIterator<Item = OsString>) -> Result<Run
 
 /// Parses the command line. Prints help, the version and mistakes itself.
 pub(crate) fn parse() -> Result<Args, ExitCode> {
+    if let Some(run) = run_alone(std::env::args_os().skip(1)) {
+        return Ok(Args { verb: Verb::Run(Box::new(run)) });
+    }
     let error = match Args::try_parse() {
         Ok(args) => return Ok(args),
         Err(error) => error,
@@ -177,6 +180,17 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
     Printer::new(json).failure(&mistakes::failure(&Args::command(), &error, &words));
     crate::streams::flush();
     Err(ExitCode::from(Code::Usage as u8))
+}
+
+/// Parses a correct command line of `run` without the definitions of the other verbs.
+///
+/// They take a millisecond, by which each command under a lock would start later. `None` for all other command lines: the
+/// definitions of all verbs say what is wrong, or print the help.
+fn run_alone(words: impl IntoIterator<Item = OsString>) -> Option<RunArgs> {
+    let mut words = words.into_iter().peekable();
+    words.next_if(|word| word == "run")?;
+    let run = <RunArgs as clap::Args>::augment_args(clap::Command::new("run").no_binary_name(true));
+    RunArgs::from_arg_matches(&run.try_get_matches_from(words).ok()?).ok()
 }
 
 /// Returns the definitions of all verbs and options.

@@ -6,8 +6,8 @@ use clap::CommandFactory;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use super::Args;
 use super::serve::LimitArgs;
+use super::{Args, Verb, run_alone};
 
 mod tables;
 
@@ -113,7 +113,13 @@ fn examples_can_be_typed() {
             continue;
         }
         tried += 1;
-        if let Err(error) = Args::try_parse_from(words) {
+        let parsed = Args::try_parse_from(words);
+        let alone = run_alone(words[1..].iter().map(Into::into));
+        match &parsed {
+            Ok(Args { verb: Verb::Run(run) }) => assert_eq!(format!("{alone:?}"), format!("{:?}", Some(run)), "{line}"),
+            _ => assert!(alone.is_none(), "{line}"),
+        }
+        if let Err(error) = parsed {
             let kind = error.kind();
             let fine = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
                 // A sentence that names a verb, or a verb with its options.
