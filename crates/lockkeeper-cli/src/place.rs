@@ -3,7 +3,8 @@
 use std::fmt;
 
 use lockkeeper::embedded::Home;
-use lockkeeper::this_process;
+
+use crate::presence::HERE;
 
 /// The place of the locks.
 #[derive(Clone, Debug)]
@@ -19,7 +20,7 @@ impl fmt::Display for Place {
         match self {
             Place::Ensemble(servers) => f.write_str(servers),
             Place::Machine(home) if home.is_shared() => f.write_str("this machine's server"),
-            Place::Machine(_) => write!(f, "{}'s own server", this_process().user),
+            Place::Machine(_) => write!(f, "{}'s own server", HERE.user),
         }
     }
 }
