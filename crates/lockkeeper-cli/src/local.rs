@@ -30,8 +30,8 @@ pub(crate) async fn connect(home: &Home, builder: &Builder) -> Result<Lockkeeper
         return connect_running(home, builder).await;
     }
     // Called for its error messages; the connection would also start the server.
-    ensure(home).await?;
-    join(home, builder, Hosting::Starting(starter(home.clone()))).await
+    let found = ensure(home).await?;
+    join(home, builder, Hosting::Starting(starter(home.clone())), found).await
 }
 
 /// Connects to the server of a home if one runs.
@@ -39,10 +39,8 @@ pub(crate) async fn connect(home: &Home, builder: &Builder) -> Result<Lockkeeper
 /// # Errors
 /// [`not_running`] if no server runs.
 pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
-    if home.find()?.is_none() {
-        return Err(not_running(home));
-    }
-    join(home, builder, Hosting::Never).await
+    let found = home.find()?.ok_or_else(|| not_running(home))?;
+    join(home, builder, Hosting::Never, found).await
 }
 
 /// Returns the failure for a home without a running server.
@@ -78,8 +76,8 @@ fn starter(home: Home) -> Starter {
     })
 }
 
-async fn join(home: &Home, builder: &Builder, hosting: Hosting) -> Result<Lockkeeper, Failure> {
-    match builder.clone().embedded_with(home.clone(), hosting).await {
+async fn join(home: &Home, builder: &Builder, hosting: Hosting, found: Endpoint) -> Result<Lockkeeper, Failure> {
+    match builder.clone().embedded_at(home.clone(), hosting, Some(found)).await {
         Err(ConnectError::Session(SessionError::Unreachable { waited, detail, .. })) => {
             let waited = humantime::format_duration(Duration::from_millis(waited.as_millis() as u64));
             let place = Place::Machine(home.clone());

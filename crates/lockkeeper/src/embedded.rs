@@ -381,17 +381,35 @@ impl Hosted {
     }
 }
 
+/// How long a server that was found is not looked for again.
+const JUST_NOW: Duration = Duration::from_millis(100);
+
 /// A home as one client uses it: finds its server, or starts it.
 pub(crate) struct Site {
     home: Home,
     hosting: Hosting,
+    /// The server that was found last, and when, for the one who wants it next.
+    found: Mutex<Option<(Instant, Endpoint)>>,
     /// The server, if this process hosts it.
     hosted: Mutex<Option<Arc<Hosted>>>,
 }
 
 impl Site {
-    pub(crate) fn new(home: Home, hosting: Hosting) -> Site {
-        Site { home, hosting, hosted: Mutex::new(None) }
+    /// `found` is the server of the home if the caller has just found it.
+    pub(crate) fn new(home: Home, hosting: Hosting, found: Option<Endpoint>) -> Site {
+        let found = Mutex::new(found.map(|found| (Instant::now(), found)));
+        Site { home, hosting, found, hosted: Mutex::new(None) }
+    }
+
+    /// Keeps the server for the one who wants it next.
+    fn found(&self, endpoint: Endpoint) {
+        *self.found.lock().expect("held for a change only") = Some((Instant::now(), endpoint));
+    }
+
+    /// The server that was found just now. It is given out once: if nobody can connect to it, it is looked for again.
+    fn take_found(&self) -> Option<Endpoint> {
+        let found = self.found.lock().expect("held for a change only").take();
+        found.filter(|(at, _)| at.elapsed() < JUST_NOW).map(|(_, endpoint)| endpoint)
     }
 
     /// The server that this process hosts, while it runs.
@@ -408,6 +426,9 @@ impl Site {
     async fn find_or_start(&self) -> Result<Endpoint, SessionError> {
         loop {
             if let Some(endpoint) = self.hosted() {
+                return Ok(endpoint);
+            }
+            if let Some(endpoint) = self.take_found() {
                 return Ok(endpoint);
             }
             if let Some(endpoint) = self.home.find()? {
@@ -466,13 +487,15 @@ impl Network for Embedded {
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, SessionError>> {
         async move {
             let started = Instant::now();
-            let located = timeout(patience, self.site.clone().locate()).await.unwrap_or_else(|_| {
+            let endpoint = timeout(patience, self.site.find_or_start()).await.unwrap_or_else(|_| {
                 let dir = self.site.home.dir.display();
                 let (servers, detail) = (dir.to_string(), format!("another process is starting the server of {dir}"));
                 Err(SessionError::Unreachable { servers, waited: patience, detail })
             })?;
+            let servers = endpoint.address.to_string().parse().expect("an address is a connect string");
+            self.site.found(endpoint);
             let network = ZooKeeper {
-                servers: located.servers,
+                servers,
                 session_timeout: self.session_timeout,
                 reconnect: None,
                 credentials: Vec::new(),
@@ -522,4 +545,23 @@ fn private(file: &File) -> std::io::Result<()> {
     }
     let problem = format!("its mode {:o} lets others read it; run chmod 600 on it, or remove it", mode & 0o777);
     Err(std::io::Error::new(ErrorKind::PermissionDenied, problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Later, another program may listen at its address, and must not get the secret.
+    #[tokio::test]
+    async fn a_server_that_was_found_is_not_looked_for_again_once_and_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = Endpoint { address: "127.0.0.1:1".parse().unwrap(), pid: 1, secret: String::new() };
+        let site = Site::new(Home::new(dir.path()), Hosting::Never, Some(found.clone()));
+        assert_eq!(site.find_or_start().await.ok(), Some(found.clone()));
+        let not_running = |end| matches!(end, Err(SessionError::Embedded(EmbeddedError::NotRunning { .. })));
+        assert!(not_running(site.find_or_start().await));
+        site.found(found);
+        sleep(JUST_NOW).await;
+        assert!(not_running(site.find_or_start().await));
+    }
 }

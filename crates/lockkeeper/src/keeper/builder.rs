@@ -298,10 +298,24 @@ impl Builder {
         home: crate::embedded::Home,
         hosting: crate::embedded::Hosting,
     ) -> Result<Lockkeeper, ConnectError> {
+        self.embedded_at(home, hosting, None).await
+    }
+
+    /// Does what [`Builder::embedded_with`] does, without another look for a server that the caller has just found. Only
+    /// the command uses it.
+    #[cfg(feature = "embedded")]
+    #[doc(hidden)]
+    pub async fn embedded_at(
+        self,
+        home: crate::embedded::Home,
+        hosting: crate::embedded::Hosting,
+        found: Option<crate::embedded::Endpoint>,
+    ) -> Result<Lockkeeper, ConnectError> {
         use crate::embedded::{Embedded, Site};
         self.check_timeout()?;
         let (session_timeout, io) = (self.session_timeout.unwrap_or(EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
-        let network = Embedded { site: Arc::new(Site::new(home, hosting)), session_timeout, tasks: io.tasks().clone() };
+        let site = Arc::new(Site::new(home, hosting, found));
+        let network = Embedded { site, session_timeout, tasks: io.tasks().clone() };
         self.start(Box::new(network), io, Clock::System).opened().await
     }
 
