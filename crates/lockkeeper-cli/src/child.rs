@@ -36,7 +36,7 @@ use crate::output::Printer;
 use crate::signals::{self, Signals};
 use crate::streams;
 use crate::terminal::Terminal;
-use crate::watchdog::{self, Deadline, Dismissed, Watchdog};
+use crate::watchdog::{self, Deadline, Reaped, Watchdog};
 
 /// Pause between two checks of a group whose first process has ended. The other processes are not our children, so no
 /// signal reports their end.
@@ -91,13 +91,15 @@ impl RunTerms {
     }
 }
 
-/// What only a job's command gets.
+/// What not every command gets.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
-    /// Its standard error.
+    /// The standard error of a job's command.
     pub stderr: Option<PipeWriter>,
     /// The name of its slot.
     pub slot: Option<String>,
+    /// A watchdog that was started before the grant.
+    pub watchdog: Option<Watchdog>,
 }
 
 /// How the command ended.
@@ -118,7 +120,7 @@ pub(crate) struct CommandEnd {
     pub killed_by: Option<i32>,
     /// Whether a person or a program asked the command to end: by a signal to lockkeeper, or by a revoke.
     pub asked_to_end: bool,
-    _watchdog: Option<Dismissed>,
+    _watchdog: Option<Reaped>,
 }
 
 impl Job {
@@ -137,7 +139,7 @@ impl Job {
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let foreground = interactive && terminal.as_ref().is_some_and(Terminal::is_ours);
         // If the watchdog cannot be started, the kernel's death signal remains.
-        let mut watchdog = Watchdog::start().ok();
+        let mut watchdog = extras.watchdog.or_else(|| Watchdog::start().ok());
         let now = watchdog::now();
         let end = now + guard.valid_for();
         if let Some(watchdog) = &mut watchdog {

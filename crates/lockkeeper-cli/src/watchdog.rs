@@ -110,11 +110,12 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Lockkeeper's end of the pipe.
+/// Lockkeeper's end of the pipe. The drop closes it, which ends the watchdog and the group, if there is one.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
+    // Dropped before the process, which waits for that.
     pipe: PipeWriter,
-    child: Child,
+    process: Reaped,
     sent: Option<Deadline>,
 }
 
@@ -126,7 +127,7 @@ impl Watchdog {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
         let mut watch = this_program(WORD);
         let child = watch.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        Ok(Watchdog { pipe, child, sent: None })
+        Ok(Watchdog { pipe, process: Reaped(child), sent: None })
     }
 
     /// Runs `spawn`, during which a started process inherits the pipe, for [`introduce`].
@@ -171,9 +172,9 @@ impl Watchdog {
     }
 
     /// Tells the watchdog that the command has ended while lockkeeper ran.
-    pub(crate) fn dismiss(mut self) -> Dismissed {
+    pub(crate) fn dismiss(mut self) -> Reaped {
         self.order(Order::Dismissed);
-        Dismissed(self.child)
+        self.process
     }
 
     fn order(&mut self, order: Order) {
@@ -193,12 +194,12 @@ pub(crate) fn introduce(group: Pid, descriptor: RawFd) {
     _ = nix::unistd::close(descriptor);
 }
 
-/// A watchdog that is about to end. The drop waits for it, so that no zombie stays where process 1 does not reap. The
-/// wait does not delay the release.
+/// The process of a watchdog that is about to end. The drop waits for its end, so that no zombie stays where process 1 does
+/// not reap. After a command, that wait does not delay the release.
 #[derive(Debug)]
-pub(crate) struct Dismissed(Child);
+pub(crate) struct Reaped(Child);
 
-impl Drop for Dismissed {
+impl Drop for Reaped {
     fn drop(&mut self) {
         _ = self.0.wait();
     }

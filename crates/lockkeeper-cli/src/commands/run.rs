@@ -36,6 +36,7 @@ use crate::retrying::RetryPolicy;
 use crate::settings::{Settings, path_to_lock};
 use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting::{self, Wait};
+use crate::watchdog::Watchdog;
 
 /// Time limit for leaving the queue after a signal ended the wait.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -110,6 +111,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         wait,
         deadline: None,
         keeper: None,
+        watchdog: None,
         printer: *printer,
     };
     if job::is_job(&args.job) {
@@ -147,8 +149,8 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
     let (on_revoke, on_suspect, max_run) = (args.on_revoke, args.on_suspect, args.max_run);
     let terms = RunTerms { grace, on_revoke, on_suspect, preemption: line.preemption.take(), max_run };
     let keeper = line.keeper.as_ref().expect("it granted the lock");
-    let ran =
-        hold(&args.command, Some(keeper), Held::All(&guard), &mut signals, (terms, Extras::default()), *printer).await;
+    let extras = Extras { watchdog: line.watchdog.take(), ..Extras::default() };
+    let ran = hold(&args.command, Some(keeper), Held::All(&guard), &mut signals, (terms, extras), *printer).await;
     let preempted = ran.as_ref().is_ok_and(|outcome| outcome.preempted);
     if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
         // The loss was reported when it happened. There is nothing to release; closing the session deletes a node that
@@ -363,6 +365,8 @@ struct Line {
     deadline: Option<Instant>,
     /// Kept here, not in the future of the attempt: after that is dropped, the contender can still leave the queue.
     keeper: Option<Lockkeeper>,
+    /// The watchdog of the command, until the command is started.
+    watchdog: Option<Watchdog>,
     printer: Printer,
 }
 
@@ -406,7 +410,13 @@ impl Line {
         let keeper = match self.keeper.clone() {
             // The session of an earlier attempt that was not granted in time.
             Some(keeper) => keeper,
-            None => self.connect().await?,
+            None => {
+                // A process takes about as long to start as a server to answer: the command need not wait for one after
+                // the other.
+                let (connected, watchdog) = tokio::join!(self.connect(), async { Watchdog::start().ok() });
+                self.watchdog = watchdog;
+                connected?
+            }
         };
         self.keeper = Some(keeper.clone());
         self.tell_granted_timeout(&keeper);
@@ -585,5 +595,7 @@ impl Line {
             // If the close is not confirmed in time, the end of the session removes the node.
             _ = timeout(patience, keeper.close()).await;
         }
+        // If there is no command, its watchdog ends here.
+        self.watchdog = None;
     }
 }

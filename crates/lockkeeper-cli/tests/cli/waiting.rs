@@ -3,7 +3,7 @@
 use std::io::BufRead;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, test_kill_process};
 
 use crate::harness::{Home, Served, failure, until, without_time};
 
@@ -40,6 +40,38 @@ fn first_come_first_served() {
         assert!(waiter.wait().success());
     }
     assert_eq!(crate::harness::text(&home.file("order")), "1\n2\n3\n4\n");
+}
+
+/// The command need not wait for the start of its watchdog after the grant. A wait that ends without a command leaves no
+/// process behind, even where process 1 reaps nothing.
+#[test]
+fn the_watchdog_of_a_waiter_runs_before_the_grant_and_ends_with_the_wait() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut waiter = home.spawn("a", &[], "touch ran");
+    until("it waits", || home.count("a") == (1, 1));
+    let watchdogs = children(waiter.pid());
+    assert!(matches!(&watchdogs[..], [(_, words)] if words.ends_with("\0__watch\0")), "{watchdogs:?}");
+    waiter.signal(Signal::TERM);
+    assert_eq!(waiter.wait().code(), Some(143));
+    assert!(test_kill_process(watchdogs[0].0).is_err(), "its watchdog is left");
+    holder.close_stdin();
+    assert!(holder.wait().success() && !home.file("ran").exists());
+}
+
+/// Returns the child processes of a process, and their command lines.
+fn children(parent: Pid) -> Vec<(Pid, String)> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let children = processes.filter_map(|entry| {
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the command in parentheses: the state, and the parent.
+        let above = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok().and_then(Pid::from_raw)?;
+        let words = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        (above == parent).then_some((pid, words))
+    });
+    children.collect()
 }
 
 /// The default node format, and that of the documents. Each with a lock of its own.

@@ -70,7 +70,7 @@ async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: 
             Claimed::Skipped(skipped) => return skip(args, line, &skipped, printer).await,
             Claimed::WithoutLock => {
                 printer.note("no server is reachable: the command runs without the lock and without a record (--if-unreachable run)");
-                let extras = Extras { stderr: None, slot: args.job.slot.clone() };
+                let extras = Extras { slot: args.job.slot.clone(), ..Extras::default() };
                 let terms = terms(args, args.grace.unwrap_or(GRACE));
                 let ended = hold(&args.command, None, Held::Nothing, signals, (terms, extras), printer).await?;
                 return Ok(status(&ended));
@@ -274,7 +274,7 @@ async fn command(
     let tail = args.job.keep_output.filter(|size| *size > 0).map(Tail::start).transpose();
     let tail = tail.map_err(|error| Failure::system("cannot keep the command's output", error))?;
     let (tail, stderr) = tail.unzip();
-    let extras = Extras { stderr, slot: Some(run.slot().name.clone()) };
+    let extras = Extras { stderr, slot: Some(run.slot().name.clone()), watchdog: None };
     let held = Held::One(run.guard());
     let ended = hold(&args.command, line.keeper.as_ref(), held, signals, (terms(args, grace), extras), printer).await;
     let output = tail.map(Tail::end);
