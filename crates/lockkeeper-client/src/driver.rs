@@ -297,6 +297,8 @@ struct Wire {
     connection: Connection,
     /// Bytes that the session has given out and that are not sent.
     unsent: BytesMut,
+    /// Whether the connection has taken all bytes before those.
+    flushed: bool,
     read: Vec<u8>,
     /// How many replies the driver has delivered since it took the session's bytes.
     delivered: usize,
@@ -309,10 +311,11 @@ impl Driver {
     pub(crate) async fn run(self) {
         let Driver { shared, connect, states } = &self;
         let (connection, unsent, read) = (Connection::None, BytesMut::new(), vec![0_u8; READ]);
-        let mut wire = Wire { connection, unsent, read, delivered: 0, gathered: false };
+        let mut wire = Wire { connection, unsent, flushed: false, read, delivered: 0, gathered: false };
         let mut deliveries = Vec::new();
         let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
         let mut sleeps_until = Duration::ZERO;
+        let mut is_closing = false;
         loop {
             let (wanted, deadline) = {
                 let mut inner = shared.lock();
@@ -345,7 +348,13 @@ impl Driver {
                 sleeps_until = deadline;
             }
             let reason = poll_fn(|context| match wire.poll(shared, context) {
-                Poll::Pending => sleep.as_mut().poll(context).map(|()| WakeReason::Due),
+                Poll::Pending => {
+                    if !is_closing && wire.has_sent_the_close(shared) {
+                        is_closing = true;
+                        _ = states.send(ConnectionState::Closing);
+                    }
+                    sleep.as_mut().poll(context).map(|()| WakeReason::Due)
+                }
                 ready => ready,
             })
             .await;
@@ -413,11 +422,17 @@ impl Wire {
             Connection::None => Poll::Pending,
             Connection::Opening(_, dialing) => dialing.as_mut().poll(context).map(WakeReason::Opened),
             Connection::Open(_, stream) => {
-                exchange(&mut **stream, &mut self.unsent, &mut self.read, context).map(WakeReason::Read)
+                exchange(&mut **stream, &mut self.unsent, &mut self.flushed, &mut self.read, context)
+                    .map(WakeReason::Read)
             }
         };
         // The bytes come first, so that frequent changes do not keep the driver from them.
         if progress.is_pending() && changed { Poll::Ready(WakeReason::Changed) } else { progress }
+    }
+
+    /// Whether the connection has taken the request to close the session.
+    fn has_sent_the_close(&self, shared: &SharedState) -> bool {
+        self.unsent.is_empty() && self.flushed && shared.session(Session::has_given_out_the_close)
     }
 
     /// Takes the session's bytes when the earlier ones are sent. Returns whether more requests may be made in a moment;
@@ -451,6 +466,7 @@ impl Wire {
 fn exchange(
     stream: &mut dyn Stream,
     unsent: &mut BytesMut,
+    flushed: &mut bool,
     buffer: &mut [u8],
     context: &mut Context<'_>,
 ) -> Poll<std::io::Result<usize>> {
@@ -462,9 +478,10 @@ fn exchange(
         }
     }
     // TLS keeps the last bytes until it is flushed. If this is pending, a later poll continues.
-    if let Poll::Ready(Err(error)) = Pin::new(&mut *stream).poll_flush(context) {
-        return Poll::Ready(Err(error));
-    }
+    *flushed = match Pin::new(&mut *stream).poll_flush(context) {
+        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+        flush => flush.is_ready(),
+    };
     let mut read = ReadBuf::new(buffer);
     ready!(Pin::new(&mut *stream).poll_read(context, &mut read))?;
     Poll::Ready(Ok(read.filled().len()))

@@ -496,6 +496,12 @@ impl Session {
         }
     }
 
+    /// Whether the driver has all bytes up to the request to close the session.
+    pub fn has_given_out_the_close(&self) -> bool {
+        let asked = self.sent.back().is_some_and(|sent| matches!(sent.purpose, Purpose::Close));
+        asked && self.outgoing.is_empty()
+    }
+
     /// Whether no server has assigned an id, and no request needs a server.
     fn is_unknown(&self) -> bool {
         self.id == 0 && self.waiting.is_empty()

@@ -166,6 +166,9 @@ pub enum ConnectionState {
     /// Every server was tried. After a pause, the session tries them all again; [`Client::pause_for`](crate::Client::pause_for)
     /// changes the pause, and [`Client::connect_errors`](crate::Client::connect_errors) has the reasons.
     Paused,
+    /// The connection has taken the request to close the session, and everything before it. The answer follows, unless the
+    /// connection ends.
+    Closing,
     /// The session is over. Nothing follows.
     Over(End),
 }

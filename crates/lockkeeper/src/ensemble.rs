@@ -345,6 +345,8 @@ pub enum Connection {
     TryFailed,
     /// Connected again, in the same session.
     Back,
+    /// The request to close the session is sent.
+    Closing,
     /// The session is over. No more changes follow.
     Over(Loss),
 }

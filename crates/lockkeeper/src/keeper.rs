@@ -102,7 +102,15 @@ impl Lockkeeper {
     ///
     /// Dropping the future leaves the rest of the work to the background.
     pub async fn close(&self) {
-        self.context.close().await;
+        self.context.close(true).await;
+    }
+
+    /// Does what [`Lockkeeper::close`] does, and returns when the request to close is sent, after all confirmed releases.
+    /// It may get lost; then the session ends by its timeout, and nothing depends on it. Only the command uses it, before
+    /// its process ends.
+    #[doc(hidden)]
+    pub async fn close_unconfirmed(&self) {
+        self.context.close(false).await;
     }
 
     /// Calls [`Lockkeeper::close`] and blocks this thread until it returns, for programs without async.

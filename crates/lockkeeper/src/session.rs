@@ -191,6 +191,8 @@ pub(crate) struct Session {
     neighbours: Arc<Neighbours>,
     /// Cancelled to end the session: contenders leave, then it closes.
     closing: CancellationToken,
+    /// Cancelled once the request to close it is sent.
+    close_sent: CancellationToken,
     /// Cancelled once it is closed or over.
     closed: CancellationToken,
     io: Arc<Io>,
@@ -217,7 +219,8 @@ impl Session {
             heartbeats,
             lag,
         });
-        let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
+        let (closing, close_sent, closed) =
+            (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let contenders = TaskTracker::new();
         info!(session = %ensemble.session(), timeout_ms = timeout.as_millis() as u64, "session opened");
         let supervisor = Supervisor {
@@ -225,6 +228,7 @@ impl Session {
             life: life.clone(),
             connection,
             closing: closing.clone(),
+            close_sent: close_sent.clone(),
             contenders: contenders.clone(),
             patience: timeout,
         };
@@ -247,6 +251,7 @@ impl Session {
             contenders,
             neighbours: Arc::default(),
             closing,
+            close_sent,
             closed,
             io,
             epoch,
@@ -402,10 +407,15 @@ impl Session {
         !self.closing.is_cancelled() && !matches!(self.life.link.borrow().state, LinkState::Over(_))
     }
 
-    /// Ends it: contenders leave their queues, holds are lost, then the server closes the session.
-    pub(crate) async fn close(&self) {
+    /// Ends it: contenders leave their queues, holds are lost, then the server closes the session. Returns when the server
+    /// has confirmed that; unless `confirmed`, already when the request is sent.
+    pub(crate) async fn close(&self, confirmed: bool) {
         self.closing.cancel();
-        self.closed.cancelled().await;
+        tokio::select! {
+            biased;
+            () = self.closed.cancelled() => {}
+            () = self.close_sent.cancelled(), if !confirmed => {}
+        }
     }
 }
 
@@ -423,6 +433,7 @@ struct Supervisor {
     life: Arc<Life>,
     connection: mpsc::UnboundedReceiver<Connection>,
     closing: CancellationToken,
+    close_sent: CancellationToken,
     contenders: TaskTracker,
     /// How long contenders may take to leave; after that, the server expires them anyway.
     patience: Duration,
@@ -452,6 +463,10 @@ impl Supervisor {
             tokio::select! {
                 biased;
                 change = self.connection.recv() => {
+                    if change == Some(Connection::Closing) {
+                        self.close_sent.cancel();
+                        continue;
+                    }
                     connected = matches!(change, Some(Connection::Back));
                     if self.follow(change) {
                         break;
@@ -501,7 +516,7 @@ impl Supervisor {
     /// Processes one change of the connection; `true` if it was the last.
     fn follow(&mut self, change: Option<Connection>) -> bool {
         let over = match change {
-            Some(Connection::Lost | Connection::TryFailed | Connection::Back) => None,
+            Some(Connection::Lost | Connection::TryFailed | Connection::Back | Connection::Closing) => None,
             Some(Connection::Over(loss)) => Some(loss),
             None => Some(Loss::Closed),
         };

@@ -111,6 +111,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         wait,
         deadline: None,
         keeper: None,
+        released: false,
         watchdog: None,
         printer: *printer,
     };
@@ -170,6 +171,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         printer.note(&format!("the node of {} was removed before the release", line.locks()));
         broken::tell_author(keeper, held, *printer).await;
     }
+    line.released = matches!(released, Ok(None));
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
     let outcome = ran?;
     match released {
@@ -365,6 +367,8 @@ struct Line {
     deadline: Option<Instant>,
     /// Kept here, not in the future of the attempt: after that is dropped, the contender can still leave the queue.
     keeper: Option<Lockkeeper>,
+    /// Whether the servers have confirmed the release: nothing that others wait for is left.
+    released: bool,
     /// The watchdog of the command, until the command is started.
     watchdog: Option<Watchdog>,
     printer: Printer,
@@ -592,8 +596,13 @@ impl Line {
             _ = lock.flush_statistics(patience).await;
         }
         if let Some(keeper) = self.keeper.take() {
-            // If the close is not confirmed in time, the end of the session removes the node.
-            _ = timeout(patience, keeper.close()).await;
+            if self.released {
+                // The next holder need not wait for the end of this session, and neither need this command.
+                _ = timeout(patience, keeper.close_unconfirmed()).await;
+            } else {
+                // If the close is not confirmed in time, the end of the session removes the node.
+                _ = timeout(patience, keeper.close()).await;
+            }
         }
         // If there is no command, its watchdog ends here.
         self.watchdog = None;

@@ -125,7 +125,7 @@ impl ZooKeeper {
         loop {
             match opening.states.recv().await {
                 Some(ConnectionState::Connected) => return self.check_chroot(opening).await,
-                Some(ConnectionState::Disconnected) => {}
+                Some(ConnectionState::Disconnected | ConnectionState::Closing) => {}
                 Some(ConnectionState::Paused) => {
                     let failure = opening.search.lock().expect("held for a change only").take_failure();
                     if let Some(error) = failure {
@@ -235,6 +235,7 @@ async fn follow(
             ConnectionState::Disconnected => Connection::Lost,
             ConnectionState::Paused if opened && counts_tries => Connection::TryFailed,
             ConnectionState::Paused => continue,
+            ConnectionState::Closing => Connection::Closing,
             ConnectionState::Over(End::Expired) => Connection::Over(Loss::SessionExpired),
             ConnectionState::Over(End::AuthFailed) => Connection::Over(Loss::AuthFailed),
             ConnectionState::Over(End::Closed) => Connection::Over(Loss::Closed),

@@ -81,14 +81,15 @@ impl Context {
         self.inner.is_lazy.store(true, Ordering::Relaxed);
     }
 
-    /// Closes the session and ends all calls that wait for one. Returns when the session has ended.
-    pub(crate) async fn close(&self) {
+    /// Closes the session and ends all calls that wait for one. Returns when the session has ended; unless `confirmed`,
+    /// already when the servers are asked to end it.
+    pub(crate) async fn close(&self, confirmed: bool) {
         let inner = self.inner.clone();
         let closed = self.run(async move {
             inner.closed.cancel();
             let session = inner.session.lock().expect("held for a look only").take();
             if let Some(session) = session {
-                session.close().await;
+                session.close(confirmed).await;
             }
             Ok::<_, SessionError>(())
         });

@@ -21,6 +21,7 @@ for_every_kind!(
     a_confirmed_release_means_that_the_node_is_deleted,
     a_release_whose_future_is_dropped_is_carried_out,
     close_ends_waits_and_holds_and_deletes_all_nodes,
+    an_unconfirmed_close_returns_when_it_is_sent,
     a_guard_outlives_its_handle_and_its_session_ends_with_it,
 );
 
@@ -289,6 +290,19 @@ async fn close_ends_waits_and_holds_and_deletes_all_nodes(world: &World) {
     assert!(matches!(world.subject(&keeper).acquire().await, Err(AcquireError::Session(SessionError::Closed))));
     assert!(matches!(keeper.admin().show(&world.lock()).await, Err(AdminError::Session(SessionError::Closed))));
     keeper.close().await;
+}
+
+/// The delete of a node of this session is confirmed before; the answer to the close is not waited for.
+async fn an_unconfirmed_close_returns_when_it_is_sent(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    let hold = proxy.on(OpCode::CloseSession).hold_reply();
+    drop(guard);
+    keeper.close_unconfirmed().await;
+    assert_eq!(world.queue().await, [""; 0]);
+    hold.caught().await;
+    hold.release();
 }
 
 /// A handle may be dropped before its guard; the session ends with the last of them.
