@@ -43,12 +43,12 @@ pub(crate) async fn child(side: Side, servers: &str, length: Duration) -> anyhow
         Side::Floor => {
             let floor = raw::Floor::connect(servers).await?;
             let before = used()?;
-            (floor.cycles(1, length).await?, used()? - before)
+            (floor.cycles(raw::Load::Own(1), length).await?, used()? - before)
         }
         Side::Ours => {
             let locks = ours::Locks::connect(servers).await?;
             let before = used()?;
-            let measured = (locks.cycles(1, length).await?, used()? - before);
+            let measured = (locks.cycles(ours::Want::Own(1), length).await?, used()? - before);
             locks.close().await;
             measured
         }

@@ -152,7 +152,7 @@ async fn raw(side: u8, servers: &str) -> anyhow::Result<Vec<(bool, u64)>> {
     Ok(told)
 }
 
-async fn wait_there(client: &Client, path: &str) -> anyhow::Result<()> {
+pub(crate) async fn wait_there(client: &Client, path: &str) -> anyhow::Result<()> {
     while let (None, watcher) = client.check_and_watch_stat(path).await? {
         watcher.changed().await;
     }
@@ -160,7 +160,7 @@ async fn wait_there(client: &Client, path: &str) -> anyhow::Result<()> {
 }
 
 /// Each node is made before the one before it goes, so a node not there is one already gone.
-async fn wait_gone(client: &Client, path: &str) -> anyhow::Result<()> {
+pub(crate) async fn wait_gone(client: &Client, path: &str) -> anyhow::Result<()> {
     while let (Some(_), watcher) = client.check_and_watch_stat(path).await? {
         if watcher.changed().await.event_type == zookeeper_client::EventType::NodeDeleted {
             break;

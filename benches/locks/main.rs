@@ -7,6 +7,7 @@
 mod classes;
 #[path = "../server/cpu.rs"]
 mod cpu;
+mod deep;
 mod effort;
 mod fairness;
 mod handoff;
@@ -19,6 +20,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Parser;
 use lockkeeper_server::{Config, Server};
+
+use crate::ours::Want;
+use crate::raw::Load;
 
 /// How many tasks work at once in the crowded workloads.
 const CROWD: usize = 64;
@@ -55,11 +59,22 @@ struct Args {
     /// How many tasks that process has.
     #[arg(long, hide = true, default_value_t = CROWD)]
     workers: usize,
+    /// One of the processes with waiters of a deep queue.
+    #[arg(long, hide = true)]
+    deep: Option<deep::Queue>,
+    /// Which of them it is.
+    #[arg(long, hide = true, default_value_t = 0)]
+    process: usize,
+    /// How many they are.
+    #[arg(long, hide = true, default_value_t = 1)]
+    of: usize,
 }
 
 /// One workload in both forms, in cycles a second.
 struct Row {
     name: &'static str,
+    load: Load,
+    want: Want,
     raw: Vec<f64>,
     ours: Vec<f64>,
     requests: Option<f64>,
@@ -95,6 +110,8 @@ fn main() -> anyhow::Result<()> {
             memory::child(servers?).await
         } else if let Some(from) = args.crowd_from {
             fairness::child(servers?, from, args.workers, length).await
+        } else if let Some(queue) = args.deep {
+            deep::child(queue, servers?, args.workers, (args.process, args.of)).await
         } else {
             measure(&args).await
         }
@@ -122,23 +139,22 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
     let length = Duration::from_millis(args.millis);
     let count = || server.as_ref().map(|server| server.stats().packets_received);
 
+    let row = |name, load, want| Row { name, load, want, raw: vec![], ours: vec![], requests: None };
     let mut rows = [
-        Row { name: "uncontended, one after the other", raw: vec![], ours: vec![], requests: None },
-        Row { name: "64 independent locks, one process", raw: vec![], ours: vec![], requests: None },
-        Row { name: "64 tasks, one lock, one process", raw: vec![], ours: vec![], requests: None },
-        Row { name: "one lock, kept between its uses", raw: vec![], ours: vec![], requests: None },
+        row("uncontended, one after the other", Load::Own(1), Want::Own(1)),
+        row("64 independent locks, one process", Load::Own(CROWD), Want::Own(CROWD)),
+        row("the same, the floor's merged too", Load::Merged(CROWD), Want::Own(CROWD)),
+        row("64 tasks, one lock, one process", Load::Ring(CROWD), Want::Shared(CROWD)),
+        row("64 tasks, 90 % readers, one lock", Load::ReadRing(CROWD), Want::Reads(CROWD)),
+        row("one lock, kept between its uses", Load::Own(1), Want::Kept),
     ];
     let raw = raw::Floor::connect(&servers).await?;
     let ours = ours::Locks::connect(&servers).await?;
     for _ in 0..args.rounds {
-        rows[0].raw.push(rate(length, raw.cycles(1, length)).await?);
-        rows[0].ours(&count, ours.cycles(1, length)).await?;
-        rows[1].raw.push(rate(length, raw.cycles(CROWD, length)).await?);
-        rows[1].ours(&count, ours.cycles(CROWD, length)).await?;
-        rows[2].raw.push(rate(length, raw.ring(CROWD, length)).await?);
-        rows[2].ours(&count, ours.contended(CROWD, length)).await?;
-        rows[3].raw.push(rate(length, raw.cycles(1, length)).await?);
-        rows[3].ours(&count, ours.kept(length)).await?;
+        for row in &mut rows {
+            row.raw.push(rate(length, raw.cycles(row.load, length)).await?);
+            row.ours(&count, ours.cycles(row.want, length)).await?;
+        }
     }
     println!("\n{:<36} {:>10} {:>10} {:>7} {:>14}", "cycles a second", "raw floor", "ours", "ratio", "requests/cycle");
     for row in &mut rows {
@@ -153,6 +169,7 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
     let (floor, locks) = (median(&mut floor), median(&mut locks));
     println!("\n{:<36} {:>10} {:>10} {:>7}", "handoff between two processes", "raw event", "ours", "ratio");
     println!("{:<36} {:>7.0} µs {:>7.0} µs {:>7.2}", "release to grant, median", floor, locks, locks / floor);
+    deep::print(&servers, server.as_ref(), args.rounds.min(3)).await?;
     effort::print(&servers, args.rounds, length).await?;
     memory::print(&servers).await?;
     fairness::print(&servers, length).await?;

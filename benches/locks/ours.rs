@@ -1,12 +1,29 @@
 //! The workloads with our locks.
+//!
+//! A release is not waited for before the next acquire is sent.
 
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use lockkeeper::Lockkeeper;
+use lockkeeper::{Acquire, Lockkeeper};
+
+use crate::raw::is_write;
 
 pub(crate) struct Locks {
     keeper: Lockkeeper,
+}
+
+/// What the tasks of a workload want all the time.
+#[derive(Clone, Copy)]
+pub(crate) enum Want {
+    /// Each of so many tasks wants a lock of its own.
+    Own(usize),
+    /// Each of so many tasks wants the same lock.
+    Shared(usize),
+    /// Each of so many tasks wants to read nine times, and then to write, under the same lock.
+    Reads(usize),
+    /// One task wants one lock, which its process keeps.
+    Kept,
 }
 
 impl Locks {
@@ -14,18 +31,30 @@ impl Locks {
         Ok(Locks { keeper: Lockkeeper::connect(servers).await? })
     }
 
-    /// Each of `workers` takes and frees a lock of its own; a release is not waited for before the next acquire is sent.
-    pub(crate) async fn cycles(&self, workers: usize, length: Duration) -> anyhow::Result<u64> {
-        self.work(workers, length, |worker| format!("/bench/own-{worker}")).await
+    /// Returns how often the tasks got what they want.
+    pub(crate) async fn cycles(&self, want: Want, length: Duration) -> anyhow::Result<u64> {
+        match want {
+            Want::Own(tasks) => {
+                let keeper = self.keeper.clone();
+                self.work(tasks, length, move |task, _| keeper.mutex(format!("/bench/own-{task}")).acquire()).await
+            }
+            Want::Shared(tasks) => {
+                let mutex = self.keeper.mutex("/bench/shared");
+                self.work(tasks, length, move |_, _| mutex.acquire()).await
+            }
+            Want::Reads(tasks) => {
+                let lock = self.keeper.rwlock("/bench/read");
+                let read = move |task: usize, cycle: u64| match is_write(task, cycle) {
+                    true => lock.write().acquire().any(),
+                    false => lock.read().acquire().any(),
+                };
+                self.work(tasks, length, read).await
+            }
+            Want::Kept => self.kept(length).await,
+        }
     }
 
-    /// All of `workers` want one lock.
-    pub(crate) async fn contended(&self, workers: usize, length: Duration) -> anyhow::Result<u64> {
-        self.work(workers, length, |_| "/bench/shared".to_owned()).await
-    }
-
-    /// One task takes and frees one lock that its process keeps.
-    pub(crate) async fn kept(&self, length: Duration) -> anyhow::Result<u64> {
+    async fn kept(&self, length: Duration) -> anyhow::Result<u64> {
         let lock = self.keeper.mutex("/bench/kept").keep();
         drop(lock.acquire().await?);
         let (until, mut cycles) = (Instant::now() + length, 0);
@@ -37,14 +66,20 @@ impl Locks {
         Ok(cycles)
     }
 
-    async fn work(&self, workers: usize, length: Duration, path: fn(usize) -> String) -> anyhow::Result<u64> {
+    /// `acquire` gets the number of the task and that of its cycle.
+    async fn work<G: Send + 'static>(
+        &self,
+        tasks: usize,
+        length: Duration,
+        acquire: impl Fn(usize, u64) -> Acquire<G> + Clone + Send + 'static,
+    ) -> anyhow::Result<u64> {
         let until = Instant::now() + length;
-        let tasks = (0..workers).map(|worker| {
-            let mutex = self.keeper.mutex(path(worker));
+        let tasks = (0..tasks).map(|task| {
+            let acquire = acquire.clone();
             tokio::spawn(async move {
                 let mut cycles = 0;
                 while Instant::now() < until {
-                    drop(mutex.acquire().await?);
+                    drop(acquire(task, cycles).await?);
                     cycles += 1;
                 }
                 Ok::<u64, lockkeeper::error::AcquireError>(cycles)
