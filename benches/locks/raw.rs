@@ -39,7 +39,7 @@ pub(crate) enum Load {
 
 /// Whether this cycle of a task is a writer's.
 pub(crate) fn is_write(task: usize, cycle: u64) -> bool {
-    (task as u64 + cycle) % 10 == 0
+    (task as u64 + cycle).is_multiple_of(10)
 }
 
 impl Floor {
