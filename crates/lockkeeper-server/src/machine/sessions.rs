@@ -164,6 +164,17 @@ mod tests {
     }
 
     #[test]
+    fn a_new_timeout_counts_from_the_next_touch() {
+        let mut sessions = Sessions::new(MS(100));
+        sessions.insert(7, MS(200), [0; 16], MS(0));
+        sessions.set_timeout(7, MS(500));
+        sessions.set_timeout(8, MS(500));
+        assert!(sessions.touch(7, MS(50)));
+        assert!(sessions.expired(MS(599)).is_empty());
+        assert_eq!(sessions.expired(MS(600)), [7]);
+    }
+
+    #[test]
     fn a_touch_gives_the_full_timeout_and_an_ended_session_cannot_be_touched() {
         let mut sessions = Sessions::new(MS(100));
         sessions.insert(7, MS(200), [0; 16], MS(0));

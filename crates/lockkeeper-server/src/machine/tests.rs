@@ -298,9 +298,14 @@ fn a_quota_counts_the_subtree_that_it_finds() {
         create(path, "");
         create(&format!("{path}/zookeeper_stats"), "");
     }
+    create("/zookeeper/quota/a/zookeeper_limits", "count=9,bytes=99");
+    create("/a/c", "x");
     let stats = |path| machine.tree().get(&quota::stats_node(path)).and_then(|node| node.data.clone());
-    assert_eq!(stats("/a").as_deref(), Some(&b"count=2,bytes=7"[..]));
+    assert_eq!(stats("/a").as_deref(), Some(&b"count=3,bytes=8"[..]));
     assert_eq!(stats("/none").as_deref(), Some(&b"count=0,bytes=0"[..]));
+    let bytes: u64 =
+        machine.tree().iter().map(|(_, node)| node.data.as_ref().map_or(0, |data| data.len() as u64)).sum();
+    assert_eq!(machine.tree().approximate_bytes(), bytes, "the stats nodes count too");
 }
 
 #[test]
