@@ -140,6 +140,23 @@ fn requests_of_one_moment_leave_as_a_transaction_and_a_read_behind_it() {
     }
 }
 
+/// The first of a crowd learns its place before the crowd has entered.
+#[test]
+fn a_list_leaves_before_the_later_children_of_its_node() {
+    let mut stage = Stage::connected();
+    stage.create("/a");
+    stage.list("/a");
+    stage.create("/a");
+    stage.create("/b");
+    stage.create("/a");
+    stage.list("/b");
+    let sent: Vec<_> = stage.sent().into_iter().map(|(_, request)| request).collect();
+    let create = |parent| Request::Create(create(parent));
+    let both = Request::Multi(["/a", "/b"].map(self::create).map(WriteOp::Create).into());
+    let list = |path: &str| Request::GetChildren2(WatchedPath { path: path.to_owned(), watch: false });
+    assert_eq!(sent, [both, list("/a"), create("/a"), create("/a"), list("/b")]);
+}
+
 #[test]
 fn a_request_that_is_alone_leaves_as_it_is() {
     let mut stage = Stage::connected();

@@ -7,7 +7,9 @@
 //! makes the others again, each one alone: one bad path harms no other. A list that left after such a transaction is made
 //! again too, behind them, because it may not show them.
 
+use std::iter::Peekable;
 use std::time::Duration;
+use std::vec::IntoIter;
 
 use lockkeeper_wire::{
     Create, ErrorCode, Malformed, OpCode, OpResult, Request, Response, Stat, WatchedPath, WriteOp, request,
@@ -29,8 +31,9 @@ pub(super) struct Gathered {
     /// They leave in this order. A transaction creates at most one child of a node, so that each child has a transaction, and a
     /// fencing token, of its own.
     writes: Vec<Writes>,
-    /// They leave after the writes.
-    lists: Vec<(RequestId, String)>,
+    /// Each leaves behind the transactions that had gathered before it. So it shows each write that was made before it, and need not
+    /// wait for a crowd of later ones.
+    lists: Vec<List>,
     /// When the oldest one was made.
     at: Duration,
 }
@@ -41,6 +44,15 @@ struct Writes {
     ids: Vec<RequestId>,
     ops: Vec<WriteOp>,
     bytes: usize,
+}
+
+/// A list of children that has not left.
+#[derive(Debug)]
+struct List {
+    id: RequestId,
+    path: String,
+    /// How many transactions leave before it.
+    behind: usize,
 }
 
 /// Requests that have left together.
@@ -140,7 +152,9 @@ impl Gathered {
                 let bytes = delete.path.len();
                 self.add_write(0, id, WriteOp::Delete(delete), bytes);
             }
-            Request::GetChildren2(WatchedPath { path, watch: false }) => self.lists.push((id, path)),
+            Request::GetChildren2(WatchedPath { path, watch: false }) => {
+                self.lists.push(List { id, path, behind: self.writes.len() });
+            }
             other => return Some(other),
         }
         None
@@ -163,7 +177,7 @@ impl Gathered {
     pub(super) fn into_requests(self) -> Vec<(RequestId, Request)> {
         let writes =
             self.writes.into_iter().flat_map(|writes| writes.ids.into_iter().zip(writes.ops.into_iter().map(alone)));
-        let lists = self.lists.into_iter().map(|(id, path)| (id, list(path)));
+        let lists = self.lists.into_iter().map(|List { id, path, .. }| (id, list(path)));
         let mut requests: Vec<_> = writes.chain(lists).collect();
         requests.sort_unstable_by_key(|(id, _)| *id);
         requests
@@ -207,7 +221,9 @@ impl Session {
     /// Sends what has gathered.
     pub(super) fn leave_together(&mut self) {
         let Gathered { writes, lists, at } = std::mem::take(&mut self.gathered);
-        for Writes { ids, mut ops, .. } in writes {
+        let mut lists = lists.into_iter().peekable();
+        for (gone, Writes { ids, mut ops, .. }) in writes.into_iter().enumerate() {
+            self.lists_leave(&mut lists, gone, at);
             if let [id] = ids[..]
                 && let Some(op) = ops.pop()
             {
@@ -218,9 +234,15 @@ impl Session {
                 self.note_sent(xid, OpCode::Multi, Batch::Writes(ids, ops), at);
             }
         }
-        let mut lists = lists.into_iter();
+        self.lists_leave(&mut lists, usize::MAX, at);
+    }
+
+    /// Sends the lists that leave behind so many transactions.
+    fn lists_leave(&mut self, lists: &mut Peekable<IntoIter<List>>, gone: usize, at: Duration) {
         loop {
-            let together: Vec<_> = lists.by_ref().take(if self.lists_together { OPERATIONS } else { 1 }).collect();
+            let due = std::iter::from_fn(|| lists.next_if(|list| list.behind <= gone));
+            let most = if self.lists_together { OPERATIONS } else { 1 };
+            let together: Vec<_> = due.take(most).map(|List { id, path, .. }| (id, path)).collect();
             match together.len() {
                 0 => return,
                 1 => together.into_iter().for_each(|(id, path)| self.list_alone(id, path, at)),
