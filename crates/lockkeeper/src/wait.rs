@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use futures_util::future::{Either, Pending, pending};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// How long a `try_acquire` without a timeout waits for the servers. This is several times what an answer takes
@@ -24,17 +25,14 @@ pub(crate) fn judged_at(deadline: Option<Instant>) -> Instant {
     deadline.map_or(now, |deadline| deadline.min(now))
 }
 
-/// Awaits a future that may be absent: without one it never resolves.
-pub(crate) async fn or_never<F: Future>(future: Option<F>) -> F::Output {
-    match future {
-        Some(future) => future.await,
-        None => std::future::pending().await,
-    }
+/// Awaits a future that may be absent: without one it never resolves. (An async function would contain the future twice.)
+pub(crate) fn or_never<F: Future>(future: Option<F>) -> Either<F, Pending<F::Output>> {
+    future.map_or_else(|| Either::Right(pending()), Either::Left)
 }
 
 /// Resolves when the deadline has passed; without one, never.
-pub(crate) async fn passed(deadline: Option<Instant>) {
-    or_never(deadline.map(tokio::time::sleep_until)).await;
+pub(crate) fn passed(deadline: Option<Instant>) -> Either<Sleep, Pending<()>> {
+    or_never(deadline.map(sleep_until))
 }
 
 /// Resolves when the token is cancelled; without one, never.
