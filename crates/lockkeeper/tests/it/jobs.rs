@@ -316,7 +316,10 @@ async fn an_end_between_two_reads_is_no_crash(world: &World) {
     held.caught().await;
     assert!(run.finish(RunEnd::succeeded()).await.recorded);
     held.release();
-    assert_eq!(asked.await.unwrap().unwrap().unwrap().state, JobState::Ok);
+    // A server of an ensemble may not have the end yet.
+    let state = asked.await.unwrap().unwrap().unwrap().state;
+    assert!(matches!(state, JobState::Ok | JobState::Running), "{state:?}");
+    assert_eq!(other.admin().job(world.lock()).await.unwrap().unwrap().state, JobState::Ok);
 }
 
 /// In a chroot of its own: the other claims on these servers change the list of the jobs, too.
