@@ -1,7 +1,7 @@
 //! A deep queue that empties: each waiter releases as soon as it is granted. What do a handoff's time and bytes become?
 //!
 //! The waiters are in processes of their own. This process holds the lock until all of them are queued and the server has become
-//! quiet, and then releases it. The floor is a chain: as many nodes, each of which is deleted when the one before it is.
+//! quiet, and then releases it. The floor is a chain of as many nodes. Each is deleted when the one before it is.
 
 use std::process::Stdio;
 use std::time::Duration;

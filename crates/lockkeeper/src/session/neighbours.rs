@@ -34,9 +34,14 @@ impl NeighbourQueue {
         self.members.get_mut(self.numbers.get(&number)?)
     }
 
+    /// Returns the first member that has not released.
+    fn foremost(&self) -> Option<&Member> {
+        self.members.values().find(|member| member.released.is_none())
+    }
+
     /// Returns the place of a contender with this number, if a member knows it.
     fn place(&self, number: i32) -> Option<QueuePlace> {
-        let foremost = self.members.values().find(|member| member.released.is_none())?;
+        let foremost = self.foremost()?;
         let between = number.wrapping_sub(foremost.sequence).cast_unsigned() as usize;
         let ahead = foremost.state.ahead.checked_add(between)?;
         let first = if foremost.state.holds { Some(&foremost.node) } else { self.first.as_ref() };
@@ -99,7 +104,7 @@ impl Neighbours {
     pub(crate) fn enter(self: &Arc<Self>, path: &str) -> Entering {
         let mut queues = self.queues();
         let queue = queues.entry(path.to_owned()).or_default();
-        let company = queue.entering > 0 || queue.members.values().any(|member| member.released.is_none());
+        let company = queue.entering > 0 || queue.foremost().is_some();
         queue.entering += 1;
         Entering { neighbours: self.clone(), path: path.to_owned(), company }
     }
@@ -218,9 +223,11 @@ impl Membership {
     /// Reports its state, and the first of the queue if it knows that.
     pub(crate) fn update(&mut self, state: MemberState, first: Option<&str>) {
         if std::mem::replace(&mut self.state, state) != state {
-            self.change(|member| member.state = state);
-            if let Some(queue) = self.neighbours.queues().get_mut(&self.path) {
-                queue.saw(first);
+            let mut queues = self.neighbours.queues();
+            let Some(queue) = queues.get_mut(&self.path) else { return };
+            queue.saw(first);
+            if let Some(member) = queue.members.get_mut(&self.key) {
+                member.state = state;
             }
         }
     }
