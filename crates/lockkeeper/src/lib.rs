@@ -147,6 +147,7 @@ pub use queue::priority::PriorityLock;
 pub use queue::requeue::Requeued;
 pub use queue::rwlock::{Access, RwLock};
 pub use queue::semaphore::Semaphore;
+pub use queue::shared_reads::{SharedReadGuard, SharedReads};
 #[cfg(feature = "contentserv")]
 pub use recipes::contentserv;
 pub use recipes::distributed::DistributedLock;

@@ -11,3 +11,4 @@ pub(crate) mod priority;
 pub(crate) mod requeue;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;
+pub(crate) mod shared_reads;

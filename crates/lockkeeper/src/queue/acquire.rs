@@ -129,6 +129,8 @@ struct CallOptions {
     requeued: bool,
     /// The runtime in which the caller awaits it.
     runtime: Option<Handle>,
+    /// Whether its result is reported here, not by the callers that it is made for.
+    reports: bool,
 }
 
 impl<G> Acquire<G> {
@@ -149,18 +151,32 @@ impl<G> Acquire<G> {
             requeue: Requeue::default(),
             requeued: false,
             runtime: None,
+            reports: true,
         };
         Acquire { call: Call { kind, terms }, guard }
     }
 
-    /// The same request again, if its arguments are valid. It continues an earlier attempt if that was made.
+    /// The same request again. It continues an earlier attempt if that was made.
     pub(crate) fn again(&self, requeued: bool) -> Self {
-        let kind = match &self.call.kind {
-            Ok(kind) => Ok(kind.clone()),
-            Err(_) => Err(SessionError::Closed.into()),
-        };
         let terms = CallOptions { requeued, ..self.call.terms.clone() };
-        Acquire { call: Call { kind, terms }, guard: self.guard }
+        Acquire { call: Call { kind: self.call.kind.clone(), terms }, guard: self.guard }
+    }
+
+    /// The same request for callers that each have their own limits, and that report the result. It tries only `once` or waits.
+    pub(crate) fn for_others(mut self, once: bool) -> Self {
+        (self.call.terms.timeout, self.call.terms.cancel) = (None, None);
+        (self.call.terms.once, self.call.terms.reports) = (once, false);
+        self
+    }
+
+    /// Where it is made.
+    pub(crate) fn context(&self) -> &Context {
+        &self.call.terms.context
+    }
+
+    /// The node format, if the arguments are valid.
+    pub(crate) fn node_format(&self) -> Option<NodeFormat> {
+        self.call.kind.as_ref().ok().map(|kind| kind.node_format)
     }
 
     /// What it does when its session ends.
@@ -178,13 +194,10 @@ impl<G> Acquire<G> {
         self.call.terms.context.retries()
     }
 
-    /// The lock's path. An invalid argument is reported here, once, instead of by awaiting the request.
-    pub(crate) fn path(&mut self) -> Result<String, AcquireError> {
-        match &self.call.kind {
-            Ok(kind) => Ok(kind.check().map(|()| kind.path.to_string())?),
-            Err(_) => std::mem::replace(&mut self.call.kind, Err(SessionError::Closed.into()))
-                .map(|kind| kind.path.to_string()),
-        }
+    /// The lock's path. An invalid argument is reported here instead of by awaiting the request.
+    pub(crate) fn path(&self) -> Result<String, AcquireError> {
+        let kind = self.call.kind.clone()?;
+        Ok(kind.check().map(|()| kind.path.to_string())?)
     }
 
     /// What it requests, for dead letters.
@@ -512,12 +525,14 @@ impl<G: 'static> IntoFuture for Acquire<G> {
 
     fn into_future(self) -> Self::IntoFuture {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
-        let (guard, started) = (self.guard, Instant::now());
+        let (guard, started, reports) = (self.guard, Instant::now(), self.call.terms.reports);
         let about = |kind: &Kind| (kind.path.to_string(), kind.mode.label());
         let (path, mode) = self.call.kind.as_ref().map(about).unwrap_or_default();
         let outcome = self.call.start().map(|reply| reply.unwrap_or(Err(SessionError::Closed.into())));
         let report = move |outcome: Result<Holding, AcquireError>| {
-            account::report(&path, mode, started, outcome.as_ref());
+            if reports {
+                account::report(&path, mode, started, outcome.as_ref());
+            }
             outcome.map(guard)
         };
         outcome.map(report).boxed()

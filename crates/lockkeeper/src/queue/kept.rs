@@ -62,10 +62,9 @@ struct KeptHold {
 }
 
 impl KeptHold {
-    /// Whether the hold can be used again. One that can be trusted for less than a third of the session timeout is not.
+    /// Whether the hold can be used again.
     fn is_kept(&self) -> bool {
-        let asked = self.wanted.is_cancelled() || self.guard.revocation_requested().is_some();
-        !asked && self.guard.valid_for() >= self.guard.session_timeout() / 3
+        !self.wanted.is_cancelled() && self.guard.can_be_used_again()
     }
 }
 
@@ -108,7 +107,7 @@ impl KeptLock {
             return Ok(guard);
         }
         let mut request = options(self.request(false));
-        let path = self.path(&mut request)?;
+        let path = self.path(&request)?;
         let (timeout, cancel) = request.limits();
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return self.acquire_now(request, path, started).await;
@@ -140,8 +139,8 @@ impl KeptLock {
     /// [`AcquireError::Held`] if the lock is in use here, or if another contender holds it or is ahead; otherwise as
     /// [`Mutex::try_acquire`](crate::Mutex::try_acquire).
     pub async fn try_acquire(&self) -> Result<KeptGuard, AcquireError> {
-        let mut request = self.request(true);
-        let path = self.path(&mut request)?;
+        let request = self.request(true);
+        let path = self.path(&request)?;
         self.acquire_now(request, path, Instant::now()).await
     }
 
@@ -185,7 +184,7 @@ impl KeptLock {
     }
 
     /// The path, if the request is valid and the node format allows it.
-    fn path(&self, request: &mut Acquire) -> Result<String, AcquireError> {
+    fn path(&self, request: &Acquire) -> Result<String, AcquireError> {
         let path = request.path()?;
         if let Ok(Kind { node_format, .. }) = &self.kind
             && node_format.is_beside()

@@ -130,7 +130,7 @@ impl MultiAcquire {
         let bounds = self.timeout.filter(|timeout| !timeout.is_zero());
         let bounds = bounds.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
         let mut parts = Vec::with_capacity(self.parts.len());
-        for mut part in self.parts {
+        for part in self.parts {
             parts.push((part.path()?, part));
         }
         // Check all requests before the first one is sent.

@@ -6,6 +6,7 @@ use crate::error::AcquireError;
 use crate::hold::guard::{Guard, UpgradeableGuard, WriteGuard};
 use crate::hold::holding::Holding;
 use crate::queue::acquire::{Acquire, Kind};
+use crate::queue::shared_reads::SharedReads;
 use crate::session::context::Context;
 
 /// A lock that several readers can hold together, or one writer alone; first come, first served.
@@ -67,6 +68,13 @@ pub struct Access<G> {
     context: Context,
     kind: Result<Kind, PathError>,
     guard: fn(Holding) -> G,
+}
+
+impl Access<Guard> {
+    /// Returns the lock for readers of this process that share one node. [`SharedReads`] says what that changes.
+    pub fn share(&self) -> SharedReads {
+        SharedReads::new(self.acquire())
+    }
 }
 
 impl<G> Access<G> {

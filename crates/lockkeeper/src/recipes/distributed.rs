@@ -44,7 +44,7 @@ impl GuardSlot {
     /// object is not reentrant, and would wait for itself.
     ///
     /// Dropping the future leaves the queue, and the slot unchanged.
-    pub(crate) async fn fill(&self, mut request: Acquire) -> Result<(), AcquireError> {
+    pub(crate) async fn fill(&self, request: Acquire) -> Result<(), AcquireError> {
         let path = request.path()?;
         let _reservation = self.reserve().ok_or(AcquireError::AlreadyHeld { path })?;
         let guard = request.await?;

@@ -8,6 +8,7 @@ mod monitor;
 mod multi_lock;
 mod objects;
 mod revoking;
+mod shared_reads;
 
 /// Runs claims that choose their kind of lock themselves, on every server.
 macro_rules! on_every_server {

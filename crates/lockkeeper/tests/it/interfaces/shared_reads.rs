@@ -1,0 +1,303 @@
+//! Readers of one process that share one node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
+use lockkeeper::{CancellationToken, Lockkeeper, Loss, OnLost, RwLock, SharedReadGuard, SharedReads};
+use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
+
+use crate::support::{STEADY, Waiter, World, eventually, for_kinds, misused};
+
+for_kinds!(
+    [native Write, recipe RecipeWrite, kazoo KazooWrite]
+    readers_that_wait_together_share_one_node,
+    a_reader_beside_others_costs_one_listing_and_the_next_ones_nothing,
+    a_waiting_writer_ends_the_sharing,
+    a_writer_is_let_in_however_many_readers_come,
+    readers_of_other_processes_do_not_end_the_sharing,
+    a_reader_that_leaves_takes_no_place_from_the_others,
+    when_all_readers_leave_their_node_is_deleted,
+    a_request_to_release_reaches_all_and_ends_the_sharing,
+    a_loss_concerns_all_and_the_next_reader_enters_anew,
+    each_reader_has_its_own_limits,
+);
+
+fn lock(world: &World, keeper: &Lockkeeper) -> RwLock {
+    keeper.rwlock(world.lock()).node_format(world.kind.node_format())
+}
+
+fn reads(world: &World, keeper: &Lockkeeper) -> SharedReads {
+    lock(world, keeper).read().share()
+}
+
+fn reader(reads: &SharedReads) -> Waiter<SharedReadGuard> {
+    let reads = reads.clone();
+    Waiter::spawn(async move { reads.acquire().await })
+}
+
+async fn release_all(guards: Vec<SharedReadGuard>) {
+    for released in join_all(guards.into_iter().map(SharedReadGuard::release)).await {
+        released.unwrap();
+    }
+}
+
+/// How many requests a session had answered that create nodes, list, or delete.
+fn requests(proxy: &Proxy) -> [u64; 3] {
+    let done = proxy.counts().delivered;
+    let sum = |ops: &[OpCode]| ops.iter().map(|&op| done.of(op)).sum();
+    let lists = [OpCode::GetChildren, OpCode::GetChildren2, OpCode::MultiRead];
+    [sum(OpCode::CREATES), sum(&lists), sum(&[OpCode::Delete, OpCode::Multi])]
+}
+
+async fn readers_that_wait_together_share_one_node(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let writer = lock(world, &other).write().acquire().await.unwrap();
+    let reads = reads(world, &one);
+    let waiting: Vec<_> = (0..50).map(|_| reader(&reads)).collect();
+    world.queued(2).await;
+    assert!(waiting.iter().all(Waiter::waits));
+    let token = writer.token();
+    writer.release().await.unwrap();
+    let mut guards = Vec::new();
+    for waiter in waiting {
+        guards.push(waiter.granted().await);
+    }
+    assert!(guards.iter().all(|guard| guard.is_held() && guard.token() > token));
+    let [creates, _, deletes] = requests(&proxy);
+    assert_eq!(creates, 1, "one create for all");
+    let last = guards.pop().unwrap();
+    release_all(guards).await;
+    assert!(last.is_held());
+    assert_eq!(world.queue().await.len(), 1);
+    assert_eq!(requests(&proxy)[2], deletes, "no delete before the last");
+    last.release().await.unwrap();
+    assert_eq!(world.queue().await.len(), 0, "the last one waits for the confirmation");
+}
+
+async fn a_reader_beside_others_costs_one_listing_and_the_next_ones_nothing(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let reads = reads(world, &keeper);
+    let first = reads.acquire().await.unwrap();
+    let [creates, lists, deletes] = requests(&proxy);
+    let mut others = vec![reads.acquire().await.unwrap()];
+    assert_eq!(requests(&proxy), [creates, lists + 1, deletes]);
+    for _ in 0..500 {
+        others.push(reads.acquire().await.unwrap());
+        others.push(reads.try_acquire().await.unwrap());
+        drop(reads.acquire().await.unwrap());
+    }
+    assert_eq!(requests(&proxy), [creates, lists + 1, deletes]);
+    assert!(others.iter().all(|other| other.token() == first.token()));
+    first.release().await.unwrap();
+    release_all(others).await;
+    assert_eq!(world.queue().await.len(), 0);
+    let token = reads.acquire().await.unwrap().token();
+    eventually("a use alone is not kept", async || world.queue().await.is_empty()).await;
+    let next = reads.acquire().await.unwrap();
+    assert!(next.token() > token);
+    next.release().await.unwrap();
+}
+
+/// Of this process or another.
+async fn a_waiting_writer_ends_the_sharing(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    for writes in [&one, &other] {
+        let reads = reads(world, &one);
+        let (first, second) = (reads.acquire().await.unwrap(), reads.acquire().await.unwrap());
+        let writer = world.enqueue(lock(world, writes).write().acquire()).await;
+        // The event may be on its way until the observer has seen the writer; a reader that comes then lists the queue.
+        let late = loop {
+            let late = reader(&reads);
+            tokio::task::yield_now().await;
+            if world.queue().await.len() == 3 {
+                break late;
+            }
+            late.abort();
+        };
+        assert!(late.waits() && writer.waits());
+        assert!(matches!(reads.try_acquire().await, Err(AcquireError::Held { .. })));
+        release_all(vec![first, second]).await;
+        let writer = writer.granted().await;
+        assert!(late.waits());
+        let token = writer.token();
+        writer.release().await.unwrap();
+        let late = late.granted().await;
+        assert!(late.token() > token);
+        late.release().await.unwrap();
+        world.queued(0).await;
+    }
+}
+
+async fn a_writer_is_let_in_however_many_readers_come(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (over, uses) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
+    let reads = reads(world, &one);
+    let readers: Vec<_> = (0..16)
+        .map(|_| {
+            let (reads, over, uses) = (reads.clone(), over.clone(), uses.clone());
+            tokio::spawn(async move {
+                while !over.is_cancelled() {
+                    let guard = reads.acquire().await.unwrap();
+                    uses.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    drop(guard);
+                }
+            })
+        })
+        .collect();
+    for turn in 0..20 {
+        let before = uses.load(Ordering::Relaxed);
+        eventually("readers read", async || uses.load(Ordering::Relaxed) > before + 16).await;
+        let keeper = if turn % 2 == 0 { &one } else { &other };
+        lock(world, keeper).write().acquire().await.unwrap().release().await.unwrap();
+    }
+    over.cancel();
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    world.queued(0).await;
+}
+
+async fn readers_of_other_processes_do_not_end_the_sharing(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let reads = reads(world, &one);
+    let mut guards = vec![reads.acquire().await.unwrap(), reads.acquire().await.unwrap()];
+    let [creates, ..] = requests(&proxy);
+    for _ in 0..3 {
+        let theirs = lock(world, &other).read().acquire().await.unwrap();
+        guards.push(reads.acquire().await.unwrap());
+        theirs.release().await.unwrap();
+        guards.push(reads.acquire().await.unwrap());
+    }
+    assert_eq!(requests(&proxy)[0], creates);
+    assert_eq!(world.queue().await.len(), 1);
+    release_all(guards).await;
+}
+
+async fn a_reader_that_leaves_takes_no_place_from_the_others(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let writer = lock(world, &other).write().acquire().await.unwrap();
+    let reads = reads(world, &one);
+    let first = reader(&reads);
+    world.queued(2).await;
+    let place = world.queue().await;
+    let second = reader(&reads);
+    let next = world.enqueue(lock(world, &other).write().acquire()).await;
+    assert!(second.waits());
+    first.abort();
+    tokio::task::yield_now().await;
+    assert_eq!(world.queue().await[..2], place);
+    writer.release().await.unwrap();
+    let second = second.granted().await;
+    assert!(next.waits(), "ahead of the writer that came after the node");
+    second.release().await.unwrap();
+    next.granted().await.release().await.unwrap();
+}
+
+async fn when_all_readers_leave_their_node_is_deleted(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let writer = lock(world, &other).write().acquire().await.unwrap();
+    let reads = reads(world, &one);
+    for _ in 0..3 {
+        let waiting: Vec<_> = (0..5).map(|_| reader(&reads)).collect();
+        world.queued(2).await;
+        waiting.into_iter().for_each(Waiter::abort);
+        world.queued(1).await;
+    }
+    // The next one is not confused by those that left.
+    let last = reader(&reads);
+    world.queued(2).await;
+    writer.release().await.unwrap();
+    last.granted().await.release().await.unwrap();
+    assert_eq!(world.queue().await.len(), 0);
+}
+
+async fn a_request_to_release_reaches_all_and_ends_the_sharing(world: &World) {
+    let keeper = world.keeper().await;
+    let admin = keeper.admin();
+    let reads = reads(world, &keeper);
+    let guards = vec![reads.acquire().await.unwrap(), reads.acquire().await.unwrap()];
+    assert_eq!(admin.show(&world.lock()).await.unwrap().holders.len(), 1);
+    admin.revoke(&world.lock(), Some("deploying")).await.unwrap();
+    for guard in &guards {
+        assert_eq!(guard.revocation().await.reason.as_deref(), Some("deploying"));
+        assert!(guard.is_held());
+    }
+    let late = reads.acquire().await.unwrap();
+    assert!(late.token() > guards[0].token(), "a node of its own");
+    release_all(guards).await;
+    late.release().await.unwrap();
+}
+
+async fn a_loss_concerns_all_and_the_next_reader_enters_anew(world: &World) {
+    let keeper = world.keeper().await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let reads = {
+        let calls = calls.clone();
+        let count = OnLost::call(move |_| _ = calls.fetch_add(1, Ordering::Relaxed));
+        reads(world, &keeper).with(|request| request.on_lost(count))
+    };
+    let guards = vec![reads.acquire().await.unwrap(), reads.acquire().await.unwrap(), reads.acquire().await.unwrap()];
+    let (node, token) = (guards[0].node(), guards[0].token());
+    world.remove(&node).await;
+    for guard in &guards {
+        assert_eq!(guard.lost().await, Loss::Removed);
+    }
+    let next = reads.acquire().await.unwrap();
+    assert!(next.token() > token);
+    next.release().await.unwrap();
+    for guard in guards {
+        let released = guard.release().await;
+        assert!(matches!(released, Err(ReleaseError::NotHeld { loss: Loss::Removed })), "{released:?}");
+    }
+    eventually("the loss is reported", async || calls.load(Ordering::Relaxed) > 0).await;
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+async fn each_reader_has_its_own_limits(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let writer = lock(world, &other).write().acquire().await.unwrap();
+    let patient = reads(world, &one);
+    assert!(matches!(patient.try_acquire().await, Err(AcquireError::Held { .. })));
+    let short = Duration::from_millis(50);
+    match patient.with(|request| request.timeout(short)).acquire().await {
+        Err(AcquireError::Timeout { waited, .. }) => assert_eq!(waited, short),
+        other => panic!("{other:?}"),
+    }
+    let now = patient.with(|request| request.timeout(Duration::ZERO)).acquire().await;
+    assert!(matches!(now, Err(AcquireError::Held { .. })), "{now:?}");
+    let cancel = CancellationToken::new();
+    let hasty = patient.with(|request| request.cancel_on(cancel.clone()));
+    let waiting = reader(&hasty);
+    world.queued(2).await;
+    cancel.cancel();
+    let cancelled = waiting.outcome().await;
+    assert!(matches!(cancelled, Err(AcquireError::Cancelled { .. })), "{cancelled:?}");
+    let crowded = patient.with(|request| request.max_waiters(0)).acquire().await;
+    assert!(matches!(crowded, Err(AcquireError::TooManyWaiters { .. })), "{crowded:?}");
+    let long = "x".repeat(5_000);
+    assert_eq!(misused(&patient.with(|request| request.message(long)).acquire().await.map(drop)), Some("message"));
+    assert_eq!(misused(&one.rwlock("no path").read().share().acquire().await.map(drop)), Some("path"));
+    assert_eq!(misused(&one.rwlock("no path").read().share().try_acquire().await.map(drop)), Some("path"));
+    writer.release().await.unwrap();
+    let blocking = patient.clone();
+    tokio::task::spawn_blocking(move || blocking.acquire_blocking().unwrap().release_blocking().unwrap())
+        .await
+        .unwrap();
+    world.queued(0).await;
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    eventually("the connection is lost", async || {
+        let tried = patient.with(|request| request.timeout(short)).acquire().await;
+        matches!(tried, Err(AcquireError::Session(SessionError::Unreachable { .. })))
+    })
+    .await;
+    proxy.heal();
+}
