@@ -288,6 +288,18 @@ mod tests {
         ] {
             assert_eq!(here.matches(&entry(1, "ip", net).id), expected, "{net}");
         }
+        let here = Identities { address: Some("2001:db8::1".parse().unwrap()), ..Identities::default() };
+        for (net, expected) in [
+            ("2001:db8::1", true),
+            ("2001:db8::2", false),
+            ("2001:db8::2/127", false),
+            ("2001:db8::/127", true),
+            ("2001:db8:ffff::/32", true),
+            ("::/0", true),
+            ("127.0.0.1/0", false),
+        ] {
+            assert_eq!(here.matches(&entry(1, "ip", net).id), expected, "{net}");
+        }
     }
 
     #[test]
@@ -314,7 +326,8 @@ mod tests {
         assert_eq!(resolve(&[entry(1, "auth", "")], &user(&[]), all), Err(ErrorCode::InvalidAcl));
         assert_eq!(resolve(&[entry(1, "sasl", "a@b@c")], &who, all), Err(ErrorCode::InvalidAcl));
         // As `java.security.auth.x500.X500Principal` of JDK 17 accepts or refuses them.
-        for bad in ["foo", "CN=a,O", "X=1", "E=x@y", "title=x", "=a", "1=x", "1.a=x", "1..2=x"] {
+        for bad in ["foo", "CN=a,O", "CN=ab,O", "CN=a\\\\,O", "X=1", "E=x@y", "title=x", "=a", "1=x", "1.a=x", "1..2=x"]
+        {
             assert_eq!(resolve(&[entry(1, "x509", bad)], &who, all), Err(ErrorCode::InvalidAcl), "{bad}");
         }
         for good in ["CN=a", "", "CN=", "1.2.3=x", "cn = a , o = b", "CN=a;O=b", "CN=\"q,r\"", "CN=a\\,b+UID=c"] {

@@ -308,6 +308,52 @@ fn a_quota_counts_the_subtree_that_it_finds() {
     assert_eq!(machine.tree().approximate_bytes(), bytes, "the stats nodes count too");
 }
 
+/// A client may ask for a container by the request alone; its node counts as one.
+#[test]
+fn an_empty_container_goes_with_the_next_check_and_not_before_it() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let mut out = Vec::new();
+    for mode in [CreateMode::Container, CreateMode::Persistent, CreateMode::Ephemeral] {
+        let path = format!("/{mode:?}");
+        let container = Create { opcode: OpCode::CreateContainer, ..Create::new(path.clone(), "", mode) };
+        machine.request(ConnectionId(1), 1, Request::Create(container), at(0), &mut out);
+        let child = Create::new(format!("{path}/child"), "", CreateMode::Persistent);
+        machine.request(ConnectionId(1), 2, Request::Create(child), at(0), &mut out);
+        let delete = VersionedPath { path: format!("{path}/child"), version: -1 };
+        machine.request(ConnectionId(1), 3, Request::Delete(delete), at(0), &mut out);
+    }
+    let containers =
+        |machine: &Machine| ["/Container", "/Persistent", "/Ephemeral"].map(|path| machine.tree().get(path).is_some());
+    machine.tick(at(999), &mut out);
+    assert_eq!(containers(&machine), [true; 3]);
+    machine.tick(at(1_000), &mut out);
+    assert_eq!(containers(&machine), [false; 3]);
+}
+
+#[test]
+fn a_transaction_deletes_children_and_then_their_parent() {
+    for children in 1..4 {
+        let mut machine = machine();
+        connect(&mut machine, 1);
+        let create = |path: String| WriteOp::Create(Create::new(path, "", CreateMode::Persistent));
+        let delete = |path: String| WriteOp::Delete(VersionedPath { path, version: -1 });
+        let paths: Vec<_> = (0..children).map(|child| format!("/a/{child}")).collect();
+        let mut ops = vec![create("/a".to_owned())];
+        ops.extend(paths.iter().cloned().map(create));
+        machine.request(ConnectionId(1), 1, Request::Multi(ops), at(0), &mut Vec::new());
+        assert_eq!(machine.tree().get("/a").map(|node| node.children.len()), Some(children));
+        let last = paths.len() - 1;
+        let transact = |machine: &mut Machine, deleted: &[String]| {
+            let ops = deleted.iter().cloned().chain(["/a".to_owned()]).map(delete).collect();
+            machine.request(ConnectionId(1), 2, Request::Multi(ops), at(0), &mut Vec::new());
+            machine.tree().get("/a").is_some()
+        };
+        assert!(transact(&mut machine, &paths[..last]), "a child is left");
+        assert!(!transact(&mut machine, &paths));
+    }
+}
+
 #[test]
 fn a_lagging_copy_of_the_tree_answers_from_its_own_past() {
     let mut machine = machine();
