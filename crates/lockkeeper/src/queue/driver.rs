@@ -12,7 +12,9 @@ mod connection;
 mod inquiry;
 mod operations;
 mod state;
+mod timers;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -20,7 +22,7 @@ use std::time::Duration;
 use futures_util::future::ready;
 use futures_util::{FutureExt, poll};
 use lockkeeper_core::{
-    Arrival, Ask, Command, Contender, End, Event, Failure, FencingToken, Grant, Loss, TokenEpoch, WatchKind,
+    Arrival, Command, Contender, End, Event, Failure, FencingToken, Grant, Loss, TokenEpoch, WatchKind,
 };
 use tokio::time::Instant;
 use tracing::trace;
@@ -30,6 +32,7 @@ use self::attempt::Wake;
 use self::caller::Caller;
 use self::operations::{CommandRunner, Finished, failure};
 use self::state::{Disconnect, FirstOfQueue, HoldChange, Pending, Presence, Verification};
+use self::timers::reached;
 use crate::broken::Broken;
 use crate::ensemble::{Fired, OpError, Watcher};
 use crate::error::{AcquireError, SessionError};
@@ -38,17 +41,7 @@ use crate::queue::requeue::AcquireReply;
 use crate::session::Session;
 use crate::session::epoch;
 use crate::session::neighbours::{MemberState, Membership, NeighbourListener};
-use crate::wait::{or_never, passed};
-
-/// How old a node must be before its own contender watches it.
-///
-/// The watch costs a read. It reports an operator who deletes the node, and a request to release the lock. A hold or
-/// wait shorter than this is over before either could happen.
-const LINGER: Duration = Duration::from_millis(100);
-
-/// How long before its deadline a waiter checks whether the servers answer. It is slightly longer than the silence
-/// after which servers are called unreachable, because timers are late.
-const PROBE_LEAD: Duration = Duration::from_millis(2_100);
+use crate::wait::or_never;
 
 struct Driver {
     attempt: Attempt,
@@ -127,8 +120,8 @@ impl Driver {
         let mut heartbeats = self.session.heartbeats();
         let closing = self.session.closing();
         let mut close_seen = false;
-        let linger = tokio::time::sleep_until(self.attempt.started + LINGER);
-        tokio::pin!(linger);
+        // One timer for all: a timer is large, and every attempt has this task.
+        let mut timer = pin!(tokio::time::sleep_until(self.attempt.started));
         let linked = *link.borrow();
         self.limit_disconnect(linked);
         loop {
@@ -158,8 +151,12 @@ impl Driver {
             if let Some(end) = ended {
                 return self.explain(end, &mut link).await;
             }
-            let aged = self.attempt.ageing.map(|(when, _)| when);
-            let delayed = self.delays.iter().min().cloned();
+            let next = self.next_timer(pending.probe_at);
+            if let Some((when, _)) = next
+                && timer.deadline() != when
+            {
+                timer.as_mut().reset(when);
+            }
             // Biased, so that the seed alone determines a simulation.
             let wake = tokio::select! {
                 biased;
@@ -175,14 +172,8 @@ impl Driver {
                 seen = or_never(pending.look.as_mut()) => Wake::Looked(seen),
                 checked = or_never(pending.check.as_mut()) => Wake::Verified(checked),
                 _ = or_never(pending.probe.as_mut()) => Wake::Probed,
-                () = passed(pending.probe_at) => Wake::NearDeadline,
                 wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
-                () = &mut linger, if !self.lingered => Wake::Lingered,
-                () = passed(aged) => Wake::Aged,
-                () = passed(delayed.as_ref().map(|(when, _)| *when)) => {
-                    Wake::DelayOver(delayed.map(|(_, name)| name).unwrap_or_default())
-                }
-                () = passed(self.disconnect.cut_off) => Wake::CutOff,
+                due = reached(timer.as_mut(), next) => Wake::Due(due),
             };
             match wake {
                 Wake::LinkChanged => {
@@ -283,38 +274,13 @@ impl Driver {
                 pending.check = None;
                 self.verified(checked);
             }
-            Wake::Lingered => {
-                self.lingered = true;
-                let neighbours = self.session.neighbours();
-                let known = self.contender.node().and_then(|node| neighbours.place(&self.attempt.path, node));
-                if let Some(place) = known {
-                    self.contender.handle(Event::Placed(place));
-                }
-                self.contender.handle(Event::Lingered);
-            }
-            Wake::DelayOver(name) => {
-                self.delays.retain(|(_, delayed)| *delayed != name);
-                self.contender.handle(Event::DelayOver(name));
-            }
-            Wake::Aged => {
-                if let Some((_, class)) = self.attempt.ageing.take() {
-                    self.contender.handle(Event::Ask(Ask::Reclassify(class)));
-                }
-            }
-            Wake::NearDeadline => {
-                (pending.probe_at, pending.probed_at) = (None, self.session.now());
-                pending.probe = self.contender.place().map(|_| self.attempt.ensemble.heartbeat());
-            }
+            Wake::Due(timer) => self.due(timer, pending),
             Wake::Probed => pending.probe = None,
             Wake::Deadline => {
                 let sent = pending.flight.is_some().then_some(self.sent);
                 let probed = pending.probe.is_some().then_some(pending.probed_at);
                 let error = self.timed_out(sent.into_iter().chain(probed).min());
                 self.give_up(error);
-            }
-            Wake::CutOff => {
-                self.disconnect.cut_off = None;
-                self.report_cut_off();
             }
             Wake::Cancelled => {
                 let error = AcquireError::Cancelled { path: self.attempt.path.clone() };
@@ -508,12 +474,6 @@ impl Driver {
         if let Some(hold) = self.caller.hold() {
             hold.lose(loss);
         }
-    }
-
-    /// Returns when to check whether the servers answer. So the error at the deadline can distinguish a lock that is
-    /// held from servers that are silent.
-    fn probe_at(&self) -> Option<Instant> {
-        self.attempt.deadline?.checked_sub(PROBE_LEAD).filter(|at| *at > self.attempt.started)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The contenders of one session in each queue. Each contender learns without a request when the one that it waits
 //! for has released or has left. It also learns which of them came right before it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockkeeper_core::{Arrival, Event, QueuePlace, Sequence};
@@ -18,8 +18,8 @@ pub(crate) struct Neighbours {
 struct NeighbourQueue {
     /// How many wait for the reply to their creates.
     entering: usize,
-    /// Those that have a node, in the order of the replies.
-    members: BTreeMap<u64, Member>,
+    /// Those that have a node, in the order of the replies. Most leave from the front, where a removal is cheap.
+    members: VecDeque<(u64, Member)>,
     /// The last member that has each number.
     numbers: HashMap<i32, u64>,
     /// How many have joined.
@@ -29,14 +29,23 @@ struct NeighbourQueue {
 }
 
 impl NeighbourQueue {
+    fn position(&self, key: u64) -> Option<usize> {
+        self.members.binary_search_by_key(&key, |(key, _)| *key).ok()
+    }
+
+    fn member(&mut self, key: u64) -> Option<&mut Member> {
+        let at = self.position(key)?;
+        Some(&mut self.members[at].1)
+    }
+
     /// Returns the last member that has this number.
     fn numbered(&mut self, number: i32) -> Option<&mut Member> {
-        self.members.get_mut(self.numbers.get(&number)?)
+        self.member(*self.numbers.get(&number)?)
     }
 
     /// Returns the first member that has not released.
     fn foremost(&self) -> Option<&Member> {
-        self.members.values().find(|member| member.released.is_none())
+        self.members.iter().map(|(_, member)| member).find(|member| member.released.is_none())
     }
 
     /// Returns the place of a contender with this number, if a member knows it.
@@ -125,9 +134,12 @@ impl Neighbours {
         queue.joined += 1;
         queue.saw(first);
         queue.numbers.insert(sequence, key);
-        queue
-            .members
-            .insert(key, Member { node: node.to_owned(), sequence, state, released: None, waiters: Vec::new() });
+        let member = Member { node: node.to_owned(), sequence, state, released: None, waiters: Vec::new() };
+        if queue.members.is_empty() {
+            // Most locks have one contender of this process.
+            queue.members.reserve_exact(1);
+        }
+        queue.members.push_back((key, member));
         Some(Membership { neighbours: self.clone(), path: path.to_owned(), node: node.to_owned(), key, state })
     }
 
@@ -215,7 +227,7 @@ impl Membership {
 
     fn change(&self, change: impl FnOnce(&mut Member)) {
         let mut queues = self.neighbours.queues();
-        if let Some(member) = queues.get_mut(&self.path).and_then(|queue| queue.members.get_mut(&self.key)) {
+        if let Some(member) = queues.get_mut(&self.path).and_then(|queue| queue.member(self.key)) {
             change(member);
         }
     }
@@ -226,7 +238,7 @@ impl Membership {
             let mut queues = self.neighbours.queues();
             let Some(queue) = queues.get_mut(&self.path) else { return };
             queue.saw(first);
-            if let Some(member) = queue.members.get_mut(&self.key) {
+            if let Some(member) = queue.member(self.key) {
                 member.state = state;
             }
         }
@@ -257,7 +269,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let mut queues = self.neighbours.queues();
         let Some(queue) = queues.get_mut(&self.path) else { return };
-        if let Some(member) = queue.members.remove(&self.key)
+        if let Some((_, member)) = queue.position(self.key).and_then(|at| queue.members.remove(at))
             && queue.numbers.get(&member.sequence) == Some(&self.key)
         {
             queue.numbers.remove(&member.sequence);

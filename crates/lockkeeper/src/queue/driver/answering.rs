@@ -27,6 +27,8 @@ impl Driver {
             return self.contender.handle(lockkeeper_core::Event::Leave);
         };
         self.node.clone_from(&grant.name);
+        // A hold ends with its session.
+        self.attempt.rejoin = None;
         let (sender, requests) = mpsc::unbounded_channel();
         let Attempt { path, discipline, options, .. } = &self.attempt;
         let (holder_marker, fences) = (discipline.holder_marker().map(str::to_owned), discipline.has_tokens());

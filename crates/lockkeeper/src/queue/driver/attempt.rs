@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::operations::Finished;
+use super::timers::Timer;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Fired, OpError};
 use crate::hold::{HoldOptions, HoldRequest};
@@ -53,13 +54,9 @@ pub(super) enum Wake {
     Heard(Heard),
     Looked(Looked),
     Verified(Result<(), OpError>),
-    Lingered,
-    DelayOver(String),
-    Aged,
-    NearDeadline,
+    Due(Timer),
     Probed,
     Deadline,
-    CutOff,
     Cancelled,
     CallerGone,
     Requested(HoldRequest),
