@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use lockkeeper_core::{FencingToken, Grant, LockDelay, Loss, Revocation, Trust, node_path};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::ensemble::{TxnStep, Written};
@@ -37,8 +37,7 @@ pub(crate) struct AtRelease {
     pub(crate) written: oneshot::Sender<Written>,
 }
 
-/// A message from a guard to its driver. Dropping all guards requests the release without an answer. It is small, because
-/// each hold's channel has room for 32.
+/// A message from a guard to its driver. Dropping the guard requests the release without an answer.
 #[derive(Debug)]
 pub(crate) enum HoldRequest {
     /// Write this node in the transaction of the release that follows.
@@ -54,8 +53,6 @@ pub(crate) enum HoldRequest {
     StayReader,
     /// Refuse the request to release the lock, for this reason.
     Refuse(Box<str>),
-    /// The program missed its liveness limit: give the lock up.
-    LetGo,
     /// Check at the servers whether the lock is held.
     Verify(oneshot::Sender<Result<(), String>>),
 }
@@ -113,9 +110,8 @@ pub(crate) struct Hold {
     pub(crate) lost: CancellationToken,
     /// The latest request to release the lock.
     pub(crate) asked: latest::Sender<Option<Revocation>>,
-    /// The channel to the task that can release the lock. Weak, because dropping the guard's sender requests the
-    /// release.
-    requests: OnceLock<mpsc::WeakUnboundedSender<HoldRequest>>,
+    /// Notified when the program has missed its liveness limit: the driver gives the lock up.
+    pub(crate) unattended: Notify,
     ward: OnceLock<Ward>,
     /// Tasks to notify before the loss, each with how long before.
     early: Mutex<Vec<(Duration, oneshot::Sender<()>)>>,
@@ -161,7 +157,7 @@ impl Hold {
             loss: OnceLock::new(),
             lost: CancellationToken::new(),
             asked: latest::Sender::new(None),
-            requests: OnceLock::new(),
+            unattended: Notify::new(),
             ward: OnceLock::new(),
             early: Mutex::default(),
         };
@@ -174,11 +170,6 @@ impl Hold {
             _ = hold.ward.set(ward);
         }
         hold
-    }
-
-    /// Sets the channel to the task that can release the lock.
-    pub(crate) fn can_ask(&self, requests: &mpsc::UnboundedSender<HoldRequest>) {
-        _ = self.requests.set(requests.downgrade());
     }
 
     /// Continues with another session, another expiry or another version of the record.
@@ -254,11 +245,8 @@ impl Hold {
     fn mark(&self, loss: Loss) -> bool {
         let first = self.loss.set(loss).is_ok();
         self.lost.cancel();
-        if first
-            && loss == Loss::Unattended
-            && let Some(requests) = self.requests.get().and_then(mpsc::WeakUnboundedSender::upgrade)
-        {
-            _ = requests.send(HoldRequest::LetGo);
+        if first && loss == Loss::Unattended {
+            self.unattended.notify_one();
         }
         first
     }

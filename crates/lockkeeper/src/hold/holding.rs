@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_channel::mpsc;
 use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust, node_path};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "jobs")]
@@ -16,7 +17,7 @@ use crate::hold::AtRelease;
 use crate::hold::{Hold, HoldRequest};
 use crate::session::Session;
 use crate::session::process::Owned;
-use crate::wait::{cancelled, or_never, reply};
+use crate::wait::{cancelled, or_never};
 
 /// Whether a hold can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,6 @@ pub struct Holding {
 
 impl Holding {
     pub(crate) fn new(hold: Arc<Hold>, requests: mpsc::UnboundedSender<HoldRequest>) -> Self {
-        hold.can_ask(&requests);
         Holding { hold: Owned::new(hold), requests: Owned::new(requests) }
     }
 
@@ -242,7 +242,7 @@ impl Holding {
         }
         let (answer, answered) = oneshot::channel();
         // A send fails only if the driver has ended, and then the hold has too.
-        _ = self.requests.send(HoldRequest::Verify(answer));
+        _ = self.requests.unbounded_send(HoldRequest::Verify(answer));
         tokio::select! {
             biased;
             loss = self.lost() => Err(VerifyError::Lost(loss)),
@@ -352,7 +352,7 @@ impl Holding {
         }
         self.hold.asked.send_replace(None);
         // A send fails only if the driver has ended, and then the hold has too.
-        _ = self.requests.send(HoldRequest::Refuse(why.into()));
+        _ = self.requests.unbounded_send(HoldRequest::Refuse(why.into()));
         Ok(())
     }
 
@@ -382,9 +382,9 @@ impl Holding {
         }
         let (confirm, confirmed) = oneshot::channel();
         // A send fails only if the driver has ended, and then the hold has too.
-        _ = self.requests.send(HoldRequest::Release(confirm));
+        _ = self.requests.unbounded_send(HoldRequest::Release(confirm));
         let unheard = || ReleaseError::NotHeld { loss: self.hold.loss().unwrap_or(Loss::Closed) };
-        reply(self.requests.closed(), confirmed).await.unwrap_or_else(|| Err(unheard()))
+        confirmed.await.unwrap_or_else(|_| Err(unheard()))
     }
 
     /// Releases the lock as [`Holding::release`] does, and writes a node in the same transaction. Returns what was written;
@@ -394,7 +394,7 @@ impl Holding {
     #[cfg(feature = "jobs")]
     pub(crate) async fn release_and_write(self, step: TxnStep) -> (Result<(), ReleaseError>, Option<Written>) {
         let (written, mut write) = oneshot::channel();
-        _ = self.requests.send(HoldRequest::WriteAtRelease(Box::new(AtRelease { step, written })));
+        _ = self.requests.unbounded_send(HoldRequest::WriteAtRelease(Box::new(AtRelease { step, written })));
         let released = self.release().await;
         (released, write.try_recv().ok())
     }
@@ -410,9 +410,9 @@ impl Holding {
             return Err(ChangeError::Lost(Loss::Forked));
         }
         let (done, changed) = oneshot::channel();
-        _ = self.requests.send(request(done));
+        _ = self.requests.unbounded_send(request(done));
         let lost = || ChangeError::Lost(self.hold.loss().unwrap_or(Loss::Closed));
-        let wait = async { reply(self.requests.closed(), changed).await.ok_or_else(lost) };
+        let wait = async { changed.await.map_err(|_| lost()) };
         let waited = timeout.unwrap_or_default();
         let deadline = async {
             match timeout {
@@ -427,7 +427,7 @@ impl Holding {
             () = cancelled(cancel) => ChangeError::Cancelled { path: path() },
             () = deadline => ChangeError::Timeout { path: path(), waited },
         };
-        _ = self.requests.send(HoldRequest::StayReader);
+        _ = self.requests.unbounded_send(HoldRequest::StayReader);
         Err(unchanged)
     }
 }

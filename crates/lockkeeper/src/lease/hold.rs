@@ -8,6 +8,8 @@ mod ending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_channel::mpsc::{UnboundedReceiver, unbounded};
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::helix::{Answer, Held, Record, Refusal, Terms, Wish};
 use lockkeeper_core::{FencingToken, Loss, Revocation, Trust};
@@ -56,7 +58,7 @@ pub(super) struct LeaseTask {
     hold: Arc<Hold>,
     /// The end of the lease as this hold wrote it, which identifies the record as its own.
     until_ms: i64,
-    requests: mpsc::UnboundedReceiver<HoldRequest>,
+    requests: UnboundedReceiver<HoldRequest>,
     orders: mpsc::UnboundedReceiver<Order>,
     preemption: watch::Sender<Option<Preemption>>,
     /// The preemption that was reported, by the time of its first request.
@@ -114,7 +116,7 @@ impl LeaseTask {
         let (session, owner) = (session_ref.session.clone(), (terms.id.clone(), until_ms));
         let lease = Lease { session, until, unasked: None, owner, versions: None };
         let hold = Hold::leased(node.path.clone(), token, lease, &options);
-        let (request, requests) = mpsc::unbounded_channel();
+        let (request, requests) = unbounded();
         let (order, orders) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
         let guard = Guard::of(Holding::new(hold.clone(), request));
@@ -291,14 +293,14 @@ impl LeaseTask {
             // An error means that the cleanup panicked, which ends it as well.
             _ = or_never(self.cleaned.as_mut()) => LeaseWake::Cleaned,
             Some(order) = self.orders.recv() => LeaseWake::Order(order),
-            request = self.requests.recv() => match request {
+            request = self.requests.next() => match request {
                 Some(HoldRequest::Release(confirm)) => LeaseWake::Release(confirm),
                 Some(HoldRequest::Verify(answer)) => LeaseWake::Verify(answer),
-                Some(HoldRequest::LetGo) => LeaseWake::Dropped,
                 Some(HoldRequest::Refuse(why)) => LeaseWake::Refuse(why.into()),
                 Some(_) => LeaseWake::Other,
                 None => LeaseWake::Dropped,
             },
+            () = self.hold.unattended.notified() => LeaseWake::Dropped,
         }
     }
 

@@ -292,6 +292,7 @@ impl Driver {
                 self.contender.handle(Event::Leave);
             }
             Wake::Requested(request) => self.requested(request),
+            Wake::Unattended => self.contender.handle(Event::Lost),
             // A hold that waits for a heartbeat is handed over before the next wake; `run` handles the others.
             Wake::Heartbeat | Wake::LinkChanged | Wake::Closing => {}
         }

@@ -1,5 +1,6 @@
 //! How the hold of a leased lock ends: released, handed over, taken, or given up.
 
+use futures_util::StreamExt;
 use lockkeeper_core::Loss;
 use lockkeeper_core::helix::Wish;
 use tokio::sync::oneshot;
@@ -150,12 +151,19 @@ impl LeaseTask {
     pub(super) fn outlive_by_its_cleanup(self) {
         let Some(account) = self.cleaning else { return };
         let (mut cleaned, mut requests, clock) = (self.cleaned, self.requests, self.context.clock());
+        let hold = self.hold.clone();
         let by_listener = cleaned.is_some();
         let closed = self.context.closed();
         self.context.spawn(async move {
             let given_back = async {
                 // Dropping this channel answers a release, as after any loss.
-                while !matches!(requests.recv().await, None | Some(HoldRequest::Release(_) | HoldRequest::LetGo)) {}
+                let released =
+                    async { while !matches!(requests.next().await, None | Some(HoldRequest::Release(_))) {} };
+                tokio::select! {
+                    biased;
+                    () = released => {}
+                    () = hold.unattended.notified() => {}
+                }
             };
             tokio::select! {
                 biased;

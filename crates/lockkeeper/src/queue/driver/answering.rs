@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use futures_channel::mpsc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{End, FencingToken, Grant, LinkState, Loss, node_path};
-use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::Driver;
@@ -29,7 +29,7 @@ impl Driver {
         self.node.clone_from(&grant.name);
         // A hold ends with its session.
         self.attempt.rejoin = None;
-        let (sender, requests) = mpsc::unbounded_channel();
+        let (sender, requests) = mpsc::unbounded();
         let Attempt { path, discipline, options, .. } = &self.attempt;
         let (holder_marker, fences) = (discipline.holder_marker().map(str::to_owned), discipline.has_tokens());
         let hold = Hold::new(path.clone(), grant, holder_marker, fences, self.session.clone(), options);
@@ -47,11 +47,11 @@ impl Driver {
         match request {
             HoldRequest::Release(confirm) => {
                 self.pass_on();
-                if let Caller::Holding { hold, requests } = std::mem::replace(&mut self.caller, Caller::Gone) {
+                if let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
                     // The owner's clock may already show a loss; the release reports it too, whether or not the timer
                     // has run.
                     hold.judge();
-                    self.caller = Caller::Releasing { hold, confirm, requests };
+                    self.caller = Caller::Releasing { hold, confirm };
                     (self.disconnect.cut_off, self.disconnect.last_try) = (None, None);
                     let link = *self.session.link().borrow();
                     self.limit_disconnect(link);
@@ -72,7 +72,6 @@ impl Driver {
                 self.contender.handle(Event::Ask(Ask::StayReader));
             }
             HoldRequest::Refuse(why) => self.contender.handle(Event::Refuse(why.into())),
-            HoldRequest::LetGo => self.contender.handle(Event::Lost),
             HoldRequest::Verify(answer) => self.verification.callers.push(answer),
         }
     }
@@ -188,7 +187,7 @@ impl Driver {
                     _ => Loss::Removed,
                 });
             }
-            Caller::Releasing { hold, confirm, requests: _kept } => {
+            Caller::Releasing { hold, confirm } => {
                 _ = confirm.send(match (hold.loss(), end) {
                     (Some(before), _) => Err(ReleaseError::NotHeld { loss: before }),
                     (None, End::SessionOver) => Err(ReleaseError::NotHeld { loss }),

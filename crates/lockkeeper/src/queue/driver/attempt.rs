@@ -60,6 +60,8 @@ pub(super) enum Wake {
     Cancelled,
     CallerGone,
     Requested(HoldRequest),
+    /// The program missed its liveness limit.
+    Unattended,
     LinkChanged,
     Heartbeat,
     Closing,

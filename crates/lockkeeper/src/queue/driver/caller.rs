@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use futures_channel::mpsc;
+use futures_util::StreamExt;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -19,12 +21,7 @@ pub(super) enum Caller {
     /// The caller has the guard.
     Holding { hold: Arc<Hold>, requests: mpsc::UnboundedReceiver<HoldRequest> },
     /// The caller waits for the confirmation of the release.
-    Releasing {
-        hold: Arc<Hold>,
-        confirm: oneshot::Sender<Result<(), ReleaseError>>,
-        /// Kept until the release is confirmed: see [`reply`](crate::wait::reply).
-        requests: mpsc::UnboundedReceiver<HoldRequest>,
-    },
+    Releasing { hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>> },
     /// The caller no longer listens.
     Gone,
 }
@@ -45,10 +42,13 @@ impl Caller {
                     () = cancelled(cancel) => Wake::Cancelled,
                 }
             }
-            Caller::Holding { requests, .. } => match requests.recv().await {
-                Some(request) => Wake::Requested(request),
-                None => Wake::CallerGone,
-            },
+            Caller::Holding { hold, requests } => {
+                tokio::select! {
+                    biased;
+                    request = requests.next() => request.map_or(Wake::CallerGone, Wake::Requested),
+                    () = hold.unattended.notified() => Wake::Unattended,
+                }
+            }
             Caller::Releasing { .. } | Caller::Gone => std::future::pending().await,
         }
     }

@@ -42,9 +42,7 @@ impl Driver {
                 self.give_up(SessionError::Unreachable { servers, waited, detail }.into());
             }
             (Caller::Releasing { .. }, _) => {
-                if let Caller::Releasing { hold, confirm, requests: _kept } =
-                    std::mem::replace(&mut self.caller, Caller::Gone)
-                {
+                if let Caller::Releasing { hold, confirm } = std::mem::replace(&mut self.caller, Caller::Gone) {
                     hold.judge();
                     _ = confirm.send(Err(ReleaseError::NotHeld { loss: hold.loss().unwrap_or(Loss::Unreachable) }));
                 }

@@ -1,0 +1,98 @@
+//! What the driver does at a certain time.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use lockkeeper_core::{Ask, Event};
+use tokio::time::{Instant, Sleep};
+
+use super::Driver;
+use super::state::Pending;
+
+/// How old a node must be before its own contender watches it.
+///
+/// The watch costs a read. It reports an operator who deletes the node, and a request to release the lock. A hold or
+/// wait shorter than this is over before either could happen.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// How long before its deadline a waiter checks whether the servers answer. It is slightly longer than the silence
+/// after which servers are called unreachable, because timers are late.
+const PROBE_LEAD: Duration = Duration::from_millis(2_100);
+
+/// What is to be done when its time has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Timer {
+    /// Check whether the servers answer.
+    Probe,
+    /// Watch the own node.
+    Linger,
+    /// Enter the queue again in another class.
+    Age,
+    /// Delete a tombstone.
+    Delay,
+    /// The caller tolerates the lost connection no longer.
+    CutOff,
+}
+
+/// Resolves with `next` at its time; without one, never.
+pub(super) async fn reached(timer: Pin<&mut Sleep>, next: Option<(Instant, Timer)>) -> Timer {
+    match next {
+        Some((_, next)) => {
+            timer.await;
+            next
+        }
+        None => std::future::pending().await,
+    }
+}
+
+impl Driver {
+    /// Returns the next thing that has a time. Its time may have passed.
+    pub(super) fn next_timer(&self, probe_at: Option<Instant>) -> Option<(Instant, Timer)> {
+        let probe = probe_at.map(|when| (when, Timer::Probe));
+        let linger = (!self.lingered).then(|| (self.attempt.started + LINGER, Timer::Linger));
+        let age = self.attempt.ageing.map(|(when, _)| (when, Timer::Age));
+        let delay = self.delays.iter().map(|(when, _)| (*when, Timer::Delay)).min_by_key(|(when, _)| *when);
+        let cut_off = self.disconnect.cut_off.map(|when| (when, Timer::CutOff));
+        [probe, linger, age, delay, cut_off].into_iter().flatten().min_by_key(|(when, _)| *when)
+    }
+
+    /// Does what is due.
+    pub(super) fn due(&mut self, timer: Timer, pending: &mut Pending) {
+        match timer {
+            Timer::Probe => {
+                (pending.probe_at, pending.probed_at) = (None, self.session.now());
+                pending.probe = self.contender.place().map(|_| self.attempt.ensemble.heartbeat());
+            }
+            Timer::Linger => {
+                self.lingered = true;
+                let neighbours = self.session.neighbours();
+                let known = self.contender.node().and_then(|node| neighbours.place(&self.attempt.path, node));
+                if let Some(place) = known {
+                    self.contender.handle(Event::Placed(place));
+                }
+                self.contender.handle(Event::Lingered);
+            }
+            Timer::Age => {
+                if let Some((_, class)) = self.attempt.ageing.take() {
+                    self.contender.handle(Event::Ask(Ask::Reclassify(class)));
+                }
+            }
+            Timer::Delay => {
+                if let Some((_, name)) = self.delays.iter().min().cloned() {
+                    self.delays.retain(|(_, delayed)| *delayed != name);
+                    self.contender.handle(Event::DelayOver(name));
+                }
+            }
+            Timer::CutOff => {
+                self.disconnect.cut_off = None;
+                self.report_cut_off();
+            }
+        }
+    }
+
+    /// Returns when to check whether the servers answer. So the error at the deadline can distinguish a lock that is
+    /// held from servers that are silent.
+    pub(super) fn probe_at(&self) -> Option<Instant> {
+        self.attempt.deadline?.checked_sub(PROBE_LEAD).filter(|at| *at > self.attempt.started)
+    }
+}
