@@ -336,3 +336,79 @@ pub(super) fn root_of(root: &str) -> Result<String, PathError> {
 pub(super) fn is_below(path: &str, root: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::jobs::{Begin, RunEnd, RunSlot};
+
+    use super::*;
+    use crate::identity::this_process;
+
+    fn log(schedule: Schedule) -> JobLog {
+        let mut log = JobLog::new("/job", schedule);
+        (log.on_failure, log.on_crash) = (Rule::Keep, Rule::Retry { most: Some(3) });
+        let begin = Begin {
+            id: "id".to_owned(),
+            slot: RunSlot { name: "slot".to_owned(), start_ms: 10, end_ms: Some(70) },
+            attempt: 1,
+            catch_up: false,
+            missed_before: 0,
+            by: this_process(),
+            command: None,
+            token: "7".to_owned(),
+            node: "node".to_owned(),
+        };
+        log.begin(begin, 10);
+        log.stamp(20);
+        log
+    }
+
+    fn status(log: Result<Option<JobLog>, LogError>, is_running: bool) -> JobStatus {
+        JobStatus::of("/job".to_owned(), JobLook { stored: StoredLog { log, version: 1 }, is_running })
+    }
+
+    #[test]
+    fn a_status_says_what_the_records_say() {
+        for (schedule, due_ms) in
+            [(Schedule::Every { every_ms: 100 }, 120), (Schedule::Text { slot: "slot".to_owned() }, 70)]
+        {
+            let log = log(schedule);
+            let told = status(Ok(Some(log.clone())), true);
+            let expected = JobStatus {
+                path: "/job".to_owned(),
+                state: JobState::Running,
+                schedule: Some(log.schedule),
+                on_failure: Rule::Keep,
+                on_crash: Rule::Retry { most: Some(3) },
+                due_ms: Some(due_ms),
+                runs: log.runs,
+                unreadable: None,
+            };
+            assert_eq!(told, expected);
+        }
+    }
+
+    #[test]
+    fn a_status_without_records_is_empty_and_one_of_damaged_records_says_why() {
+        let empty = status(Ok(None), false);
+        assert_eq!((empty.state, empty.runs.len(), empty.unreadable), (JobState::NeverRan, 0, None));
+        let damaged = status(Err(LogError::Newer(9)), false);
+        assert_eq!(damaged.state, JobState::Unreadable);
+        assert!(damaged.unreadable.is_some_and(|why| why.contains("version 9")));
+    }
+
+    #[test]
+    fn a_rule_to_keep_waits_for_a_person_after_its_own_kind_of_end_only() {
+        let failed = |mut log: JobLog| {
+            assert!(log.finish("id", RunEnd::failed("x")));
+            status(Ok(Some(log)), false).state
+        };
+        let log = log(Schedule::Every { every_ms: 100 });
+        assert_eq!(status(Ok(Some(log.clone())), false).state, JobState::Crashed);
+        assert_eq!(failed(log.clone()), JobState::Kept);
+        let mut swapped = log;
+        std::mem::swap(&mut swapped.on_failure, &mut swapped.on_crash);
+        assert_eq!(status(Ok(Some(swapped.clone())), false).state, JobState::Kept);
+        assert_eq!(failed(swapped), JobState::Failed);
+    }
+}
