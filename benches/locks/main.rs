@@ -146,6 +146,7 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
         row("the same, the floor's merged too", Load::Merged(CROWD), Want::Own(CROWD)),
         row("64 tasks, one lock, one process", Load::Ring(CROWD), Want::Shared(CROWD)),
         row("64 tasks, 90 % readers, one lock", Load::ReadRing(CROWD), Want::Reads(CROWD)),
+        row("the same, readers share a node", Load::ReadRing(CROWD), Want::SharedReads(CROWD)),
         row("one lock, kept between its uses", Load::Own(1), Want::Kept),
     ];
     let raw = raw::Floor::connect(&servers).await?;

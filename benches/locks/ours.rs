@@ -4,8 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join_all;
-use lockkeeper::{Acquire, Lockkeeper};
+use futures_util::future::{Either, try_join_all};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::AcquireError;
 
 use crate::raw::is_write;
 
@@ -22,6 +23,8 @@ pub(crate) enum Want {
     Shared(usize),
     /// Each of so many tasks wants to read nine times, and then to write, under the same lock.
     Reads(usize),
+    /// The same, and the readers share a node.
+    SharedReads(usize),
     /// One task wants one lock, which its process keeps.
     Kept,
 }
@@ -50,6 +53,20 @@ impl Locks {
                 };
                 self.work(tasks, length, read).await
             }
+            Want::SharedReads(tasks) => {
+                let lock = self.keeper.rwlock("/bench/share");
+                let reads = lock.read().share();
+                let read = move |task: usize, cycle: u64| {
+                    let (lock, reads) = (lock.clone(), reads.clone());
+                    async move {
+                        match is_write(task, cycle) {
+                            true => lock.write().acquire().await.map(Either::Left),
+                            false => reads.acquire().await.map(Either::Right),
+                        }
+                    }
+                };
+                self.work(tasks, length, read).await
+            }
             Want::Kept => self.kept(length).await,
         }
     }
@@ -67,12 +84,15 @@ impl Locks {
     }
 
     /// `acquire` gets the number of the task and that of its cycle.
-    async fn work<G: Send + 'static>(
+    async fn work<F, G>(
         &self,
         tasks: usize,
         length: Duration,
-        acquire: impl Fn(usize, u64) -> Acquire<G> + Clone + Send + 'static,
-    ) -> anyhow::Result<u64> {
+        acquire: impl Fn(usize, u64) -> F + Clone + Send + 'static,
+    ) -> anyhow::Result<u64>
+    where
+        F: IntoFuture<Output = Result<G, AcquireError>, IntoFuture: Send>,
+    {
         let until = Instant::now() + length;
         let tasks = (0..tasks).map(|task| {
             let acquire = acquire.clone();
@@ -82,7 +102,7 @@ impl Locks {
                     drop(acquire(task, cycles).await?);
                     cycles += 1;
                 }
-                Ok::<u64, lockkeeper::error::AcquireError>(cycles)
+                Ok::<u64, AcquireError>(cycles)
             })
         });
         Ok(try_join_all(tasks).await?.into_iter().sum::<Result<u64, _>>()?)
