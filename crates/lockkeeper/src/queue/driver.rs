@@ -14,7 +14,7 @@ mod operations;
 mod state;
 mod timers;
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -24,15 +24,14 @@ use futures_util::{FutureExt, poll};
 use lockkeeper_core::{
     Arrival, Command, Contender, End, Event, Failure, FencingToken, Grant, Loss, TokenEpoch, WatchKind,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tracing::trace;
 
 pub(crate) use self::attempt::Attempt;
-use self::attempt::Wake;
+use self::attempt::{Timer, Wake};
 use self::caller::Caller;
 use self::operations::{CommandRunner, Finished, failure};
 use self::state::{Disconnect, FirstOfQueue, HoldChange, Pending, Presence, Verification};
-use self::timers::reached;
 use crate::broken::Broken;
 use crate::ensemble::{Fired, OpError, Watcher};
 use crate::error::{AcquireError, SessionError};
@@ -475,6 +474,17 @@ impl Driver {
         if let Some(hold) = self.caller.hold() {
             hold.lose(loss);
         }
+    }
+}
+
+/// Resolves with `next` at its time; without one, never.
+async fn reached(timer: Pin<&mut Sleep>, next: Option<(Instant, Timer)>) -> Timer {
+    match next {
+        Some((_, next)) => {
+            timer.await;
+            next
+        }
+        None => std::future::pending().await,
     }
 }
 

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::operations::Finished;
-use super::timers::Timer;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Fired, OpError};
 use crate::hold::{HoldOptions, HoldRequest};
@@ -65,6 +64,21 @@ pub(super) enum Wake {
     LinkChanged,
     Heartbeat,
     Closing,
+}
+
+/// What is to be done when its time has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Timer {
+    /// Check whether the servers answer.
+    Probe,
+    /// Watch the own node.
+    Linger,
+    /// Enter the queue again in another class.
+    Age,
+    /// Delete a tombstone.
+    Delay,
+    /// The caller tolerates the lost connection no longer.
+    CutOff,
 }
 
 /// The result of reading the first node of the queue.

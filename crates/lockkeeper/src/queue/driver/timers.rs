@@ -1,12 +1,12 @@
 //! What the driver does at a certain time.
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use lockkeeper_core::{Ask, Event};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::Driver;
+use super::attempt::Timer;
 use super::state::Pending;
 
 /// How old a node must be before its own contender watches it.
@@ -18,32 +18,6 @@ const LINGER: Duration = Duration::from_millis(100);
 /// How long before its deadline a waiter checks whether the servers answer. It is slightly longer than the silence
 /// after which servers are called unreachable, because timers are late.
 const PROBE_LEAD: Duration = Duration::from_millis(2_100);
-
-/// What is to be done when its time has come.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Timer {
-    /// Check whether the servers answer.
-    Probe,
-    /// Watch the own node.
-    Linger,
-    /// Enter the queue again in another class.
-    Age,
-    /// Delete a tombstone.
-    Delay,
-    /// The caller tolerates the lost connection no longer.
-    CutOff,
-}
-
-/// Resolves with `next` at its time; without one, never.
-pub(super) async fn reached(timer: Pin<&mut Sleep>, next: Option<(Instant, Timer)>) -> Timer {
-    match next {
-        Some((_, next)) => {
-            timer.await;
-            next
-        }
-        None => std::future::pending().await,
-    }
-}
 
 impl Driver {
     /// Returns the next thing that has a time. Its time may have passed.
