@@ -22,8 +22,8 @@ impl Guard {
         self.0.hold().token
     }
 
-    /// Whether another use of this hold may begin: nobody has asked to release it, and it can be trusted for at least a third of
-    /// the session timeout.
+    /// Whether another use of this hold may begin: no request to release it has come, and it can be trusted for at least a third
+    /// of the session timeout.
     pub(crate) fn can_be_used_again(&self) -> bool {
         self.revocation_requested().is_none() && self.valid_for() >= self.session_timeout() / 3
     }

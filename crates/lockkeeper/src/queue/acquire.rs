@@ -196,7 +196,7 @@ impl<G> Acquire<G> {
 
     /// The lock's path. An invalid argument is reported here instead of by awaiting the request.
     pub(crate) fn path(&self) -> Result<String, AcquireError> {
-        let kind = self.call.kind.clone()?;
+        let kind = self.call.kind.as_ref().map_err(AcquireError::clone)?;
         Ok(kind.check().map(|()| kind.path.to_string())?)
     }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use std::future::IntoFuture;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkeeper_core::{Loss, Mode, Queue};
@@ -85,6 +86,12 @@ impl SeatState {
         }
         self.usable()
     }
+
+    /// Keeps a hold for the readers to come, for as long as somebody uses it.
+    fn settle(&mut self, Found { guard, only_readers }: Found) -> Arc<Guard> {
+        (self.shared, self.only_readers) = (Arc::downgrade(&guard), only_readers);
+        guard
+    }
 }
 
 impl SharedReads {
@@ -134,10 +141,7 @@ impl SharedReads {
         // The timers need the library's runtime; the caller may have any.
         match context.run(waits).await {
             Ok(guard) => Ok(self.granted(started, guard)),
-            Err(error) => {
-                self.report(started, Err(&error));
-                Err(error)
-            }
+            Err(error) => Err(self.refused(started, error)),
         }
     }
 
@@ -161,13 +165,16 @@ impl SharedReads {
             return Ok(self.granted(started, guard));
         }
         if waited_for {
-            let error = AcquireError::Held { path, holder: None, ahead: None };
-            self.report(started, Err(&error));
-            return Err(error);
+            return Err(self.refused(started, AcquireError::Held { path, holder: None, ahead: None }));
         }
-        let outcome = self.seat.attempt(Handle::try_current().ok(), true).await;
-        self.report(started, outcome.as_ref().map(|found| &*found.guard));
-        Ok(SharedReadGuard { guard: seat.settle(outcome?) })
+        match seat.attempt(Handle::try_current().ok(), true).await {
+            Ok(found) => {
+                // The report may call the program's own code, so the mutex must be free.
+                let guard = seat.state().settle(found);
+                Ok(self.granted(started, guard))
+            }
+            Err(error) => Err(self.refused(started, error)),
+        }
     }
 
     /// Calls [`SharedReads::acquire`] and blocks this thread until it returns, for programs without async.
@@ -185,13 +192,14 @@ impl SharedReads {
     }
 
     fn granted(&self, started: Instant, guard: Arc<Guard>) -> SharedReadGuard {
-        self.report(started, Ok(&guard));
+        account::report::<AcquireError>(guard.path(), Mode::Read.label(), started, Ok(&guard));
         SharedReadGuard { guard }
     }
 
-    fn report(&self, started: Instant, outcome: Result<&Guard, &AcquireError>) {
+    fn refused(&self, started: Instant, error: AcquireError) -> AcquireError {
         let path = self.seat.template.path().unwrap_or_default();
-        account::report(&path, Mode::Read.label(), started, outcome.map(|guard| &**guard));
+        account::report(&path, Mode::Read.label(), started, Err(&error));
+        error
     }
 }
 
@@ -262,23 +270,15 @@ impl Seat {
         (only_readers && queue.position(own).is_some()).then_some(changed)
     }
 
-    /// Keeps a hold for the readers to come, for as long as somebody uses it.
-    fn settle(&self, Found { guard, only_readers }: Found) -> Arc<Guard> {
-        let mut state = self.state();
-        (state.shared, state.only_readers) = (Arc::downgrade(&guard), only_readers);
-        guard
-    }
-
     /// Gives all that wait what was found for them. Nobody waits any more if it is `abandoned`.
     fn serve(&self, outcome: Result<Found, AcquireError>, abandoned: &CancellationToken) {
-        let outcome = outcome.map(|found| self.settle(found));
-        let waiting = {
+        let (outcome, waiting) = {
             let mut state = self.state();
             if abandoned.is_cancelled() {
                 return;
             }
             state.abandoned = None;
-            std::mem::take(&mut state.waiting)
+            (outcome.map(|found| state.settle(found)), std::mem::take(&mut state.waiting))
         };
         for waiting in waiting.into_values() {
             _ = waiting.send(outcome.clone());
@@ -286,7 +286,7 @@ impl Seat {
     }
 
     /// The error of a reader whose time is over.
-    fn timed_out(&self, path: String, waited: std::time::Duration) -> AcquireError {
+    fn timed_out(&self, path: String, waited: Duration) -> AcquireError {
         let context = self.template.context();
         let connected = context.ready_session().is_some_and(|(session, _)| session.link().borrow().connected);
         if connected {
