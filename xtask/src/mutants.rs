@@ -361,7 +361,8 @@ fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -
             "{tool} mutants --dir {tree} --in-place --output {output} --package {package} {files...} {names...}
              --profile=mutant --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...} -- -- {words...}"
         );
-        ran.env("CARGO_TARGET_DIR", target_dir(sh)).ignore_status().quiet().run()?;
+        // Each mutant is a small change to what was built; CI turns this off.
+        ran.env("CARGO_INCREMENTAL", "1").env("CARGO_TARGET_DIR", target_dir(sh)).ignore_status().quiet().run()?;
         let text = fs::read_to_string(&report).context("cargo-mutants has reported nothing")?;
         let Outcomes { outcomes } = serde_json::from_str(&text).context("reading the outcomes")?;
         tally.survivors = shown;
