@@ -40,7 +40,8 @@ use probe::{Evidence, Probe};
 /// late.
 const PING: (u32, u32) = (3, 8);
 /// Share of the session timeout after which a connection without incoming bytes is given up: 2/5. The reply to a ping
-/// is due well before that, and there is time to find another server before the session could expire.
+/// is due well before that, and there is time to find another server before the session could expire. A process that was
+/// stalled has sent no ping; it sends one first.
 const SILENCE: (u32, u32) = (2, 5);
 /// Divides the session timeout into the time for one attempt in the first round over all servers. Each further round
 /// doubles that time.
@@ -146,6 +147,8 @@ pub struct Session {
     events: VecDeque<SessionEvent>,
     last_sent: Duration,
     last_received: Duration,
+    /// When the first frame left after the last that arrived.
+    asked_at: Option<Duration>,
     next_xid: i32,
     next_id: u64,
     newest_sent: RequestId,
@@ -207,6 +210,7 @@ impl Session {
             events: VecDeque::new(),
             last_sent: now,
             last_received: now,
+            asked_at: None,
             next_xid: 0,
             next_id: 0,
             opened_here: false,
@@ -317,7 +321,7 @@ impl Session {
         if self.transport().is_none() {
             return;
         }
-        self.last_received = now;
+        (self.last_received, self.asked_at) = (now, None);
         // Frames are handled where they are. Only an incomplete one at the end is kept.
         let mut earlier = std::mem::take(&mut self.received);
         let mut rest = bytes;
@@ -367,9 +371,8 @@ impl Session {
             State::Pause { until } | State::Connecting { until } | State::Login { until } => until,
             State::Connected => {
                 let ping = self.last_sent + share(self.silence(), PING);
-                let silence = self.last_received + self.silence();
                 let answer = self.sent.front().map(|oldest| oldest.at + self.timeout);
-                answer.into_iter().fold(ping.min(silence), Duration::min)
+                answer.into_iter().chain(self.silent_at()).fold(ping, Duration::min)
             }
         };
         Some(self.closing.map_or(due, |closing| due.min(closing)))
@@ -386,14 +389,14 @@ impl Session {
             State::Connecting { until } | State::Login { until } if now >= until => self.give_up(now),
             State::Pause { .. } | State::Connecting { .. } | State::Login { .. } => {}
             State::Connected => {
-                let silent = now >= self.last_received + self.silence();
+                let silent = self.silent_at().is_some_and(|at| now >= at);
                 // A server may answer pings and nothing else.
                 let stuck = self.sent.front().is_some_and(|oldest| now >= oldest.at + self.timeout);
                 if silent || stuck {
                     self.give_up(now);
                 } else if now >= self.last_sent + share(self.silence(), PING) {
                     request::encode(&mut self.outgoing, PING_XID, &Request::Ping);
-                    self.last_sent = now;
+                    self.note_sent_at(now);
                 }
             }
         }
@@ -402,6 +405,17 @@ impl Session {
     /// Returns how long a connection may bring nothing before it is given up.
     fn silence(&self) -> Duration {
         share(self.timeout, SILENCE).min(self.config.max_silence)
+    }
+
+    /// Returns when the server counts as silent. A server that was not asked is not silent.
+    fn silent_at(&self) -> Option<Duration> {
+        let (silence, asked_at) = (self.silence(), self.asked_at?);
+        Some((self.last_received + silence).max(asked_at + silence - share(silence, PING)))
+    }
+
+    fn note_sent_at(&mut self, at: Duration) {
+        self.last_sent = self.last_sent.max(at);
+        self.asked_at.get_or_insert(at);
     }
 
     /// Returns the next event.
@@ -423,7 +437,7 @@ impl Session {
         if self.state == State::Connected || self.presented > 0 {
             self.leave_together();
             request::encode_auth(&mut self.outgoing, &scheme, &credential);
-            self.last_sent = now;
+            self.note_sent_at(now);
             self.presented += usize::from(self.presented > 0);
         }
         self.config.credentials.push((scheme, credential));
@@ -594,7 +608,7 @@ impl Session {
         };
         request::encode(&mut self.outgoing, xid, request);
         self.sent.push_back(Sent { xid, newest: self.newest_sent, at: now, opcode, purpose });
-        self.last_sent = now;
+        self.note_sent_at(now);
     }
 
     fn reply(&mut self, id: RequestId, result: Result<Response, RequestError>) {

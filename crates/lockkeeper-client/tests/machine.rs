@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use lockkeeper_client::wire::request::{self, Packet};
 use lockkeeper_client::wire::{
-    ConnectRequest, ConnectResponse, ErrorCode, EventKind, Request, Response, Stat, WatchedPath, frame, response,
+    ConnectRequest, ConnectResponse, ErrorCode, EventKind, PING_XID, Request, Response, Stat, WatchedPath, frame,
+    response,
 };
 use lockkeeper_client::{Config, End, RequestError, RequestId, Session, SessionEvent};
 
@@ -301,6 +302,31 @@ fn a_silent_server_is_left_after_the_configured_time() {
         }
         assert_eq!(stage.now - begin, left_after);
         assert!(stage.frames().is_empty(), "the pings went to the connection that was left");
+    }
+}
+
+/// The process was stopped for a while, so it has sent no ping: it asks the server before it calls it silent.
+#[test]
+fn a_stalled_client_asks_its_server_before_it_leaves_it() {
+    for answers in [true, false] {
+        let mut stage = Stage::new();
+        stage.accept();
+        stage.now += TIMEOUT * 4 / 5;
+        stage.session.timeout(stage.now);
+        assert_eq!(stage.frames().len(), 1, "a ping");
+        let (asked, mut bytes) = (stage.now, BytesMut::new());
+        let silence = TIMEOUT * 2 / 5;
+        if answers {
+            response::encode(&mut bytes, PING_XID, 0, &Ok(Response::Done));
+            stage.session.received(&bytes, stage.now);
+            assert_eq!(stage.session.deadline(), Some(asked + silence * 3 / 8), "the next ping");
+        } else {
+            while stage.session.transport().is_some() {
+                stage.now = stage.session.deadline().unwrap();
+                stage.session.timeout(stage.now);
+            }
+            assert_eq!(stage.now - asked, silence * 5 / 8, "as long as an idle client waits for the answer to a ping");
+        }
     }
 }
 

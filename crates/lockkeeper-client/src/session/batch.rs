@@ -276,7 +276,7 @@ impl Session {
         self.under_way.more += batch.more();
         // They leave no watches, so `newest` may be older.
         self.sent.push_back(Sent { xid, newest: self.newest_sent, at, opcode, purpose: Purpose::Batch(batch) });
-        self.last_sent = self.last_sent.max(at);
+        self.note_sent_at(at);
     }
 
     /// Handles the answer to requests that have left together.

@@ -59,7 +59,7 @@ impl Session {
             return self.established(now);
         }
         self.state = State::Login { until: now + self.timeout / 3 };
-        self.last_sent = now;
+        self.note_sent_at(now);
     }
 
     /// A server has accepted the session and the credentials.
@@ -90,7 +90,7 @@ impl Session {
         request::encode_sasl(&mut self.outgoing, xid, token);
         let (newest, purpose) = (self.newest_sent, Purpose::Sasl(expected));
         self.sent.push_back(Sent { xid, newest, at: now, opcode: OpCode::Sasl, purpose });
-        self.last_sent = now;
+        self.note_sent_at(now);
     }
 
     /// Handles the server's answer to a step.
