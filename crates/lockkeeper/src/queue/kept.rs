@@ -18,7 +18,7 @@ use crate::hold::account;
 use crate::hold::guard::Guard;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
-use crate::wait::{cancelled, passed};
+use crate::wait::{cancelled, or_never};
 
 /// An exclusive lock that this process keeps after a use, until another contender comes. Created by [`Mutex::keep`](crate::Mutex::keep); clones
 /// share the lock.
@@ -113,11 +113,13 @@ impl KeptLock {
             return self.acquire_now(request, path, started).await;
         }
         let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
+        // On the library's thread: the caller's runtime may have no timers.
+        let expires = deadline.map(|deadline| self.context.io().after(deadline.saturating_duration_since(started)));
         let turn = tokio::select! {
             biased;
             () = cancelled(cancel.as_ref()) => return Err(AcquireError::Cancelled { path }),
             turn = self.turn.clone().lock_owned() => turn,
-            () = passed(deadline) => {
+            () = or_never(expires) => {
                 let waited = timeout.unwrap_or_default();
                 return Err(AcquireError::Timeout { path, waited, holder: None, ahead: None });
             }

@@ -263,6 +263,13 @@ async fn a_wait_for_a_use_ends_as_its_options_say(world: &World) {
         Err(AcquireError::Timeout { waited, .. }) => assert_eq!(waited, short),
         other => panic!("{other:?}"),
     }
+    // The caller's runtime may have no timers.
+    let elsewhere = lock.clone();
+    let late = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(elsewhere.acquire_with(|request| request.timeout(short))).map(drop)
+    });
+    assert!(matches!(late.await.unwrap(), Err(AcquireError::Timeout { .. })));
     assert!(matches!(lock.try_acquire().await, Err(AcquireError::Held { .. })));
     let now = lock.acquire_with(|request| request.timeout(Duration::ZERO)).await;
     assert!(matches!(now, Err(AcquireError::Held { .. })), "{now:?}");
