@@ -283,6 +283,16 @@ fn a_request_over_a_replaced_connection_has_no_effect() {
     assert_eq!(machine.sessions().get(response.session).unwrap().connection, Some(ConnectionId(2)));
 }
 
+/// The password resumes the session, so no log may show it.
+#[test]
+fn a_session_is_described_without_its_password() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let text = format!("{:?}", machine.sessions());
+    assert!(text.contains("timeout: 1s") && text.contains("ConnectionId(1)"), "{text}");
+    assert!(!text.contains("password") && !text.contains("7, 7"), "{text}");
+}
+
 /// As Apache 3.9.5 does, also where there is no subtree.
 #[test]
 fn a_quota_counts_the_subtree_that_it_finds() {
@@ -306,6 +316,27 @@ fn a_quota_counts_the_subtree_that_it_finds() {
     let bytes: u64 =
         machine.tree().iter().map(|(_, node)| node.data.as_ref().map_or(0, |data| data.len() as u64)).sum();
     assert_eq!(machine.tree().approximate_bytes(), bytes, "the stats nodes count too");
+}
+
+#[test]
+fn the_operations_of_a_transaction_count_together_for_a_quota() {
+    for limits in ["countHardLimit=3", "byteHardLimit=3"] {
+        let mut machine = machine();
+        connect(&mut machine, 1);
+        let create = |path: &str, data: &'static str| Create::new(path, data, CreateMode::Persistent);
+        for (path, data) in [("/a", ""), ("/zookeeper/quota/a", ""), ("/zookeeper/quota/a/zookeeper_stats", "")] {
+            machine.request(ConnectionId(1), 1, Request::Create(create(path, data)), at(0), &mut Vec::new());
+        }
+        let set = Request::Create(create("/zookeeper/quota/a/zookeeper_limits", limits));
+        machine.request(ConnectionId(1), 1, set, at(0), &mut Vec::new());
+        let mut transact = |paths: &[&str]| {
+            let ops = paths.iter().map(|path| WriteOp::Create(create(path, "x"))).collect();
+            machine.request(ConnectionId(1), 2, Request::Multi(ops), at(0), &mut Vec::new());
+            machine.tree().get("/a").map(|node| node.children.len())
+        };
+        assert_eq!(transact(&["/a/1", "/a/2", "/a/3", "/a/4"]), Some(0), "{limits}");
+        assert_eq!(transact(&["/a/1", "/a/2"]), Some(2), "{limits}");
+    }
 }
 
 /// A client may ask for a container by the request alone; its node counts as one.
