@@ -58,8 +58,12 @@ impl Quota {
         beyond(nodes, held.nodes, self.nodes_hard) || beyond(bytes, held.bytes, self.bytes_hard)
     }
 
-    /// Returns whether `held` exceeds a soft limit.
-    pub(crate) fn is_exceeded(&self, held: &Self) -> bool {
+    /// Returns whether a soft limit is exceeded now and was not before.
+    pub(crate) fn becomes_exceeded(&self, before: &Self, now: &Self) -> bool {
+        self.is_exceeded(now) && !self.is_exceeded(before)
+    }
+
+    fn is_exceeded(&self, held: &Self) -> bool {
         let beyond = |held: i64, limit: i64| limit > -1 && held > limit;
         beyond(held.nodes, self.nodes) || beyond(held.bytes, self.bytes)
     }
@@ -139,6 +143,14 @@ mod tests {
         let (nothing, empty) = (parse("count=0;countHardLimit=0"), parse("count=0,bytes=0"));
         assert!(nothing.forbids(&empty, 1, 0) && !nothing.forbids(&held, 0, 9));
         assert!(nothing.is_exceeded(&parse("count=1,bytes=0")) && !nothing.is_exceeded(&empty));
+    }
+
+    /// The warning comes once, not with each change beyond the limit.
+    #[test]
+    fn a_soft_limit_becomes_exceeded_once() {
+        let (limit, steps) = (parse("count=1"), ["count=0", "count=1", "count=2", "count=3", "count=1", "count=2"]);
+        let becomes = |pair: &[&'static str]| limit.becomes_exceeded(&parse(pair[0]), &parse(pair[1]));
+        assert_eq!(steps.windows(2).map(becomes).collect::<Vec<_>>(), [false, true, false, false, true]);
     }
 
     #[test]

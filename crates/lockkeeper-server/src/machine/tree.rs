@@ -422,7 +422,7 @@ impl Tree {
     fn count(&mut self, node: &str, nodes: i64, bytes: i64) {
         let Some((path, limits, held)) = self.quota_of(node) else { return };
         let now = Quota { nodes: held.nodes + nodes, bytes: held.bytes + bytes, ..held };
-        if limits.is_exceeded(&now) && !limits.is_exceeded(&held) {
+        if limits.becomes_exceeded(&held, &now) {
             tracing::warn!(path, nodes = now.nodes, bytes = now.bytes, "quota exceeded");
         }
         self.set_holdings(&quota::stats_node(path), now.nodes, now.bytes);
