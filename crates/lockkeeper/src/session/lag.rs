@@ -51,7 +51,18 @@ impl Lag {
 
     /// Reads the result of the last task, and sends another once that one has run. Logs a warning above `limit`.
     pub(crate) fn measure(&self, clock: Clock, limit: Duration) {
-        let Some(runtime) = self.runtime.lock().expect("held for a copy only").clone() else { return };
+        if let Some(lag) = self.probe(clock, limit) {
+            let (lag_ms, limit_ms) = (lag.as_millis() as u64, limit.as_millis() as u64);
+            warn!(
+                lag_ms,
+                limit_ms, "the runtime that holds a lock runs its tasks late; it would notice a loss late too"
+            );
+        }
+    }
+
+    /// Returns how late the last task ran, or is now, if that is above `limit` and was not returned before.
+    fn probe(&self, clock: Clock, limit: Duration) -> Option<Duration> {
+        let runtime = self.runtime.lock().expect("held for a copy only").clone()?;
         let now = clock.now();
         let mut last = self.last.lock().expect("held for a change only");
         let mut late = None;
@@ -73,18 +84,38 @@ impl Lag {
                 took.store(u64::try_from(lag).unwrap_or(NONE - 1), Ordering::Relaxed);
             });
         }
-        drop(last);
-        if let Some(lag) = late {
-            let (lag_ms, limit_ms) = (lag.as_millis() as u64, limit.as_millis() as u64);
-            warn!(
-                lag_ms,
-                limit_ms, "the runtime that holds a lock runs its tasks late; it would notice a loss late too"
-            );
-        }
+        late
     }
 
     /// How late the last task ran.
     pub(crate) fn last(&self, clock: Clock) -> Option<Duration> {
         Some(self.last.lock().expect("held for a change only").as_ref()?.lag(clock.now()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_runtime_is_reported_once_and_gets_one_task_at_a_time() {
+        let (lag, clock, never) = (Lag::default(), Clock::System, Duration::MAX);
+        assert_eq!((lag.probe(clock, never), lag.last(clock)), (None, None), "nobody acquires");
+        // It runs only when the test drives it.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let tasks = || runtime.metrics().num_alive_tasks();
+        lag.of(runtime.handle().clone());
+        for _ in 0..2 {
+            assert_eq!(lag.probe(clock, never), None);
+            assert_eq!(tasks(), 1);
+        }
+        while lag.last(clock) == Some(Duration::ZERO) {}
+        let late = lag.probe(clock, Duration::ZERO).expect("it has not run");
+        assert_eq!(lag.probe(clock, Duration::ZERO), None, "reported before");
+        runtime.block_on(tokio::task::yield_now());
+        let took = lag.last(clock);
+        assert_eq!((tasks(), lag.last(clock)), (0, took), "it has run");
+        assert!(took >= Some(late));
+        assert_eq!((lag.probe(clock, never), tasks()), (None, 1));
     }
 }
