@@ -2,6 +2,7 @@
 
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, Misuse, SessionError};
 use lockkeeper::{LockAcl, Lockkeeper};
+use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use super::on_every_server;
 use crate::support::{STEADY, World};
@@ -9,6 +10,8 @@ use crate::support::{STEADY, World};
 on_every_server!(
     nodes_are_open_to_everyone_by_default,
     a_private_lock_needs_the_credential,
+    a_node_that_a_transaction_creates_is_private_too,
+    a_queue_that_may_not_be_read_is_named_and_left,
     a_visible_lock_can_be_shown_without_the_credential,
     an_access_list_without_a_credential_is_refused_before_anything_is_sent,
     a_missing_path_is_created_or_reported,
@@ -57,6 +60,39 @@ async fn a_private_lock_needs_the_credential(world: &World) {
     let us = zookeeper_client::Client::connector().with_auth("digest", b"us:secret");
     let us = us.connect(&world.servers()).await.unwrap();
     us.delete(&path, None).await.unwrap();
+}
+
+/// N-11: a downgrade creates the reader's node and deletes the writer's.
+async fn a_node_that_a_transaction_creates_is_private_too(world: &World) {
+    let path = world.path("private");
+    let writer = keeper(world, "us", LockAcl::Private).await.rwlock(&path).write().acquire().await.unwrap();
+    let us = zookeeper_client::Client::connector().with_auth("digest", b"us:secret");
+    let us = us.connect(&world.servers()).await.unwrap();
+    let (before, _) = us.get_acl(&writer.node()).await.unwrap();
+    assert!(before.iter().all(|entry| entry.scheme() == "digest"), "{before:?}");
+    let reader = writer.downgrade().await.unwrap();
+    assert_eq!(us.get_acl(&reader.node()).await.unwrap().0, before);
+    reader.release().await.unwrap();
+    us.delete(&path, None).await.unwrap();
+}
+
+/// The create succeeds, so the attempt has a node when the listing is refused.
+async fn a_queue_that_may_not_be_read_is_named_and_left(world: &World) {
+    let path = world.lock();
+    let client = zookeeper_client::Client::connect(&world.servers()).await.unwrap();
+    let unreadable = Permission::CREATE | Permission::DELETE | Permission::ADMIN;
+    let acl = [Acl::new(unreadable, AuthId::anyone())];
+    let parent = path.rsplit_once('/').unwrap().0;
+    client.mkdir(parent, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
+    client.create(&path, b"", &CreateMode::Persistent.with_acls(Acls::new(&acl))).await.unwrap();
+    match world.keeper().await.mutex(&path).acquire().await {
+        Err(error @ AcquireError::Session(SessionError::Refused { .. })) => {
+            assert!(error.to_string().contains(&format!("(node {path}")), "{error}");
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+    client.set_acl(&path, &Acls::anyone_all(), None).await.unwrap();
+    world.queued(0).await;
 }
 
 async fn a_visible_lock_can_be_shown_without_the_credential(world: &World) {
