@@ -106,7 +106,7 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
                 .await;
                 // A connection that broke carries no round trip.
                 if met && matches!(moment, Moment::Requested | Moment::Replied) {
-                    let (turns, asked) = round_trips(world.kind, &proxy, dropped, world.kind.parent(&path));
+                    let (turns, asked) = round_trips(&proxy, dropped, world.kind.parent(&path));
                     // The delete, and before it a read of each node if only the data says whose node it is. A reply that
                     // arrives together with the drop may have been followed by one more request.
                     let nodes = 1 + usize::from(matches!(world.kind, Kind::Foreground | Kind::Background));
@@ -128,16 +128,14 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
 }
 
 /// Returns how often the client sent requests about a path after a reply, since a moment; and these requests. Listings do not
-/// count, because they are sent together with a create. Nothing waits for the removal of a watch, nor for the read of a node that
-/// a slow call makes for its caller's error; only a contender in an unprotected node reads nodes to find its own.
-fn round_trips(kind: Kind, proxy: &Proxy, since: usize, path: &str) -> (usize, Vec<OpCode>) {
+/// count, because they are sent together with a create; the removal of a watch is not waited for.
+fn round_trips(proxy: &Proxy, since: usize, path: &str) -> (usize, Vec<OpCode>) {
     let (mut replied, mut turns, mut asked) = (false, 0, Vec::new());
     for record in proxy.records().into_iter().skip(since) {
         match record.what {
             What::Request { op, path: Some(at), .. } if at.starts_with(path) => {
                 asked.push(op);
-                let looks = op == OpCode::GetData && at != path && !kind.is_unprotected();
-                if !looks && op != OpCode::RemoveWatches && !OpCode::LISTS.contains(&op) {
+                if op != OpCode::RemoveWatches && !OpCode::LISTS.contains(&op) {
                     turns += usize::from(std::mem::take(&mut replied));
                 }
             }
