@@ -289,7 +289,7 @@ impl Session {
             has_read_only: true,
         };
         request::encode_connect(&mut self.outgoing, &connect);
-        (self.last_sent, self.last_received) = (now, now);
+        (self.last_sent, self.last_received, self.asked_at) = (now, now, Some(now));
     }
 
     /// Reports that the transport could not be opened, or has ended.
@@ -370,7 +370,7 @@ impl Session {
             State::Over(_) => return None,
             State::Pause { until } | State::Connecting { until } | State::Login { until } => until,
             State::Connected => {
-                let ping = self.last_sent + share(self.silence(), PING);
+                let ping = self.last_sent + self.ping_after();
                 let answer = self.sent.front().map(|oldest| oldest.at + self.timeout);
                 answer.into_iter().chain(self.silent_at()).fold(ping, Duration::min)
             }
@@ -394,7 +394,7 @@ impl Session {
                 let stuck = self.sent.front().is_some_and(|oldest| now >= oldest.at + self.timeout);
                 if silent || stuck {
                     self.give_up(now);
-                } else if now >= self.last_sent + share(self.silence(), PING) {
+                } else if now >= self.last_sent + self.ping_after() {
                     request::encode(&mut self.outgoing, PING_XID, &Request::Ping);
                     self.note_sent_at(now);
                 }
@@ -409,8 +409,12 @@ impl Session {
 
     /// Returns when the server counts as silent. A server that was not asked is not silent.
     fn silent_at(&self) -> Option<Duration> {
-        let (silence, asked_at) = (self.silence(), self.asked_at?);
-        Some((self.last_received + silence).max(asked_at + silence - share(silence, PING)))
+        Some((self.last_received + self.silence()).max(self.asked_at? + self.silence() - self.ping_after()))
+    }
+
+    /// Returns how long nothing may be sent before a ping is.
+    fn ping_after(&self) -> Duration {
+        share(self.silence(), PING)
     }
 
     fn note_sent_at(&mut self, at: Duration) {

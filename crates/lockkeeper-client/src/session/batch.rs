@@ -31,7 +31,7 @@ pub(super) struct Gathered {
     /// They leave in this order. A transaction creates at most one child of a node, so that each child has a transaction, and a
     /// fencing token, of its own.
     writes: Vec<Writes>,
-    /// Each leaves behind the transactions that had gathered before it. So it shows each write that was made before it, and need not
+    /// Each leaves behind the transactions that had gathered before it: it shows each write that was made before it, and need not
     /// wait for a crowd of later ones.
     lists: Vec<List>,
     /// When the oldest one was made.
