@@ -414,12 +414,7 @@ impl Holding {
         let lost = || ChangeError::Lost(self.hold.loss().unwrap_or(Loss::Closed));
         let wait = async { changed.await.map_err(|_| lost()) };
         let waited = timeout.unwrap_or_default();
-        let deadline = async {
-            match timeout {
-                Some(timeout) => self.hold.session().after(timeout).await,
-                None => std::future::pending().await,
-            }
-        };
+        let deadline = or_never(timeout.map(|timeout| self.hold.session().after(timeout)));
         let path = || self.hold.path.clone();
         let unchanged = tokio::select! {
             biased;

@@ -113,13 +113,12 @@ impl KeptLock {
             return self.acquire_now(request, path, started).await;
         }
         let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
-        // On the library's thread: the caller's runtime may have no timers.
-        let expires = deadline.map(|deadline| self.context.io().after(deadline.saturating_duration_since(started)));
         let turn = tokio::select! {
             biased;
             () = cancelled(cancel.as_ref()) => return Err(AcquireError::Cancelled { path }),
             turn = self.turn.clone().lock_owned() => turn,
-            () = or_never(expires) => {
+            // On the library's thread: the caller's runtime may have no timers.
+            () = or_never(timeout.map(|timeout| self.context.io().after(timeout))) => {
                 let waited = timeout.unwrap_or_default();
                 return Err(AcquireError::Timeout { path, waited, holder: None, ahead: None });
             }
