@@ -2,7 +2,7 @@
 
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, Misuse, SessionError};
 use lockkeeper::{LockAcl, Lockkeeper};
-use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use super::on_every_server;
 use crate::support::{STEADY, World};
@@ -24,12 +24,17 @@ async fn keeper(world: &World, user: &str, acl: LockAcl) -> Lockkeeper {
     keeper
 }
 
+/// A plain client with the credential of `us`, for what the observer may not touch.
+async fn us(world: &World) -> Client {
+    Client::connector().with_auth("digest", b"us:secret").connect(&world.servers()).await.unwrap()
+}
+
 /// N-11, D-24: the defaults work on a fresh server without setup.
 async fn nodes_are_open_to_everyone_by_default(world: &World) {
     let guard = world.keeper().await.mutex(world.lock()).acquire().await.unwrap();
     for path in [world.lock(), guard.node()] {
         let (acl, _) = world.observer.get_acl(&path).await.unwrap();
-        assert_eq!(acl, *zookeeper_client::Acls::anyone_all(), "{path}");
+        assert_eq!(acl, *Acls::anyone_all(), "{path}");
     }
 }
 
@@ -57,8 +62,7 @@ async fn a_private_lock_needs_the_credential(world: &World) {
     guard.release().await.unwrap();
     assert_eq!(ours.admin().show(&path).await.unwrap().holders, []);
     // The observer has no credential, so delete the path here.
-    let us = zookeeper_client::Client::connector().with_auth("digest", b"us:secret");
-    let us = us.connect(&world.servers()).await.unwrap();
+    let us = us(world).await;
     us.delete(&path, None).await.unwrap();
 }
 
@@ -66,8 +70,7 @@ async fn a_private_lock_needs_the_credential(world: &World) {
 async fn a_node_that_a_transaction_creates_is_private_too(world: &World) {
     let path = world.path("private");
     let writer = keeper(world, "us", LockAcl::Private).await.rwlock(&path).write().acquire().await.unwrap();
-    let us = zookeeper_client::Client::connector().with_auth("digest", b"us:secret");
-    let us = us.connect(&world.servers()).await.unwrap();
+    let us = us(world).await;
     let (before, _) = us.get_acl(&writer.node()).await.unwrap();
     assert!(before.iter().all(|entry| entry.scheme() == "digest"), "{before:?}");
     let reader = writer.downgrade().await.unwrap();
@@ -79,7 +82,7 @@ async fn a_node_that_a_transaction_creates_is_private_too(world: &World) {
 /// The create succeeds, so the attempt has a node when the listing is refused.
 async fn a_queue_that_may_not_be_read_is_named_and_left(world: &World) {
     let path = world.lock();
-    let client = zookeeper_client::Client::connect(&world.servers()).await.unwrap();
+    let client = Client::connect(&world.servers()).await.unwrap();
     let unreadable = Permission::CREATE | Permission::DELETE | Permission::ADMIN;
     let acl = [Acl::new(unreadable, AuthId::anyone())];
     let parent = path.rsplit_once('/').unwrap().0;
