@@ -15,13 +15,14 @@ pub(crate) mod on_lost;
 pub(crate) mod process;
 pub(crate) mod watchdog;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkeeper_core::helix::ServerClock;
-use lockkeeper_core::{Link, LinkState, Loss, SessionClock, SessionId, TokenEpoch, Trust};
+use lockkeeper_core::{Link, LinkState, Loss, NodeFormat, SessionClock, SessionId, TokenEpoch, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -188,7 +189,8 @@ pub(crate) struct Session {
     ensemble: Weak<dyn Ensemble>,
     life: Arc<Life>,
     contenders: TaskTracker,
-    neighbours: Arc<Neighbours>,
+    /// By node format: contenders of two formats have two queues, even at one path.
+    neighbours: Mutex<HashMap<NodeFormat, Arc<Neighbours>>>,
     /// Cancelled to end the session: contenders leave, then it closes.
     closing: CancellationToken,
     /// Cancelled once the request to close it is sent.
@@ -249,7 +251,7 @@ impl Session {
             ensemble: Arc::downgrade(&ensemble),
             life,
             contenders,
-            neighbours: Arc::default(),
+            neighbours: Mutex::default(),
             closing,
             close_sent,
             closed,
@@ -276,9 +278,13 @@ impl Session {
         self.contenders.spawn_on(task, &self.io.handle);
     }
 
-    /// The releases inside this session.
-    pub(crate) fn neighbours(&self) -> &Arc<Neighbours> {
-        &self.neighbours
+    /// The contenders of this session whose nodes have this format.
+    ///
+    /// A contender never stands behind one of another format: the two count their numbers below different nodes, or it
+    /// must find the other one in a listing and be refused.
+    pub(crate) fn neighbours(&self, node_format: NodeFormat) -> Arc<Neighbours> {
+        let mut neighbours = self.neighbours.lock().expect("held for a lookup only");
+        neighbours.entry(node_format).or_default().clone()
     }
 
     pub(crate) fn id(&self) -> SessionId {

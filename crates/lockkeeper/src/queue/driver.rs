@@ -39,12 +39,13 @@ use crate::hold::AtRelease;
 use crate::queue::requeue::AcquireReply;
 use crate::session::Session;
 use crate::session::epoch;
-use crate::session::neighbours::{MemberState, Membership, NeighbourListener};
+use crate::session::neighbours::{MemberState, Membership, NeighbourListener, Neighbours};
 use crate::wait::or_never;
 
 struct Driver {
     attempt: Attempt,
     session: Arc<Session>,
+    neighbours: Arc<Neighbours>,
     contender: Contender,
     caller: Caller,
     /// A grant that waits until the session is trusted again, and when the grant came, by the session's clock.
@@ -84,9 +85,11 @@ pub(crate) fn drive(
     answer: AcquireReply,
 ) -> impl Future<Output = ()> + Send {
     let count = session.link().borrow().disconnects;
+    let neighbours = session.neighbours(attempt.node_format);
     let mut driver = Box::new(Driver {
         attempt,
         session,
+        neighbours,
         contender,
         caller: Caller::Waiting(answer),
         granted: None,
@@ -216,7 +219,7 @@ impl Driver {
                     self.contender.handle(Event::Neighbour);
                 }
                 Command::Enter { prefix, limit, alone } => {
-                    let entering = self.session.neighbours().enter(&self.attempt.path);
+                    let entering = self.neighbours.enter(&self.attempt.path);
                     let alone = alone && entering.company;
                     self.presence.entering = Some(entering);
                     self.sent = self.session.now();
@@ -253,7 +256,7 @@ impl Driver {
                     self.contender.handle(heard.event(node.clone()));
                     // A release is of no use to a contender that others hold beside, for example.
                     if self.contender.waits_for() == Some(&*node) {
-                        pending.neighbour = self.session.neighbours().listen(&self.attempt.path, &node, true);
+                        pending.neighbour = self.neighbours.listen(&self.attempt.path, &node, true);
                         if pending.neighbour.is_none() {
                             self.contender.handle(Event::Ended { name: node, deleted: false });
                         }
@@ -343,7 +346,7 @@ impl Driver {
     fn listen(&self, neighbour: &mut Option<NeighbourListener>) {
         let node = self.contender.waits_for();
         if neighbour.as_ref().map(NeighbourListener::node) != node {
-            *neighbour = node.and_then(|node| self.session.neighbours().listen(&self.attempt.path, node, false));
+            *neighbour = node.and_then(|node| self.neighbours.listen(&self.attempt.path, node, false));
         }
     }
 
@@ -368,7 +371,7 @@ impl Driver {
         match &mut self.presence.membership {
             Some(membership) if Some(membership.node()) == node => membership.update(state, first),
             _ => {
-                let join = |node| self.session.neighbours().join(&self.attempt.path, node, state, first);
+                let join = |node| self.neighbours.join(&self.attempt.path, node, state, first);
                 self.presence.membership = node.and_then(join);
             }
         }

@@ -1,5 +1,5 @@
-//! The contenders of one session in each queue. Each contender learns without a request when the one that it waits
-//! for has released or has left. It also learns which of them came right before it.
+//! The contenders of one session and one node format in each queue. Each contender learns without a request when the
+//! one that it waits for has released or has left. It also learns which of them came right before it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use lockkeeper_core::{Arrival, Event, QueuePlace, Sequence};
 use tokio::sync::oneshot;
 
-/// The contenders of a session, by the path of the lock.
+/// The contenders of a session whose nodes have one format, by the path of the lock.
 #[derive(Default)]
 pub(crate) struct Neighbours {
     queues: Mutex<HashMap<String, NeighbourQueue>>,

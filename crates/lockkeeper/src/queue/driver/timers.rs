@@ -39,8 +39,7 @@ impl Driver {
             }
             Timer::Linger => {
                 self.lingered = true;
-                let neighbours = self.session.neighbours();
-                let known = self.contender.node().and_then(|node| neighbours.place(&self.attempt.path, node));
+                let known = self.contender.node().and_then(|node| self.neighbours.place(&self.attempt.path, node));
                 if let Some(place) = known {
                     self.contender.handle(Event::Placed(place));
                 }
