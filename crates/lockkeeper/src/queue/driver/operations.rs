@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::helix::Record;
 use lockkeeper_core::{
     Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathRecord,
@@ -13,7 +14,8 @@ use lockkeeper_core::{
 use crate::contender::ContenderInfo;
 use crate::ensemble::paths::make_path;
 use crate::ensemble::{
-    Children, Done, Ensemble, Node, NodeKind, OpError, Reply, TxnStep, Watcher, Written, linearizable, zxid_of,
+    Children, Done, Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, Reply, TxnStep, Watcher, Written, linearizable,
+    zxid_of,
 };
 
 /// A finished operation: the event for the contender, and what only the driver needs of it.
@@ -267,6 +269,9 @@ impl CommandRunner<'_> {
     }
 
     /// Looks for contenders of the path where this node format has none: below the path, or beside it.
+    ///
+    /// Beside it, a directory whose name ends in a number looks like a contender's node. Only the node has a session, so
+    /// each is read.
     fn elsewhere(&self) -> Reply<Elsewhere> {
         let place = match (self.node_format.is_beside(), self.looks_beside) {
             (true, _) => self.path,
@@ -274,14 +279,26 @@ impl CommandRunner<'_> {
             (false, false) => return std::future::ready(Ok(Elsewhere::default())).boxed(),
         };
         let (listed, path, beside) = (self.ensemble.list(place), self.path.to_owned(), self.node_format.is_beside());
+        let ensemble = self.ensemble.clone();
         async move {
             match listed.await {
                 Ok(Children { names, data_len }) if beside => {
                     Ok(Elsewhere { format: NodeFormat::of_line(&names), data_len })
                 }
                 Ok(Children { names, .. }) => {
-                    let theirs = NodeFormat::Numbered.names(&path, names);
-                    Ok(Elsewhere { format: (!theirs.is_empty()).then_some(NodeFormat::Numbered), data_len: 0 })
+                    let alike = NodeFormat::Numbered.names(&path, names);
+                    let reads: Vec<_> = alike.iter().map(|number| ensemble.read(&node_path(&path, number))).collect();
+                    let mut reads = stream::iter(reads).buffered(READS_IN_FLIGHT);
+                    while let Some(read) = reads.next().await {
+                        match read {
+                            Ok(node) if !node.owner.is_none() => {
+                                return Ok(Elsewhere { format: Some(NodeFormat::Numbered), data_len: 0 });
+                            }
+                            Ok(_) | Err(OpError::NoNode) => {}
+                            Err(fault) => return Err(fault),
+                        }
+                    }
+                    Ok(Elsewhere::default())
                 }
                 Err(OpError::NoNode) => Ok(Elsewhere::default()),
                 Err(fault) => Err(fault),
