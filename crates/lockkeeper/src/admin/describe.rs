@@ -27,7 +27,7 @@ impl Listed {
     }
 
     /// The nodes beside the path, from a listing of the node above it.
-    fn beside(path: &str, names: Vec<String>) -> Self {
+    pub(super) fn beside(path: &str, names: Vec<String>) -> Self {
         let node_format = NodeFormat::Numbered;
         Listed { node_format, names: node_format.names(path, names) }
     }

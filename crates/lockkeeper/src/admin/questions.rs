@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper_core::{LockPath, node_path};
+use lockkeeper_core::{LockPath, NodeFormat, node_path};
 
 use super::describe::{Listed, describe, list, permits_in};
 use super::handle::Admin;
@@ -63,8 +63,8 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// Walks the tree behind one ordered write: one listing for each node, and the reads of [`Admin::show`]. A node
-    /// that is not a queue costs one read more.
+    /// Walks the tree behind one ordered write: one listing for each node and for the node above the root, and the reads
+    /// of [`Admin::show`]. A node that is not a queue costs one read more.
     ///
     /// # Cancel safety
     ///
@@ -94,6 +94,15 @@ impl Admin {
             let (mut found, mut quiet, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
             // Later reads of a session are never older than earlier ones.
             let mut listings = vec![(root.clone(), linearizable(&*ensemble, ensemble.list(&root)).await)];
+            // The contenders of the root's own lock may be beside it. Who may not read the node above sees none of them.
+            if root != "/"
+                && let Ok(Children { names, .. }) = ensemble.list(NodeFormat::Numbered.listed(&root)).await
+            {
+                let info = describe(&*ensemble, &root, Listed::beside(&root, names), &mut HashMap::new()).await;
+                if !info.is_quiet() {
+                    found.push(info);
+                }
+            }
             for _ in 0..MAX_DEPTH {
                 let mut level = Vec::new();
                 for (path, listed) in std::mem::take(&mut listings) {
