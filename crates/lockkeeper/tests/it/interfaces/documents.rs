@@ -13,14 +13,17 @@ use lockkeeper::{Acquire, Holding, Lockkeeper, NodeFormat};
 use zookeeper_client as zk;
 
 use super::on_every_server;
-use crate::support::{World, eventually};
+use crate::support::{PATIENCE, Waiter, World, eventually};
 
 on_every_server!(
     the_documents_distributed_lock_queues_with_ours,
     the_recipes_exclusive_lock_queues_with_ours,
     the_recipes_readers_and_writers_queue_with_ours,
+    the_recipes_recoverable_locks_answer_each_other,
     the_documents_foreground_and_background_requests_queue_with_ours,
     contenders_of_the_other_layout_are_refused_by_name,
+    one_session_is_refused_in_the_other_layout_too,
+    a_directory_that_is_named_like_a_contender_refuses_nobody,
     the_base_path_stays_and_the_object_leaves_nothing_else,
 );
 
@@ -115,6 +118,19 @@ impl Plain {
         self.session.delete(node, None).await.unwrap();
         if self.document == Document::Contentserv {
             self.session.delete(&format!("{}/privateLock", self.base), None).await.unwrap();
+        }
+    }
+}
+
+impl Plain {
+    /// Waits until another client asks for the lock as the recoverable locks of the recipes do, then unlocks.
+    async fn unlock_when_asked(self, node: String) {
+        loop {
+            let (data, _, changed) = self.session.get_and_watch_data(&node).await.unwrap();
+            if data == b"unlock" {
+                return self.unlock(&node).await;
+            }
+            changed.changed().await;
         }
     }
 }
@@ -249,13 +265,48 @@ async fn the_recipes_readers_and_writers_queue_with_ours(world: &World) {
         move || lock.read().acquire().any()
     });
     let our_writer = ours(move || lock.write().acquire().any());
-    let (one, other) = (reader().await, our_reader().await);
-    one.0.await;
-    other.0.await;
+    for (one, other) in [(&reader, &our_reader), (&our_reader, &reader)] {
+        let (one, other) = (one().await, other().await);
+        one.0.await;
+        other.0.await;
+    }
     excludes_both_ways(world, &path, &writer, &our_writer).await;
     excludes_both_ways(world, &path, &reader, &our_writer).await;
     excludes_both_ways(world, &path, &writer, &our_reader).await;
     loses_no_update(&path, &[writer.clone(), our_writer.clone(), writer, our_writer]).await;
+}
+
+/// T-24, T-25, T-26: a plain client releases when ours asks, and ours is asked by a plain client's word.
+async fn the_recipes_recoverable_locks_answer_each_other(world: &World) {
+    let keeper = world.keeper().await;
+    for name in ["read-", "write-"] {
+        let path = world.path(name);
+        let lock = keeper.rwlock(&path).node_format(NodeFormat::Recipe);
+        let plain = Plain::new(world, Document::Recipe, &path, name).await;
+        let node = plain.lock().await;
+        let holding = tokio::spawn(plain.clone().unlock_when_asked(node));
+        let waiter = Waiter::spawn(lock.write().acquire());
+        eventually("ours waits", async || world.children(&path).await.len() == 2).await;
+        assert!(!holding.is_finished());
+        assert_eq!(keeper.admin().revoke(&path, None).await.unwrap().len(), 1);
+        holding.await.unwrap();
+        waiter.granted().await.release().await.unwrap();
+
+        let guard = match name {
+            "read-" => lock.read().acquire().any().await.unwrap(),
+            _ => lock.write().acquire().any().await.unwrap(),
+        };
+        let (asker, node) = (Plain::new(world, Document::Recipe, &path, "write-").await, guard.node());
+        let waiting = tokio::spawn(async move {
+            asker.session.set_data(&node, b"unlock", None).await.unwrap();
+            let node = asker.lock().await;
+            asker.unlock(&node).await;
+        });
+        tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
+        assert!(guard.is_held() && !waiting.is_finished());
+        guard.release().await.unwrap();
+        waiting.await.unwrap();
+    }
 }
 
 /// C-04, C-10, C-11, C-15, C-20: a client written from Contentserv's document and ours are in one queue, in both directions and
@@ -304,6 +355,54 @@ async fn contenders_of_the_other_layout_are_refused_by_name(world: &World) {
     beside(&yours).try_lock().await.unwrap();
 }
 
+/// D-07: the same for two objects of one session, whose numbers follow each other by chance.
+async fn one_session_is_refused_in_the_other_layout_too(world: &World) {
+    let (mine, yours) = (world.keeper().await, world.keeper().await);
+    let base = world.path("base");
+    let below = |keeper: &Lockkeeper| keeper.distributed_lock(&base, "A").node_format(NodeFormat::Curator);
+    let held = below(&yours);
+    held.lock().await.unwrap();
+    let mutex = mine.mutex(format!("{base}/A"));
+    let waiter = Waiter::spawn(mutex.acquire());
+    let queue = format!("{base}/A");
+    eventually("the mutex waits", async || world.children(&queue).await.len() == 2).await;
+    // The waiter has number 1 below the lock's path. The next number below the base path is 2.
+    world.make(&format!("{base}/B")).await;
+    let object = mine.distributed_lock(&base, "A");
+    match object.lock_with(|request| request.timeout(PATIENCE)).await {
+        Err(error @ AcquireError::Mismatch(Mismatch::Format { .. })) => {
+            assert!(error.to_string().contains("Curator"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    held.unlock().await.unwrap();
+    waiter.granted().await.release().await.unwrap();
+    object.lock().await.unwrap();
+    assert_eq!(object.node(), Some(format!("{base}/A0000000003")), "the numbers did not follow each other");
+    object.unlock().await.unwrap();
+}
+
+/// D-07: a directory whose name is the lock's and a number is no contender.
+async fn a_directory_that_is_named_like_a_contender_refuses_nobody(world: &World) {
+    let keeper = world.keeper().await;
+    let base = world.path("base");
+    world.make(&base).await;
+    for name in ["A2026112500", "A0000000001"] {
+        world.make(&format!("{base}/{name}")).await;
+    }
+    let below = keeper.distributed_lock(&base, "A").node_format(NodeFormat::Curator);
+    below.lock().await.unwrap();
+    below.unlock().await.unwrap();
+    let (beside, other) = (keeper.distributed_lock(&base, "A"), world.keeper().await);
+    beside.lock().await.unwrap();
+    let outcome = other.distributed_lock(&base, "A").node_format(NodeFormat::Curator).try_lock().await;
+    assert!(matches!(outcome, Err(AcquireError::Mismatch(Mismatch::Format { .. }))), "{outcome:?}");
+    beside.unlock().await.unwrap();
+    for name in ["A2026112500", "A0000000001"] {
+        world.remove(&format!("{base}/{name}")).await;
+    }
+}
+
 /// D-24, D-25: the base path is created and stays; a caller that does not want that gets an error.
 async fn the_base_path_stays_and_the_object_leaves_nothing_else(world: &World) {
     let keeper = world.keeper().await;
@@ -316,8 +415,10 @@ async fn the_base_path_stays_and_the_object_leaves_nothing_else(world: &World) {
     assert_eq!(lock.node(), Some(format!("{base}/A0000000000")));
     let shown = keeper.admin().show(format!("{base}/A")).await.unwrap();
     assert_eq!(shown.holders[0].node_path(format!("{base}/A")), format!("{base}/A0000000000"));
-    let listed = keeper.admin().list(&base).await.unwrap();
-    assert_eq!(listed.iter().map(|lock| lock.path.as_str()).collect::<Vec<_>>(), [format!("{base}/A")]);
+    for root in [base.clone(), format!("{base}/A")] {
+        let listed = keeper.admin().list(&root).await.unwrap();
+        assert_eq!(listed.iter().map(|lock| lock.path.as_str()).collect::<Vec<_>>(), [format!("{base}/A")], "{root}");
+    }
     keeper.admin().break_lock(format!("{base}/A"), "a test").await.unwrap();
     eventually("the object has noticed the break", async || !lock.is_held()).await;
     lock.lock().await.unwrap();
