@@ -61,7 +61,9 @@ impl Sequence {
         let prefix = &name[..name.len() - 11];
         // A sign follows the prefix's own last character, which for every node format with a minus is that minus
         // ("lock--2147483648") or an underscore ("__lock__-2147483648").
-        let signed = prefix.ends_with(['-', '_']) && digits.as_bytes()[0] != b'0';
+        let follows_prefix = prefix.ends_with(['-', '_']) && digits.as_bytes()[0] != b'0';
+        // Only the smallest number has more digits than fit without its sign: "nightly-2147483648".
+        let signed = follows_prefix || digits.parse::<i32>().is_err();
         !signed
     }
 }
@@ -106,6 +108,14 @@ mod tests {
                 assert_eq!(Sequence::split(&name), Some((prefix, Sequence(count))), "{name}");
             }
         }
+    }
+
+    /// After a lock's own name, nothing tells whether the minus of other numbers is a sign.
+    #[test]
+    fn the_smallest_number_splits_off_any_name() {
+        assert_eq!(Sequence::split("nightly-2147483648"), Some(("nightly", Sequence(i32::MIN))));
+        assert_eq!(Sequence::split("nightly-2147483647"), Some(("nightly-", Sequence(i32::MAX))));
+        assert_eq!(Sequence::split("nightly-2147483649"), None);
     }
 
     #[test]
