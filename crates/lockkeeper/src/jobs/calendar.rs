@@ -126,6 +126,20 @@ mod tests {
     }
 
     #[test]
+    fn a_time_outside_the_calendar_has_the_first_or_the_last_slot() {
+        for (per, zone) in [Slot::Hour, Slot::Day, Slot::Week, Slot::Month]
+            .into_iter()
+            .flat_map(|per| ["Pacific/Kiritimati", "Pacific/Pago_Pago"].map(|zone| (per, zone)))
+        {
+            for (at, year) in [(i64::MIN, "-999"), (i64::MAX, "999")] {
+                let slot = calendar(per, zone).slot(at);
+                assert!(slot.start_ms > i64::MIN && slot.end_ms.is_some_and(|end| slot.start_ms < end), "{slot:?}");
+                assert!(slot.name.starts_with(year), "{slot:?}");
+            }
+        }
+    }
+
+    #[test]
     fn an_hour_shown_twice_is_two_slots_and_a_skipped_one_is_none() {
         let hours = calendar(Slot::Hour, "Europe/Berlin");
         let autumn = walk(&hours, "2026-10-24T22:00:00Z", "2026-10-25T03:00:00Z");

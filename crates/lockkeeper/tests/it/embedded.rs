@@ -264,10 +264,21 @@ const CHILD: &str = "LOCKKEEPER_TEST_EMBEDDED_CHILD";
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD).map(std::path::PathBuf::from) else { return };
+    let stop = dir.join("stop");
+    // The other end of its input is the parent's. A parent that is killed or fails leaves no child.
+    std::thread::spawn({
+        let stop = stop.clone();
+        move || {
+            _ = std::io::read_to_string(std::io::stdin());
+            if !stop.exists() {
+                std::process::exit(1);
+            }
+        }
+    });
     block_on(async {
         let keeper = embedded(&dir.join("home"), SHORT).await;
         let mutex = keeper.mutex("/locks/number");
-        while !dir.join("stop").exists() {
+        while !stop.exists() {
             let guard = acquire_despite_failures(&mutex).await;
             let file = dir.join("number");
             let seen: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
@@ -296,7 +307,7 @@ fn killed_hosts_lose_no_update_of_others() {
     let spawn = || {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["embedded::child", "--exact", "--nocapture"]).env(CHILD, dir.path());
-        child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        child.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::inherit());
         child.spawn().unwrap()
     };
     let number = || std::fs::read_to_string(dir.path().join("number")).unwrap().parse::<u64>().unwrap();
