@@ -71,6 +71,8 @@ struct Stage {
     without: &'static [&'static str],
     /// What the names of the tests contain, as arguments of the test programs.
     names: &'static [&'static str],
+    /// Seconds after which the tests are taken to hang: on an idle machine they end in a third of that.
+    timeout: u32,
 }
 
 /// Every mutant of the area sees these tests.
@@ -80,12 +82,12 @@ const fn all(tests: &'static [&'static str]) -> Stage {
 
 /// Mutants in other files see these tests.
 const fn unless(without: &'static [&'static str], tests: &'static [&'static str]) -> Stage {
-    Stage { tests, without, names: &[] }
+    Stage { tests, without, names: &[], timeout: 120 }
 }
 
 /// Every mutant of the area sees those of the tests.
 const fn some(tests: &'static [&'static str], names: &'static [&'static str]) -> Stage {
-    Stage { tests, without: &[], names }
+    Stage { names, ..all(tests) }
 }
 
 /// The sooner third of the library's tests: one node format instead of five, and none that needs an idle machine.
@@ -148,7 +150,7 @@ const AREAS: [Area; 3] = [
             "crates/lockkeeper/src/session/**/*.rs",
             "crates/lockkeeper/src/wait.rs",
         ],
-        stages: &[all(&["--lib"]), some(&["--test=it"], SOONER), all(&["--test=it"])],
+        stages: &[all(&["--lib"]), some(&["--test=it"], SOONER), Stage { timeout: 360, ..all(&["--test=it"]) }],
         goal: 90.0,
     },
 ];
@@ -157,8 +159,13 @@ const AREAS: [Area; 3] = [
 /// chance; tests that did not run do.
 const FLOOR: f64 = 50.0;
 
-/// Seconds after which a set of tests is taken to hang. The slowest set takes a sixth of that on an idle machine.
-const TIMEOUT: u32 = 120;
+/// Most tests of the library wait. Twice as many at once as for `cargo test`, and the processor is still not busy.
+const THREADS: &str = "16";
+
+/// The tests that run end, and no other begins, after the first that fails. The flag is not stable yet, so the test
+/// programs, and nothing that is built, are told that they may use it.
+const FAIL_FAST: [&str; 2] = ["-Zunstable-options", "--fail-fast"];
+const RUNNER: &str = r#"--config=target.'cfg(unix)'.runner=["env","RUSTC_BOOTSTRAP=1"]"#;
 
 #[derive(Deserialize)]
 struct Mutant {
@@ -338,31 +345,33 @@ fn list(sh: &Shell, tool: &Path, tree: &Path, area: &Area) -> Result<Vec<String>
 /// Runs the mutants with one set of tests after the other.
 fn judge(sh: &Shell, tool: &Path, home: &Path, area: &Area, chosen: &[String]) -> Result<Tally> {
     let (tree, output) = (home.join("tree"), home.join(format!("{:?}", area.name).to_lowercase()));
-    let (package, timeout) = (area.package, TIMEOUT.to_string());
+    let package = area.package;
     let mut tally = Tally { survivors: chosen.to_owned(), ..Tally::default() };
-    for Stage { tests, without, names: words } in area.stages {
+    for Stage { tests, without, names: words, timeout } in area.stages {
         let (shown, spared): (Vec<_>, Vec<_>) =
             tally.survivors.iter().cloned().partition(|name| !without.iter().any(|part| file_of(name).contains(part)));
         if shown.is_empty() {
             continue;
         }
-        // cargo-mutants 27.1 does not choose deletions of fields by their names; so it runs all in these files.
-        let in_files: BTreeSet<&str> = shown.iter().map(|name| file_of(name)).collect();
-        let files = flags("--file", &in_files.into_iter().collect::<Vec<_>>());
         // For the build too, so that it builds no tests that are not run.
-        let (tests, words) = (flags("--cargo-arg", tests), words.iter());
+        let (tests, words, timeout) = (flags("--cargo-arg", tests), words.iter(), timeout.to_string());
         let names = flags("--re", &shown.iter().map(|name| exactly(name)).collect::<Vec<_>>());
         let report = output.join("mutants.out/outcomes.json");
         sh.create_dir(&output)?;
         sh.remove_path(&report)?;
+        // cargo-mutants 27.1 does not choose deletions of fields by their names; so it gets the lines, too.
+        let lines = output.join("lines.diff");
+        sh.write_file(&lines, lines_of(&shown, |file| Ok(fs::read_to_string(tree.join(file))?))?)?;
         // The tests pass without a change: CI has run them. Its status says that mutants survived.
         let ran = cmd!(
             sh,
-            "{tool} mutants --dir {tree} --in-place --output {output} --package {package} {files...} {names...}
-             --profile=mutant --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...} -- -- {words...}"
+            "{tool} mutants --dir {tree} --in-place --output {output} --package {package} --in-diff {lines} {names...}
+             --profile=mutant --baseline=skip --timeout={timeout} --no-shuffle --colors=never {tests...}
+             --cargo-arg={RUNNER} -- -- {FAIL_FAST...} {words...}"
         );
         // Each mutant is a small change to what was built; CI turns this off.
-        ran.env("CARGO_INCREMENTAL", "1").env("CARGO_TARGET_DIR", target_dir(sh)).ignore_status().quiet().run()?;
+        let ran = ran.env("CARGO_INCREMENTAL", "1").env("CARGO_TARGET_DIR", target_dir(sh));
+        ran.env("RUST_TEST_THREADS", THREADS).ignore_status().quiet().run()?;
         let text = fs::read_to_string(&report).context("cargo-mutants has reported nothing")?;
         let Outcomes { outcomes } = serde_json::from_str(&text).context("reading the outcomes")?;
         tally.survivors = shown;
@@ -399,6 +408,25 @@ fn add(tally: &mut Tally, outcomes: Vec<Outcome>) -> Result<Vec<String>> {
 
 fn flags<T: AsRef<str>>(flag: &str, values: &[T]) -> Vec<String> {
     values.iter().map(|value| format!("{flag}={}", value.as_ref())).collect()
+}
+
+/// Returns a diff that adds the lines on which these mutants begin.
+fn lines_of(mutants: &[String], read: impl Fn(&str) -> Result<String>) -> Result<String> {
+    let mut places: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    for name in mutants {
+        let line = name.split(':').nth(1).and_then(|line| line.parse().ok());
+        places.entry(file_of(name)).or_default().insert(line.with_context(|| format!("{name} names no line"))?);
+    }
+    let mut diff = String::new();
+    for (file, lines) in places {
+        diff += &format!("--- a/{file}\n+++ b/{file}\n");
+        let text = read(file)?;
+        for (before, line) in lines.into_iter().enumerate() {
+            let added = text.lines().nth(line - 1).with_context(|| format!("{file} has no line {line}"))?;
+            diff += &format!("@@ -{},0 +{line} @@\n+{added}\n", line - 1 - before);
+        }
+    }
+    Ok(diff)
 }
 
 /// Returns a regular expression for one name.
@@ -491,6 +519,17 @@ mod tests {
         let expression = r"^crates/lockkeeper-core/src/token\.rs:29:9: replace Token::get -> u64 with \(1 \+ 2\)$";
         assert_eq!(exactly(NAME), expression);
         assert_eq!(file_of(NAME), "crates/lockkeeper-core/src/token.rs");
+    }
+
+    #[test]
+    fn a_diff_adds_the_lines_of_the_mutants() {
+        let names = ["b.rs:3:9: one", "a.rs:1:2: two", "b.rs:1:4: three", "b.rs:3:1: four"].map(str::to_owned);
+        let read = |file: &str| Ok(format!("first of {file}\nsecond\nthird of {file}\n"));
+        let expected = "--- a/a.rs\n+++ b/a.rs\n@@ -0,0 +1 @@\n+first of a.rs\n--- a/b.rs\n+++ b/b.rs\n\
+                        @@ -0,0 +1 @@\n+first of b.rs\n@@ -1,0 +3 @@\n+third of b.rs\n";
+        assert_eq!(lines_of(&names, read).unwrap(), expected);
+        assert!(lines_of(&["b.rs:4:9: one".to_owned()], read).is_err());
+        assert!(lines_of(&["no place".to_owned()], read).is_err());
     }
 
     #[test]
