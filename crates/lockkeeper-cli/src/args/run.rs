@@ -63,7 +63,8 @@ pub(crate) struct RunArgs {
     pub names: Vec<String>,
     /// Give up immediately if the lock is taken
     ///
-    /// With --lease, also if its owner has a lower priority.
+    /// With --lease, also if its owner has a lower priority, or keeps the lock after its lease until someone asks. The lock of
+    /// an owner that died is then never taken: leave out --try.
     #[arg(long = "try", conflicts_with = "wait")]
     pub once: bool,
     /// Give up after this long [default: waits; --foreground and --background: as the settings say]
@@ -183,7 +184,7 @@ pub(crate) struct KindArgs {
     /// The same as --class B.
     #[arg(long, group = "kind")]
     pub background: bool,
-    /// Hold the lock alone; wait behind all classes before this one in the alphabet (1 to 32 bytes without -, / and %)
+    /// Hold the lock alone; wait behind all classes before this one in the alphabet (1 to 32 bytes without blanks, -, / and %; not lock, read or write)
     #[arg(long, value_name = "CLASS", group = "kind", hide_short_help = true)]
     pub class: Option<Class>,
     /// Name the lock's nodes as these foreign clients do, to queue with them [default: curator]
