@@ -3,8 +3,8 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::Lockkeeper;
 use lockkeeper::error::{AcquireError, ConnectError, SessionError};
+use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 use zookeeper_client as zk;
@@ -228,8 +228,10 @@ async fn service_errors_have_one_type_and_keep_their_cause(world: &World) {
     let refused = world.path(if world.kind == Kind::Numbered { "no/lock" } else { "no" });
     let parent = world.kind.parent(&refused);
     world.observer.create(parent, b"", &options).await.unwrap();
-    match world.kind.mutex(&keeper, &refused).acquire().await {
-        Err(AcquireError::Session(SessionError::Refused { path, reason })) => {
+    let error = world.kind.mutex(&keeper, &refused).acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Session(_)), "{error:?}");
+    match error.into() {
+        Error::Session(SessionError::Refused { path, reason }) => {
             assert_eq!(path, refused);
             assert!(reason.contains("ephemeral"), "{reason}");
         }
@@ -237,8 +239,10 @@ async fn service_errors_have_one_type_and_keep_their_cause(world: &World) {
     }
     world.remove(parent).await;
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    match Lockkeeper::builder().connect_timeout(Duration::from_millis(300)).connect(&nobody).await {
-        Err(ConnectError::Session(SessionError::Unreachable { servers, detail, .. })) => {
+    let error = Lockkeeper::builder().connect_timeout(Duration::from_millis(300)).connect(&nobody).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Session(_)), "{error:?}");
+    match error.into() {
+        Error::Session(SessionError::Unreachable { servers, detail, .. }) => {
             assert_eq!(servers, nobody);
             assert!(detail.contains("refuses connections"), "{detail}");
         }

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    DELETES, HOLDER_MARKER, Kind, PATIENCE, REQUESTS, STEADY, World, eventually, for_every_kind, on_the_embedded_server,
+    DELETES, HOLDER_MARKER, Kind, PATIENCE, REQUESTS, STEADY, Stalls, World, eventually, for_every_kind,
+    on_the_embedded_server,
 };
 
 for_every_kind!(
@@ -27,19 +28,21 @@ for_every_kind!(
 
 on_the_embedded_server!(giving_up_while_connecting_leaves_no_session);
 
-/// The deadline bounds the whole wait, the error gives the position, and the next waiter does not wait for the one that left.
+/// The wait ends at its deadline, at most 100 ms late, the error gives the position, and the next waiter does not wait for the one
+/// that left. A control tells a busy machine apart.
 async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = world.rival(&one).acquire().message("nightly index").await.unwrap();
     // Long enough to be seen in the queue.
     let timeout = Duration::from_secs(2);
-    let started = Instant::now();
-    let impatient = tokio::spawn(world.subject(&other).acquire().timeout(timeout).into_future());
+    let (stalls, started) = (Stalls::watch(), Instant::now());
+    let impatient = world.subject(&other).acquire().timeout(timeout);
+    let impatient = tokio::spawn(async move { (impatient.await, started.elapsed()) });
     world.queued(2).await;
     let next = world.enqueue(world.rival(&one).acquire()).await;
-    let error = impatient.await.unwrap().unwrap_err();
-    let waited = started.elapsed();
-    assert!(waited >= timeout && waited < timeout + Duration::from_secs(5), "{waited:?}");
+    let (outcome, waited) = impatient.await.unwrap();
+    let (error, most) = (outcome.unwrap_err(), stalls.allow(timeout + Duration::from_millis(100)));
+    assert!(waited >= timeout && waited < most, "{waited:?}, at most {most:?}");
     let text = error.to_string();
     match error {
         AcquireError::Timeout { path, waited, holder: Some(holder), ahead: Some(1) } => {
@@ -127,15 +130,17 @@ async fn case_06_a_call_dropped_at_any_moment_leaves_no_node(world: &World) {
     }
 }
 
-/// Returns how often the client sent requests about a path after a reply, since a moment; and these requests. Listings do not
-/// count, because they are sent together with a create; the removal of a watch is not waited for.
+/// Returns how often the client sent requests about a path after a reply, since a moment; and these requests. Listings and the
+/// read of a limit do not count, because they are sent together with a create: on a busy machine its reply may pass the proxy
+/// before they do. The removal of a watch is not waited for.
 fn round_trips(proxy: &Proxy, since: usize, path: &str) -> (usize, Vec<OpCode>) {
     let (mut replied, mut turns, mut asked) = (false, 0, Vec::new());
     for record in proxy.records().into_iter().skip(since) {
         match record.what {
             What::Request { op, path: Some(at), .. } if at.starts_with(path) => {
                 asked.push(op);
-                if op != OpCode::RemoveWatches && !OpCode::LISTS.contains(&op) {
+                let reads_limit = op == OpCode::GetData && at == path;
+                if op != OpCode::RemoveWatches && !OpCode::LISTS.contains(&op) && !reads_limit {
                     turns += usize::from(std::mem::take(&mut replied));
                 }
             }

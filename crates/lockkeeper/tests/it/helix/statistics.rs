@@ -1,6 +1,6 @@
 //! Statistics of holds, cleanups and preemptions: for one lock object, and for a fleet.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
 use lockkeeper::helix::Tally;
@@ -24,6 +24,7 @@ fn outcomes(tally: &Tally) -> [u64; 4] {
 }
 
 /// H-72: counted for the preempted owner, by the requestor that waited.
+/// H-52: a requestor that waits past the cleanup timeout gets the lock when the cleanup ends, and the owner records its real time.
 async fn each_preemption_is_counted_with_its_outcome(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard();
@@ -47,13 +48,21 @@ async fn each_preemption_is_counted_with_its_outcome(world: &World) {
     // Late: the requestor waits past the cleanup timeout, and the owner releases after it.
     let guard = a.acquire().await.unwrap();
     let patient = b.clone().wait_past_cleanup();
+    let begun = Instant::now();
     let asking = ask(&patient);
     requested_by(world, "b").await;
     let asked = stored(world).await.request.unwrap().since_ms;
     let over = asked + SHORT.as_millis() as i64;
     // The margin covers the requestor's error about the server's time, which is at most a round trip.
     eventually("the cleanup timeout is over", async || super::server_time(world).await > over + 500).await;
+    assert!(asking.waits() && guard.is_held());
     guard.release().await.unwrap();
+    let most = begun.elapsed();
+    let tally = a.statistics().total();
+    assert_eq!((tally.cleanups.count(), tally.overdue), (1, 1), "{tally:?}");
+    // It is at least the cleanup timeout and most of the margin. A histogram adds at most an eighth.
+    let real = Duration::from_millis(tally.cleanups.quantile(1000).unwrap());
+    assert!(real > 2 * SHORT && real <= most + most / 8, "{real:?} of {most:?}");
     asking.granted().await.release().await.unwrap();
     assert_eq!(counted(&b), [1, 1, 1, 1]);
     let waited = &b.statistics().owners["a"].waited;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::Loss;
-use lockkeeper::contentserv::{MonitorError, MonitorLock, TASK_TIMEOUT};
+use lockkeeper::contentserv::{MonitorError, MonitorLock, TASK_TIMEOUT, TaskClasses};
 use lockkeeper::error::{AcquireError, Error};
 use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 
 use super::on_every_server;
-use crate::support::{STEADY, Stalls, World, eventually, on_the_embedded_server};
+use crate::support::{DELETES, STEADY, Stalls, World, eventually, on_the_embedded_server};
 
 on_every_server!(
     a_monitor_lock_is_foreground_by_default,
@@ -24,6 +24,7 @@ on_every_server!(
 
 on_the_embedded_server!(
     an_ended_session_is_an_error_of_its_own,
+    a_session_that_ends_during_the_unlock_is_an_error_of_its_own,
     a_lost_connection_is_an_error_of_its_own,
     a_holder_whose_request_is_deleted_sees_the_loss_before_its_marker_is_deleted,
 );
@@ -78,14 +79,15 @@ async fn the_task_timeout_ends_the_wait_and_the_request(world: &World) {
     let object = world.object("P1");
     let holder = MonitorLock::new("holder", &keeper, &object);
     holder.lock().await.unwrap();
-    assert_eq!(TASK_TIMEOUT, Duration::from_millis(2000));
+    let TaskClasses { foreground, background } = TaskClasses::default();
+    assert_eq!([TASK_TIMEOUT, foreground.timeout, background.timeout], [Duration::from_millis(2000); 3]);
     let (stalls, since) = (Stalls::watch(), Instant::now());
-    let usual = MonitorLock::new("save", &keeper, &object);
-    let short = MonitorLock::new("bulk", &keeper, &object).background().task_timeout(Duration::from_millis(200));
-    let (usual, short) = tokio::join!(async { (usual.lock_with_timeout().await, since.elapsed()) }, async {
-        (short.lock_with_timeout().await, since.elapsed())
-    });
-    for ((outcome, took), timeout) in [(usual, 2000), (short, 200)] {
+    let save = MonitorLock::new("save", &keeper, &object);
+    let bulk = MonitorLock::new("bulk", &keeper, &object).background();
+    let short = MonitorLock::new("short", &keeper, &object).background().task_timeout(Duration::from_millis(200));
+    let ended = async |lock: MonitorLock| (lock.lock_with_timeout().await, since.elapsed());
+    let (save, bulk, short) = tokio::join!(ended(save), ended(bulk), ended(short));
+    for ((outcome, took), timeout) in [(save, 2000), (bulk, 2000), (short, 200)] {
         assert!(matches!(outcome, Err(MonitorError::InstanceLock { .. })), "{outcome:?}");
         let (timeout, late) = (Duration::from_millis(timeout), Duration::from_millis(100));
         assert!(took >= timeout && took < stalls.allow(timeout + late), "{took:?}, stalls of {:?}", stalls.longest());
@@ -216,6 +218,25 @@ async fn an_ended_session_is_an_error_of_its_own(world: &World) {
     eventually("the lock has noticed the loss", async || !held.is_held()).await;
     let error = named(held.unlock().await, &object, "held");
     assert!(matches!(error, MonitorError::SessionExpired { .. }), "{error:?}");
+}
+
+/// C-30, C-33: the unlock is sent, and the session ends before the unlock reaches the server.
+async fn a_session_that_ends_during_the_unlock_is_an_error_of_its_own(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let object = world.object("P1");
+    let lock = MonitorLock::new("save P1", &keeper, &object);
+    lock.lock().await.unwrap();
+    let shown = world.keeper().await.admin().show(&format!("/{object}")).await.unwrap();
+    let unlock = proxy.on_any(DELETES).path(&object).hold_request();
+    let (outcome, ()) = tokio::join!(lock.unlock(), async {
+        unlock.caught().await;
+        assert!(world.embedded().faults().expire(shown.holders[0].session.0).await.unwrap());
+        unlock.release();
+    });
+    let error = named(outcome, &object, "save P1");
+    assert!(matches!(error, MonitorError::SessionExpired { .. }), "{error:?}");
+    assert_eq!(children(world, &object).await, [""; 0]);
 }
 
 /// C-31, C-33: on unlock after the hold was lost because no server was reachable, and on lock if no server answers within the connect

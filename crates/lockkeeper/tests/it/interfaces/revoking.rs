@@ -9,7 +9,7 @@ use lockkeeper::{Lockkeeper, NodeFormat, Owner};
 use tokio::time::Instant;
 
 use super::on_every_server;
-use crate::support::{PATIENCE, STEADY, World, eventually};
+use crate::support::{PATIENCE, STEADY, Stalls, World, eventually};
 
 on_every_server!(
     case_57_a_holder_sees_who_asks_and_why_and_releases,
@@ -23,7 +23,7 @@ on_every_server!(
 );
 
 /// N-31, N-32, T-24, T-27: a holder watches its node once the hold is older than a moment, and within a second it sees who asks
-/// and why.
+/// and why. A control tells a busy machine apart.
 async fn case_57_a_holder_sees_who_asks_and_why_and_releases(world: &World) {
     let owner = Owner { user: "ops".into(), host: "desk-3".into(), pid: 99, program: None };
     let asker = Lockkeeper::builder().session_timeout(STEADY).owner(owner.clone());
@@ -32,14 +32,15 @@ async fn case_57_a_holder_sees_who_asks_and_why_and_releases(world: &World) {
     let guard = world.keeper().await.mutex(world.lock()).acquire().message("nightly").await.unwrap();
     assert_eq!(guard.revocation_requested(), None);
 
+    let (stalls, since) = (Stalls::watch(), Instant::now());
     let asked = asker.admin().revoke(&world.lock(), Some("deploying")).await.unwrap();
-    let since = Instant::now();
     assert_eq!(asked.len(), 1);
     assert!(guard.node().ends_with(&asked[0].contender().node));
     let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
+    let (took, most) = (since.elapsed(), stalls.allow(Duration::from_secs(1)));
     assert_eq!((heard.by.as_ref(), heard.reason.as_deref()), (Some(&owner), Some("deploying")));
     // Reported by the watch: any other look at the node takes at least a fifth of the session timeout.
-    assert!(since.elapsed() < STEADY / 5, "reported after {:?}", since.elapsed());
+    assert!(took < most, "reported after {took:?}, at most {most:?}");
     assert_eq!(guard.revocation_requested(), Some(heard));
     let shown = asker.admin().show(&world.lock()).await.unwrap();
     assert_eq!(shown.holders[0].message.as_deref(), Some("nightly"), "asking erases nothing");
@@ -97,8 +98,8 @@ async fn a_holder_may_refuse_and_is_asked_again(world: &World) {
     guard.release().await.unwrap();
 }
 
-/// N-32, N-33, T-25, T-26, T-29, T-30: the word is read at whatever time it was written, other data means nothing, and two
-/// requests are one. The node data that the word replaced is written back.
+/// N-32, N-33, T-25, T-26, T-29, T-30: the word is read at whatever time it was written, and other data means nothing. The same
+/// word again is the same request, which one refusal answers. The node data that the word replaced is written back.
 async fn foreign_revocation_words_are_seen_and_the_nodes_data_is_restored(world: &World) {
     let admin = world.keeper().await.admin();
     for word in ["unlock", "__REVOKE__"] {
@@ -108,12 +109,25 @@ async fn foreign_revocation_words_are_seen_and_the_nodes_data_is_restored(world:
         world.observer.set_data(&guard.node(), word.as_bytes(), None).await.unwrap();
         world.observer.set_data(&guard.node(), word.as_bytes(), None).await.unwrap();
         let heard = tokio::time::timeout(PATIENCE, guard.revocation()).await.unwrap();
-        assert_eq!((heard.by, heard.reason), (None, None));
-        eventually("the node's data is restored", async || {
-            let shown = admin.show(&world.lock()).await.unwrap();
-            shown.holders[0].message.as_deref() == Some("nightly") && shown.holders[0].revocation.is_some()
-        })
-        .await;
+        assert_eq!((heard.by.as_ref(), heard.reason.as_ref()), (None, None));
+        let restored = async |refused: Option<&str>| {
+            eventually("the node's data is restored", async || {
+                let shown = admin.show(&world.lock()).await.unwrap();
+                let revocation = shown.holders[0].revocation.as_ref();
+                let told = revocation.is_some_and(|revocation| revocation.refused.as_deref() == refused);
+                shown.holders[0].message.as_deref() == Some("nightly") && told
+            })
+            .await;
+        };
+        restored(None).await;
+        // The holder restores the data only after it has read the word again.
+        world.observer.set_data(&guard.node(), word.as_bytes(), None).await.unwrap();
+        restored(None).await;
+        assert_eq!(guard.revocation_after(&heard).now_or_never(), None, "a second request");
+        assert_eq!(guard.revocation_requested(), Some(heard));
+        guard.refuse_revocation("in the middle of it").unwrap();
+        restored(Some("in the middle of it")).await;
+        assert_eq!(guard.revocation().now_or_never(), None, "a request without an answer");
         guard.release().await.unwrap();
     }
 }
