@@ -193,9 +193,10 @@ fn owner(mode: CreateMode, ttl_ms: i64, opcode: OpCode, session: i64) -> Result<
     if ttl_ms >= 0 {
         return Err(ErrorCode::BadArguments);
     }
+    // As in Apache's server, the request alone decides whether the node is a container. A plain create with a container's
+    // mode makes a node that stays.
     Ok(match mode {
         _ if opcode == OpCode::CreateContainer => Owner::Container,
-        CreateMode::Container => Owner::Container,
         mode if mode.is_ephemeral() => Owner::Session(session),
         _ => Owner::None,
     })

@@ -339,7 +339,7 @@ fn the_operations_of_a_transaction_count_together_for_a_quota() {
     }
 }
 
-/// A client may ask for a container by the request alone; its node counts as one.
+/// The request alone decides which node is a container, whatever its mode, as in Apache's server.
 #[test]
 fn an_empty_container_goes_with_the_next_check_and_not_before_it() {
     let mut machine = machine();
@@ -349,6 +349,12 @@ fn an_empty_container_goes_with_the_next_check_and_not_before_it() {
         let path = format!("/{mode:?}");
         let container = Create { opcode: OpCode::CreateContainer, ..Create::new(path.clone(), "", mode) };
         machine.request(ConnectionId(1), 1, Request::Create(container), at(0), &mut out);
+        let plain = Create { opcode: OpCode::Create2, ..Create::new(format!("/plain-{mode:?}"), "", mode) };
+        machine.request(ConnectionId(1), 1, Request::Create(plain), at(0), &mut out);
+        let child = Create::new(format!("/plain-{mode:?}/child"), "", CreateMode::Persistent);
+        machine.request(ConnectionId(1), 2, Request::Create(child), at(0), &mut out);
+        let delete = VersionedPath { path: format!("/plain-{mode:?}/child"), version: -1 };
+        machine.request(ConnectionId(1), 3, Request::Delete(delete), at(0), &mut out);
         let child = Create::new(format!("{path}/child"), "", CreateMode::Persistent);
         machine.request(ConnectionId(1), 2, Request::Create(child), at(0), &mut out);
         let delete = VersionedPath { path: format!("{path}/child"), version: -1 };
@@ -360,6 +366,8 @@ fn an_empty_container_goes_with_the_next_check_and_not_before_it() {
     assert_eq!(containers(&machine), [true; 3]);
     machine.tick(at(1_000), &mut out);
     assert_eq!(containers(&machine), [false; 3]);
+    let plain = ["/plain-Container", "/plain-Persistent", "/plain-Ephemeral"];
+    assert!(plain.iter().all(|path| machine.tree().get(path).is_some()));
 }
 
 #[test]
