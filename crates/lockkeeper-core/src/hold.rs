@@ -191,7 +191,12 @@ impl SessionClock {
     pub fn is_fresh(&self, granted: Duration, now: Duration) -> bool {
         let sent = self.until.saturating_sub(self.validity());
         let left = self.until.saturating_sub(now);
-        self.link().state == LinkState::Up && !left.is_zero() && (left >= self.timeout / 2 || sent >= granted)
+        self.is_trusted(now) && (left >= self.timeout / 2 || sent >= granted)
+    }
+
+    /// Whether the session can be trusted at `now`, for however short a time. If not, only a new heartbeat helps.
+    pub fn is_trusted(&self, now: Duration) -> bool {
+        self.link().state == LinkState::Up && now < self.until
     }
 
     /// Until when the last heartbeat is valid, as time since the clock's origin.
@@ -292,6 +297,15 @@ mod tests {
             Trust::Lost(Loss::Unreachable),
             "also while the connection seems to stand"
         );
+    }
+
+    #[test]
+    fn a_session_is_trusted_while_it_is_connected_and_its_heartbeat_is_valid() {
+        let (mut clock, until) = confirmed();
+        assert!(clock.is_trusted(until - at(1)));
+        assert!(!clock.is_trusted(until), "although it is connected");
+        clock.disconnected();
+        assert!(!clock.is_trusted(until - at(1)), "although the heartbeat is valid");
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Life {
 
     /// Whether the session can be trusted now, for however short a time.
     fn is_trusted(&self) -> bool {
-        self.look(|clock, now| clock.link().state == LinkState::Up && now < clock.until())
+        self.look(SessionClock::is_trusted)
     }
 }
 

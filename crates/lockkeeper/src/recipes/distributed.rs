@@ -148,7 +148,8 @@ impl DistributedLock {
     ///
     /// # Cost
     ///
-    /// In every format, one listing more for each look at the queue, in the same round trip.
+    /// In every format, one listing more for each look at the queue, in the same round trip. Below the path, also one read
+    /// of each node beside it that has the lock's name and a number.
     pub fn node_format(mut self, node_format: NodeFormat) -> Self {
         self.path = match self.base.trim_end_matches('/') {
             _ if node_format.is_beside() => LockPath::plain(&self.base, &self.name),
