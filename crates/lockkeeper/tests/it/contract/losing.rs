@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
-use lockkeeper_testkit::proxy::Cut;
+use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio::time::Instant;
 
-use crate::support::{Held, STEADY, World, eventually, for_every_kind, for_every_kind_embedded, grew, turn_at};
+use crate::support::{
+    Held, PATIENCE, STEADY, World, eventually, for_every_kind, for_every_kind_embedded, grew, turn_at,
+};
 
 for_every_kind!(
     case_01_a_cut_off_holder_loses_its_guard_before_the_next_grant,
@@ -22,6 +24,7 @@ for_every_kind_embedded!(
     an_expired_session_is_reported_as_expired,
     case_48_a_lost_hold_does_not_poison_the_lock,
     a_waiter_whose_session_expires_joins_the_queue_again_within_its_deadline,
+    a_waiter_that_joins_again_waits_for_the_servers_until_its_deadline,
 );
 
 /// Short enough to wait for, long enough that a quarter of it outlasts a pause of a busy machine.
@@ -192,6 +195,26 @@ async fn a_waiter_whose_session_expires_joins_the_queue_again_within_its_deadlin
     assert!(world.embedded().faults().expire(session(&other, &guard).await).await.unwrap());
     assert_eq!(guard.lost().await, Loss::SessionExpired);
     world.queued(0).await;
+}
+
+/// It had a position, so the connect timeout does not end its wait while no new session can be opened.
+async fn a_waiter_that_joins_again_waits_for_the_servers_until_its_deadline(world: &World) {
+    let proxy = world.proxy().await;
+    let builder = Lockkeeper::builder().session_timeout(SHORT).connect_timeout(Duration::from_millis(200));
+    let keeper = builder.connect(&proxy.connect_string()).await.unwrap();
+    let holder = world.rival(&world.keeper().await).acquire().await.unwrap();
+    let waiter = world.enqueue(world.subject(&keeper).acquire().timeout(PATIENCE)).await;
+    let waiting = world.keeper().await.admin().show(holder.path()).await.unwrap().waiters;
+    let before = proxy.counts();
+    // The first reply says that the session is over; the others would open a new one.
+    proxy.on(OpCode::CreateSession).nth(2).every().cut_before_reply();
+    assert!(world.embedded().faults().expire(waiting[0].session.0).await.unwrap());
+    // More tries than any one call to connect makes.
+    proxy.wait_until(|counts| counts.since(&before).requested.of(OpCode::CreateSession) > 40).await;
+    proxy.heal();
+    world.queued(2).await;
+    holder.release().await.unwrap();
+    waiter.granted().await.release().await.unwrap();
 }
 
 /// Each loss concerns one guard only; the lock's handle keeps working, time after time.
