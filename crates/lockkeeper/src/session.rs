@@ -165,11 +165,6 @@ impl Life {
         self.learn(|clock, now| clock.confirmed(sent, now));
         self.heartbeats.send_replace(());
     }
-
-    /// Whether the session can be trusted now, for however short a time.
-    fn is_trusted(&self) -> bool {
-        self.look(SessionClock::is_trusted)
-    }
 }
 
 /// While it lives, heartbeats keep the session trusted at all times.
@@ -491,7 +486,7 @@ impl Supervisor {
                     beat = self.beat().filter(|_| life.dependants.load(Ordering::Relaxed) > 0);
                 }
                 () = life.wanted.notified() => {
-                    if beat.is_none() && connected && !life.is_trusted() {
+                    if beat.is_none() && connected && !life.look(SessionClock::is_trusted) {
                         beat = self.beat();
                     }
                 }

@@ -346,19 +346,16 @@ fn an_empty_container_goes_with_the_next_check_and_not_before_it() {
     connect(&mut machine, 1);
     let mut out = Vec::new();
     for mode in [CreateMode::Container, CreateMode::Persistent, CreateMode::Ephemeral] {
-        let path = format!("/{mode:?}");
-        let container = Create { opcode: OpCode::CreateContainer, ..Create::new(path.clone(), "", mode) };
-        machine.request(ConnectionId(1), 1, Request::Create(container), at(0), &mut out);
-        let plain = Create { opcode: OpCode::Create2, ..Create::new(format!("/plain-{mode:?}"), "", mode) };
-        machine.request(ConnectionId(1), 1, Request::Create(plain), at(0), &mut out);
-        let child = Create::new(format!("/plain-{mode:?}/child"), "", CreateMode::Persistent);
-        machine.request(ConnectionId(1), 2, Request::Create(child), at(0), &mut out);
-        let delete = VersionedPath { path: format!("/plain-{mode:?}/child"), version: -1 };
-        machine.request(ConnectionId(1), 3, Request::Delete(delete), at(0), &mut out);
-        let child = Create::new(format!("{path}/child"), "", CreateMode::Persistent);
-        machine.request(ConnectionId(1), 2, Request::Create(child), at(0), &mut out);
-        let delete = VersionedPath { path: format!("{path}/child"), version: -1 };
-        machine.request(ConnectionId(1), 3, Request::Delete(delete), at(0), &mut out);
+        for (path, opcode) in
+            [(format!("/{mode:?}"), OpCode::CreateContainer), (format!("/plain-{mode:?}"), OpCode::Create2)]
+        {
+            let create = Create { opcode, ..Create::new(path.clone(), "", mode) };
+            machine.request(ConnectionId(1), 1, Request::Create(create), at(0), &mut out);
+            let child = Create::new(format!("{path}/child"), "", CreateMode::Persistent);
+            machine.request(ConnectionId(1), 2, Request::Create(child), at(0), &mut out);
+            let delete = VersionedPath { path: format!("{path}/child"), version: -1 };
+            machine.request(ConnectionId(1), 3, Request::Delete(delete), at(0), &mut out);
+        }
     }
     let containers =
         |machine: &Machine| ["/Container", "/Persistent", "/Ephemeral"].map(|path| machine.tree().get(path).is_some());

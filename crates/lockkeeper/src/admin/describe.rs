@@ -27,7 +27,7 @@ impl Listed {
     }
 
     /// The nodes beside the path, from a listing of the node above it.
-    pub(super) fn beside(path: &str, names: Vec<String>) -> Self {
+    fn beside(path: &str, names: Vec<String>) -> Self {
         let node_format = NodeFormat::Numbered;
         Listed { node_format, names: node_format.names(path, names) }
     }
@@ -70,10 +70,15 @@ pub(super) async fn list(ensemble: &dyn Ensemble, path: &str) -> Result<Listed, 
         below @ (Ok(_) | Err(OpError::NoNode)) => below.map(|children| Listed::of(children.names)),
         Err(fault) => return Err(fault),
     };
-    // A client without the right to read the node above cannot have contenders there either.
-    let Ok(Children { names, .. }) = ensemble.list(NodeFormat::Numbered.listed(path)).await else { return listed };
-    let beside = Listed::beside(path, names);
+    let beside = list_beside(ensemble, path).await;
     if beside.names.is_empty() { listed } else { Ok(beside) }
+}
+
+/// Lists the contenders beside the lock's path. A client without the right to read the node above cannot have contenders
+/// there.
+pub(super) async fn list_beside(ensemble: &dyn Ensemble, path: &str) -> Listed {
+    let above = ensemble.list(NodeFormat::Numbered.listed(path)).await;
+    Listed::beside(path, above.map(|children| children.names).unwrap_or_default())
 }
 
 /// Lists the queue as [`list`] does, and watches the node that was listed.

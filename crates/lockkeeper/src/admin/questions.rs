@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper_core::{LockPath, NodeFormat, node_path};
+use lockkeeper_core::{LockPath, node_path};
 
-use super::describe::{Listed, describe, list, permits_in};
+use super::describe::{Listed, describe, list, list_beside, permits_in};
 use super::handle::Admin;
 use super::info::{LockInfo, Survey, Unreadable};
 use super::lease;
@@ -94,11 +94,10 @@ impl Admin {
             let (mut found, mut quiet, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
             // Later reads of a session are never older than earlier ones.
             let mut listings = vec![(root.clone(), linearizable(&*ensemble, ensemble.list(&root)).await)];
-            // The contenders of the root's own lock may be beside it. Who may not read the node above sees none of them.
-            if root != "/"
-                && let Ok(Children { names, .. }) = ensemble.list(NodeFormat::Numbered.listed(&root)).await
-            {
-                let info = describe(&*ensemble, &root, Listed::beside(&root, names), &mut HashMap::new()).await;
+            // The contenders of the root's own lock may be beside it.
+            if root != "/" {
+                let beside = list_beside(&*ensemble, &root).await;
+                let info = describe(&*ensemble, &root, beside, &mut HashMap::new()).await;
                 if !info.is_quiet() {
                     found.push(info);
                 }

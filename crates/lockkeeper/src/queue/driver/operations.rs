@@ -269,9 +269,6 @@ impl CommandRunner<'_> {
     }
 
     /// Looks for contenders of the path where this node format has none: below the path, or beside it.
-    ///
-    /// Beside it, a directory whose name ends in a number looks like a contender's node. Only the node has a session, so
-    /// each is read.
     fn elsewhere(&self) -> Reply<Elsewhere> {
         let place = match (self.node_format.is_beside(), self.looks_beside) {
             (true, _) => self.path,
@@ -286,19 +283,8 @@ impl CommandRunner<'_> {
                     Ok(Elsewhere { format: NodeFormat::of_line(&names), data_len })
                 }
                 Ok(Children { names, .. }) => {
-                    let alike = NodeFormat::Numbered.names(&path, names);
-                    let reads: Vec<_> = alike.iter().map(|number| ensemble.read(&node_path(&path, number))).collect();
-                    let mut reads = stream::iter(reads).buffered(READS_IN_FLIGHT);
-                    while let Some(read) = reads.next().await {
-                        match read {
-                            Ok(node) if !node.owner.is_none() => {
-                                return Ok(Elsewhere { format: Some(NodeFormat::Numbered), data_len: 0 });
-                            }
-                            Ok(_) | Err(OpError::NoNode) => {}
-                            Err(fault) => return Err(fault),
-                        }
-                    }
-                    Ok(Elsewhere::default())
+                    let theirs = has_contender_beside(&*ensemble, &path, names).await?;
+                    Ok(Elsewhere { format: theirs.then_some(NodeFormat::Numbered), data_len: 0 })
                 }
                 Err(OpError::NoNode) => Ok(Elsewhere::default()),
                 Err(fault) => Err(fault),
@@ -314,6 +300,23 @@ impl CommandRunner<'_> {
         let read = self.ensemble.read(self.path);
         read.map(|read| read.map(|node| Some(PathRecord::limit(&node.data, node.version)))).boxed()
     }
+}
+
+/// Whether a contender is beside the path, from a listing of the node above it.
+///
+/// A directory whose name ends in a number looks like a contender's node. Only the node has a session, so each is read.
+async fn has_contender_beside(ensemble: &dyn Ensemble, path: &str, listed: Vec<String>) -> Result<bool, OpError> {
+    let alike = NodeFormat::Numbered.names(path, listed);
+    let reads: Vec<_> = alike.iter().map(|number| ensemble.read(&node_path(path, number))).collect();
+    let mut reads = stream::iter(reads).buffered(READS_IN_FLIGHT);
+    while let Some(read) = reads.next().await {
+        match read {
+            Ok(node) if !node.owner.is_none() => return Ok(true),
+            Ok(_) | Err(OpError::NoNode) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(false)
 }
 
 /// Deletes nodes, and writes another one in the same transaction. If that one cannot be written, deletes without it.
