@@ -179,14 +179,13 @@ impl Admin {
     /// - [`SessionError::Refused`] with the path and the server's reason.
     /// - [`SessionError::ConnectionLost`]: copy again.
     pub async fn copy_to(&self, target: &Admin, options: &CopyOptions) -> Result<Copied, AdminError> {
+        let parse = |path: &String| match path.as_str() {
+            "/" => Ok(path.clone()),
+            path => LockPath::parse_node(path).map(|path| path.to_string()),
+        };
         let paths = match options.paths.as_slice() {
             [] => vec!["/".to_owned()],
-            some => some
-                .iter()
-                .map(|path| {
-                    if path == "/" { Ok(path.clone()) } else { LockPath::parse_node(path).map(|path| path.to_string()) }
-                })
-                .collect::<Result<_, _>>()?,
+            some => outermost(some.iter().map(parse).collect::<Result<_, _>>()?),
         };
         let (source_epoch, target_epoch) = (self.token_epoch().await?, target.token_epoch().await?);
         let (target, options) = (target.clone(), options.clone());
@@ -266,13 +265,13 @@ impl Copying {
         Ok(copied)
     }
 
-    /// The parents of the copied nodes, from the top, each once, without those that are copied anyway.
+    /// The parents of the copied nodes, from the top, each once.
     fn above(&self) -> Vec<String> {
         let parents: BTreeSet<&str> = self
             .paths
             .iter()
             .flat_map(|path| path.match_indices('/').map(|(at, _)| &path[..at]))
-            .filter(|parent| !parent.is_empty() && !self.paths.iter().any(|path| is_below(parent, path)))
+            .filter(|parent| !parent.is_empty())
             .collect();
         parents.into_iter().map(str::to_owned).collect()
     }
@@ -357,8 +356,12 @@ impl Copied {
     }
 }
 
-fn is_below(path: &str, root: &str) -> bool {
-    root == "/" || path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'))
+/// The paths without those below another: a node is copied, and counted, once.
+fn outermost(paths: BTreeSet<String>) -> Vec<String> {
+    let is_below =
+        |path: &str, root: &str| root == "/" || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
+    let stays = |path: &&String| !paths.iter().any(|root| root != *path && is_below(path, root));
+    paths.iter().filter(stays).cloned().collect()
 }
 
 /// The paths of the children, without those that are never copied.

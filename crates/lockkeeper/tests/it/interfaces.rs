@@ -1,6 +1,7 @@
 //! The library's other interfaces: several locks in one call, locks as objects, and asking a holder to release.
 
 mod access;
+mod copying;
 mod documents;
 mod handle;
 mod kept;

@@ -102,7 +102,8 @@ pub(crate) fn config() -> Config {
     Config::default().with_tick(tick).with_session_timeouts(tick * 2..=PATIENCE * 2)
 }
 
-async fn embedded_server() -> EmbeddedServer {
+/// An embedded server of this configuration.
+pub(crate) async fn embedded_server() -> EmbeddedServer {
     EmbeddedServer::start(config()).await.unwrap()
 }
 
