@@ -384,3 +384,50 @@ pub trait Network: Send + Sync + 'static {
         "the servers".to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(scheme: &str, id: &str, permissions: u8) -> AclGrant {
+        AclGrant { scheme: scheme.to_owned(), id: id.to_owned(), permissions }
+    }
+
+    fn whole() -> Whole {
+        let acl = vec![grant("world", "anyone", 1), grant("ip", "127.0.0.1", 31)];
+        Whole { data: vec![1], acl, ephemeral: false, czxid: Zxid(1), latest: Zxid(2) }
+    }
+
+    /// When it was created and changed does not count, nor the order of its access list.
+    #[test]
+    fn a_node_is_as_another_with_the_same_data_access_list_and_life() {
+        let mut later = Whole { czxid: Zxid(8), latest: Zxid(9), ..whole() };
+        later.acl.reverse();
+        assert!(whole().is_as(&later));
+        let others = [
+            Whole { data: vec![2], ..whole() },
+            Whole { ephemeral: true, ..whole() },
+            Whole { acl: whole().acl[..1].to_vec(), ..whole() },
+            Whole { acl: vec![grant("world", "anyone", 3), grant("ip", "127.0.0.1", 31)], ..whole() },
+        ];
+        for other in others {
+            assert!(!whole().is_as(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_digest_that_is_an_x_is_masked() {
+        let with = |scheme, id| Whole { acl: vec![grant("world", "anyone", 1), grant(scheme, id, 31)], ..whole() };
+        assert!(with("digest", "app:x").is_masked());
+        assert!(!with("digest", "app:F6Y+U5gIoCbNNoLQExmvxRFeatA=").is_masked());
+        assert!(!with("sasl", "app:x").is_masked());
+    }
+
+    #[test]
+    fn the_transaction_is_that_of_the_last_step_that_names_one() {
+        let written = Done::Written(Written { version: 1, mzxid: Zxid(7), mtime_ms: 0 });
+        assert_eq!(zxid_of(&[Done::Created(Some(Zxid(6))), written.clone(), Done::Deleted]), Some(Zxid(7)));
+        assert_eq!(zxid_of(&[written, Done::Created(Some(Zxid(8))), Done::Created(None)]), Some(Zxid(8)));
+        assert_eq!(zxid_of(&[Done::Checked, Done::Deleted]), None);
+    }
+}

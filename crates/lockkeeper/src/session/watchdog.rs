@@ -202,3 +202,6 @@ fn report(lost: Vec<Arc<dyn Watched>>) {
         lost.iter().for_each(|hold| hold.tell_tersely());
     }
 }
+
+#[cfg(test)]
+mod tests;
