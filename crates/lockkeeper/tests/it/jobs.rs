@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{JobState, JobStatus, Resolve};
 use lockkeeper::error::{AdminError, Error, ErrorKind, JobError};
-use lockkeeper::jobs::{Claim, EndKind, Job, Ran, Rule, Run, RunEnd, Skipped, Slot};
+use lockkeeper::jobs::{Claim, EndKind, Job, Ran, Rule, Run, RunEnd, Schedule, Skipped, Slot};
 use lockkeeper_testkit::proxy::{OpCode, What};
 
 use crate::support::{STEADY, World, eventually, for_kinds};
@@ -29,6 +29,8 @@ for_kinds!(
     jobs_that_come_together_run_once,
     an_end_between_two_reads_is_no_crash,
     following_jobs_reads_only_what_changed,
+    a_run_says_that_the_one_before_had_another_schedule,
+    an_end_whose_request_is_lost_is_recorded,
     a_program_without_async_runs_a_job,
 );
 
@@ -136,6 +138,33 @@ async fn an_end_whose_reply_is_lost_is_recorded_once(world: &World) {
     assert!(finished.recorded && finished.record.end_ms.is_some(), "{finished:?}");
     let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
+}
+
+/// The servers never saw it: the node is deleted, and the end is written, by the next transaction.
+async fn an_end_whose_request_is_lost_is_recorded(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let run = claimed(&build(world, &keeper, "1")).await;
+    let cut = proxy.on(OpCode::Multi).cut_before_request();
+    let finished = run.finish(RunEnd::succeeded()).await;
+    assert!(cut.has_fired());
+    assert!(finished.recorded && finished.record.end_ms.is_some(), "{finished:?}");
+    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
+}
+
+/// Hosts of one job should state the same schedule. Names of slots are no schedule that could differ.
+async fn a_run_says_that_the_one_before_had_another_schedule(world: &World) {
+    let keeper = world.keeper().await;
+    let run = claimed(&keeper.job(world.lock()).every(Duration::from_secs(3600))).await;
+    assert_eq!(run.schedule_before(), None);
+    run.finish(RunEnd::succeeded()).await;
+    let run = claimed(&build(world, &keeper, "1")).await;
+    assert_eq!(run.schedule_before(), Some(&Schedule::Every { every_ms: 3_600_000 }));
+    run.finish(RunEnd::succeeded()).await;
+    let run = claimed(&build(world, &keeper, "2")).await;
+    assert_eq!(run.schedule_before(), None);
+    run.finish(RunEnd::succeeded()).await;
 }
 
 async fn a_claim_whose_reply_is_lost_is_claimed_once(world: &World) {

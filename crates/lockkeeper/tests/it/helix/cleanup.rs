@@ -74,6 +74,9 @@ async fn an_owner_without_a_cleanup_is_preempted_immediately(world: &World) {
     let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
     assert_eq!(guard.preempted_by().unwrap().by, "b");
+    let followed = guard.follow_preemption();
+    drop(guard);
+    assert_eq!(followed.borrow().as_ref().unwrap().by, "b");
     next.release().await.unwrap();
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::{Loss, OnLost};
+use lockkeeper::{Lockkeeper, Loss, OnLost};
 use lockkeeper_testkit::proxy::Cut;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +20,7 @@ on_every_record_server!(
     a_request_without_a_session_ends_at_its_deadline,
     a_cancelled_request_is_withdrawn,
     a_request_says_what_happens_on_a_loss,
+    a_handle_says_what_happens_on_a_loss,
     a_blocked_thread_gets_the_guard,
 );
 
@@ -149,6 +150,20 @@ async fn a_request_says_what_happens_on_a_loss(world: &World) {
     let next = ask(&lock(world, &other, "b").priority(1)).granted().await;
     assert_eq!(guard.lost().await, Loss::Preempted);
     eventually("the callback was called", async || called.load(Ordering::Acquire)).await;
+    next.release().await.unwrap();
+}
+
+/// For the requests that say nothing else.
+async fn a_handle_says_what_happens_on_a_loss(world: &World) {
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    let on_lost = OnLost::call(move |lost| _ = report.send(lost.clone()));
+    let builder = Lockkeeper::builder().session_timeout(STEADY).on_lost(on_lost);
+    let one = builder.connect(&world.servers()).await.unwrap();
+    world.keep_open(&one);
+    let guard = lock(world, &one, "a").acquire().await.unwrap();
+    let next = lock(world, &world.keeper().await, "b").priority(1).acquire().await.unwrap();
+    let lost = reports.recv().await.unwrap();
+    assert_eq!((lost.path.as_str(), lost.loss), (guard.path(), Loss::Preempted));
     next.release().await.unwrap();
 }
 

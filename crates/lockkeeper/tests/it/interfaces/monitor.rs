@@ -95,8 +95,13 @@ async fn the_task_timeout_ends_the_wait_and_the_request(world: &World) {
     eventually("only the holder's nodes are left", async || children(world, &object).await.len() == 2).await;
     holder.unlock().await.unwrap();
     let next = MonitorLock::new("next", &keeper, &object);
-    next.lock_with_timeout().await.unwrap();
-    next.unlock().await.unwrap();
+    let blocked = tokio::task::spawn_blocking(move || {
+        next.lock_with_timeout_blocking().unwrap();
+        assert!(next.is_held());
+        next.unlock_blocking().unwrap();
+        assert!(!next.is_held());
+    });
+    blocked.await.unwrap();
 }
 
 /// C-32, C-33: the errors differ by type, and each names the monitor object and the owner's text. A second unlock fails with
