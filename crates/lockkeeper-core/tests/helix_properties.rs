@@ -266,20 +266,22 @@ proptest! {
         prop_assert_eq!(stranger, Err(Refusal::NotOwner { owner: other }));
     }
 
-    /// A revocation changes nothing except that the owner learns of it.
+    /// A revocation changes nothing except that the owner learns of it. It does not reach another owner.
     #[test]
-    fn asking_takes_nothing(record in record(), now in now()) {
+    fn asking_takes_nothing(record in record(), asked in id(), now in now()) {
         let request = Revocation::default();
         let seen = SeenRecord { record: &record, modified_ms: NOW - 10 };
-        match transition(seen, &Terms::new("d", 5), Wish::Revoke { request: &request }, now, &RULES) {
+        match transition(seen, &Terms::new("d", 5), Wish::Revoke { owner: &asked, request: &request }, now, &RULES) {
             Ok(done) => {
                 let mut told = done.record.expect("nobody was asked before");
                 prop_assert_eq!(told.owner.as_mut().and_then(|owner| owner.revocation.take()), Some(Box::new(request)));
+                prop_assert_eq!(told.owner.as_ref().map(|owner| &owner.id), Some(&asked));
                 prop_assert_eq!(told, record);
             }
             Err(refusal) => {
-                prop_assert_eq!(refusal, Refusal::NotOwner { owner: None });
-                prop_assert_eq!(record.owner, None);
+                let owner = record.owner.map(|owner| owner.id);
+                prop_assert_ne!(owner.as_ref(), Some(&asked));
+                prop_assert_eq!(refusal, Refusal::NotOwner { owner });
             }
         }
     }

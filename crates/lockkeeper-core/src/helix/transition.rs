@@ -55,8 +55,10 @@ pub enum Wish<'a> {
         /// The new owner.
         to: &'a str,
     },
-    /// To ask the current owner to release. Only the request is written.
+    /// To ask this owner to release, not one that came after it. Only the request is written.
     Revoke {
+        /// The owner.
+        owner: &'a str,
         /// The requester and its reason.
         request: &'a Revocation,
     },
@@ -182,7 +184,7 @@ pub fn transition(
         Wish::Try => facts.try_acquire(),
         Wish::Renew => facts.renew(),
         Wish::Transfer { to } => facts.transfer(to),
-        Wish::Revoke { request } => facts.revoke(request),
+        Wish::Revoke { owner, request } => facts.revoke(owner, request),
         Wish::Refuse { why } => facts.refuse(why),
         Wish::Leave => Ok(facts.leave(facts.owns())),
         // Each write of an owner ends its lease later than before, so the end says who wrote it.
@@ -335,8 +337,8 @@ impl<'a> Facts<'a> {
         Ok(Transition { record: Some(Record { owner: Some(new_owner), request }), answer: Answer::Transferred })
     }
 
-    fn revoke(&self, request: &Revocation) -> Result<Transition, Refusal> {
-        let owner = self.record.owner.as_ref().ok_or(Refusal::NotOwner { owner: None })?;
+    fn revoke(&self, owner: &str, request: &Revocation) -> Result<Transition, Refusal> {
+        let owner = self.hold_of(owner)?;
         Ok(self.with_owner(Held { revocation: Some(Box::new(request.clone())), ..owner.clone() }))
     }
 
@@ -408,8 +410,12 @@ impl<'a> Facts<'a> {
 
     /// The client's own hold.
     fn own(&self) -> Result<&'a Held, Refusal> {
+        self.hold_of(&self.me.id)
+    }
+
+    fn hold_of(&self, id: &str) -> Result<&'a Held, Refusal> {
         match &self.record.owner {
-            Some(owner) if owner.id == self.me.id => Ok(owner),
+            Some(owner) if owner.id == id => Ok(owner),
             owner => Err(Refusal::NotOwner { owner: owner.as_ref().map(|owner| owner.id.clone()) }),
         }
     }

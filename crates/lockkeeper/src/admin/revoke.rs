@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::helix::{Record, Refusal, Rules, Terms, Wish};
+use lockkeeper_core::helix::{Record, Rules, Terms, Wish};
 use lockkeeper_core::{AttemptId, LockPath, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path};
 use tokio::time::Instant;
 
@@ -182,12 +182,11 @@ impl Admin {
         let asking = self.context().run_while_answered(async move {
             // A unique id: the record names only owners and requestors, and this client is neither.
             let asker = Terms::new(request.id.as_str(), 1);
-            node.settle(&context, &asker, Wish::Revoke { request: &request }).await
+            node.settle(&context, &asker, Wish::Revoke { owner: &owner, request: &request }).await
         });
         let czxid = match asking.await? {
-            Stepped::Done { look, .. } if look.record.owner.as_ref().is_some_and(|now| now.id == owner) => look.czxid(),
-            // The owner has changed meanwhile, so the asked one has released the lock. Its successor was not meant.
-            Stepped::Done { .. } | Stepped::Refused(Refusal::NotOwner { .. }) => None,
+            Stepped::Done { look, .. } => look.czxid(),
+            // The owner has changed meanwhile, so the one that was meant has released the lock.
             Stepped::Refused(_) | Stepped::Again { .. } => None,
         };
         Ok(Asked { admin: self.clone(), path, contender, czxid })

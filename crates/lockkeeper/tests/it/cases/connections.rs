@@ -16,6 +16,7 @@ for_kinds!(
     case_08_a_lost_create_leaves_one_node_and_acquires,
     case_11_a_release_waits_until_a_lost_delete_is_confirmed,
     case_12_a_flapping_connection_leaves_no_node,
+    a_call_that_no_server_has_answered_is_unreachable_soon,
     case_16_a_release_during_the_waiters_disconnect_is_noticed,
     case_38_a_new_session_reads_only_after_its_own_create,
 );
@@ -110,6 +111,23 @@ async fn case_11_a_release_waits_until_a_lost_delete_is_confirmed(world: &World)
     drop(guard);
     lost.fired().await;
     world.mutex(&world.keeper().await).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+}
+
+/// A lost connection is no answer. So it does not count as a call that only waits for its turn.
+async fn a_call_that_no_server_has_answered_is_unreachable_soon(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
+    let guard = world.mutex(&world.keeper().await).acquire().await.unwrap();
+    let cut = proxy.on_any(OpCode::CREATES).path(world.lock()).cut_before_request();
+    // After the connection is back, the call first looks for the node that the create may have made.
+    let lists = [OpCode::GetChildren, OpCode::GetChildren2, OpCode::MultiRead];
+    let held = proxy.on_any(&lists).path(world.lock()).every().hold_request();
+    let outcome = world.mutex(&keeper).acquire().timeout(Duration::from_secs(1)).await;
+    assert!(cut.has_fired() && held.has_caught());
+    assert!(matches!(outcome, Err(AcquireError::Session(SessionError::Unreachable { .. }))), "{outcome:?}");
+    held.release();
+    guard.release().await.unwrap();
 }
 
 /// If no server comes back, the release ends when the session expires. That frees the lock, too, and the caller gets a

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
 use lockkeeper::error::{AcquireError, ReleaseError};
+use lockkeeper::helix::HelixLock;
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
@@ -18,6 +19,7 @@ on_every_record_server!(
     an_owners_unlock_grants_the_lock_to_the_requestor,
     the_end_of_the_owners_lease_grants_the_lock_to_the_requestor,
     a_dead_owners_cleanup_ends_at_its_timeout,
+    a_dead_owners_cleanup_ends_with_its_lease,
     the_same_lock_can_be_preempted_repeatedly,
     a_released_lock_gets_no_callback_about_the_next_owners,
 );
@@ -157,15 +159,7 @@ async fn the_end_of_the_owners_lease_grants_the_lock_to_the_requestor(world: &Wo
 async fn a_dead_owners_cleanup_ends_at_its_timeout(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let cleanup = Duration::from_millis(200);
-    // The record that a killed process leaves.
-    let record = {
-        let guard = lock(world, &one, "dead").cleanup(cleanup).acquire().await.unwrap();
-        let record = world.observer.get_data(&world.lock()).await.unwrap().0;
-        guard.release().await.unwrap();
-        record
-    };
-    world.make(&world.lock()).await;
-    world.observer.set_data(&world.lock(), &record, None).await.unwrap();
+    kill_owner(world, &lock(world, &one, "dead").cleanup(cleanup)).await;
     let b = lock(world, &other, "b").priority(1);
     let stalls = Stalls::watch();
     let on_time = |asked: Instant| {
@@ -182,6 +176,28 @@ async fn a_dead_owners_cleanup_ends_at_its_timeout(world: &World) {
     let guard = forceful.acquire().await.unwrap();
     on_time(asked);
     guard.release().await.unwrap();
+}
+
+/// H-38, B8: also if nobody writes the record then.
+async fn a_dead_owners_cleanup_ends_with_its_lease(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let lease = Duration::from_millis(500);
+    let dead = one.helix_lock(world.lock(), lease).user_id("dead").skew(Duration::ZERO).strict().cleanup(LONG);
+    kill_owner(world, &dead).await;
+    let (asked, stalls) = (Instant::now(), Stalls::watch());
+    let guard = lock(world, &other, "b").priority(1).acquire().await.unwrap();
+    let (took, most) = (asked.elapsed(), stalls.allow(lease + lateness(world)));
+    assert!(took < most, "{took:?}, at most {most:?}");
+    guard.release().await.unwrap();
+}
+
+/// Leaves the record that a killed process leaves.
+async fn kill_owner(world: &World, lock: &HelixLock) {
+    let guard = lock.acquire().await.unwrap();
+    let record = world.observer.get_data(&world.lock()).await.unwrap().0;
+    guard.release().await.unwrap();
+    world.make(&world.lock()).await;
+    world.observer.set_data(&world.lock(), &record, None).await.unwrap();
 }
 
 /// B4, B5, B6: no state of an attempt stays in the lock object.

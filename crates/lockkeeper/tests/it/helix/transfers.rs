@@ -15,10 +15,12 @@ on_every_record_server!(
     case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step,
     case_35_a_requestor_keeps_waiting_when_the_lock_is_handed_over,
     case_35_a_transfer_whose_reply_was_lost_is_carried_out_once,
+    a_transfer_to_a_client_that_has_preempted_the_owner_fails,
     only_a_client_with_the_owners_id_can_hand_a_lock_over,
     a_leased_lock_is_shown_with_its_owner_its_end_and_its_requestor,
     a_leased_holders_token_is_shown_as_granted,
     an_owner_is_asked_to_release_and_releases,
+    a_request_to_release_does_not_reach_the_next_owner,
     an_owner_can_refuse_to_release,
     a_leased_lock_is_broken_with_a_reason,
 );
@@ -82,6 +84,22 @@ async fn case_35_a_transfer_whose_reply_was_lost_is_carried_out_once(world: &Wor
     lock(world, &keeper, "b").transfer("c").await.unwrap();
     assert_eq!(info(world).await.owner, "c");
     assert!(LockOperations::unlock(&lock(world, &keeper, "c")).await.unwrap());
+}
+
+/// The record then names the new owner, although this transfer was not carried out.
+async fn a_transfer_to_a_client_that_has_preempted_the_owner_fails(world: &World) {
+    let (proxy, other) = (world.proxy().await, world.keeper().await);
+    let guard = lock(world, &world.keeper_through(&proxy, STEADY).await, "a").acquire().await.unwrap();
+    let held = proxy.on(OpCode::Multi).hold_request();
+    let (transferred, next) = tokio::join!(guard.transfer("b"), async {
+        held.caught().await;
+        let next = lock(world, &other, "b").priority(1).forceful().acquire().await.unwrap();
+        held.release();
+        next
+    });
+    assert!(matches!(transferred, Err(LeaseError::Lost { loss: Loss::Preempted, .. })), "{transferred:?}");
+    assert!(next.is_held());
+    next.release().await.unwrap();
 }
 
 /// The new owner must be valid; a mistake changes nothing.
@@ -156,6 +174,25 @@ async fn an_owner_is_asked_to_release_and_releases(world: &World) {
     assert_eq!(asked.answer(PATIENCE).await.unwrap(), RevokeAnswer::Released);
     // Another owner's lock is neither an answer to the request nor bound by it.
     let next = lock(world, &one, "b").acquire().await.unwrap();
+    assert_eq!(stored(world).await.owner.unwrap().revocation, None);
+    next.release().await.unwrap();
+}
+
+/// The owner changes between the read of the record and the write of the request.
+async fn a_request_to_release_does_not_reach_the_next_owner(world: &World) {
+    let (one, proxy) = (world.keeper().await, world.proxy().await);
+    let admin = world.keeper_through(&proxy, STEADY).await.admin();
+    let guard = lock(world, &one, "a").acquire().await.unwrap();
+    let path = world.lock();
+    let held = proxy.on(OpCode::Multi).hold_request();
+    let (asked, next) = tokio::join!(admin.revoke(&path, None), async {
+        held.caught().await;
+        guard.release().await.unwrap();
+        let next = lock(world, &one, "b").acquire().await.unwrap();
+        held.release();
+        next
+    });
+    assert_eq!(asked.unwrap()[0].answer(PATIENCE).await.unwrap(), RevokeAnswer::Released);
     assert_eq!(stored(world).await.owner.unwrap().revocation, None);
     next.release().await.unwrap();
 }

@@ -2,6 +2,7 @@
 
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, Misuse, SessionError};
 use lockkeeper::{LockAcl, Lockkeeper};
+use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use super::on_every_server;
@@ -88,11 +89,18 @@ async fn a_queue_that_may_not_be_read_is_named_and_left(world: &World) {
     let parent = path.rsplit_once('/').unwrap().0;
     client.mkdir(parent, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
     client.create(&path, b"", &CreateMode::Persistent.with_acls(Acls::new(&acl))).await.unwrap();
-    match world.keeper().await.mutex(&path).acquire().await {
-        Err(error @ AcquireError::Session(SessionError::Refused { .. })) => {
-            assert!(error.to_string().contains(&format!("(node {path}")), "{error}");
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    for cuts in [false, true] {
+        // Also if the attempt loses its connection when it leaves.
+        let cut = cuts.then(|| proxy.on(OpCode::Delete).cut_before_reply());
+        match keeper.mutex(&path).acquire().await {
+            Err(error @ AcquireError::Session(SessionError::Refused { .. })) => {
+                assert!(error.to_string().contains(&format!("(node {path}")), "{error}");
+            }
+            outcome => panic!("{outcome:?}"),
         }
-        outcome => panic!("{outcome:?}"),
+        assert!(cut.is_none_or(|cut| cut.has_fired()));
     }
     client.set_acl(&path, &Acls::anyone_all(), None).await.unwrap();
     world.queued(0).await;

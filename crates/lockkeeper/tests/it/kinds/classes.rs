@@ -23,6 +23,7 @@ for_kinds!(
     two_foreground_saves_run_in_the_order_of_their_numbers,
     two_background_jobs_run_in_the_order_of_their_numbers,
     the_foreground_runs_before_an_earlier_background_request,
+    a_holder_of_a_lower_class_is_ahead,
     each_class_goes_before_the_classes_behind_it,
     a_holder_marker_blocks_every_contender_whatever_made_it,
     a_contender_waits_for_a_marker_that_another_made_first,
@@ -36,6 +37,26 @@ for_kinds!(
     plain_clients_and_lockkeeper_exclude_each_other,
     plain_clients_and_lockkeeper_share_one_order,
 );
+
+/// It is behind the waiter in the listing. If the holder is the first of the listing, it is counted once.
+async fn a_holder_of_a_lower_class_is_ahead(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let ahead = async || {
+        let outcome = lock(world, &other).foreground().acquire().timeout(Duration::from_secs(1)).await;
+        let Err(AcquireError::Timeout { ahead, .. }) = outcome else { panic!("{outcome:?}") };
+        world.queued(2).await;
+        ahead
+    };
+    let guard = lock(world, &one).background().acquire().await.unwrap();
+    let first = foreground(world, &one).await;
+    assert_eq!(ahead().await, Some(2));
+    let behind = background(world, &one).await;
+    guard.release().await.unwrap();
+    let guard = first.granted().await;
+    assert_eq!(ahead().await, Some(1));
+    guard.release().await.unwrap();
+    behind.granted().await.release().await.unwrap();
+}
 
 fn lock(world: &World, keeper: &Lockkeeper) -> PriorityLock {
     keeper.priority_lock(world.lock())
