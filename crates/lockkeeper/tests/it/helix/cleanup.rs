@@ -10,7 +10,7 @@ use lockkeeper::helix::HelixLock;
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
-use crate::support::{STEADY, Stalls, World, eventually};
+use crate::support::{PATIENCE, STEADY, Stalls, World, eventually};
 
 on_every_record_server!(
     a_blocking_cleanup_stalls_no_other_lock,
@@ -185,7 +185,7 @@ async fn a_dead_owners_cleanup_ends_with_its_lease(world: &World) {
     let dead = one.helix_lock(world.lock(), lease).user_id("dead").skew(Duration::ZERO).strict().cleanup(LONG);
     kill_owner(world, &dead).await;
     let (asked, stalls) = (Instant::now(), Stalls::watch());
-    let guard = lock(world, &other, "b").priority(1).acquire().await.unwrap();
+    let guard = lock(world, &other, "b").priority(1).acquire().timeout(PATIENCE).await.unwrap();
     let (took, most) = (asked.elapsed(), stalls.allow(lease + lateness(world)));
     assert!(took < most, "{took:?}, at most {most:?}");
     guard.release().await.unwrap();
