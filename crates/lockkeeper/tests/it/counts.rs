@@ -20,6 +20,7 @@ on_the_embedded_server!(
     a_removed_waiter_learns_it_from_its_watch_without_a_query,
     a_release_wakes_one_of_a_hundred_waiters,
     a_release_wakes_one_of_a_thousand_waiters,
+    following_a_lock_reads_only_new_contenders,
 );
 
 /// Returns the requests between two moments, without pings.
@@ -346,4 +347,20 @@ async fn check_that_a_release_wakes_one(world: &World, count: usize) {
     drop(guard);
     drop(grants);
     eventually("no contender is left", async || world.queue().await.is_empty()).await;
+}
+
+/// A change is a listing and a read of each new node, however many contenders there are.
+async fn following_a_lock_reads_only_new_contenders(world: &World) {
+    let (proxy, keeper) = (world.proxy().await, world.keeper().await);
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let waiter = world.enqueue_mutex(&keeper).await;
+    let mut follow = world.keeper_through(&proxy, STEADY).await.admin().follow(world.lock());
+    assert_eq!(follow.next().await.unwrap().waiters.len(), 1);
+    let before = proxy.counts();
+    let last = world.enqueue_mutex(&keeper).await;
+    while follow.next().await.unwrap().waiters.len() < 2 {}
+    assert_eq!(proxy.counts().since(&before).requested.of(OpCode::GetData), 1);
+    guard.release().await.unwrap();
+    waiter.granted().await.release().await.unwrap();
+    last.granted().await.release().await.unwrap();
 }
