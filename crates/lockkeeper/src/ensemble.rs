@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn the_transaction_is_that_of_the_last_step_that_names_one() {
         let written = Done::Written(Written { version: 1, mzxid: Zxid(7), mtime_ms: 0 });
-        assert_eq!(zxid_of(&[Done::Created(Some(Zxid(6))), written.clone(), Done::Deleted]), Some(Zxid(7)));
+        assert_eq!(zxid_of(&[Done::Created(Some(Zxid(6))), written, Done::Deleted]), Some(Zxid(7)));
         assert_eq!(zxid_of(&[written, Done::Created(Some(Zxid(8))), Done::Created(None)]), Some(Zxid(8)));
         assert_eq!(zxid_of(&[Done::Checked, Done::Deleted]), None);
     }
