@@ -113,7 +113,7 @@ async fn case_11_a_release_waits_until_a_lost_delete_is_confirmed(world: &World)
     world.mutex(&world.keeper().await).acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
 }
 
-/// A lost connection is no answer. So it does not count as a call that only waits for its turn.
+/// A lost connection is no answer. A call without one does not count as a call that only waits for its turn.
 async fn a_call_that_no_server_has_answered_is_unreachable_soon(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
@@ -124,7 +124,7 @@ async fn a_call_that_no_server_has_answered_is_unreachable_soon(world: &World) {
     let lists = [OpCode::GetChildren, OpCode::GetChildren2, OpCode::MultiRead];
     let held = proxy.on_any(&lists).path(world.lock()).every().hold_request();
     let outcome = world.mutex(&keeper).acquire().timeout(Duration::from_secs(1)).await;
-    assert!(cut.has_fired() && held.has_caught());
+    assert!(cut.has_fired());
     assert!(matches!(outcome, Err(AcquireError::Session(SessionError::Unreachable { .. }))), "{outcome:?}");
     held.release();
     guard.release().await.unwrap();
