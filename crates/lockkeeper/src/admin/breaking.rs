@@ -107,11 +107,6 @@ impl Admin {
     }
 }
 
-/// Whether a lock is at or below this path, which is empty for the root.
-pub(super) fn is_below(root: &str, path: &str) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 /// Removes a contender and returns once its record exists.
 async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Result<Broken, AdminError> {
     let id = uuid::Uuid::new_v4();

@@ -13,6 +13,7 @@ use lockkeeper_core::{FencingToken, LockPath, TokenEpoch, Zxid};
 use serde::Serialize;
 
 use super::Admin;
+use crate::ensemble::paths::is_below;
 use crate::ensemble::{Copies, EPOCH_NODE, Ensemble, NodeKind, OpError, READS_IN_FLIGHT, Whole, refused};
 use crate::error::{AdminError, SessionError};
 
@@ -358,9 +359,7 @@ impl Copied {
 
 /// The paths without those below another: a node is copied, and counted, once.
 fn outermost(paths: BTreeSet<String>) -> Vec<String> {
-    let is_below =
-        |path: &str, root: &str| root == "/" || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
-    let stays = |path: &&String| !paths.iter().any(|root| root != *path && is_below(path, root));
+    let stays = |path: &&String| !paths.iter().any(|root| root != *path && is_below(path, root.trim_end_matches('/')));
     paths.iter().filter(stays).cloned().collect()
 }
 

@@ -10,7 +10,8 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper_core::PathError;
 
 use super::handle::Admin;
-use super::jobs::{JobStatus, is_below, look, root_of};
+use super::jobs::{JobStatus, look, root_of};
+use crate::ensemble::paths::is_below;
 use crate::ensemble::{READS_IN_FLIGHT, Watcher, refused};
 use crate::error::AdminError;
 use crate::registers::{JOBS, jobs};

@@ -6,6 +6,7 @@ use lockkeeper_core::{LockPath, PathError};
 use serde::Serialize;
 
 use super::Admin;
+use crate::ensemble::paths::is_below;
 use crate::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable, refused};
 use crate::error::{AdminError, SessionError};
 use crate::registers::jobs::{self, StoredLog};
@@ -330,11 +331,6 @@ async fn read(ensemble: &dyn Ensemble, path: &str, changes: Option<&mut Vec<Watc
 /// The root of a question about jobs; empty for all jobs.
 pub(super) fn root_of(root: &str) -> Result<String, PathError> {
     if root == "/" { Ok(String::new()) } else { Ok(LockPath::parse_node(root)?.to_string()) }
-}
-
-/// Whether a path is `root` or below it; an empty root contains all.
-pub(super) fn is_below(path: &str, root: &str) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

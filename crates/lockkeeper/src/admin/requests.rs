@@ -3,7 +3,7 @@
 use lockkeeper_core::LockPath;
 
 use super::Admin;
-use super::breaking::is_below;
+use crate::ensemble::paths::is_below;
 use crate::ensemble::refused;
 use crate::error::{AdminError, Misuse};
 use crate::registers::journal::{self, DecisionRecord, EmergencyRecord, JournalEntry};
@@ -28,7 +28,7 @@ impl Admin {
         let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
         self.on_session(move |ensemble| async move {
             let mut requests = requests::waiting(&*ensemble).await?;
-            requests.retain(|request| is_below(&root, &request.facts.path));
+            requests.retain(|request| is_below(&request.facts.path, &root));
             requests.sort_by_key(|request| request.since);
             Ok(requests)
         })
@@ -121,7 +121,7 @@ impl Admin {
         self.on_session(move |ensemble| async move {
             let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
             let picked = entries.into_iter().filter_map(pick);
-            Ok(picked.filter(|(path, _)| is_below(&root, path)).map(|(_, entry)| entry).collect())
+            Ok(picked.filter(|(path, _)| is_below(path, &root)).map(|(_, entry)| entry).collect())
         })
         .await
     }

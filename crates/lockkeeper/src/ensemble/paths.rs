@@ -1,4 +1,4 @@
-//! The parents of a node: their paths, and their creation if they are missing.
+//! The nodes above a node: their paths, and their creation if they are missing.
 
 use crate::ensemble::{Ensemble, NodeKind, OpError, Reply};
 
@@ -8,6 +8,11 @@ pub(crate) fn above(path: &str) -> &str {
         Some(0) | None => "/",
         Some(at) => &path[..at],
     }
+}
+
+/// Whether a path is `root` or below it; an empty root contains all.
+pub(crate) fn is_below(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Creates `path` and its missing parents, from the bottom up. If the deepest parent exists, no node above it is
