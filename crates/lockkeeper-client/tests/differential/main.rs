@@ -57,9 +57,14 @@ impl Author {
         let path = self.path();
         match self.random.u32(..10) {
             0..4 => {
-                let modes =
-                    [CreateMode::Persistent, CreateMode::Persistent, CreateMode::Ephemeral, CreateMode::Container];
-                Write::Create(path, modes[self.random.usize(..4)])
+                let mode = match self.random.usize(..4) {
+                    2 => CreateMode::Ephemeral,
+                    // A server removes a container that has lost its last child, and chooses the time: it may do so
+                    // while one client plays, and not while the other does. These three never have a child.
+                    3 if ["/a/b", "/b/a", "/a/a/a"].iter().any(|leaf| path.ends_with(leaf)) => CreateMode::Container,
+                    _ => CreateMode::Persistent,
+                };
+                Write::Create(path, mode)
             }
             4 => Write::Create(format!("{}/n-", self.root), CreateMode::PersistentSequential),
             5..8 => Write::Set(path, self.random.u32(..), self.version()),
