@@ -156,7 +156,8 @@ impl Driver {
                         // this one, and ends the session.
                         epoch::Known::Refused(reason) => SessionError::Refused { path, reason }.into(),
                         _ => match rejoin.filter(|_| loss == Loss::SessionExpired) {
-                            Some(rejoin) => return rejoin(caller, self.contender.node().is_some()),
+                            // The server may have reported the delete of its node before the end of the session.
+                            Some(rejoin) => return rejoin(caller, !self.node.is_empty()),
                             None => AcquireError::SessionLost { path, loss },
                         },
                     },

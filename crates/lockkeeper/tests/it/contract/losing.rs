@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, ReleaseError};
+use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
-use lockkeeper_testkit::proxy::{Cut, OpCode};
+use lockkeeper_testkit::proxy::{Cut, OpCode, Record, What};
 use tokio::time::Instant;
 
 use crate::support::{
@@ -25,6 +25,8 @@ for_every_kind_embedded!(
     case_48_a_lost_hold_does_not_poison_the_lock,
     a_waiter_whose_session_expires_joins_the_queue_again_within_its_deadline,
     a_waiter_that_joins_again_waits_for_the_servers_until_its_deadline,
+    a_waiter_outlasts_a_lost_connection_that_ends_a_call_without_a_position,
+    a_waiter_whose_node_goes_with_its_session_joins_the_queue_again,
 );
 
 /// Short enough to wait for, long enough that a quarter of it outlasts a pause of a busy machine.
@@ -230,4 +232,53 @@ async fn case_48_a_lost_hold_does_not_poison_the_lock(world: &World) {
         assert!(again.is_held() && !guard.is_held());
         again.release().await.unwrap();
     }
+}
+
+/// The connect timeout limits how long a call without a position waits for the servers.
+async fn a_waiter_outlasts_a_lost_connection_that_ends_a_call_without_a_position(world: &World) {
+    let proxy = world.proxy().await;
+    let builder = Lockkeeper::builder().session_timeout(STEADY).connect_timeout(Duration::from_millis(300));
+    let keeper = builder.connect(&proxy.connect_string()).await.unwrap();
+    let holder = world.rival(&world.keeper().await).acquire().await.unwrap();
+    let waiter = world.enqueue(world.subject(&keeper).acquire()).await;
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    // The control: it lost the same connection, and the same time has passed.
+    for _ in 0..2 {
+        match keeper.mutex(world.path("other")).acquire().await {
+            Err(AcquireError::Session(SessionError::Unreachable { .. })) => {}
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    assert!(waiter.waits());
+    proxy.heal();
+    holder.release().await.unwrap();
+    waiter.granted().await.release().await.unwrap();
+    keeper.close().await;
+}
+
+/// The event about the node comes before the news that the session is over.
+async fn a_waiter_whose_node_goes_with_its_session_joins_the_queue_again(world: &World) {
+    let (one, proxy) = (world.keeper().await, world.proxy().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let holder = world.rival(&one).acquire().await.unwrap();
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    let request = world.subject(&keeper).acquire().on_requeued(move |requeued| _ = report.send(requeued.clone()));
+    let waiter = world.enqueue(request).await;
+    let waiting = one.admin().show(holder.path()).await.unwrap().waiters.remove(0);
+    let node = waiting.node_path(holder.path());
+    let looked = |record: &Record| matches!(&record.what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if *path == node);
+    eventually("its node is watched", async || proxy.records().iter().any(looked)).await;
+    // The waiter sees the delete first, and asks whether its session lives.
+    let asked = proxy.on(OpCode::Delete).hold_request();
+    world.remove(&node).await;
+    asked.caught().await;
+    assert!(world.embedded().faults().expire(waiting.session.0).await.unwrap());
+    proxy.cut(Cut::Reset);
+    asked.release();
+    let requeued = tokio::time::timeout(STEADY, reports.recv()).await.expect("the call has ended").unwrap();
+    assert_eq!(requeued.loss, Loss::SessionExpired);
+    world.queued(2).await;
+    holder.release().await.unwrap();
+    waiter.granted().await.release().await.unwrap();
 }
