@@ -141,9 +141,9 @@ impl MultiAcquire {
         let started = Instant::now();
         let mut requeued = false;
         loop {
-            let (error, taken) = match Self::take_once(&parts, (bounds, self.timeout), requeued).await {
+            let error = match Self::take_once(&parts, (bounds, self.timeout), requeued).await {
                 Ok(taken) => return Ok(taken),
-                Err(failed) => failed,
+                Err(error) => error,
             };
             let part = &parts[0].1;
             let lost = match &error {
@@ -155,7 +155,7 @@ impl MultiAcquire {
                 Loss::Unreachable => part.retries().is_none(),
                 _ => false,
             });
-            match again.filter(|_| taken > 0 && part.requeues().again) {
+            match again.filter(|_| part.requeues().again) {
                 Some((path, loss)) => part.requeues().report(Requeued { path, loss, waited: started.elapsed() }),
                 None => return Err(error),
             }
@@ -163,12 +163,12 @@ impl MultiAcquire {
         }
     }
 
-    /// Acquires the locks once. An error comes with the number of locks that were granted before.
+    /// Acquires the locks once.
     async fn take_once(
         parts: &[(String, Acquire<Holding>)],
         (bounds, timeout): (Option<(Duration, Instant)>, Option<Duration>),
         requeued: bool,
-    ) -> Result<MultiGuard, (AcquireError, usize)> {
+    ) -> Result<MultiGuard, AcquireError> {
         let mut taken = MultiGuard::of(Vec::with_capacity(parts.len()));
         for (_, part) in parts {
             let part = match (bounds, timeout) {
@@ -184,8 +184,8 @@ impl MultiAcquire {
             // the next one, the call fails, so that no work starts.
             let holding = tokio::select! {
                 biased;
-                _ = taken.lost(), if granted > 0 => return Err((taken.lost_in_between(), granted)),
-                holding = part.requeue(again).into_future() => holding.map_err(|error| (error, granted))?,
+                _ = taken.lost(), if granted > 0 => return Err(taken.lost_in_between()),
+                holding = part.requeue(again).into_future() => holding?,
             };
             taken.holdings.push(holding);
         }

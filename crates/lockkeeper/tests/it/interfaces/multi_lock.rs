@@ -3,11 +3,13 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::error::AcquireError;
-use lockkeeper::{HoldState, Loss};
+use futures_util::FutureExt;
+use lockkeeper::error::{AcquireError, VerifyError};
+use lockkeeper::{HoldState, Lockkeeper, Loss};
+use lockkeeper_testkit::proxy::{OpCode, What};
 
 use super::on_every_server;
-use crate::support::{STEADY, World, eventually, misused};
+use crate::support::{DELETES, STEADY, World, eventually, misused, on_the_embedded_server_for};
 
 on_every_server!(
     case_52_locks_taken_in_opposite_orders_never_deadlock,
@@ -17,6 +19,15 @@ on_every_server!(
     the_loss_of_one_lock_is_the_loss_of_all,
     a_call_fails_when_an_acquired_lock_is_lost_before_the_next_is_granted,
     a_call_whose_session_ends_acquires_all_of_its_locks_again,
+    the_guard_answers_for_all_of_its_locks,
+    the_lock_that_was_granted_last_is_released_first,
+    a_program_without_async_releases_all,
+);
+
+on_the_embedded_server_for!(
+    [native Native]
+    a_call_whose_session_the_server_ends_acquires_all_again,
+    a_call_with_limited_retries_does_not_begin_again,
 );
 
 /// D-05: `multi_lock` of A and B against `multi_lock` of B and A.
@@ -145,17 +156,19 @@ async fn a_call_whose_session_ends_acquires_all_of_its_locks_again(world: &World
     let [a, b] = ["a", "b"].map(|name| world.path(name));
     let held = other.mutex(&b).acquire().await.unwrap();
     let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
-    let request = |again| keeper.multi_lock([keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire()]).requeue(again);
+    let request = |again| {
+        let (call, report) = ([keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire()], report.clone());
+        keeper.multi_lock(call).requeue(again).on_requeued(move |requeued| _ = report.send(requeued.clone()))
+    };
     let fails = tokio::spawn(request(false).into_future());
     eventually("the call holds a and waits for b", async || world.children(&b).await.len() == 2).await;
-    let both = request(true).on_requeued(move |requeued| _ = report.send(requeued.clone()));
     proxy.black_hole();
     eventually("the session has ended", async || world.children(&b).await.len() == 1).await;
     proxy.heal();
     let outcome = tokio::time::timeout(STEADY, fails).await.expect("the call still waits").unwrap();
     assert!(matches!(outcome, Err(AcquireError::SessionLost { .. })), "{outcome:?}");
 
-    let both = tokio::spawn(both.into_future());
+    let both = tokio::spawn(request(true).into_future());
     eventually("the call holds a and waits for b", async || world.children(&b).await.len() == 2).await;
     let before = world.children(&a).await;
     proxy.black_hole();
@@ -169,4 +182,99 @@ async fn a_call_whose_session_ends_acquires_all_of_its_locks_again(world: &World
     assert!(matches!(reports.recv().await.unwrap().loss, Loss::SessionExpired | Loss::Unreachable));
     assert!(reports.try_recv().is_err(), "it was reported once");
     both.release().await.unwrap();
+}
+
+/// The server says that the session is over, before the client's clock does.
+async fn a_call_whose_session_the_server_ends_acquires_all_again(world: &World) {
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let [a, b] = ["a", "b"].map(|name| world.path(name));
+    let held = other.mutex(&b).acquire().await.unwrap();
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    let both = keeper.multi_lock([keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire()]);
+    let both = both.on_requeued(move |requeued| _ = report.send(requeued.clone()));
+    let both = tokio::spawn(both.into_future());
+    eventually("the call holds a and waits for b", async || world.children(&b).await.len() == 2).await;
+    let session = other.admin().show(&b).await.unwrap().waiters[0].session;
+    assert!(world.embedded().faults().expire(session.0).await.unwrap());
+    let requeued = tokio::time::timeout(STEADY, reports.recv()).await.expect("the call has ended").unwrap();
+    assert_eq!((requeued.path, requeued.loss), (a, Loss::SessionExpired));
+    held.release().await.unwrap();
+    both.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// C-31: the caller has said how often it retries, so the loss of its session is final.
+async fn a_call_with_limited_retries_does_not_begin_again(world: &World) {
+    let proxy = world.proxy().await;
+    let pause = Duration::from_millis(50);
+    let builder = Lockkeeper::builder().session_timeout(Duration::from_secs(2)).reconnect(1_000, pause);
+    let keeper = builder.connect(&proxy.connect_string()).await.unwrap();
+    let other = world.keeper().await;
+    let [a, b] = ["a", "b"].map(|name| world.path(name));
+    let held = other.mutex(&b).acquire().await.unwrap();
+    let both = keeper.multi_lock([keeper.mutex(&a).acquire(), keeper.mutex(&b).acquire()]).timeout(STEADY);
+    let both = tokio::spawn(both.into_future());
+    eventually("the call holds a and waits for b", async || world.children(&b).await.len() == 2).await;
+    proxy.black_hole();
+    match tokio::time::timeout(STEADY / 2, both).await.expect("the call has begun again").unwrap() {
+        Err(AcquireError::SessionLost { path, loss: Loss::Unreachable }) => assert_eq!(path, a),
+        outcome => panic!("{outcome:?}"),
+    }
+    proxy.heal();
+    held.release().await.unwrap();
+    keeper.close().await;
+}
+
+async fn the_guard_answers_for_all_of_its_locks(world: &World) {
+    let keeper = world.keeper().await;
+    let parts = ["a", "b"].map(|name| keeper.mutex(world.path(name)).acquire());
+    let guard = keeper.multi_lock(parts).await.unwrap();
+    guard.verify().await.unwrap();
+    assert!(guard.alive());
+    let held = HoldState::Held;
+    assert_eq!(guard.state(), held);
+    let mut changed = std::pin::pin!(guard.changed(held));
+    assert!(changed.as_mut().now_or_never().is_none(), "nothing has changed");
+    let node = guard.holdings()[1].node();
+    world.remove(&node).await;
+    assert_eq!(changed.await, HoldState::Lost(Loss::Removed));
+    assert!(!guard.alive());
+    assert_eq!(guard.verify().await, Err(VerifyError::Lost(Loss::Removed)));
+}
+
+/// It returns when the server has confirmed the release.
+async fn a_program_without_async_releases_all(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = keeper.multi_lock(["a", "b"].map(|name| keeper.mutex(world.path(name)).acquire())).await.unwrap();
+    let before = proxy.counts();
+    tokio::task::spawn_blocking(move || guard.release_blocking()).await.unwrap().unwrap();
+    assert_eq!(proxy.counts().since(&before).delivered.of_any(DELETES), 2);
+}
+
+async fn the_lock_that_was_granted_last_is_released_first(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    for drops in [false, true] {
+        let parts = ["a", "b", "c"].map(|name| keeper.mutex(world.path(name)).acquire());
+        let guard = keeper.multi_lock(parts).await.unwrap();
+        let mut nodes: Vec<_> = guard.holdings().iter().map(|holding| holding.node()).collect();
+        nodes.reverse();
+        let before = proxy.records().len();
+        match drops {
+            true => drop(guard),
+            false => guard.release().await.unwrap(),
+        }
+        let deleted = || {
+            let records = proxy.records().into_iter().skip(before);
+            let deletes = records.filter_map(|record| match record.what {
+                What::Request { op: OpCode::Delete, path, .. } => path,
+                // Several that leave at the same time leave together.
+                What::Part { op: OpCode::Delete, path } => Some(path),
+                _ => None,
+            });
+            deletes.filter(|path| nodes.contains(path)).collect::<Vec<_>>()
+        };
+        eventually("all are released", async || deleted().len() == 3).await;
+        assert_eq!(deleted(), nodes);
+    }
 }
