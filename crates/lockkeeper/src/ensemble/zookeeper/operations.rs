@@ -53,11 +53,7 @@ fn named(entry: &AclEntry) -> Acl {
         'w' => Perms::WRITE,
         _ => Perms::ADMIN,
     });
-    let id = match entry.scheme.as_str() {
-        "world" => AclId::WorldAnyone,
-        scheme => AclId::Other { scheme: scheme.to_owned(), id: entry.id.clone() },
-    };
-    Acl { perms: bits.fold(0, |perms, bit| perms | bit), id }
+    Acl { perms: bits.fold(0, |perms, bit| perms | bit), id: id(&entry.scheme, &entry.id) }
 }
 
 /// A session.
@@ -367,12 +363,12 @@ fn grant(entry: &Acl) -> AclGrant {
 }
 
 fn entry(grant: &AclGrant) -> Acl {
-    let AclGrant { scheme, id, permissions } = grant;
-    let id = match (scheme.as_str(), id.as_str()) {
-        ("world", "anyone") => AclId::WorldAnyone,
-        _ => AclId::Other { scheme: scheme.clone(), id: id.clone() },
-    };
-    Acl { perms: i32::from(*permissions), id }
+    Acl { perms: i32::from(grant.permissions), id: id(&grant.scheme, &grant.id) }
+}
+
+/// [`AclId::WorldAnyone`] is sent as `world` and `anyone` too.
+fn id(scheme: &str, id: &str) -> AclId {
+    AclId::Other { scheme: scheme.to_owned(), id: id.to_owned() }
 }
 
 fn owned(names: &[Arc<str>]) -> Vec<String> {

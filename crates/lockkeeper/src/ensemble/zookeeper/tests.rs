@@ -34,6 +34,68 @@ fn an_error_of_a_server_in_trouble_is_not_a_refusal() {
     assert!(matches!(fault(RequestError::Refused(ErrorCode::NoAuth)), OpError::Refused(_)));
 }
 
+/// A server that examined the request would refuse it again, and the error says why.
+#[test]
+fn a_refusal_says_why_and_an_end_is_the_end_of_the_session() {
+    for (code, reason) in [
+        (ErrorCode::NoAuth, "not authorized"),
+        (ErrorCode::InvalidAcl, "invalid access list"),
+        (ErrorCode::NoChildrenForEphemerals, "an ephemeral node cannot have children"),
+        (ErrorCode::NotEmpty, "the node has children"),
+        (ErrorCode::QuotaExceeded, "the quota of the path is exceeded"),
+        (ErrorCode::BadArguments, "invalid arguments"),
+    ] {
+        assert_eq!(fault(RequestError::Refused(code)), OpError::Refused(reason.to_owned()), "{code:?}");
+    }
+    for (code, meaning) in [
+        (ErrorCode::NoNode, OpError::NoNode),
+        (ErrorCode::NodeExists, OpError::NodeExists),
+        (ErrorCode::BadVersion, OpError::BadVersion),
+        (ErrorCode::SessionExpired, OpError::SessionOver),
+        (ErrorCode::AuthFailed, OpError::SessionOver),
+        (ErrorCode::Unimplemented, OpError::Unsupported),
+    ] {
+        assert_eq!(fault(RequestError::Refused(code)), meaning, "{code:?}");
+    }
+}
+
+/// The answer about the chroot decides, not the first connection.
+#[tokio::test]
+async fn a_chroot_is_looked_for_until_there_is_an_answer() {
+    let server = Server::start(Config::default()).await.unwrap();
+    let other = open(&server.connect_string()).await;
+    other.ensemble.create("/there", Vec::new(), NodeKind::Persistent).await.unwrap();
+    for chroot in ["/there", "/missing"] {
+        let proxy = Proxy::start(server.addr()).await;
+        let cut = proxy.on(OpCode::Exists).cut_before_reply();
+        let servers = format!("{}{chroot}", proxy.connect_string());
+        let opened = network(&servers, Duration::from_secs(40)).open(Duration::from_secs(30)).await;
+        assert!(cut.has_fired());
+        match opened {
+            Ok(_) => assert_eq!(chroot, "/there"),
+            Err(SessionError::NoChroot { chroot: named, .. }) => {
+                assert_eq!((chroot, named.as_str()), ("/missing", chroot))
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// Not as a chroot that is missing, whichever the server says first.
+#[tokio::test]
+async fn a_refused_credential_is_reported_while_the_chroot_is_looked_for() {
+    let server = Server::start(Config::default()).await.unwrap();
+    let proxy = Proxy::start(server.addr()).await;
+    let held = proxy.on(OpCode::Auth).hold_request();
+    let mut network = network(&format!("{}/missing", proxy.connect_string()), Duration::from_secs(40));
+    network.credentials = vec![("nonsense".to_owned(), b"us:secret".to_vec())];
+    let (opened, ()) = tokio::join!(network.open(Duration::from_secs(30)), async {
+        held.caught().await;
+        held.release();
+    });
+    assert!(matches!(opened.err(), Some(SessionError::AuthFailed { .. })));
+}
+
 /// A session that watches thousands of nodes, and one that changes them.
 struct Crowd {
     server: Server,
