@@ -221,12 +221,12 @@ impl Copying {
         copied.target_token = Some(self.target.token(self.target.now().await?));
         let mut end = self.source.now().await?;
         copied.source_token = Some(self.source.token(end));
-        // The copy's own transactions: one node is deleted, the next one created.
+        // The copy's own transactions: after each pass, one node is deleted and the next one created.
         let mut own = 2;
         if !dry_run && copied.conflicting == 0 && !copied.tokens_fall() {
             copied = self.pass(start, true).await?;
             end = self.source.now().await?;
-            own += 2;
+            own = 4;
             // Compare the tokens again, because clients that were not stopped may have acquired locks meanwhile.
             copied.source_token = Some(self.source.token(end));
             copied.target_token = Some(self.target.token(self.target.now().await?));

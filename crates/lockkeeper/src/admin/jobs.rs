@@ -407,4 +407,14 @@ mod tests {
         assert_eq!(status(Ok(Some(swapped.clone())), false).state, JobState::Kept);
         assert_eq!(failed(swapped), JobState::Failed);
     }
+
+    #[test]
+    fn a_run_is_kept_until_a_person_has_decided() {
+        let mut log = log(Schedule::Every { every_ms: 100 });
+        assert!(log.finish("id", RunEnd::failed("x")));
+        let state = |log: &JobLog| status(Ok(Some(log.clone())), false).state;
+        assert_eq!(state(&log), JobState::Kept);
+        assert!(log.resolve(false, this_process()));
+        assert_eq!(state(&log), JobState::Failed);
+    }
 }

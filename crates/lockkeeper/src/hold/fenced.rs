@@ -375,8 +375,10 @@ fn refused(step: &TxnStep, fault: OpError) -> WriteError {
         (OpError::NodeExists, _) => WriteError::NodeExists { path },
         (
             OpError::BadVersion,
-            TxnStep::Check { version, .. } | TxnStep::Write { version, .. } | TxnStep::Delete { version, .. },
-        ) => WriteError::BadVersion { path, expected: version.unwrap_or(-1) },
+            TxnStep::Check { version: Some(expected), .. }
+            | TxnStep::Write { version: Some(expected), .. }
+            | TxnStep::Delete { version: Some(expected), .. },
+        ) => WriteError::BadVersion { path, expected: *expected },
         (fault, _) => WriteError::Refused { path, reason: fault.to_string() },
     }
 }

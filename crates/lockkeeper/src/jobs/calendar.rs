@@ -139,6 +139,13 @@ mod tests {
         }
     }
 
+    /// 15 minutes past the hour by UTC, in Kathmandu.
+    #[test]
+    fn an_hour_begins_when_the_zone_shows_a_full_hour() {
+        let hours = walk(&calendar(Slot::Hour, "Asia/Kathmandu"), "2026-11-22T00:15:00Z", "2026-11-22T02:15:00Z");
+        assert_eq!(hours, [("2026-11-22T06+05:45".to_owned(), 60), ("2026-11-22T07+05:45".to_owned(), 60)]);
+    }
+
     #[test]
     fn an_hour_shown_twice_is_two_slots_and_a_skipped_one_is_none() {
         let hours = calendar(Slot::Hour, "Europe/Berlin");

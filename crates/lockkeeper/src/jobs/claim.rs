@@ -227,8 +227,7 @@ impl ClaimRequest {
             match guard.fenced_write().set_if(&read, log.to_bytes(), version).await {
                 Ok(written) => {
                     log.stamp(written.stamp_ms().unwrap_or(own.ctime_ms));
-                    let version = written.version(&read).unwrap_or(version + 1);
-                    return Ok(Claim::Run(Run::new(guard, self.job, log, version, before)));
+                    return Ok(Claim::Run(Run::new(guard, self.job, log, version + 1, before)));
                 }
                 // Someone changed or deleted the records meanwhile.
                 Err(WriteError::BadVersion { .. } | WriteError::NoNode { .. }) => changes += 1,

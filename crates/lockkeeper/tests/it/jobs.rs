@@ -7,6 +7,7 @@ use lockkeeper::admin::{JobState, JobStatus, Resolve};
 use lockkeeper::error::{AdminError, Error, ErrorKind, JobError};
 use lockkeeper::jobs::{Claim, EndKind, Job, Ran, Rule, Run, RunEnd, Schedule, Skipped, Slot};
 use lockkeeper_testkit::proxy::{OpCode, What};
+use zookeeper_client::{Acl, Acls, AuthId, Client, Permission};
 
 use crate::support::{STEADY, World, eventually, for_kinds};
 
@@ -31,6 +32,8 @@ for_kinds!(
     following_jobs_reads_only_what_changed,
     a_run_says_that_the_one_before_had_another_schedule,
     an_end_whose_request_is_lost_is_recorded,
+    a_claim_is_decided_anew_when_the_records_change,
+    records_that_may_not_be_read_refuse_the_claim,
     a_program_without_async_runs_a_job,
 );
 
@@ -61,7 +64,10 @@ async fn a_slot_runs_once_and_the_others_learn_who_ran_it(world: &World) {
     let job = build(world, &one, "1").command("make report");
     let ran = job.run(async |run| Ok::<_, Error>(run.slot().name.clone())).await.unwrap();
     assert!(matches!(ran, Ran::Done(slot) if slot == "1"));
-    let Skipped::Done { run, due_ms: None } = skipped(&build(world, &other, "1")).await else { panic!("not done") };
+    let done = skipped(&build(world, &other, "1")).await;
+    assert!(world.queue().await.is_empty(), "it returned before the lock was free");
+    assert_eq!(done.to_string(), format!("slot 1 is done by {}: succeeded", one.owner()));
+    let Skipped::Done { run, due_ms: None } = done else { panic!("not done") };
     assert!(run.has_succeeded() && run.by == *one.owner() && run.attempt == 1, "{run:?}");
     assert_eq!(run.command.as_deref(), Some("make report"));
     let now = other.admin().server_now_ms().await.unwrap();
@@ -293,6 +299,8 @@ async fn an_invalid_job_is_refused_before_anything_is_sent(world: &World) {
         (job().once_per(Slot::Day).time_zone("Mars/Olympus"), "time zone"),
         (job().every(Duration::from_millis(10)), "every"),
         (job().slot(""), "slot"),
+        (job().slot("x".repeat(257)), "slot"),
+        (job().slot("x\n"), "slot"),
         (job().slot("x").keep_runs(0), "keep runs"),
         (job().once_per(Slot::Day).catch_up(1000), "catch up"),
     ] {
@@ -300,6 +308,8 @@ async fn an_invalid_job_is_refused_before_anything_is_sent(world: &World) {
         assert!(matches!(&error, Error::Misuse(misuse) if misuse.argument == argument), "{argument}: {error:?}");
     }
     assert!(world.queue().await.is_empty());
+    let long = claimed(&job().slot("x".repeat(256))).await.finish(RunEnd::succeeded()).await;
+    assert_eq!(long.record.slot.name.len(), 256);
 }
 
 async fn a_run_whose_lock_is_lost_records_that_itself(world: &World) {
@@ -386,4 +396,53 @@ async fn a_program_without_async_runs_a_job(world: &World) {
     let job = build(world, &keeper, "1");
     let ran = tokio::task::spawn_blocking(move || keeper.block_on(job.run(async |_| Ok::<_, Error>(7))));
     assert!(matches!(ran.await.unwrap().unwrap(), Ran::Done(7)));
+}
+
+/// The records belong to everyone: a person resolves a run while a host claims. Someone who never stops is reported.
+async fn a_claim_is_decided_anew_when_the_records_change(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    claimed(&build(world, &keeper, "1")).await.finish(RunEnd::succeeded()).await;
+    let (log, job) = (log_node(world), build(world, &keeper, "2"));
+    let change = async || {
+        let held = proxy.on(OpCode::Multi).hold_request();
+        held.caught().await;
+        let (data, _) = world.observer.get_data(&log).await.unwrap();
+        world.observer.set_data(&log, &data, None).await.unwrap();
+        held.release();
+    };
+    let (run, ()) = tokio::join!(claimed(&job), change());
+    assert!(run.finish(RunEnd::succeeded()).await.recorded);
+
+    let (job, before) = (build(world, &keeper, "3"), proxy.counts());
+    let tries = || proxy.counts().since(&before).requested.of(OpCode::Multi);
+    let outcome = tokio::select! {
+        outcome = job.claim() => outcome,
+        () = async { while tries() < 100 { change().await } } => panic!("the claim does not end"),
+    };
+    match outcome {
+        Err(JobError::Refused { path, reason }) => {
+            assert_eq!((path, reason.as_str(), tries()), (world.lock(), "they change all the time", 16));
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+    proxy.heal();
+    world.queued(0).await;
+}
+
+async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
+    let keeper = world.keeper().await;
+    claimed(&build(world, &keeper, "1")).await.finish(RunEnd::succeeded()).await;
+    let client = Client::connect(&world.servers()).await.unwrap();
+    let acl = [Acl::new(Permission::ADMIN, AuthId::anyone())];
+    client.set_acl(&log_node(world), &acl, None).await.unwrap();
+    match tokio::time::timeout(STEADY, build(world, &keeper, "2").claim()).await.expect("the claim does not end") {
+        Err(JobError::Refused { path, reason }) => {
+            assert_eq!(path, world.lock());
+            assert!(reason.contains("not authorized"), "{reason}");
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+    world.queued(0).await;
+    client.set_acl(&log_node(world), &Acls::anyone_all(), None).await.unwrap();
 }

@@ -19,6 +19,7 @@ on_the_embedded_server_for!(
     a_wrong_path_stops_a_copy_before_anything_is_created,
     an_access_list_that_is_not_shown_whole_is_not_copied,
     changes_during_a_copy_are_counted_and_left,
+    a_node_that_is_deleted_during_a_copy_is_counted_as_changed,
     nodes_that_another_client_creates_meanwhile_are_compared,
 );
 
@@ -269,6 +270,26 @@ async fn changes_during_a_copy_are_counted_and_left(world: &World) {
     assert_eq!(target.data(&format!("{tree}/late")).await, None);
     let again = source.copy_to(&target.admin, &options).await.unwrap();
     assert!(again.done && counts(&again) == [1, 0, 4, 0, 0] && again.changed == 0, "{again:?}");
+}
+
+/// Its parent's listing still had it.
+async fn a_node_that_is_deleted_during_a_copy_is_counted_as_changed(world: &World) {
+    let (proxy, target) = (world.proxy().await, Target::ahead().await);
+    let source = world.keeper_through(&proxy, STEADY).await.admin();
+    let tree = grow(world, "tree", 2).await;
+    let options = paths([&tree]);
+    let gone = format!("{tree}/1");
+    // The second pass, which copies, begins with the node above; the listing of `tree` comes after it.
+    let held = proxy.on(OpCode::GetData).path(gone.as_str()).nth(2).hold_request();
+    let (copied, ()) = tokio::join!(source.copy_to(&target.admin, &options), async {
+        held.caught().await;
+        world.remove(&gone).await;
+        held.release();
+    });
+    let copied = copied.unwrap();
+    // The claim's own root, `tree` and `tree/0`. The listing of `tree` was before the delete.
+    assert!(copied.done && counts(&copied) == [3, 0, 0, 0, 0] && copied.changed == 1, "{copied:?}");
+    assert_eq!(target.data(&gone).await, None);
 }
 
 /// As the copy itself does if the reply to its create is lost: the same content is no conflict, other content is one.
