@@ -377,10 +377,13 @@ mod tests {
             ("*-7", "x-7"),
             ("a*b*c", "a1b2bc"),
             ("a**b", "ab"),
+            ("a*bc*d*e", "a1bcd2e"),
         ] {
             assert!(matches(pattern, id), "{pattern} {id}");
         }
-        for (pattern, id) in [("a", "ab"), ("", "a"), ("batch-*", "batc"), ("a*a", "a"), ("a*b*c", "acb")] {
+        for (pattern, id) in
+            [("a", "ab"), ("", "a"), ("batch-*", "batc"), ("a*a", "a"), ("a*b*c", "acb"), ("a*bc*c2", "a1bc2")]
+        {
             assert!(!matches(pattern, id), "{pattern} {id}");
         }
     }

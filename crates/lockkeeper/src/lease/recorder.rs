@@ -236,6 +236,7 @@ mod tests {
             let recorder = Recorder::new();
             recorder.record("/a", "x", Measurement::Hold { held_ms: 1, lease_ms: 2, overran: false });
             recorder.record("/a", "x", Measurement::Cleanup { real_ms: 3, allotted_ms: 2 });
+            recorder.record("/a", "x", Measurement::Cleanup { real_ms: 2, allotted_ms: 2 });
             recorder.record("/a", "x", Measurement::Preemption { waited_ms: 4, outcome: PreemptionOutcome::Forced });
         });
         let told = seen.0.into_inner().unwrap();
@@ -245,6 +246,7 @@ mod tests {
                 "lockkeeper_lease_held_seconds lock=/a owner=x overran=false",
                 "lockkeeper_lease_seconds lock=/a owner=x",
                 "lockkeeper_cleanup_seconds lock=/a owner=x in_time=false",
+                "lockkeeper_cleanup_seconds lock=/a owner=x in_time=true",
                 "lockkeeper_preemption_wait_seconds lock=/a owner=x outcome=forced",
             ]
         );

@@ -132,6 +132,8 @@ async fn an_epoch_belongs_to_the_whole_ensemble_whatever_the_chroot(world: &Worl
 /// semaphores still work.
 async fn an_invalid_epoch_gives_no_tokens(world: &World) {
     let keeper = world.keeper().await;
+    // Its token was issued before.
+    let before = keeper.helix_lock(world.path("before"), LONG).acquire().await.unwrap();
     world.make("/lockkeeper").await;
     let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
     world.observer.create("/lockkeeper/epoch", b"next", &options).await.unwrap();
@@ -143,6 +145,8 @@ async fn an_invalid_epoch_gives_no_tokens(world: &World) {
     }
     let leased = keeper.helix_lock(world.path("leased"), LONG).acquire().await;
     assert!(matches!(leased, Err(AcquireError::Session(SessionError::TokenEpoch { .. }))), "{leased:?}");
+    before.renew().await.unwrap();
+    before.release().await.unwrap();
     keeper.semaphore(world.path("permits"), 2).acquire().await.unwrap().release().await.unwrap();
     world.queued(0).await;
     world.observer.set_data("/lockkeeper/epoch", b"1\n", None).await.unwrap();

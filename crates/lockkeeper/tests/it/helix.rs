@@ -9,6 +9,7 @@ mod cleanup;
 #[cfg(feature = "real-servers")]
 mod clocks;
 mod faults;
+mod losses;
 mod priority;
 mod realms;
 mod requests;

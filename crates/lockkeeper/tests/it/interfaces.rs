@@ -10,6 +10,7 @@ mod multi_lock;
 mod objects;
 mod revoking;
 mod shared_reads;
+mod texts;
 
 /// Runs claims that choose their kind of lock themselves, on every server.
 macro_rules! on_every_server {

@@ -90,6 +90,14 @@ async fn an_evicted_waiter_fails_and_the_others_keep_their_positions(world: &Wor
         Err(AdminError::NotContending { node, .. }) => assert_eq!(node, seen.node),
         other => panic!("{other:?}"),
     }
+    // The journal has nothing about a node that another client deleted.
+    let unnamed = world.enqueue_mutex(&other).await;
+    let node = one.admin().show(&world.lock()).await.unwrap().waiters.pop().unwrap().node;
+    world.remove(&world.node(&node)).await;
+    match unnamed.outcome().await {
+        Err(AcquireError::Evicted { node: gone, by, .. }) => assert_eq!((gone, by), (node, None)),
+        other => panic!("{other:?}"),
+    }
     guard.release().await.unwrap();
     last.granted().await.release().await.unwrap();
 }

@@ -79,6 +79,14 @@ async fn any_lock_is_a_distributed_lock(world: &World) {
     let queue = world.path("queue");
     exercise_distributed_lock(&world.lock(), &lock(world, &one, "a"), &lock(world, &other, "b")).await;
     exercise_distributed_lock(&queue, &QueueLock::new(&one, &queue), &QueueLock::new(&other, &queue)).await;
+    // A hold without a lease has no end.
+    let held = one.mutex(&queue).acquire().message("nightly index").await.unwrap();
+    let shown = QueueLock::new(&other, &queue).current_lock_info().await.unwrap();
+    assert_eq!(
+        (shown.owner, shown.message.as_str(), shown.timeout),
+        (one.owner().to_string(), "nightly index", i64::MAX)
+    );
+    held.release().await.unwrap();
 }
 
 /// H-09: parents are created.
@@ -288,6 +296,11 @@ async fn the_same_id_is_the_same_owner_in_every_process(world: &World) {
     let (here, there) = (lock(world, &one, "a"), lock(world, &other, "a"));
     assert!(here.try_lock().await.unwrap() && there.try_lock().await.unwrap());
     assert!(LockOperations::unlock(&there).await.unwrap());
+    assert!(here.try_lock().await.unwrap());
+    // An object that never acquired it.
+    let elsewhere = lock(world, &other, "a");
+    assert_eq!(elsewhere.unlock().await.unwrap(), Unlocked::Released);
+    assert_eq!(elsewhere.unlock().await.unwrap(), Unlocked::WasFree);
     let plain = |keeper: &lockkeeper::Lockkeeper| keeper.helix_lock(world.lock(), LONG);
     let (first, second) = (plain(&one), plain(&one));
     assert_ne!(first.id(), second.id());

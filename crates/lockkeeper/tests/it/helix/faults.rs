@@ -17,6 +17,7 @@ on_every_record_server!(
     a_dropped_request_leaves_no_entry,
     a_second_request_that_is_dropped_leaves_the_hold,
     a_second_request_that_no_server_answers_leaves_the_hold,
+    a_grant_whose_caller_has_gone_is_given_back,
     a_lost_reply_is_neither_an_error_nor_a_second_hold,
     a_hold_outlives_its_session,
     closing_the_handle_releases_the_lock,
@@ -138,6 +139,33 @@ async fn a_second_request_that_no_server_answers_leaves_the_hold(world: &World) 
     assert!(guard.is_held() && a.is_current_owner().await.unwrap());
     assert_eq!(a.status(), LockStatus::Locked);
     guard.release().await.unwrap();
+}
+
+/// The reply comes too late for its caller, or never: then a new session gives the grant back. The hold of before is no more.
+async fn a_grant_whose_caller_has_gone_is_given_back(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
+    let a = lock(world, &keeper, "a");
+    for session_ends in [false, true] {
+        let guard = a.acquire().await.unwrap();
+        let witness = keeper.mutex(world.path("witness")).acquire().await.unwrap();
+        let before = stored(world).await;
+        let reply = proxy.on(OpCode::Multi).hold_reply();
+        let second = a.acquire().timeout(Duration::from_millis(300)).await;
+        assert!(second.is_err() && reply.has_caught(), "{second:?}");
+        assert_ne!(stored(world).await, before, "the request was carried out");
+        if session_ends {
+            proxy.black_hole();
+            eventually("the session has expired", async || world.children(&world.path("witness")).await.is_empty())
+                .await;
+            proxy.heal();
+        }
+        drop(reply);
+        eventually("the lock is free", async || stored(world).await.is_free()).await;
+        assert_eq!(guard.lost().await, Loss::Superseded);
+        drop(witness);
+        proxy.heal();
+    }
 }
 
 /// B14: for each of the requests.

@@ -11,6 +11,8 @@ use crate::support::{PATIENCE, STEADY, World, eventually};
 
 on_every_record_server!(
     each_preemption_is_counted_with_its_outcome,
+    an_owner_that_hands_the_lock_over_has_made_room_in_time,
+    a_dead_owner_makes_room_late,
     a_cleanup_that_ended_late_is_counted_with_its_real_time,
     holds_are_counted_against_their_leases,
     a_fleet_counts_together_and_loses_nothing,
@@ -72,6 +74,34 @@ async fn each_preemption_is_counted_with_its_outcome(world: &World) {
     assert_eq!(b.statistics().total().preemptions(), 4);
 }
 
+/// H-72: the next owner has nothing to clean up, so force interrupts nothing.
+async fn an_owner_that_hands_the_lock_over_has_made_room_in_time(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    let b = lock(world, &other, "b").priority(1);
+    let asking = ask(&b);
+    requested_by(world, "b").await;
+    guard.transfer("c").await.unwrap();
+    let next = lock(world, &one, "c").acquire().await.unwrap();
+    asking.granted().await.release().await.unwrap();
+    assert_eq!(next.lost().await, Loss::Preempted);
+    assert_eq!(outcomes(&b.statistics().owners["a"]), [1, 0, 0, 0]);
+}
+
+/// H-72: its lease ends after its cleanup timeout, and the requestor waits for that.
+async fn a_dead_owner_makes_room_late(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let lease = SHORT * 10;
+    let a = one.helix_lock(world.lock(), lease).user_id("a").skew(Duration::ZERO).strict();
+    let _guard = a.cleanup(SHORT).cleanup_by_guard().acquire().await.unwrap();
+    proxy.black_hole();
+    let b = lock(world, &other, "b").priority(1).wait_past_cleanup();
+    b.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(outcomes(&b.statistics().owners["a"]), [0, 1, 0, 0]);
+    proxy.heal();
+}
+
 /// H-72: allotted and real cleanup time, also if another client had the lock by then.
 async fn a_cleanup_that_ended_late_is_counted_with_its_real_time(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
@@ -108,6 +138,15 @@ async fn holds_are_counted_against_their_leases(world: &World) {
     assert_eq!((tally.holds(), tally.overran), (1, 0));
     assert!(tally.leases.quantile(1000).unwrap() >= 600_000, "{tally:?}");
     assert!(tally.held.quantile(1000).unwrap() < 600_000, "{tally:?}");
+    // The lease of a renewed hold counts from its first grant to its last end.
+    let renewed = keeper.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO);
+    let guard = renewed.acquire().await.unwrap();
+    let until_ms = stored(world).await.owner.unwrap().until_ms;
+    eventually("the lease is over", async || super::server_time(world).await > until_ms).await;
+    guard.renew().await.unwrap();
+    guard.release().await.unwrap();
+    let tally = renewed.statistics().total();
+    assert!(tally.leases.quantile(1000).unwrap() >= 350, "{tally:?}");
     let brief = keeper.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO).strict();
     let guard = brief.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::LeaseEnded);

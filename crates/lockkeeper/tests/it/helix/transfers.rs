@@ -23,6 +23,7 @@ on_every_record_server!(
     a_request_to_release_does_not_reach_the_next_owner,
     an_owner_can_refuse_to_release,
     a_leased_lock_is_broken_with_a_reason,
+    only_the_owner_that_was_shown_is_evicted,
 );
 
 /// A process hands the lock over and ends; the next owner is a process that was never in its session.
@@ -255,4 +256,30 @@ async fn a_leased_holders_token_is_shown_as_granted(world: &World) {
     let next = asking.granted().await;
     assert_eq!(shown().await, Some(next.token()));
     next.release().await.unwrap();
+}
+
+/// A record has no node of its own for each owner.
+async fn only_the_owner_that_was_shown_is_evicted(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let admin = other.admin();
+    let shown = async || admin.show(&world.lock()).await.unwrap().holders.remove(0);
+    let before = lock(world, &one, "a").acquire().await.unwrap();
+    let a = shown().await;
+    before.transfer("b").await.unwrap();
+    let guard = lock(world, &one, "b").acquire().await.unwrap();
+    let refused = admin.evict(&world.lock(), &a, "its host crashed").await;
+    assert!(matches!(refused, Err(AdminError::NotContending { .. })), "{refused:?}");
+    guard.verify().await.unwrap();
+    let b = shown().await;
+    // Whoever wrote the record since.
+    guard.renew().await.unwrap();
+    let broken = admin.evict(&world.lock(), &b, "its host crashed").await.unwrap();
+    assert_eq!((broken.held, broken.described.as_str()), (true, "b"));
+    assert_eq!(guard.lost().await, Loss::Removed);
+    let free = world.mutex(&one).acquire().await.unwrap();
+    let held = shown().await;
+    assert!(matches!(admin.evict(&world.lock(), &b, "again").await, Err(AdminError::NotContending { .. })));
+    let evicted = admin.evict(&world.lock(), &held, "again").await.unwrap();
+    assert_eq!(free.node(), format!("{}/{}", world.lock(), evicted.node));
+    assert_eq!(free.lost().await, Loss::Removed);
 }

@@ -14,6 +14,7 @@ on_every_server!(
     a_node_that_a_transaction_creates_is_private_too,
     a_queue_that_may_not_be_read_is_named_and_left,
     a_visible_lock_can_be_shown_without_the_credential,
+    a_list_gives_each_client_what_its_letters_say,
     an_access_list_without_a_credential_is_refused_before_anything_is_sent,
     a_missing_path_is_created_or_reported,
 );
@@ -60,6 +61,7 @@ async fn a_private_lock_needs_the_credential(world: &World) {
     assert_eq!((seen.unreadable.len(), seen.unreadable[0].path.as_str()), (1, path.as_str()));
     open.release().await.unwrap();
     assert!(matches!(theirs.admin().show(&path).await, Err(AdminError::Session(SessionError::Refused { .. }))));
+    assert!(matches!(theirs.admin().survey(&path).await, Err(AdminError::Session(SessionError::Refused { .. }))));
     guard.release().await.unwrap();
     assert_eq!(ours.admin().show(&path).await.unwrap().holders, []);
     // The observer has no credential, so delete the path here.
@@ -118,6 +120,26 @@ async fn a_visible_lock_can_be_shown_without_the_credential(world: &World) {
         Err(AcquireError::Session(SessionError::Refused { .. }))
     ));
     assert!(matches!(theirs.admin().revoke(&path, None).await, Err(AdminError::Session(SessionError::Refused { .. }))));
+    guard.release().await.unwrap();
+}
+
+/// C for create, D for delete, R for read, W for write, A for administrate. A letter twice counts once.
+async fn a_list_gives_each_client_what_its_letters_say(world: &World) {
+    let acl: LockAcl = "ip:127.0.0.1:cdrw,ip:127.0.0.2:d,ip:127.0.0.3:aw,world:anyone:rr".parse().unwrap();
+    let builder = Lockkeeper::builder().session_timeout(STEADY).acl(acl);
+    let keeper = builder.connect(&world.servers()).await.unwrap();
+    world.keep_open(&keeper);
+    let guard = keeper.mutex(world.lock()).acquire().await.unwrap();
+    let ours = Permission::CREATE | Permission::DELETE | Permission::READ | Permission::WRITE;
+    let expected = [
+        Acl::new(ours, AuthId::new("ip", "127.0.0.1")),
+        Acl::new(Permission::DELETE, AuthId::new("ip", "127.0.0.2")),
+        Acl::new(Permission::ADMIN | Permission::WRITE, AuthId::new("ip", "127.0.0.3")),
+        Acl::new(Permission::READ, AuthId::anyone()),
+    ];
+    for path in [world.lock(), guard.node()] {
+        assert_eq!(world.observer.get_acl(&path).await.unwrap().0, expected, "{path}");
+    }
     guard.release().await.unwrap();
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::AcquireError;
+use lockkeeper::error::{AcquireError, ReleaseError};
 use lockkeeper::{CancellationToken, KeptLock, Loss, NodeFormat};
 use lockkeeper_testkit::proxy::OpCode;
 
@@ -289,6 +289,11 @@ async fn a_wait_for_a_use_ends_as_its_options_say(world: &World) {
     tokio::task::spawn_blocking(move || blocking.acquire_blocking().unwrap().release_blocking().unwrap())
         .await
         .unwrap();
+    let lost = lock.acquire().await.unwrap();
+    world.remove(&lost.node()).await;
+    assert_eq!(lost.lost().await, Loss::Removed);
+    let released = tokio::task::spawn_blocking(move || lost.release_blocking()).await.unwrap();
+    assert_eq!(released, Err(ReleaseError::NotHeld { loss: Loss::Removed }));
 }
 
 async fn a_lock_whose_nodes_are_beside_others_is_not_kept(world: &World) {

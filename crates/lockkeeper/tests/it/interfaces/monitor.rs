@@ -62,11 +62,13 @@ async fn a_monitor_lock_is_foreground_by_default(world: &World) {
         (MonitorLock::new("save P1", &keeper, &object).foreground(), "A-"),
         (MonitorLock::new("save P1", &keeper, &object).background(), "B-"),
     ] {
+        assert_eq!(lock.token(), None);
         lock.lock().await.unwrap();
         let names = children(world, &object).await;
         assert_eq!(names.iter().filter(|name| name.starts_with(letter)).count(), 1, "{names:?}");
         let shown = world.keeper().await.admin().show(&format!("/{object}")).await.unwrap();
         assert_eq!(shown.holders[0].message.as_deref(), Some("save P1"));
+        assert!(lock.token().is_some() && lock.token() == shown.holders[0].token);
         lock.unlock().await.unwrap();
     }
     assert!(world.exists(&format!("/{object}")).await);

@@ -287,11 +287,17 @@ async fn each_reader_has_its_own_limits(world: &World) {
     assert_eq!(misused(&one.rwlock("no path").read().share().acquire().await.map(drop)), Some("path"));
     assert_eq!(misused(&one.rwlock("no path").read().share().try_acquire().await.map(drop)), Some("path"));
     writer.release().await.unwrap();
+    patient.try_acquire().await.unwrap().release().await.unwrap();
     let blocking = patient.clone();
     tokio::task::spawn_blocking(move || blocking.acquire_blocking().unwrap().release_blocking().unwrap())
         .await
         .unwrap();
     world.queued(0).await;
+    let lost = patient.acquire().await.unwrap();
+    world.remove(&lost.node()).await;
+    assert_eq!(lost.lost().await, Loss::Removed);
+    let released = tokio::task::spawn_blocking(move || lost.release_blocking()).await.unwrap();
+    assert_eq!(released, Err(ReleaseError::NotHeld { loss: Loss::Removed }));
     proxy.refuse();
     proxy.cut(Cut::Reset);
     eventually("the connection is lost", async || {

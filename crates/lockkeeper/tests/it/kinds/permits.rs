@@ -145,6 +145,7 @@ async fn any_holders_release_wakes_the_first_waiter(world: &World) {
 async fn the_path_stores_the_count_and_another_count_is_refused(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let permit = of(world, &one, 3).acquire_many(3).await.unwrap();
+    assert_eq!(other.admin().show(&world.lock()).await.unwrap().permits, Some(3));
     for ours in [1, 2, 4, u32::MAX] {
         for request in [of(world, &other, ours).acquire(), of(world, &other, ours).try_acquire()] {
             match request.await {

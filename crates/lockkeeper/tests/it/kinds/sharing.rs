@@ -352,6 +352,7 @@ async fn an_upgrade_times_out_and_keeps_reading(world: &World) {
     let waited = Duration::from_millis(50);
     let error = guard.upgrade().timeout(waited).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Taken);
+    assert!(error.to_string().contains(&world.lock()), "{error}");
     let UpgradeError { guard, reason } = error;
     assert_eq!(reason, ChangeError::Timeout { path: world.lock(), waited });
     assert!(guard.is_held() && before.is_held());

@@ -1,0 +1,54 @@
+//! What handles and guards say of themselves in a log.
+
+use std::fmt::Debug;
+
+use lockkeeper::OnLost;
+
+use crate::support::{STEADY, World, on_the_embedded_server_for};
+
+on_the_embedded_server_for!(
+    [native Native]
+    handles_name_their_lock_and_guards_their_node,
+);
+
+#[track_caller]
+fn says(what: impl Debug, words: &[&str]) {
+    let text = format!("{what:?}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in {text}");
+    }
+}
+
+async fn handles_name_their_lock_and_guards_their_node(world: &World) {
+    let keeper = world.keeper().await;
+    let admin = keeper.admin();
+    let (path, below) = (world.lock(), world.path(""));
+    says(&keeper, &["Lockkeeper", keeper.owner().host.as_str()]);
+    says(admin.follow(&path), &["Follow", &path]);
+    says(admin.follow_jobs(below.trim_end_matches('/')), &["FollowJobs", below.trim_end_matches('/')]);
+
+    let guard = keeper.mutex(&path).acquire().await.unwrap();
+    says(&guard, &[&guard.node(), "Held"]);
+    let path = world.path("several");
+    let several = keeper.multi_lock([keeper.mutex(&path).acquire()]).await.unwrap();
+    says(&several, &[&several.holdings()[0].node(), "Held"]);
+
+    let kept = keeper.mutex(world.path("kept")).keep();
+    says(&kept, &["KeptLock", "is_kept: false"]);
+    let used = kept.acquire().await.unwrap();
+    says(&used, &["KeptGuard", &world.path("kept")]);
+
+    let path = world.path("read");
+    let reads = keeper.rwlock(&path).read().share();
+    says(&reads, &["SharedReads", &path, "waiting: 0"]);
+    says(keeper.mutex(&path).acquire().requeue(false), &[&path, "Requeue { again: false"]);
+
+    says(OnLost::Nothing, &["Nothing"]);
+    says(OnLost::Abort, &["Abort"]);
+    says(OnLost::call(|_| ()), &["Call"]);
+
+    let path = world.path("leased");
+    let lease = keeper.helix_lock(path.as_str(), STEADY);
+    says(&lease, &["HelixLock", &path]);
+    says(lease.acquire(), &["AcquireLease"]);
+}
