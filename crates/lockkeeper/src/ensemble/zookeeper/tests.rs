@@ -8,6 +8,7 @@ use lockkeeper_server::{Config, Server};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
 use super::fault::{connection_lives, fault};
+use super::place::{Locate, Located, Locating};
 use super::*;
 use crate::ensemble::servers::parse;
 use crate::ensemble::{Fired, NodeKind, TxnStep, Watcher};
@@ -78,6 +79,34 @@ async fn a_chroot_is_looked_for_until_there_is_an_answer() {
             }
             Err(error) => panic!("{error:?}"),
         }
+    }
+}
+
+/// Where a search for a server ends.
+struct Found(Result<&'static str, SessionError>);
+
+impl Locate for Found {
+    fn locate(self: Arc<Self>) -> Locating {
+        let Found(found) = self.as_ref();
+        let located =
+            found.clone().map(|servers| Located { servers: parse(servers).unwrap(), credentials: Vec::new() });
+        std::future::ready(located).boxed()
+    }
+}
+
+/// More tries would find the same.
+#[tokio::test]
+async fn a_search_that_fails_ends_the_attempt_to_connect() {
+    let failure = SessionError::AuthFailed { servers: "this one".to_owned() };
+    let mut network = network("127.0.0.1:2", Duration::from_secs(40));
+    network.locate = Some(Arc::new(Found(Err(failure.clone()))));
+    let error = network.open(Duration::from_secs(30)).await.err().unwrap();
+    assert_eq!(error.to_string(), failure.to_string());
+    // A server that was found and does not answer is tried again, and is called as the user calls it.
+    network.locate = Some(Arc::new(Found(Ok("127.0.0.1:1"))));
+    match network.open(Duration::from_millis(300)).await.err().unwrap() {
+        SessionError::Unreachable { detail, .. } => assert!(detail.contains("127.0.0.1:2 "), "{detail}"),
+        error => panic!("{error:?}"),
     }
 }
 
