@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
-use lockkeeper_testkit::proxy::{Cut, OpCode, Record, What};
+use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy, Record, What};
 use tokio::time::Instant;
 
 use crate::support::{
@@ -234,6 +234,12 @@ async fn case_48_a_lost_hold_does_not_poison_the_lock(world: &World) {
     }
 }
 
+/// Waits until a contender watches its own node, so it knows its position.
+async fn watched(proxy: &Proxy, node: &str) {
+    let reads = |record: &Record| matches!(&record.what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if path == node);
+    eventually("the node is watched", async || proxy.records().iter().any(reads)).await;
+}
+
 /// The connect timeout limits how long a call without a position waits for the servers.
 async fn a_waiter_outlasts_a_lost_connection_that_ends_a_call_without_a_position(world: &World) {
     let proxy = world.proxy().await;
@@ -241,6 +247,8 @@ async fn a_waiter_outlasts_a_lost_connection_that_ends_a_call_without_a_position
     let keeper = builder.connect(&proxy.connect_string()).await.unwrap();
     let holder = world.rival(&world.keeper().await).acquire().await.unwrap();
     let waiter = world.enqueue(world.subject(&keeper).acquire()).await;
+    let waiting = world.keeper().await.admin().show(holder.path()).await.unwrap().waiters.remove(0);
+    watched(&proxy, &waiting.node_path(holder.path())).await;
     proxy.refuse();
     proxy.cut(Cut::Reset);
     // The control: it lost the same connection, and the same time has passed.
@@ -267,8 +275,7 @@ async fn a_waiter_whose_node_goes_with_its_session_joins_the_queue_again(world: 
     let waiter = world.enqueue(request).await;
     let waiting = one.admin().show(holder.path()).await.unwrap().waiters.remove(0);
     let node = waiting.node_path(holder.path());
-    let looked = |record: &Record| matches!(&record.what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if *path == node);
-    eventually("its node is watched", async || proxy.records().iter().any(looked)).await;
+    watched(&proxy, &node).await;
     // The waiter sees the delete first, and asks whether its session lives.
     let asked = proxy.on(OpCode::Delete).hold_request();
     world.remove(&node).await;

@@ -197,7 +197,8 @@ async fn a_call_whose_session_the_server_ends_acquires_all_again(world: &World) 
     let session = other.admin().show(&b).await.unwrap().waiters[0].session;
     assert!(world.embedded().faults().expire(session.0).await.unwrap());
     let requeued = tokio::time::timeout(STEADY, reports.recv()).await.expect("the call has ended").unwrap();
-    assert_eq!((requeued.path, requeued.loss), (a, Loss::SessionExpired));
+    assert!([a, b].contains(&requeued.path), "{requeued:?}");
+    assert_eq!(requeued.loss, Loss::SessionExpired);
     held.release().await.unwrap();
     both.await.unwrap().unwrap().release().await.unwrap();
 }
