@@ -380,9 +380,7 @@ pub trait Network: Send + Sync + 'static {
     fn open(&self, patience: Duration) -> BoxFuture<'_, Result<Opened, SessionError>>;
 
     /// The servers, for messages.
-    fn servers(&self) -> String {
-        "the servers".to_owned()
-    }
+    fn servers(&self) -> String;
 }
 
 #[cfg(test)]

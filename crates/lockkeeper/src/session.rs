@@ -530,13 +530,17 @@ impl Supervisor {
                 _ => clock.disconnected(),
             }
         });
-        // Log after all listeners are notified, because writing to a log may block.
-        match (change, over) {
-            (_, Some(loss)) => info!(%loss, "session over"),
-            (Some(Connection::Back), _) => debug!("connection back"),
-            (Some(Connection::TryFailed), _) => debug!("no server accepts the session"),
-            _ => debug!("connection lost; holds are suspected"),
-        }
+        // After all listeners are notified, because writing to a log may block.
+        log(change, over);
         over.is_some()
+    }
+}
+
+fn log(change: Option<Connection>, over: Option<Loss>) {
+    match (change, over) {
+        (_, Some(loss)) => info!(%loss, "session over"),
+        (Some(Connection::Back), _) => debug!("connection back"),
+        (Some(Connection::TryFailed), _) => debug!("no server accepts the session"),
+        _ => debug!("connection lost; holds are suspected"),
     }
 }

@@ -368,3 +368,19 @@ fn below(path: &str, names: Vec<String>) -> Vec<String> {
     let paths = names.into_iter().map(|name| format!("{path}/{name}"));
     paths.filter(|path| !LEFT_OUT.contains(&path.as_str()) && !path.starts_with("/lockkeeper-copy-")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_fall_if_the_source_has_issued_one_that_the_target_will_not_exceed() {
+        let token = |zxid| Some(FencingToken::from_zxid(Zxid(zxid)));
+        let falls = |source, target| {
+            Copied { source_token: token(source), target_token: token(target), ..Copied::default() }.tokens_fall()
+        };
+        assert!(falls(8, 7));
+        // Every token of the target is greater than its bound from now on.
+        assert!(!falls(7, 7) && !falls(7, 8));
+    }
+}

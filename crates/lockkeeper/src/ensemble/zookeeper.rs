@@ -184,10 +184,12 @@ impl ZooKeeper {
             match told(error).await {
                 // The next one waits for a connection.
                 OpError::ConnectionLoss => {}
-                OpError::SessionOver if error == RequestError::SessionOver(End::AuthFailed) => {
-                    return Err(self.auth_failed());
+                _ => {
+                    return Err(match error {
+                        RequestError::SessionOver(End::AuthFailed) => self.auth_failed(),
+                        _ => self.unreachable(client, opening.started.elapsed()),
+                    });
                 }
-                _ => return Err(self.unreachable(client, opening.started.elapsed())),
             }
         }
         client.close();

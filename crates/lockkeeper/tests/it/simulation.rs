@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::Lockkeeper;
 use lockkeeper::error::{AcquireError, SessionError};
+use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::history::Tally;
 use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};
@@ -110,6 +110,22 @@ fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_one_node_in_1000_runs() {
             assert!(sim.children(LOCK).is_empty(), "seed {seed}");
         });
     }
+}
+
+/// As with the system's clock, whose alarms another thread sets.
+#[test]
+fn a_simulated_holder_is_warned_of_a_loss_as_early_as_it_asks() {
+    simulate(async {
+        let sim = Sim::new(1, Settings::default());
+        let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).simulated(sim.network());
+        let lock = keeper.helix_lock("/locks/leased", Duration::from_secs(60)).strict();
+        let guard = lock.acquire().await.unwrap();
+        let margin = Duration::from_secs(20);
+        assert_eq!(guard.nearly_lost(margin).await, HoldState::Held);
+        let left = guard.valid_for();
+        assert!(left <= margin && left > margin - Duration::from_secs(1), "{left:?}");
+        assert_eq!(guard.nearly_lost(Duration::ZERO).await, HoldState::Lost(Loss::LeaseEnded));
+    });
 }
 
 /// T-09, N-21: a waiter sends only heartbeats, also when the holder that it once read has left.

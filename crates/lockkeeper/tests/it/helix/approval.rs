@@ -7,15 +7,17 @@ use lockkeeper::Loss;
 use lockkeeper::admin::{Admin, TransferRequest};
 use lockkeeper::error::{AcquireError, AdminError};
 use lockkeeper::helix::{CleanupAlert, Decision, HelixGuard, TransferRule};
+use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, stored};
-use crate::support::{PATIENCE, World, eventually, misused};
+use crate::support::{PATIENCE, STEADY, World, eventually, misused};
 
 on_every_record_server!(
     an_alert_has_all_facts_and_an_approval_transfers_the_lock,
     a_rejection_leaves_the_lock_to_its_owner,
     no_answer_in_time_is_a_rejection,
     an_owner_that_finishes_meanwhile_needs_no_decision,
+    a_change_of_the_record_does_not_end_the_wait_for_a_decision,
     a_rule_decides_without_asking,
     an_operator_elsewhere_approves,
     an_operator_elsewhere_rejects_and_the_first_answer_counts,
@@ -105,6 +107,30 @@ async fn an_owner_that_finishes_meanwhile_needs_no_decision(world: &World) {
     guard.release().await.unwrap();
     asking.granted().await.release().await.unwrap();
     assert_eq!(b.decisions(), []);
+}
+
+/// H-76: the owner renews its lease while somebody decides.
+async fn a_change_of_the_record_does_not_end_the_wait_for_a_decision(world: &World) {
+    let proxy = world.proxy().await;
+    let guard = acquire_without_cleanup(world, "a").await;
+    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let b = lock(world, &world.keeper_through(&proxy, STEADY).await, "b").priority(4).on_unfinished(LONG, move |_| {
+        let (decide, decided) = tokio::sync::oneshot::channel();
+        asked.send(decide).unwrap();
+        async { decided.await.unwrap() }
+    });
+    let asking = ask(&b);
+    let decide = was_asked.recv().await.unwrap();
+    for _ in 0..3 {
+        let reads = proxy.counts().delivered.of(OpCode::GetData);
+        guard.renew().await.unwrap();
+        proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) > reads).await;
+    }
+    assert!(asking.waits());
+    decide.send(approve()).unwrap();
+    let next = asking.granted().await;
+    assert_eq!(guard.lost().await, Loss::Preempted);
+    next.release().await.unwrap();
 }
 
 /// Waits for a pending transfer request and returns it.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::error::{AcquireError, SessionError};
 use lockkeeper::{Lockkeeper, Loss, OnLost};
-use lockkeeper_testkit::proxy::Cut;
+use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio_util::sync::CancellationToken;
 
 use super::{LONG, ask, lock, on_every_record_server, requested_by, stored};
@@ -17,6 +17,7 @@ on_every_record_server!(
     a_try_does_not_end_a_lease_that_is_kept_after_its_end,
     a_request_ends_at_its_deadline_and_is_withdrawn,
     a_deadline_without_an_answer_is_unreachable,
+    slow_servers_are_told_from_silent_ones,
     a_request_without_a_session_ends_at_its_deadline,
     a_cancelled_request_is_withdrawn,
     a_request_says_what_happens_on_a_loss,
@@ -104,6 +105,30 @@ async fn a_deadline_without_an_answer_is_unreachable(world: &World) {
     eventually("the request is withdrawn", async || stored(world).await.request.is_none()).await;
     assert!(guard.is_held());
     guard.release().await.unwrap();
+}
+
+/// They have answered before. A try waits for nothing but the servers; two seconds without an answer are silence.
+async fn slow_servers_are_told_from_silent_ones(world: &World) {
+    let proxy = world.proxy().await;
+    let b = lock(world, &world.keeper_through(&proxy, STEADY).await, "b").keep_node();
+    b.acquire().await.unwrap().release().await.unwrap();
+    let (short, long) = (Duration::from_millis(300), Duration::from_secs(3));
+    for (request, limit, why) in [
+        (b.try_acquire().timeout(short), short, "the servers answered too slowly"),
+        (b.acquire().timeout(long), long, "a request was not answered"),
+    ] {
+        let held = proxy.on(OpCode::Multi).hold_reply();
+        match request.await {
+            Err(AcquireError::Session(SessionError::Unreachable { waited, detail, .. })) => {
+                assert_eq!((waited, detail.as_str()), (limit, why));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(held.has_caught());
+        held.release();
+        eventually("the grant is given back", async || stored(world).await.is_free()).await;
+        proxy.heal();
+    }
 }
 
 /// Also while the first session is opened.

@@ -182,7 +182,11 @@ async fn foreign_holders_are_asked_with_their_own_word(world: &World) {
         match (admin.revoke(&path, Some("please")).await, word) {
             (Ok(asked), Some(word)) => {
                 assert_eq!(asked.len(), 1);
-                assert_eq!(world.observer.get_data(&node).await.unwrap().0, word.as_bytes());
+                let (data, stat) = world.observer.get_data(&node).await.unwrap();
+                assert_eq!(data, word.as_bytes());
+                // Asked again, there is nothing to write.
+                assert_eq!(admin.revoke(&path, Some("please")).await.unwrap().len(), 1);
+                assert_eq!(world.observer.get_data(&node).await.unwrap().1.version, stat.version);
             }
             (Err(error @ AdminError::CannotAsk { .. }), None) => assert!(error.hint().is_some(), "{error}"),
             (outcome, _) => panic!("{prefix}: {outcome:?}"),
