@@ -81,7 +81,8 @@ impl Lag {
             *last = Some(Probe { sent: now, took: took.clone(), warned: false });
             runtime.spawn(async move {
                 let lag = clock.now().saturating_sub(now).as_nanos();
-                took.store(u64::try_from(lag).unwrap_or(NONE - 1), Ordering::Relaxed);
+                // Less than 500 years.
+                took.store(u64::try_from(lag).unwrap_or_default(), Ordering::Relaxed);
             });
         }
         late

@@ -254,7 +254,9 @@ async fn a_waiter_outlasts_a_lost_connection_that_ends_a_call_without_a_position
     // The control: it lost the same connection, and the same time has passed.
     for _ in 0..2 {
         match keeper.mutex(world.path("other")).acquire().await {
-            Err(AcquireError::Session(SessionError::Unreachable { .. })) => {}
+            Err(AcquireError::Session(SessionError::Unreachable { servers, .. })) => {
+                assert_eq!(servers, proxy.connect_string());
+            }
             outcome => panic!("{outcome:?}"),
         }
     }
