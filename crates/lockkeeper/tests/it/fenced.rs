@@ -5,10 +5,10 @@ use std::time::Duration;
 use lockkeeper::Loss;
 use lockkeeper::error::WriteError;
 use lockkeeper::fenced::FencedWritten;
-use lockkeeper_testkit::proxy::{Cut, OpCode, Record, What};
+use lockkeeper_testkit::proxy::{Cut, OpCode};
 
 use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};
-use crate::support::{HOLDER_MARKER, STEADY, World, eventually, for_every_kind, on_every_server};
+use crate::support::{HOLDER_MARKER, STEADY, World, eventually, for_every_kind, on_every_server, watched};
 
 for_every_kind!(
     a_fenced_write_is_one_transaction_while_the_lock_is_held,
@@ -106,8 +106,7 @@ async fn a_fenced_write_under_way_when_the_node_is_deleted_reports_its_result(wo
     let path = data(world, "data").await;
     let guard = world.subject(&keeper).acquire().await.unwrap();
     let node = guard.node();
-    let looked = |record: &Record| matches!(&record.what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if *path == node);
-    eventually("its node is watched", async || proxy.records().iter().any(looked)).await;
+    watched(&proxy, &node).await;
     let (events, reply, before) = (proxy.hold_watch_events(), proxy.on(OpCode::Multi).hold_reply(), proxy.counts());
     world.remove(&node).await;
     let lost = async {

@@ -6,10 +6,10 @@ use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{JobState, JobStatus, Resolve};
 use lockkeeper::error::{AdminError, Error, ErrorKind, JobError};
 use lockkeeper::jobs::{Claim, EndKind, Job, Ran, Rule, Run, RunEnd, Schedule, Skipped, Slot};
-use lockkeeper_testkit::proxy::{OpCode, What};
+use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client::{Acl, Acls, AuthId, Client, Permission};
 
-use crate::support::{STEADY, World, eventually, for_kinds};
+use crate::support::{STEADY, World, eventually, for_kinds, watched};
 
 for_kinds!(
     [native Native]
@@ -115,15 +115,9 @@ async fn a_release_with_a_record_grants_no_one_before_it_is_written(world: &Worl
     let waiter = world.enqueue_mutex(&keeper).await;
     let nodes: Vec<_> = world.queue().await.iter().map(|name| format!("{}/{name}", world.lock())).collect();
     // Nothing else delays a grant then.
-    eventually("both watch their own nodes", async || {
-        let records = proxy.records();
-        nodes.iter().all(|node| {
-            let read =
-                |what: &What| matches!(what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if path == node);
-            records.iter().any(|record| read(&record.what))
-        })
-    })
-    .await;
+    for node in &nodes {
+        watched(&proxy, node).await;
+    }
     let release = proxy.on(OpCode::Multi).hold_request();
     let finished = tokio::spawn(run.finish(RunEnd::succeeded()));
     release.caught().await;

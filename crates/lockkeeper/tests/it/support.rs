@@ -519,6 +519,12 @@ pub(crate) async fn watches_set(proxy: &Proxy, reads: u64) {
     proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) == reads).await;
 }
 
+/// Waits until a contender watches its own node, so that it knows its position.
+pub(crate) async fn watched(proxy: &Proxy, node: &str) {
+    let read = |what: &What| matches!(what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if path == node);
+    proxy.wait_for(|record| read(&record.what)).await;
+}
+
 /// A call that waits in a task of its own.
 pub(crate) struct Waiter<G = Guard>(JoinHandle<Result<G, AcquireError>>);
 

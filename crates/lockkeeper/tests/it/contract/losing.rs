@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
-use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy, Record, What};
+use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio::time::Instant;
 
 use crate::support::{
-    Held, PATIENCE, STEADY, World, eventually, for_every_kind, for_every_kind_embedded, grew, turn_at,
+    Held, PATIENCE, STEADY, World, eventually, for_every_kind, for_every_kind_embedded, grew, turn_at, watched,
 };
 
 for_every_kind!(
@@ -232,12 +232,6 @@ async fn case_48_a_lost_hold_does_not_poison_the_lock(world: &World) {
         assert!(again.is_held() && !guard.is_held());
         again.release().await.unwrap();
     }
-}
-
-/// Waits until a contender watches its own node, so it knows its position.
-async fn watched(proxy: &Proxy, node: &str) {
-    let reads = |record: &Record| matches!(&record.what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if path == node);
-    eventually("the node is watched", async || proxy.records().iter().any(reads)).await;
 }
 
 /// The connect timeout limits how long a call without a position waits for the servers.

@@ -22,10 +22,10 @@ fn says(what: impl Debug, words: &[&str]) {
 async fn handles_name_their_lock_and_guards_their_node(world: &World) {
     let keeper = world.keeper().await;
     let admin = keeper.admin();
-    let (path, below) = (world.lock(), world.path(""));
+    let path = world.lock();
     says(&keeper, &["Lockkeeper", keeper.owner().host.as_str()]);
     says(admin.follow(&path), &["Follow", &path]);
-    says(admin.follow_jobs(below.trim_end_matches('/')), &["FollowJobs", below.trim_end_matches('/')]);
+    says(admin.follow_jobs(&path), &["FollowJobs", &path]);
 
     let guard = keeper.mutex(&path).acquire().await.unwrap();
     says(&guard, &[&guard.node(), "Held"]);
