@@ -7,7 +7,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,15 +19,14 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use crate::exit::{Code, Failure};
+use crate::inherited::{self, Kept};
+use crate::serverlog;
 use crate::settings;
 use crate::signals::Signals;
-use crate::streams;
+use crate::streams::{self, STDERR};
 
 /// The argument that starts this part of the program.
 pub(crate) const WORD: &str = "__serve";
-
-/// The file in the home that gets the server's messages once it is ready.
-pub(crate) const LOG: &str = "server.log";
 
 /// Time that the server stays without a session.
 const IDLE_EXIT: Duration = Duration::from_secs(600);
@@ -44,7 +42,10 @@ const LATECOMERS: Duration = Duration::from_millis(500);
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Readiness {
     /// Its address is published, and it answers.
-    Ready,
+    Ready {
+        /// What the command that started it should print.
+        notes: Vec<String>,
+    },
     /// It cannot serve.
     Failed {
         /// What failed.
@@ -64,7 +65,7 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
             .enable_all()
             .build()
             .map_err(|error| Failure::system("cannot start an event loop", error))?;
-        runtime.block_on(serve(&Home::new(dir)))
+        runtime.block_on(serve(&Home::new(dir), inherited::reset()))
     });
     streams::flush();
     match outcome {
@@ -101,37 +102,44 @@ fn name() {
     let _ = rustix::thread::set_name(c"lockkeeper");
 }
 
-async fn serve(home: &Home) -> Result<(), Failure> {
+async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
     let mut signals = Signals::default();
-    signals.add(&[Signal::TERM, Signal::INT, Signal::HUP])?;
+    // Also those that the command ignored: `nohup`, and a shell's background jobs, do that for themselves only.
+    signals.catch(&[Signal::TERM, Signal::INT, Signal::HUP])?;
     let idle_exit = match settings::variable("LOCKKEEPER_IDLE_EXIT") {
         Some(text) => humantime::parse_duration(&text)
             .map_err(|error| Failure::new(Code::Usage, format!("LOCKKEEPER_IDLE_EXIT is {text:?}: {error}")))?,
         None => IDLE_EXIT,
     };
+    // Until the log is known to be this server's, its lines wait. Standard error is the starter's pipe.
+    STDERR.hold();
+    streams::log(&settings::variable("LOCKKEEPER_LOG").unwrap_or_else(|| "info".to_owned()));
     let Some(hosted) = host(home).await? else {
-        report(&Readiness::Ready);
+        report(&Readiness::Ready { notes: Vec::new() });
         return Ok(());
     };
-    log(home.dir())?;
-    if let Some(former) = hosted.moved_from() {
-        let now = hosted.endpoint().address;
-        tracing::warn!(%former, %now, "another program listens at the former address; serving at another one");
-    }
-    report(&Readiness::Ready);
+    let former = serverlog::open(home.dir())?;
+    STDERR.release();
+    streams::report_panics();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "started");
+    kept.limits.iter().chain(&kept.others).for_each(|kept| tracing::warn!("{kept}"));
+    report(&Readiness::Ready { notes: former.into_iter().chain(kept.limits).collect() });
     // The starter reads no further. /dev/null, which always exists, replaces the pipe.
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         _ = rustix::stdio::dup2_stdout(null);
     }
     tokio::select! {
         error = hosted.server().stopped() => {
-            tracing::error!(%error, "the server has stopped");
+            serverlog::ends(&error.to_string());
             return Err(Failure::new(Code::CannotServe, error.to_string()));
         }
-        signal = signals.next() => tracing::info!(signal = signal.as_raw(), "stopping on a signal"),
-        () = idle(&hosted, home.dir(), idle_exit) => tracing::info!("stopping: no session was open for a while"),
+        signal = signals.next() => serverlog::ends_as_asked(&format!("signal {}", signal.as_raw())),
+        () = idle(&hosted, home.dir(), idle_exit) => serverlog::ends_as_asked("no session was open for a while"),
     }
-    Ok(hosted.shutdown().await?)
+    // The next server reads the last line as soon as it has the store.
+    streams::flush();
+    hosted.shutdown().await.inspect_err(|error| serverlog::ends(&error.to_string()))?;
+    Ok(())
 }
 
 /// Hosts the server; `None` if another process hosts it already.
@@ -152,18 +160,6 @@ async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// Redirects the log to a file, which each start truncates: it cannot grow over the years.
-fn log(dir: &Path) -> Result<(), Failure> {
-    let file = dir.join(LOG);
-    let log = File::options().write(true).create(true).truncate(true).mode(0o600).open(&file);
-    let log =
-        log.map_err(|error| Failure::new(Code::CannotServe, format!("cannot write {}: {error}", file.display())))?;
-    rustix::stdio::dup2_stderr(log).map_err(|error| Failure::system("cannot redirect standard error", error))?;
-    let filter = settings::variable("LOCKKEEPER_LOG").unwrap_or_else(|| "info".to_owned());
-    streams::log(&filter);
-    Ok(())
 }
 
 /// Returns when no client has used the server for `patience`, and its address is removed.

@@ -17,21 +17,24 @@ use tokio::time::Instant;
 use crate::advice;
 use crate::daemon::{self, Readiness};
 use crate::exit::{Code, Failure};
+use crate::inherited;
+use crate::output::Printer;
 use crate::place::Place;
 use crate::program::this_program;
+use crate::serverlog::LOG;
 
 /// Connects to the server of a home, and starts it if none runs. If the server ends before the session, it is started
-/// again.
+/// again. Each start prints why the last server ended, unless it ended as it should.
 ///
 /// Dropping the future leaves no session; a server that was being started stays.
-pub(crate) async fn connect(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
+pub(crate) async fn connect(home: &Home, builder: &Builder, printer: &Printer) -> Result<Lockkeeper, Failure> {
     if home.is_shared() {
         // The administrator starts a shared server.
         return connect_running(home, builder).await;
     }
     // Called for its error messages; the connection would also start the server.
-    let found = ensure(home).await?;
-    join(home, builder, Hosting::Starting(starter(home.clone())), found).await
+    let found = ensure(home, *printer).await?;
+    join(home, builder, Hosting::Starting(starter(home.clone(), *printer)), found).await
 }
 
 /// Connects to the server of a home if one runs.
@@ -60,12 +63,12 @@ pub(crate) fn not_running(home: &Home) -> Failure {
 }
 
 /// Starts the server again for a session that has lost it.
-fn starter(home: Home) -> Starter {
+fn starter(home: Home, printer: Printer) -> Starter {
     Arc::new(move || {
         let home = home.clone();
         Box::pin(async move {
             let (servers, started) = (home.dir().display().to_string(), Instant::now());
-            let start = tokio::task::spawn_blocking(move || start(&home));
+            let start = tokio::task::spawn_blocking(move || start(&home, printer));
             let failure = match start.await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => failure.message,
@@ -87,7 +90,7 @@ async fn join(home: &Home, builder: &Builder, hosting: Hosting, found: Endpoint)
             };
             Err(match home.find()? {
                 Some(Endpoint { address, pid, .. }) => failure(&format!(" at {address} (pid {pid})"))
-                    .hint(format!("look into {}; end it with: kill {pid}", home.dir().join(daemon::LOG).display())),
+                    .hint(format!("look into {}; end it with: kill {pid}", home.dir().join(LOG).display())),
                 None => failure(""),
             })
         }
@@ -97,17 +100,17 @@ async fn join(home: &Home, builder: &Builder, hosting: Hosting, found: Endpoint)
 }
 
 /// Returns the server of a home; starts it if none runs.
-async fn ensure(home: &Home) -> Result<Endpoint, Failure> {
+async fn ensure(home: &Home, printer: Printer) -> Result<Endpoint, Failure> {
     if let Some(endpoint) = home.find()? {
         return Ok(endpoint);
     }
     let home = home.clone();
     // On a separate thread, because it waits for files and processes. If this command ends first, the thread ends too.
-    let started = tokio::task::spawn_blocking(move || ensure_blocking(&home)).await;
+    let started = tokio::task::spawn_blocking(move || ensure_blocking(&home, printer)).await;
     started.map_err(|error| Failure::system("starting the server failed", error))?
 }
 
-fn ensure_blocking(home: &Home) -> Result<Endpoint, Failure> {
+fn ensure_blocking(home: &Home, printer: Printer) -> Result<Endpoint, Failure> {
     let dir = home.dir();
     let _turn = home.turn().map_err(|error| {
         Failure::new(Code::CannotServe, error.to_string())
@@ -116,20 +119,21 @@ fn ensure_blocking(home: &Home) -> Result<Endpoint, Failure> {
     if let Some(endpoint) = home.find()? {
         return Ok(endpoint);
     }
-    start(home)?;
+    start(home, printer)?;
     home.find()?.ok_or_else(|| {
         Failure::new(Code::CannotServe, "the server ended as soon as it was started")
-            .hint(format!("look into {}", dir.join(daemon::LOG).display()))
+            .hint(format!("look into {}", dir.join(LOG).display()))
     })
 }
 
 /// Starts the server and returns when it is ready.
-fn start(home: &Home) -> Result<(), Failure> {
+fn start(home: &Home, printer: Printer) -> Result<(), Failure> {
     let failed = |error| Failure::system("cannot start this user's server", error);
     let (reader, writer) = std::io::pipe().map_err(failed)?;
     // The server inherits only this pipe. With our standard output, it would keep `lockkeeper run x -- true | cat`
     // waiting.
     let mut server = this_program(daemon::WORD);
+    inherited::few_variables(&mut server);
     server.arg(home.dir()).stdin(Stdio::null());
     server.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
     let mut child = server.spawn().map_err(failed)?;
@@ -139,7 +143,13 @@ fn start(home: &Home) -> Result<(), Failure> {
     let mut answer = String::new();
     reader.read_line(&mut answer).map_err(failed)?;
     match serde_json::from_str(&answer) {
-        Ok(Readiness::Ready) => Ok(()),
+        Ok(Readiness::Ready { notes }) => {
+            notes.iter().for_each(|note| printer.note(note));
+            // If the server ends before this command, it would stay as a zombie. Without a thread it does.
+            let reap = std::thread::Builder::new().name("lockkeeper-reap".to_owned());
+            _ = reap.spawn(move || child.wait());
+            Ok(())
+        }
         Ok(Readiness::Failed { message, hint }) => {
             _ = child.wait();
             let failure = Failure::new(Code::CannotServe, format!("cannot start this user's server: {message}"));

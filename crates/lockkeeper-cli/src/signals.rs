@@ -27,7 +27,13 @@ impl Signals {
     /// Catches these signals too, except those that are ignored.
     pub(crate) fn add(&mut self, signals: &[Signal]) -> Result<(), Failure> {
         let ignored = ignored();
-        for &signal in signals.iter().filter(|signal| ignored & bit(**signal) == 0) {
+        let heeded: Vec<_> = signals.iter().copied().filter(|signal| ignored & bit(*signal) == 0).collect();
+        self.catch(&heeded)
+    }
+
+    /// Catches these signals too, even if they are ignored.
+    pub(crate) fn catch(&mut self, signals: &[Signal]) -> Result<(), Failure> {
+        for &signal in signals {
             let stream = unix::signal(SignalKind::from_raw(signal.as_raw()))
                 .map_err(|error| Failure::system("cannot catch signals", error))?;
             self.streams.push((signal, stream));

@@ -40,6 +40,8 @@ pub(crate) struct Stream {
     changed: Condvar,
     /// Writes the text about this many lost lines.
     loss_notice: OnceLock<Box<dyn Fn(u64) -> String + Send + Sync>>,
+    /// Called before each text is written.
+    watcher: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 struct State {
@@ -52,17 +54,45 @@ struct State {
     writing: bool,
     /// Whether the reader has gone.
     closed: bool,
+    /// Whether lines stay in the queue for now.
+    held: bool,
 }
 
 impl Stream {
     const fn new(descriptor: fn() -> BorrowedFd<'static>) -> Self {
-        let state = State { lines: VecDeque::new(), bytes: 0, lost: 0, started: false, writing: false, closed: false };
-        Stream { descriptor, state: Mutex::new(state), changed: Condvar::new(), loss_notice: OnceLock::new() }
+        let lines = VecDeque::new();
+        let state = State { lines, bytes: 0, lost: 0, started: false, writing: false, closed: false, held: false };
+        Stream {
+            descriptor,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            loss_notice: OnceLock::new(),
+            watcher: OnceLock::new(),
+        }
     }
 
     /// Sets the text about lost lines. Only the first call has an effect.
     pub(crate) fn say_losses_by(&self, notice: impl Fn(u64) -> String + Send + Sync + 'static) {
         _ = self.loss_notice.set(Box::new(notice));
+    }
+
+    /// Calls this before each text is written. Only the first call has an effect.
+    pub(crate) fn watch_by(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        _ = self.watcher.set(Box::new(watcher));
+    }
+
+    /// Keeps all lines in the queue until [`Stream::release`]. Called before the first line.
+    pub(crate) fn hold(&self) {
+        self.state().held = true;
+    }
+
+    /// Writes the lines that were held.
+    pub(crate) fn release(&'static self) {
+        let mut state = self.state();
+        state.held = false;
+        if !state.lines.is_empty() {
+            self.wake(state);
+        }
     }
 
     /// Queues one or more whole lines. Never waits for the reader.
@@ -80,6 +110,13 @@ impl Stream {
         }
         state.bytes += text.len();
         state.lines.push_back(text);
+        if !state.held {
+            self.wake(state);
+        }
+    }
+
+    /// Wakes the thread that writes, or starts it.
+    fn wake(&'static self, mut state: MutexGuard<'_, State>) {
         if !state.started {
             let writer = std::thread::Builder::new().name("lockkeeper-write".to_owned()).spawn(|| self.write_all());
             state.started = writer.is_ok();
@@ -99,7 +136,7 @@ impl Stream {
     pub(crate) fn flush(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let mut state = self.state();
-        while !state.closed && (state.writing || !state.lines.is_empty()) {
+        while !state.closed && !state.held && (state.writing || !state.lines.is_empty()) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -133,7 +170,11 @@ impl Stream {
         let lost = std::mem::take(&mut state.lost);
         drop(state);
         let notice = self.loss_notice.get().filter(|_| lost > 0).map(|notice| notice(lost).into_bytes());
-        let result = write(self.descriptor, &[notice.unwrap_or_default(), line].concat());
+        let text = [notice.unwrap_or_default(), line].concat();
+        if let Some(watcher) = self.watcher.get() {
+            watcher();
+        }
+        let result = write(self.descriptor, &text);
         let mut state = self.state();
         state.writing = false;
         match result {

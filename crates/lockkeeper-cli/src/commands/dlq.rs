@@ -187,7 +187,7 @@ impl Desk {
             .map_err(|error| stays(format!("cannot work in {}: {error}", typed.directory.display())))?;
         let paths = lock_paths(&args.names)?;
         let settings = Settings::read(args.connect, &self.printer)?.at(paths.iter().map(LockPath::as_str))?;
-        let keeper = connect(&settings).await?;
+        let keeper = connect(&settings, &self.printer).await?;
         let path = LockPath::parse_node(REPLAYS)?.join(operation)?;
         let taken =
             keeper.multi_lock([keeper.own_mutex(path).try_acquire()]).message(format!("replay of {operation}")).await;
@@ -273,11 +273,11 @@ fn settled(filed: &Filed) -> Result<(), Failure> {
     }
 }
 
-async fn connect(settings: &Settings) -> Result<Lockkeeper, Failure> {
+async fn connect(settings: &Settings, printer: &Printer) -> Result<Lockkeeper, Failure> {
     let builder = settings.builder();
     match &settings.place {
         Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
-        Place::Machine(home) => local::connect(home, &builder).await,
+        Place::Machine(home) => local::connect(home, &builder, printer).await,
     }
 }
 

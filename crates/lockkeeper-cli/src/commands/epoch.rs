@@ -35,7 +35,7 @@ pub(crate) async fn epoch(args: EpochArgs, printer: &Printer) -> Result<u8, Fail
             let builder = settings.builder();
             let keeper = match &settings.place {
                 Place::Ensemble(servers) => builder.connect(servers).await?,
-                Place::Machine(home) => local::connect(home, &builder).await?,
+                Place::Machine(home) => local::connect(home, &builder, printer).await?,
             };
             let raised = raise(&keeper, wanted, args.yes).await;
             keeper.close().await;

@@ -558,7 +558,7 @@ impl Line {
         match &self.place {
             Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
             Place::Machine(home) => {
-                let connecting = local::connect(home, &builder);
+                let connecting = local::connect(home, &builder, &self.printer);
                 let Some(remaining) = self.remaining() else {
                     return connecting.await;
                 };

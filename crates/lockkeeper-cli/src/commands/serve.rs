@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lockkeeper::embedded::{Home, server_config};
 use lockkeeper_server::{Accounts, Server, Storage, Tls};
+use sd_notify::NotifyState;
 
 use crate::advice;
 use crate::args::connect::ConnectArgs;
@@ -58,12 +59,14 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         printer.note(&format!("operators' HTTP is on http://{admin}/commands"));
     }
     printer.note("this is one server on one machine, not an ensemble: if its disk is lost, so are its locks");
+    tell_service_manager(&[NotifyState::Ready], printer);
     tokio::select! {
         error = server.stopped() => {
             let message = format!("the server has stopped: {error}");
             Err(Failure::new(Code::CannotServe, message).hint(error.hint()))
         }
         _ = signals.next() => {
+            tell_service_manager(&[NotifyState::Stopping], printer);
             server.shutdown().await?;
             Ok(0)
         }
@@ -82,15 +85,25 @@ async fn serve_machine(home: &Home, args: &ServeArgs, mut signals: Signals, prin
     }
     let (dir, machine) = (home.dir().display(), advice::machine(home));
     printer.note(&format!("serving all users who may enter {dir}, on {address}; they use it with {machine}"));
+    tell_service_manager(&[NotifyState::Ready], printer);
     tokio::select! {
         error = hosted.server().stopped() => {
             let message = format!("the server has stopped: {error}");
             Err(Failure::new(Code::CannotServe, message).hint(error.hint()))
         }
         _ = signals.next() => {
+            tell_service_manager(&[NotifyState::Stopping], printer);
             hosted.shutdown().await?;
             Ok(0)
         }
+    }
+}
+
+/// Tells systemd, if it started this process and wants to know (`Type=notify`).
+fn tell_service_manager(states: &[NotifyState<'_>], printer: &Printer) {
+    if let Err(error) = sd_notify::notify(states) {
+        let socket = std::env::var("NOTIFY_SOCKET").unwrap_or_default();
+        printer.note(&format!("cannot tell the service manager at NOTIFY_SOCKET={socket}: {error}"));
     }
 }
 

@@ -5,6 +5,7 @@
 mod advice;
 mod breaking;
 mod config;
+mod daemon;
 mod deciding;
 mod dlq;
 mod documents;
