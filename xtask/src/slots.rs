@@ -8,6 +8,7 @@ mod judge;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockkeeper_testkit::apache::{Apache, Options as Servers, WrongClock};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -307,11 +309,10 @@ impl Ring {
     }
 
     fn stop_own_server(&self) {
-        let endpoint = fs::read(self.file("state/endpoint")).unwrap_or_default();
-        let pid = serde_json::from_slice::<Value>(&endpoint).ok().and_then(|endpoint| endpoint["pid"].as_i64());
-        if let Some(pid) = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+        let server = UnixStream::connect(self.file("state/socket"));
+        if let Some(server) = server.ok().and_then(|stream| socket_peercred(&stream).ok()) {
             // It is not a child of this process. An error means that it has ended.
-            _ = kill_process(pid, Signal::TERM);
+            _ = kill_process(server.pid, Signal::TERM);
         }
     }
 }

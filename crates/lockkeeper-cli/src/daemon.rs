@@ -1,13 +1,12 @@
 //! This user's server as a background process: `lockkeeper __serve DIR`, started by the first command that needs it.
 //!
 //! It belongs to no terminal and no command: it leaves the session that started it and closes everything that it
-//! inherited. It ends when no session was open for a while, and only then removes the file with its address. If it is
-//! stopped while sessions are open, a command with a session starts it again at the same address.
+//! inherited. It ends when no session was open for a while, and only then removes its socket. If it is stopped while
+//! sessions are open, a command with a session starts it again.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -34,14 +33,14 @@ const IDLE_EXIT: Duration = Duration::from_secs(600);
 /// Time limit for the previous server to release the store.
 const PREDECESSOR: Duration = Duration::from_secs(5);
 
-/// Time to wait, after the address is removed, for clients that read it just before.
+/// Time to wait, after the socket is hidden, for clients that have connected just before.
 const LATECOMERS: Duration = Duration::from_millis(500);
 
 /// The line that reports to the process that started it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Readiness {
-    /// Its address is published, and it answers.
+    /// Its socket is in its directory, and it answers.
     Ready {
         /// What the command that started it should print.
         notes: Vec<String>,
@@ -134,7 +133,7 @@ async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
             return Err(Failure::new(Code::CannotServe, error.to_string()));
         }
         signal = signals.next() => serverlog::ends_as_asked(&format!("signal {}", signal.as_raw())),
-        () = idle(&hosted, home.dir(), idle_exit) => serverlog::ends_as_asked("no session was open for a while"),
+        () = idle(&hosted, idle_exit) => serverlog::ends_as_asked("no session was open for a while"),
     }
     // The next server reads the last line as soon as it has the store.
     streams::flush();
@@ -148,7 +147,7 @@ async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
     loop {
         match home.host().await {
             Ok(hosted) => return Ok(Some(hosted)),
-            // A server that is ending removes its address before it releases the store.
+            // A server that is ending removes its socket before it releases the store.
             Err(EmbeddedError::Server(error))
                 if matches!(*error, ServerError::InUse { .. }) && Instant::now() < deadline =>
             {
@@ -162,13 +161,14 @@ async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
     }
 }
 
-/// Returns when no client has used the server for `patience`, and its address is removed.
-async fn idle(hosted: &Hosted, dir: &Path, patience: Duration) {
+/// Returns when no client has used the server for `patience`, and its socket is removed.
+async fn idle(hosted: &Hosted, patience: Duration) {
     let used = || {
         let stats = hosted.server().stats();
         stats.sessions > 0 || stats.connections > 0
     };
-    let (endpoint, hidden) = (dir.join("endpoint"), dir.join("endpoint.idle"));
+    let socket = &hosted.endpoint().socket;
+    let hidden = socket.with_extension("idle");
     let mut since = Instant::now();
     loop {
         // Polls: a check is a few loads, and the server offers no subscription to this.
@@ -176,7 +176,7 @@ async fn idle(hosted: &Hosted, dir: &Path, patience: Duration) {
         if used() {
             since = Instant::now();
         }
-        if since.elapsed() < patience || std::fs::rename(&endpoint, &hidden).is_err() {
+        if since.elapsed() < patience || std::fs::rename(socket, &hidden).is_err() {
             continue;
         }
         sleep(LATECOMERS).await;
@@ -184,7 +184,7 @@ async fn idle(hosted: &Hosted, dir: &Path, patience: Duration) {
             _ = std::fs::remove_file(&hidden);
             return;
         }
-        _ = std::fs::rename(&hidden, &endpoint);
+        _ = std::fs::rename(&hidden, socket);
         since = Instant::now();
     }
 }

@@ -165,9 +165,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Session(SessionError::NoChroot { chroot, .. }) => {
             return Some(format!("check the spelling of {chroot}; if it is new, create it with --create-chroot"));
         }
-        Error::Session(SessionError::AuthFailed { .. }) => {
-            "check the credentials of --auth-file; a user's own server answers only to the user who started it"
-        }
+        Error::Session(SessionError::AuthFailed { .. }) => "check the credentials of --auth-file",
         Error::Session(SessionError::Embedded(EmbeddedError::File { .. })) => {
             "correct that, or choose another directory with --machine=DIR or --state-dir"
         }

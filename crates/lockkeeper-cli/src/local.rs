@@ -89,8 +89,14 @@ async fn join(home: &Home, builder: &Builder, hosting: Hosting, found: Endpoint)
                 Failure::new(Code::Unreachable, message)
             };
             Err(match home.find()? {
-                Some(Endpoint { address, pid, .. }) => failure(&format!(" at {address} (pid {pid})"))
-                    .hint(format!("look into {}; end it with: kill {pid}", home.dir().join(LOG).display())),
+                Some(endpoint) => {
+                    let log = home.dir().join(LOG);
+                    match endpoint.pid().await {
+                        Ok(Some(pid)) => failure(&format!(" (pid {pid})"))
+                            .hint(format!("look into {}; end it with: kill {pid}", log.display())),
+                        _ => failure("").hint(format!("look into {}", log.display())),
+                    }
+                }
                 None => failure(""),
             })
         }

@@ -190,11 +190,9 @@ struct Server<'a>(&'a Path);
 
 impl Drop for Server<'_> {
     fn drop(&mut self) {
-        let text = std::fs::read(self.0.join("home/endpoint")).unwrap_or_default();
-        let endpoint = serde_json::from_slice::<serde_json::Value>(&text).unwrap_or_default();
-        let pid = endpoint["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            _ = kill_process(pid, Signal::KILL);
+        if let Ok(stream) = std::os::unix::net::UnixStream::connect(self.0.join("home/socket")) {
+            let server = rustix::net::sockopt::socket_peercred(&stream).unwrap();
+            _ = kill_process(server.pid, Signal::KILL);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A ZooKeeper client whose session is a state machine without I/O.
 //!
-//! [`Session`] is the machine: bytes and time in; bytes, events and deadlines out. [`Client`] runs it over TCP or TLS, with
-//! a call for each operation.
+//! [`Session`] is the machine: bytes and time in; bytes, events and deadlines out. [`Client`] runs it over TCP, TLS or a
+//! Unix socket, with a call for each operation.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -27,6 +27,7 @@ mod calls;
 mod chroot;
 mod client;
 mod driver;
+mod local;
 mod servers;
 mod session;
 #[cfg(feature = "tls")]
@@ -36,6 +37,7 @@ mod watches;
 
 pub use calls::{MultiError, Watched};
 pub use client::{Client, PersistentWatcher, Watcher};
+pub use local::ShortPath;
 pub use lockkeeper_wire as wire;
 pub use servers::{Connect, Connecting, InvalidServers, ServerConnection, Servers, Stream};
 pub use session::Session;

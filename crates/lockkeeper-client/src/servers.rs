@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::chroot::Chroot;
+use crate::local;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
@@ -68,7 +70,10 @@ impl<T: Connect + ?Sized> Connect for Arc<T> {
     }
 }
 
-/// A parsed connect string: `zk1:2181,zk2:2181,[2001:db8::1]:2181/app`.
+/// The beginning of a connect string that names a Unix socket.
+const UNIX: &str = "unix:";
+
+/// A parsed connect string: `zk1:2181,zk2:2181,[2001:db8::1]:2181/app`, or `unix:/run/lockkeeper/socket`.
 ///
 /// Servers are separated by commas; a port may be missing (2181). An IPv6 address is in brackets. The path after the
 /// list is the chroot. The client adds it to the front of every path that it sends, and removes it from every path that
@@ -76,6 +81,9 @@ impl<T: Connect + ?Sized> Connect for Arc<T> {
 ///
 /// Every attempt to connect resolves the server's name again, and tries its addresses in random order. With TLS, the
 /// certificate must contain the host name of the connect string.
+///
+/// A Unix socket is one server of this machine: all behind `unix:` is its absolute path, and there is no chroot. On Linux
+/// the path may have any length.
 #[derive(Clone, Debug)]
 pub struct Servers {
     endpoints: Vec<Endpoint>,
@@ -84,11 +92,12 @@ pub struct Servers {
     tls: Option<Tls>,
 }
 
-/// Host and port. An IPv6 address has no brackets here.
 #[derive(Clone, Debug)]
-struct Endpoint {
-    host: String,
-    port: u16,
+enum Endpoint {
+    /// Host and port. An IPv6 address has no brackets here.
+    Net { host: String, port: u16 },
+    /// A Unix socket of this machine.
+    Unix(PathBuf),
 }
 
 /// A connect string that cannot be used.
@@ -106,6 +115,12 @@ impl FromStr for Servers {
 
     fn from_str(text: &str) -> Result<Servers, InvalidServers> {
         let invalid = |problem: String| InvalidServers { servers: text.to_owned(), problem };
+        if let Some(path) = text.trim().strip_prefix(UNIX) {
+            return match Path::new(path) {
+                path if path.is_absolute() && path.file_name().is_some() => Ok(Servers::unix(path)),
+                _ => Err(invalid(format!("{path:?} is no absolute path of a socket: write unix:/path"))),
+            };
+        }
         let (list, path) = text.split_at(text.find('/').unwrap_or(text.len()));
         let chroot = Chroot::new(path).map_err(|problem| invalid(format!("the chroot {path:?} {problem}")))?;
         let endpoints = list
@@ -157,14 +172,17 @@ impl FromStr for Endpoint {
                 return Err(format!("has the port {:?}: expected a number from 1 to 65535", port.unwrap_or_default()));
             }
         };
-        Ok(Endpoint { host: host.to_owned(), port })
+        Ok(Endpoint::Net { host: host.to_owned(), port })
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Endpoint { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        match self {
+            Endpoint::Net { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Endpoint::Net { host, port } => write!(f, "{host}:{port}"),
+            Endpoint::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
     }
 }
 
@@ -175,6 +193,21 @@ impl fmt::Display for Servers {
 }
 
 impl Servers {
+    /// Returns the server behind the Unix socket at this path.
+    pub fn unix(path: impl Into<PathBuf>) -> Servers {
+        Servers {
+            endpoints: vec![Endpoint::Unix(path.into())],
+            chroot: Chroot::default(),
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
+    /// Returns whether this is a Unix socket. Its server knows the user of each client from the kernel.
+    pub fn is_unix(&self) -> bool {
+        matches!(self.endpoints[..], [Endpoint::Unix(_)])
+    }
+
     /// Returns the servers without the chroot.
     pub fn endpoints(&self) -> String {
         let endpoints: Vec<_> = self.endpoints.iter().map(Endpoint::to_string).collect();
@@ -189,11 +222,15 @@ impl Servers {
     /// Returns the same servers with TLS.
     ///
     /// # Errors
-    /// [`InvalidServers`] if a host is not a name that a certificate can contain.
+    /// [`InvalidServers`] if a host is not a name that a certificate can contain, or if this is a Unix socket.
     #[cfg(feature = "tls")]
     pub fn with_tls(mut self, tls: Tls) -> Result<Servers, InvalidServers> {
-        if let Some(endpoint) = self.endpoints.iter().find(|endpoint| !Tls::can_name(&endpoint.host)) {
-            let problem = format!("{:?} is not a name that a certificate can contain", endpoint.host);
+        let problem = self.endpoints.iter().find_map(|endpoint| match endpoint {
+            Endpoint::Net { host, .. } if Tls::can_name(host) => None,
+            Endpoint::Net { host, .. } => Some(format!("{host:?} is not a name that a certificate can contain")),
+            Endpoint::Unix(_) => Some("a Unix socket has no TLS: leave the certificates out".to_owned()),
+        });
+        if let Some(problem) = problem {
             return Err(InvalidServers { servers: self.to_string(), problem });
         }
         self.tls = Some(tls);
@@ -207,16 +244,21 @@ impl Connect for Servers {
     }
 
     fn connect(&self, server: usize) -> Connecting {
-        let Endpoint { host, port } = self.endpoints[server].clone();
+        let endpoint = self.endpoints[server].clone();
         #[cfg(feature = "tls")]
         let tls = self.tls.clone();
         Box::pin(async move {
-            let stream = dial(&host, port).await.map_err(|error| match error.kind() {
+            let failed = |error: io::Error| match error.kind() {
                 io::ErrorKind::ConnectionRefused => {
                     io::Error::new(error.kind(), "refuses connections (nothing listens there)")
                 }
                 kind => io::Error::new(kind, format!("cannot be reached ({error})")),
-            })?;
+            };
+            let (host, port) = match endpoint {
+                Endpoint::Net { host, port } => (host, port),
+                Endpoint::Unix(path) => return Ok(local::dial(&path).await.map_err(failed)?.into()),
+            };
+            let stream = dial(&host, port).await.map_err(failed)?;
             #[cfg(feature = "tls")]
             if let Some(tls) = tls {
                 let failed = |error| io::Error::other(format!("fails the TLS handshake ({error})"));
@@ -252,6 +294,7 @@ mod tests {
     fn connect_strings_have_ports_addresses_and_a_chroot() {
         assert_eq!(read("zk1").unwrap(), "zk1:2181");
         assert_eq!(read("zk1:1, zk2:,10.0.0.7/app/locks").unwrap(), "zk1:1,zk2:2181,10.0.0.7:2181/app/locks");
+        assert_eq!(read(" unix:/run/a,b:c ").unwrap(), "unix:/run/a,b:c");
         assert_eq!(read("[::1],[fe80::1%eth0]:7/").unwrap(), "[::1]:2181,[fe80::1%eth0]:7");
     }
 
@@ -270,6 +313,9 @@ mod tests {
             ("zk1//a", "empty"),
             ("zk1/a/", "empty"),
             ("zk1/a/..", "\"..\""),
+            ("unix:", "no absolute path"),
+            ("unix:run/x", "write unix:/path"),
+            ("unix:/", "no absolute path"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(problem), "{text}: {error}");

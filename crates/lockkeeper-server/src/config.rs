@@ -54,7 +54,9 @@ impl fmt::Debug for Secret {
 #[non_exhaustive]
 pub struct Config {
     /// The address to listen on; port 0 selects a free port. Default `127.0.0.1:0`.
-    pub listen: SocketAddr,
+    pub listen: Option<SocketAddr>,
+    /// The Unix socket to serve on this machine, with its mode. Default none.
+    pub socket: Option<(PathBuf, u32)>,
     /// Whether `listen` may be an address that other machines can reach. Default no. Consider TLS before you allow it.
     pub allow_remote: bool,
     /// The TLS certificate and client verification; the port then accepts TLS only. Default plain TCP.
@@ -90,7 +92,8 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+            socket: None,
             allow_remote: false,
             #[cfg(feature = "tls")]
             tls: None,
@@ -113,7 +116,7 @@ impl Default for Config {
 impl Config {
     setters! {
         /// Sets the address to listen on.
-        with_listen(listen: SocketAddr) = listen;
+        with_listen(listen: SocketAddr) = Some(listen);
         /// Allows or forbids listening on an address that other machines can reach.
         allow_remote(allow_remote: bool) = allow_remote;
         /// Accepts TLS only on the clients' port; the operators' HTTP port is not affected.
@@ -143,6 +146,17 @@ impl Config {
         with_container_check(container_check: Duration) = container_check.max(Duration::from_millis(1));
         /// Sets how long a container that never had a child is kept.
         with_container_unused(container_unused: Duration) = container_unused;
+    }
+
+    /// Serves a Unix socket at this path, and no address unless one is set afterwards. A file at the path is replaced
+    /// when the store is open.
+    ///
+    /// The kernel decides by the socket's mode and by the directories above it who may connect, and says which user
+    /// does: a connection has the identity `uid:NUMBER`. An access list may use it with the scheme `auth`. No client can
+    /// name another user than its own, so an entry `uid:NUMBER` shows who wrote the list.
+    #[must_use]
+    pub fn with_socket(self, path: impl Into<PathBuf>, mode: u32) -> Self {
+        Self { listen: None, socket: Some((path.into(), mode)), ..self }
     }
 
     /// Keeps the state in a directory.

@@ -22,6 +22,17 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
+    /// The Unix socket cannot be made.
+    #[error("cannot make the socket {}: {source}", path.display())]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The configuration names neither an address nor a socket.
+    #[error("the server has neither an address nor a socket")]
+    Nowhere,
     /// The address can be reached from other machines, and the configuration does not allow this.
     #[error("address {address} is reachable from other machines")]
     NotLoopback {
@@ -122,6 +133,8 @@ impl ServerError {
                 )
             }
             Self::Listen { .. } => "choose an address of this machine and a port above 1023".to_owned(),
+            Self::Socket { .. } => "choose a directory of this user, with a path of at most 100 bytes".to_owned(),
+            Self::Nowhere => "choose an address to listen on, or a socket".to_owned(),
             Self::NotLoopback { .. } => {
                 "listen on 127.0.0.1, or allow remote clients explicitly, with TLS unless you trust the network"
                     .to_owned()

@@ -8,6 +8,7 @@ mod engine;
 #[cfg(feature = "faults")]
 pub mod faults;
 mod outbox;
+mod peer;
 pub(crate) mod server;
 pub(crate) mod stats;
 mod transport;

@@ -1,37 +1,38 @@
 //! Embedded servers: one directory, one server at a time, for one user.
 //!
-//! The directory contains `data`, the server's store, and `secret`, which a client must present and only the owner
-//! can read. It also contains `starting`, a lock for the process that starts the server, and `endpoint`, the
-//! address of the current or last server. The store's lock, not the endpoint file, shows whether a server runs.
+//! The directory contains `data`, the server's store, `socket`, through which its clients connect, and `starting`, a lock
+//! for the process that starts the server. The store's lock, not the socket's file, shows whether a server runs.
 //!
-//! The address outlives the server. Sessions are on disk and have their full timeout after a restart. So when a server
-//! ends while sessions are open, one of its clients starts it again and the sessions continue. The address is the same
-//! if it is free.
+//! The kernel checks who connects: it lets those in who may enter the directory and write to the socket, and tells the
+//! server which user each client is. There is no port that another program could take, and no secret. So the directory
+//! must be its owner's alone: see `guarded`.
+//!
+//! Sessions are on disk and have their full timeout after a restart. So when a server ends while sessions are open, one
+//! of its clients starts it again and the sessions continue.
 
-mod trust;
+mod guarded;
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_server::Secret;
+use lockkeeper_client::ShortPath;
 pub use lockkeeper_server::{Config, Server, ServerError};
-use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::acl::LockAcl;
+use crate::ensemble::servers::Servers;
 use crate::ensemble::zookeeper::{Locate, Located, Locating, ZooKeeper};
 use crate::ensemble::{Network, Opened};
 use crate::error::{EmbeddedError, SessionError};
-
-use self::trust::PortListener;
 
 /// The directory of the server that all users of a machine share.
 pub const MACHINE_DIR: &str = "/var/lib/lockkeeper";
@@ -40,18 +41,17 @@ pub const MACHINE_DIR: &str = "/var/lib/lockkeeper";
 /// expire sooner after a crash.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Returns the default settings of servers on one machine: their tick, and session timeouts from 1 s to 1 min.
+/// Returns the default settings of servers on one machine: their tick, and session timeouts from 1 s to 1 min. They name
+/// no address: a [`Home`] serves its socket.
 pub fn server_config() -> Config {
-    Config::default().with_tick(TICK).with_session_timeouts(TICK * 2..=TICK * 120)
+    let mut config = Config::default().with_tick(TICK).with_session_timeouts(TICK * 2..=TICK * 120);
+    config.listen = None;
+    config
 }
 
 /// The pause between looks for a server that is starting or stopping. There is no event to wait for: another process
-/// holds the store but has not written its address yet.
+/// holds the store but does not listen yet.
 const STARTING: Duration = Duration::from_millis(10);
-
-/// How long the previous server's address may still be in use by a process that is ending. There is no event to wait
-/// for.
-const FREED: Duration = Duration::from_millis(200);
 
 /// The directory of an embedded server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,21 +60,62 @@ pub struct Home {
     shared: bool,
 }
 
-/// The address of a running embedded server.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// How long a running server may take to answer a question of [`Endpoint::ask`].
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The socket of a running embedded server.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its address on this machine.
-    pub address: SocketAddr,
-    /// Its process id.
-    pub pid: u32,
-    /// The secret to present to it; not a part of the file.
-    #[serde(skip)]
-    pub secret: String,
+    /// The path of its socket.
+    pub socket: PathBuf,
 }
 
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("address", &self.address).field("pid", &self.pid).finish_non_exhaustive()
+impl Endpoint {
+    /// Returns the connect string: `unix:` and the path.
+    pub fn connect_string(&self) -> String {
+        self.servers().to_string()
+    }
+
+    /// Returns the server's process id, or `None` if this process cannot see it, as in a container of its own. It is the
+    /// kernel's answer, also while the server hangs.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no connection.
+    ///
+    /// # Errors
+    ///
+    /// No server listens any more, or this user may not connect.
+    pub async fn pid(&self) -> std::io::Result<Option<u32>> {
+        let server = self.connect().await?.peer_cred()?;
+        Ok(server.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0))
+    }
+
+    /// Returns the server's answer to one of the four-letter words, for example `srvr`, which shows its version.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no connection.
+    ///
+    /// # Errors
+    ///
+    /// No server listens any more, this user may not connect, or there is no answer within 5 s.
+    pub async fn ask(&self, word: &str) -> std::io::Result<String> {
+        let answered = timeout(PATIENCE, async {
+            let (mut server, mut answer) = (self.connect().await?, String::new());
+            server.write_all(word.as_bytes()).await?;
+            server.read_to_string(&mut answer).await?;
+            Ok(answer)
+        });
+        answered.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+    }
+
+    async fn connect(&self) -> std::io::Result<UnixStream> {
+        UnixStream::connect(ShortPath::new(&self.socket)?.as_path()).await
+    }
+
+    fn servers(&self) -> Servers {
+        Servers::unix(&self.socket)
     }
 }
 
@@ -83,7 +124,8 @@ impl std::fmt::Debug for Endpoint {
 pub struct Hosted {
     server: Server,
     endpoint: Endpoint,
-    moved_from: Option<SocketAddr>,
+    /// The path under which the server knows its socket. It is valid until the server has removed the file.
+    _socket: ShortPath,
 }
 
 /// Starts the server of a home in another process; resolves when the server can be found.
@@ -158,59 +200,49 @@ impl Home {
         &self.dir
     }
 
-    /// Returns the address of the server that runs here, or `None`.
+    /// Returns the path of its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("socket")
+    }
+
+    /// Returns the socket of the server that runs here, or `None`.
     ///
     /// # Errors
     ///
-    /// [`EmbeddedError::File`] if a file cannot be read, or if other users could have written it.
+    /// [`EmbeddedError::File`] if the directory cannot be read, or if other users could replace what is in it.
     pub fn find(&self) -> Result<Option<Endpoint>, EmbeddedError> {
-        let file = self.dir.join("endpoint");
-        let text = match std::fs::read(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(EmbeddedError::file("cannot read", file, source)),
-        };
-        // An incomplete file, or one of another version: the next host writes it again.
-        let Ok(mut endpoint) = serde_json::from_slice::<Endpoint>(&text) else {
-            return Ok(None);
-        };
-        if self.shared {
-            trust::check_shared(&self.dir).map_err(|source| EmbeddedError::file("refuse to use", &self.dir, source))?;
+        let socket = self.socket();
+        match socket.symlink_metadata() {
+            Ok(found) if found.file_type().is_socket() => {}
+            Ok(_) => return Ok(None),
+            // A file in place of the directory is no server either; who starts one gets the error.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+            Err(source) => return Err(EmbeddedError::file("cannot read", socket, source)),
         }
-        if !self.is_hosted()? || !self.is_owners(endpoint.address)? {
-            return Ok(None);
-        }
-        endpoint.secret = self.secret()?;
-        Ok(Some(endpoint))
+        self.check()?;
+        let endpoint = Endpoint { socket };
+        Ok(self.is_hosted(&endpoint)?.then_some(endpoint))
+    }
+
+    /// Refuses the directory if others than its owner could put another server there.
+    fn check(&self) -> Result<(), EmbeddedError> {
+        guarded::check(&self.dir, self.shared).map_err(|source| EmbeddedError::file("refuse to use", &self.dir, source))
     }
 
     /// Whether a process holds the store.
-    fn is_hosted(&self) -> Result<bool, EmbeddedError> {
+    fn is_hosted(&self, endpoint: &Endpoint) -> Result<bool, EmbeddedError> {
         let file = self.dir.join("data").join("lock");
         match File::open(&file) {
             // Shared, and released immediately: several clients may ask at the same time, and a host that starts
             // meanwhile tries again.
             Ok(lock) => Ok(lock.try_lock_shared().is_err()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            // Only the owner may open the store. The process that listens at the address is checked as well.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied && self.shared => Ok(true),
+            // Only the owner may open the store.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && self.shared => {
+                listens(&endpoint.socket).map_err(|source| EmbeddedError::file("cannot use", &endpoint.socket, source))
+            }
             Err(source) => Err(EmbeddedError::file("cannot open", file, source)),
         }
-    }
-
-    /// Whether the process that listens at `address` may be this home's server: it belongs to the owner, to this user
-    /// or to root. Otherwise another program has taken the address, and must not get the secret.
-    fn is_owners(&self, address: SocketAddr) -> Result<bool, EmbeddedError> {
-        let owner = match std::fs::metadata(&self.dir) {
-            Ok(dir) => std::os::unix::fs::MetadataExt::uid(&dir),
-            Err(source) => return Err(EmbeddedError::file("cannot read", &self.dir, source)),
-        };
-        Ok(match trust::listener(address) {
-            PortListener::Of(user) if self.shared => [0, owner].contains(&user),
-            PortListener::Of(user) => [0, owner, rustix::process::geteuid().as_raw()].contains(&user),
-            PortListener::Nobody => !self.shared,
-            PortListener::Unknown => true,
-        })
     }
 
     /// Waits for the right to start the server here. Blocks this thread.
@@ -222,16 +254,12 @@ impl Home {
         self.make_dir()?;
         let file = self.dir.join("starting");
         let failed = |source| EmbeddedError::file("cannot lock", &file, source);
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let lock = options.open(&file).map_err(failed)?;
+        let lock = guarded::open(&file).map_err(failed)?;
         lock.lock().map_err(failed)?;
         Ok(Turn { _file: lock })
     }
 
-    /// Starts the server in this process, at the previous server's address, where sessions look for it. If another
-    /// program uses that address, the server takes a free one.
+    /// Starts the server in this process.
     ///
     /// # Cancel safety
     ///
@@ -244,8 +272,9 @@ impl Home {
         self.host_with(server_config()).await
     }
 
-    /// Starts the server as [`Home::host`] does, with other settings than those of [`server_config`]. The address, the
-    /// store and the secret are the home's.
+    /// Starts the server as [`Home::host`] does, with other settings than those of [`server_config`]. The socket and the
+    /// store are the home's. If the settings name an address, the server also listens there, for clients that know no
+    /// Unix socket. All users of this machine can use that address.
     ///
     /// # Cancel safety
     ///
@@ -255,110 +284,34 @@ impl Home {
     ///
     /// As [`Home::host`].
     pub async fn host_with(&self, config: Config) -> Result<Hosted, EmbeddedError> {
-        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let Some(former) = self.former_address() else { return self.host_at(anywhere, config).await };
-        let started = Instant::now();
-        loop {
-            match self.host_at(former, config.clone()).await {
-                Err(EmbeddedError::Server(error))
-                    if matches!(*error, ServerError::AddressInUse { .. } | ServerError::Listen { .. }) => {}
-                other => return other,
-            }
-            if started.elapsed() >= FREED {
-                break;
-            }
-            sleep(STARTING).await;
-        }
-        let hosted = Hosted { moved_from: Some(former), ..self.host_at(anywhere, config).await? };
-        tracing::warn!(%former, now = %hosted.endpoint.address, "another program listens at the former address");
-        Ok(hosted)
-    }
-
-    /// Starts the server at this address.
-    async fn host_at(&self, listen: SocketAddr, config: Config) -> Result<Hosted, EmbeddedError> {
         self.make_dir()?;
-        if self.shared {
-            trust::check_shared(&self.dir).map_err(|source| EmbeddedError::file("refuse to use", &self.dir, source))?;
-        }
-        let secret = self.secret()?;
-        let config = config
-            .with_directory(self.dir.join("data"))
-            .with_listen(listen)
-            .with_secret(Secret::new(secret.as_bytes()));
+        let (data, socket) = (self.dir.join("data"), self.socket());
+        guarded::check_owner(&data).map_err(|source| EmbeddedError::file("refuse to use", &data, source))?;
+        let short = ShortPath::new(&socket).map_err(|source| EmbeddedError::file("cannot use", &socket, source))?;
+        // Those who may enter a shared directory may connect.
+        let mode = if self.shared { 0o666 } else { 0o600 };
+        let listen = config.listen;
+        let mut config = config.with_directory(data).with_socket(short.as_path(), mode);
+        config.listen = listen;
         let server = Server::start(config).await?;
-        let endpoint = Endpoint { address: server.addr(), pid: std::process::id(), secret };
-        let text = serde_json::to_vec(&endpoint).expect("an address and a number always serialise");
-        replace(&self.dir.join("endpoint"), &text, self.file_mode())?;
-        Ok(Hosted { server, endpoint, moved_from: None })
+        Ok(Hosted { server, endpoint: Endpoint { socket }, _socket: short })
     }
 
-    /// The address of the previous server.
-    fn former_address(&self) -> Option<SocketAddr> {
-        let endpoint: Endpoint = serde_json::from_slice(&std::fs::read(self.dir.join("endpoint")).ok()?).ok()?;
-        endpoint.address.ip().is_loopback().then_some(endpoint.address)
-    }
-
-    /// The mode of the files: readable by this user, or by all that may enter the directory.
-    fn file_mode(&self) -> u32 {
-        if self.shared { 0o644 } else { 0o600 }
-    }
-
-    /// Creates the directory, for this user only or for all to enter. An existing one is not changed.
+    /// Creates the directory, for this user only or for all to enter. An existing one is not changed. Nothing is created in
+    /// a place that other users can change.
     fn make_dir(&self) -> Result<(), EmbeddedError> {
+        self.check()?;
         let mut builder = DirBuilder::new();
         builder.recursive(true);
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, if self.shared { 0o755 } else { 0o700 });
         builder.create(&self.dir).map_err(|source| EmbeddedError::file("cannot make", &self.dir, source))
     }
-
-    /// The secret of this home, created on first use.
-    fn secret(&self) -> Result<String, EmbeddedError> {
-        let file = self.dir.join("secret");
-        let failed = |what| {
-            let file = file.clone();
-            move |source| EmbeddedError::file(what, file, source)
-        };
-        loop {
-            match File::open(&file) {
-                Ok(mut opened) => {
-                    if !self.shared {
-                        private(&opened).map_err(failed("refuse to use"))?;
-                    }
-                    let mut secret = String::new();
-                    opened.read_to_string(&mut secret).map_err(failed("cannot read"))?;
-                    return Ok(secret);
-                }
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(source) => return Err(failed("cannot read")(source)),
-            }
-            let mut bits = [0; 32];
-            getrandom::fill(&mut bits)
-                .map_err(|error| failed("no randomness for")(std::io::Error::other(error.to_string())))?;
-            let secret: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
-            // Linked into place as a whole: if two create it at the same time, one wins and both read the same. Each
-            // uses a separate file, even among the threads of one process.
-            static MADE: AtomicU32 = AtomicU32::new(0);
-            let fresh = file.with_extension(format!("new-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed)));
-            write_whole(&fresh, secret.as_bytes(), self.file_mode()).map_err(failed("cannot write"))?;
-            let linked = std::fs::hard_link(&fresh, &file);
-            _ = std::fs::remove_file(&fresh);
-            match linked {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed("cannot write")(error)),
-                _ => {}
-            }
-        }
-    }
 }
 
 impl Hosted {
-    /// Returns the address of the server.
+    /// Returns the socket of the server.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
-    }
-
-    /// Returns the previous address, if another program has taken it.
-    pub fn moved_from(&self) -> Option<SocketAddr> {
-        self.moved_from
     }
 
     /// Returns the server.
@@ -366,8 +319,8 @@ impl Hosted {
         &self.server
     }
 
-    /// Stops the server and returns when everything is on disk. Sessions survive, and so does the address: a client
-    /// that still needs the server starts it again there.
+    /// Stops the server and returns when everything is on disk. Sessions survive: a client that still
+    /// needs the server starts it again.
     ///
     /// # Cancel safety
     ///
@@ -467,9 +420,7 @@ impl Locate for Site {
     fn locate(self: Arc<Self>) -> Locating {
         async move {
             let endpoint = self.find_or_start().await?;
-            let credentials = vec![("lockkeeper".to_owned(), endpoint.secret.into_bytes())];
-            let servers = endpoint.address.to_string().parse().expect("an address is a connect string");
-            Ok(Located { servers, credentials })
+            Ok(Located { servers: endpoint.servers() })
         }
         .boxed()
     }
@@ -492,7 +443,7 @@ impl Network for Embedded {
                 let (servers, detail) = (dir.to_string(), format!("another process is starting the server of {dir}"));
                 Err(SessionError::Unreachable { servers, waited: patience, detail })
             })?;
-            let servers = endpoint.address.to_string().parse().expect("an address is a connect string");
+            let servers = endpoint.servers();
             self.site.found(endpoint);
             let network = ZooKeeper {
                 servers,
@@ -519,43 +470,29 @@ impl Network for Embedded {
     }
 }
 
-/// Writes a file with this mode, completely or not at all.
-fn replace(file: &Path, text: &[u8], mode: u32) -> Result<(), EmbeddedError> {
-    let fresh = file.with_extension("new");
-    let failed = |source| EmbeddedError::file("cannot write", file, source);
-    write_whole(&fresh, text, mode).map_err(failed)?;
-    std::fs::rename(&fresh, file).map_err(failed)
-}
-
-fn write_whole(file: &Path, text: &[u8], mode: u32) -> std::io::Result<()> {
-    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-    let mut opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
-    // Set the mode explicitly, because a service's umask may exclude others.
-    opened.set_permissions(std::fs::Permissions::from_mode(mode))?;
-    opened.write_all(text)?;
-    opened.sync_all()
-}
-
-/// Refuses a secret that other users can read.
-fn private(file: &File) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = file.metadata()?.permissions().mode();
-    if mode & 0o077 == 0 {
-        return Ok(());
+/// Whether a process listens at this socket. Does not wait for it.
+fn listens(socket: &Path) -> std::io::Result<bool> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let short = ShortPath::new(socket)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&client, &SocketAddrUnix::new(short.as_path())?) {
+        // Many others are connecting.
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => Ok(true),
+        Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
     }
-    let problem = format!("its mode {:o} lets others read it; run chmod 600 on it, or remove it", mode & 0o777);
-    Err(std::io::Error::new(ErrorKind::PermissionDenied, problem))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Later, another program may listen at its address, and must not get the secret.
+    /// Later, another process may host it.
     #[tokio::test]
     async fn a_server_that_was_found_is_not_looked_for_again_once_and_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let found = Endpoint { address: "127.0.0.1:1".parse().unwrap(), pid: 1, secret: String::new() };
+        let found = Endpoint { socket: dir.path().join("socket") };
         let site = Site::new(Home::new(dir.path()), Hosting::Never, Some(found.clone()));
         assert_eq!(site.find_or_start().await.ok(), Some(found.clone()));
         let not_running = |end| matches!(end, Err(SessionError::Embedded(EmbeddedError::NotRunning { .. })));

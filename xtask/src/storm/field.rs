@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use lockkeeper_testkit::apache::{Apache, Options};
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -114,8 +116,7 @@ impl Field {
 
     /// Returns the process of this user's own server.
     fn own_server(&self) -> Option<Pid> {
-        let endpoint: Value = serde_json::from_slice(&fs::read(self.file("state/endpoint")).ok()?).ok()?;
-        let pid = Pid::from_raw(i32::try_from(endpoint["pid"].as_i64()?).ok()?)?;
+        let pid = socket_peercred(&UnixStream::connect(self.file("state/socket")).ok()?).ok()?.pid;
         self.is_ours(pid).then_some(pid)
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct ServeArgs {
     /// Keep everything in memory: a restart starts empty
     #[arg(long)]
     pub memory: bool,
-    /// Serve all users of this machine, on a loopback port that the directory names
+    /// Serve all users of this machine, on a socket in its directory
     ///
     /// DIR is the server's directory, by default /var/lib/lockkeeper. Users who may enter it may use the server.
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]

@@ -1,8 +1,8 @@
 //! `lockkeeper serve`: the embedded server in the foreground, for any ZooKeeper client of the machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use lockkeeper::embedded::{Home, server_config};
+use lockkeeper::embedded::{Home, Hosted, server_config};
 use lockkeeper_server::{Accounts, Server, Storage, Tls};
 use sd_notify::NotifyState;
 
@@ -11,7 +11,7 @@ use crate::args::connect::ConnectArgs;
 use crate::args::serve::ServeArgs;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
-use crate::settings::{Settings, state_dir};
+use crate::settings::{self, Settings};
 use crate::signals::{ENDING, Signals};
 use crate::streams;
 
@@ -25,11 +25,15 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
     let storage = match (args.memory, args.data) {
         (true, _) => Storage::Memory,
         (false, Some(dir)) => Storage::Directory(dir),
-        (false, None) => {
-            let connect = ConnectArgs { state_dir: args.state_dir, ..ConnectArgs::default() };
-            let settings = Settings::read(connect, printer)?;
-            Storage::Directory(state_dir(&settings.all)?.join("serve"))
-        }
+        (false, None) => Storage::Directory(own_dir(args.state_dir.clone(), printer)?.join("serve")),
+    };
+    // This user's commands find their own server by its socket, so it also serves that.
+    let own = match &storage {
+        Storage::Directory(dir) if dir.ends_with("data") => own_dir(args.state_dir, printer).ok().filter(|own| {
+            let real = |dir: &Path| dir.canonicalize().ok();
+            real(&own.join("data")).is_some_and(|data| Some(data) == real(dir))
+        }),
+        _ => None,
     };
     let data = match &storage {
         Storage::Directory(dir) => format!("its data is in {}", dir.display()),
@@ -51,7 +55,19 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
             Some(authorities) => Tls::mutual(&certificate, &key, &read(authorities)?)?,
         });
     }
-    let server = Server::start(config).await?;
+    let served = match own {
+        None => Served::Alone(Server::start(config).await?),
+        Some(dir) => {
+            let home = Home::new(dir);
+            let served = Served::Home(home.host_with(config).await?);
+            printer.note(&format!(
+                "also serving this user's own server in {}; every user of this machine can use its port",
+                home.dir().display()
+            ));
+            served
+        }
+    };
+    let server = served.server();
     // The only line of data: the address for clients.
     streams::STDOUT.push(format!("{}\n", server.connect_string()));
     printer.note(&format!("serving on {}; {data}", server.connect_string()));
@@ -67,10 +83,35 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         }
         _ = signals.next() => {
             tell_service_manager(&[NotifyState::Stopping], printer);
-            server.shutdown().await?;
+            match served {
+                Served::Alone(server) => server.shutdown().await?,
+                Served::Home(hosted) => hosted.shutdown().await?,
+            }
             Ok(0)
         }
     }
+}
+
+/// What serves the data.
+enum Served {
+    Alone(Server),
+    /// With the socket of this user's own server.
+    Home(Hosted),
+}
+
+impl Served {
+    fn server(&self) -> &Server {
+        match self {
+            Served::Alone(server) => server,
+            Served::Home(hosted) => hosted.server(),
+        }
+    }
+}
+
+/// Returns the directory of this user's own server.
+fn own_dir(state_dir: Option<PathBuf>, printer: &Printer) -> Result<PathBuf, Failure> {
+    let connect = ConnectArgs { state_dir, ..ConnectArgs::default() };
+    settings::state_dir(&Settings::read(connect, printer)?.all)
 }
 
 /// Serves all users of this machine from a directory that they share.
@@ -78,13 +119,9 @@ async fn serve_machine(home: &Home, args: &ServeArgs, mut signals: Signals, prin
     let mut config = args.limits.apply(server_config().with_first_zxid(args.first_zxid));
     config.admin = args.admin;
     let hosted = home.host_with(config).await?;
-    let address = hosted.endpoint().address;
-    streams::STDOUT.push(format!("{address}\n"));
-    if let Some(former) = hosted.moved_from() {
-        printer.note(&format!("another program listens at {former}, this server's former address"));
-    }
+    streams::STDOUT.push(format!("{}\n", hosted.endpoint().connect_string()));
     let (dir, machine) = (home.dir().display(), advice::machine(home));
-    printer.note(&format!("serving all users who may enter {dir}, on {address}; they use it with {machine}"));
+    printer.note(&format!("serving all users who may enter {dir}; they use it with {machine}"));
     tell_service_manager(&[NotifyState::Ready], printer);
     tokio::select! {
         error = hosted.server().stopped() => {

@@ -57,7 +57,7 @@ fn the_state_directory_is_this_users_alone() {
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&home.state()), 0o700);
-    for file in ["secret", "endpoint", "server.log"] {
+    for file in ["socket", "server.log"] {
         assert_eq!(mode(&home.state().join(file)), 0o600, "{file}");
     }
 }
@@ -92,17 +92,11 @@ fn a_killed_server_is_replaced() {
     let home = Home::new();
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     let killed = home.server().unwrap();
-    let address = |home: &Home| {
-        let text = std::fs::read(home.state().join("endpoint")).unwrap();
-        serde_json::from_slice::<serde_json::Value>(&text).unwrap()["address"].clone()
-    };
-    let former = address(&home);
     rustix::process::kill_process(killed, Signal::KILL).unwrap();
     until("it is gone", || !is_alive(killed));
+    assert!(home.state().join("socket").exists(), "it had no time to remove it");
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
-    assert_ne!(home.server(), Some(killed));
-    // The address at which sessions of the former server look for it.
-    assert_eq!(address(&home), former);
+    assert!(home.server().is_some_and(|now| now != killed));
 }
 
 /// No running server is another answer than a lock without holders.
@@ -133,7 +127,6 @@ struct Busy {
     holder: Running,
     waiter: Running,
     server: rustix::process::Pid,
-    address: serde_json::Value,
     token: serde_json::Value,
 }
 
@@ -144,9 +137,9 @@ impl Busy {
         assert_eq!(holder.line(), "holds");
         let waiter = home.spawn("a", &[], "echo granted");
         until("one waits", || home.count("a") == (1, 1));
-        let (server, address) = (home.server().unwrap(), home.endpoint().unwrap()["address"].clone());
+        let server = home.server().unwrap();
         let token = home.show("a")["holders"][0]["token"].clone();
-        Busy { home, holder, waiter, server, address, token }
+        Busy { home, holder, waiter, server, token }
     }
 
     /// Checks that another server runs, the holder holds by the same grant, and the waiter is next.
@@ -164,36 +157,14 @@ impl Busy {
 
 /// After a logout or a crash, commands that use the server start it again.
 #[test]
-fn a_server_that_ends_in_use_comes_back_at_its_address_and_holds_and_waits_go_on() {
+fn a_server_that_ends_in_use_comes_back_and_holds_and_waits_go_on() {
     for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
         let busy = Busy::new();
         rustix::process::kill_process(busy.server, signal).unwrap();
         until("it is gone", || !is_alive(busy.server));
         until("another one runs", || busy.home.server().is_some_and(|now| now != busy.server));
-        assert_eq!(busy.home.endpoint().unwrap()["address"], busy.address, "{signal:?}");
         busy.goes_on();
     }
-}
-
-#[test]
-fn a_server_whose_address_was_taken_says_so_and_sessions_follow_it_to_another() {
-    let busy = Busy::new();
-    // The commands cannot start it again before the address is taken.
-    for command in [&busy.holder, &busy.waiter] {
-        command.signal(Signal::STOP);
-    }
-    rustix::process::kill_process(busy.server, Signal::TERM).unwrap();
-    until("it is gone", || !is_alive(busy.server));
-    let taken = std::net::TcpListener::bind(busy.address.as_str().unwrap()).unwrap();
-    for command in [&busy.holder, &busy.waiter] {
-        command.signal(Signal::CONT);
-    }
-    until("another one runs", || busy.home.server().is_some_and(|now| now != busy.server));
-    assert_ne!(busy.home.endpoint().unwrap()["address"], busy.address);
-    let log = busy.home.state().join("server.log");
-    until("it says so", || crate::harness::text(&log).contains("another program listens at the former address"));
-    busy.goes_on();
-    drop(taken);
 }
 
 /// A program that uses the directory hosts the server; when the program ends, a waiting command starts it again.
@@ -208,7 +179,6 @@ fn a_program_and_a_command_share_this_users_own_server() {
     });
     let mut waiter = home.spawn("a", &[], "echo granted");
     until("it waits", || home.count("a") == (1, 1));
-    let address = home.endpoint().unwrap()["address"].clone();
     runtime.block_on(async {
         guard.release().await.unwrap();
         keeper.close().await;
@@ -217,7 +187,6 @@ fn a_program_and_a_command_share_this_users_own_server() {
     let (code, text) = waiter.end();
     assert_eq!((code, waiter.line().as_str()), (Some(0), "granted"), "{text}");
     assert!(home.output(&["run", "a", "--try", "--", "true"]).status.success());
-    assert_eq!(home.endpoint().unwrap()["address"], address);
 }
 
 /// Without sessions the server stays ended until the next command.
@@ -242,12 +211,13 @@ fn a_state_directory_that_cannot_be_used_is_named() {
         ("another version", &|dir| data(dir, "format", "99\n"), "has format 99"),
         ("foreign files", &|dir| data(dir, "notes.txt", "x"), "holds files that are not a data directory's"),
         (
-            "an open secret",
+            "open to others",
             &|dir| {
-                data(dir, "../secret", "x");
-                std::fs::set_permissions(dir.join("secret"), PermissionsExt::from_mode(0o644)).unwrap();
+                std::fs::create_dir(dir).unwrap();
+                std::fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
+                std::fs::set_permissions(dir.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
             },
-            "lets others read it",
+            "chmod go-w",
         ),
     ];
     for (case, prepare, say) in cases {

@@ -238,19 +238,6 @@ fn serve_keeps_its_data_and_first_zxid_lifts_tokens() {
     }
 }
 
-#[test]
-fn another_users_secret_is_needed() {
-    let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
-    let endpoint: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(home.state().join("endpoint")).unwrap()).unwrap();
-    let address = endpoint["address"].as_str().unwrap();
-    let stranger = Home::with_servers(address);
-    let (code, line) = failure(&stranger.output(&["run", "a", "--wait", "2s", "--", "touch", "ran"]));
-    assert!(matches!(code, Some(69 | 77)), "{code:?} {line}");
-    assert!(!stranger.file("ran").exists());
-}
-
 /// If a user types `/ap` for `/app`, the locks there exclude no other client.
 #[test]
 fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() {

@@ -24,6 +24,9 @@ impl Identity {
     /// The scheme of the subject of a client's certificate.
     pub const X509: &'static str = "x509";
 
+    /// The scheme of the user whose process is at the other end of a Unix socket.
+    pub const UID: &'static str = "uid";
+
     /// Returns the identity that passes every access list.
     pub fn superuser() -> Self {
         Self { scheme: "super".to_owned(), id: String::new() }
@@ -74,7 +77,7 @@ impl Identities {
             "ip" => self.address.is_some_and(|address| Network::parse(id).is_some_and(|net| net.contains(address))),
             // As with Apache's server, the SASL user named `super` matches every SASL entry.
             Identity::SASL => self.ids_of(Identity::SASL).any(|own| own == id || own == "super"),
-            Identity::DIGEST | Identity::X509 => self.ids_of(scheme).any(|own| own == id),
+            Identity::DIGEST | Identity::X509 | Identity::UID => self.ids_of(scheme).any(|own| own == id),
             _ => false,
         }
     }
@@ -89,7 +92,7 @@ impl Identities {
         let proven = self.proven.iter().map(|Identity { scheme, id }| {
             let name = match scheme.as_str() {
                 Identity::DIGEST => Some(id.split(':').next().unwrap_or_default().to_owned()),
-                Identity::SASL | Identity::X509 => Some(id.clone()),
+                Identity::SASL | Identity::X509 | Identity::UID => Some(id.clone()),
                 _ => None,
             };
             (scheme.clone(), name)
@@ -134,6 +137,8 @@ pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result
                     Identity::DIGEST => id.trim_end_matches(':').split(':').count() == 2,
                     Identity::SASL => schemes.sasl && is_principal(id),
                     Identity::X509 => schemes.x509 && is_distinguished_name(id),
+                    // Only the own one, so that the entry proves who wrote the list.
+                    Identity::UID => who.ids_of(Identity::UID).any(|own| own == id),
                     _ => false,
                 };
                 if !valid {

@@ -1,4 +1,4 @@
-//! One TCP connection: frames from the socket to the engine, bytes from the outbox to the socket.
+//! One connection: frames from the socket to the engine, bytes from the outbox to the socket.
 //!
 //! The engine sends the bytes that a socket accepts immediately. This task sends the rest and reads the requests, both
 //! at the same time. So a client that does not read is still served, and a client that does not send still gets its
@@ -8,14 +8,13 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Sleep, sleep, timeout};
 use tracing::{debug, warn};
 
@@ -24,6 +23,7 @@ use crate::net::engine::Engine;
 #[cfg(feature = "faults")]
 use crate::net::faults;
 use crate::net::outbox::{Buffers, Outbox, READ_BYTES};
+use crate::net::peer::Peer;
 use crate::net::transport::{self, Opened, ReadHalf, WriteHalf};
 use crate::net::words;
 use lockkeeper_wire::{frame, jute::Malformed};
@@ -33,8 +33,15 @@ const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the client to read the last answer before the socket is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The socket of a new connection.
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    /// With the user that the kernel names.
+    Unix(UnixStream, u32),
+}
+
 /// Serves one client until it disconnects.
-pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: TcpStream, address: SocketAddr, max_frame: usize) {
+pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: Socket, address: Peer, max_frame: usize) {
     // Boxed like everything short-lived: there may be ten thousand of these tasks.
     let Some(accepted) = Box::pin(read_first(&engine, stream, address)).await else { return };
     let Accepted { read, write, identity, received } = accepted;
@@ -64,8 +71,10 @@ struct Accepted {
 }
 
 /// Reads the first bytes. A four-letter word is answered here.
-async fn read_first(engine: &RefCell<Engine>, stream: TcpStream, address: SocketAddr) -> Option<Accepted> {
-    if let Err(error) = stream.set_nodelay(true) {
+async fn read_first(engine: &RefCell<Engine>, stream: Socket, address: Peer) -> Option<Accepted> {
+    if let Socket::Tcp(stream) = &stream
+        && let Err(error) = stream.set_nodelay(true)
+    {
         debug!(client = %address, %error, "cannot turn off delayed sending");
     }
     let Opened { mut read, mut write, identity } = match open(engine, stream).await {
@@ -152,8 +161,12 @@ async fn close_gracefully(outbox: &Outbox, read: &mut ReadHalf, buffers: &Buffer
     let _ = timeout(CLOSE_TIMEOUT, client_is_gone).await;
 }
 
-/// Opens the transport: TCP or TLS.
-async fn open(engine: &RefCell<Engine>, stream: TcpStream) -> io::Result<Opened> {
+/// Opens the transport: TCP, TLS, or the Unix socket, which needs neither.
+async fn open(engine: &RefCell<Engine>, stream: Socket) -> io::Result<Opened> {
+    let stream = match stream {
+        Socket::Tcp(stream) => stream,
+        Socket::Unix(stream, uid) => return Ok(transport::local(stream, uid)),
+    };
     #[cfg(feature = "tls")]
     {
         let tls = engine.borrow().config.tls.clone();

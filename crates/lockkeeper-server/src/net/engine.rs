@@ -13,7 +13,7 @@ mod login;
 use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -32,6 +32,7 @@ use crate::config::Config;
 use crate::error::ServerError;
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn};
 use crate::net::outbox::{Buffers, Outbox, WaitingFrames};
+use crate::net::peer::{Origin, Peer};
 use crate::net::stats::Counters;
 use crate::net::transport::WriteHalf;
 use crate::store::Batch;
@@ -47,11 +48,12 @@ pub(crate) struct Engine {
     pub(crate) clock: Clock,
     pub(crate) counters: Arc<Counters>,
     pub(crate) config: Config,
-    pub(crate) address: SocketAddr,
+    /// Where it listens on the network.
+    pub(crate) address: Option<SocketAddr>,
     peers: HashMap<ConnectionId, ConnectionState>,
     buffers: Rc<Buffers>,
-    /// Open sockets by address, including those without a first frame.
-    sockets: HashMap<IpAddr, usize>,
+    /// Open sockets by address or user, including those without a first frame.
+    sockets: HashMap<Origin, usize>,
     socket_count: usize,
     next_connection: u64,
     effects: Vec<Effect>,
@@ -80,7 +82,13 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(machine: Machine, clock: Clock, config: &Config, address: SocketAddr, persistent: bool) -> Self {
+    pub(crate) fn new(
+        machine: Machine,
+        clock: Clock,
+        config: &Config,
+        address: Option<SocketAddr>,
+        persistent: bool,
+    ) -> Self {
         let engine = Self {
             counters: Arc::default(),
             config: config.clone(),
@@ -112,7 +120,7 @@ impl Engine {
     }
 
     /// Counts a new socket; returns false, and does not count it, if a limit is reached.
-    pub(crate) fn arrived(&mut self, from: IpAddr) -> bool {
+    pub(crate) fn arrived(&mut self, from: Origin) -> bool {
         let limits = &self.config.limits;
         let here = self.sockets.get(&from).copied().unwrap_or(0);
         let fits = self.socket_count < limits.connections && here < limits.connections_per_address;
@@ -124,7 +132,7 @@ impl Engine {
     }
 
     /// Counts a closed socket.
-    pub(crate) fn left(&mut self, from: IpAddr) {
+    pub(crate) fn left(&mut self, from: Origin) {
         self.socket_count -= 1;
         if let Entry::Occupied(mut here) = self.sockets.entry(from) {
             *here.get_mut() -= 1;
@@ -142,7 +150,7 @@ impl Engine {
     /// Registers a connection, with the identity that its transport has proved and its sending half.
     pub(crate) fn accept(
         &mut self,
-        address: SocketAddr,
+        address: Peer,
         identity: Option<Identity>,
         writer: WriteHalf,
     ) -> (ConnectionId, Rc<Outbox>) {
@@ -207,7 +215,9 @@ impl Engine {
             self.stepping = true;
             let (address, identity) = (peer.address.ip(), peer.identity.take());
             self.machine.connect(id, &request, password, now, &mut self.effects);
-            self.machine.locate(id, address);
+            if let Some(address) = address {
+                self.machine.locate(id, address);
+            }
             if let Some(identity) = identity {
                 self.machine.identify(id, *identity);
             }

@@ -6,12 +6,14 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -21,8 +23,10 @@ use crate::config::{Config, Storage};
 use crate::error::ServerError;
 use crate::machine::{Machine, MachineConfig, Tree};
 use crate::net::command::{Command, Commands};
+use crate::net::connection::Socket;
 use crate::net::disk::Disk;
 use crate::net::engine::{Clock, Engine};
+use crate::net::peer::Peer;
 use crate::net::stats::{Counters, Stats};
 use crate::net::{admin, connection};
 use crate::store::{Batch, DiskStore, State, Store};
@@ -34,7 +38,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// A running server. Dropping it stops it; this waits for the disk, not for clients.
 #[derive(Debug)]
 pub struct Server {
-    address: SocketAddr,
+    address: Option<SocketAddr>,
+    socket: Option<PathBuf>,
     admin: Option<SocketAddr>,
     store_id: i64,
     counters: Arc<Counters>,
@@ -57,7 +62,7 @@ pub struct DumpedNode {
 
 /// The result of a start; the starting thread waits for it.
 struct Started {
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     admin: Option<SocketAddr>,
     store_id: i64,
     counters: Arc<Counters>,
@@ -93,13 +98,14 @@ impl Server {
         let (commands, inbox) = Commands::channel();
         let (failed, failure) = watch::channel(None);
         let (ready, started) = oneshot::channel();
+        let socket = config.socket.as_ref().map(|(path, _)| path.clone());
         let thread = thread::Builder::new()
             .name("lockkeeper-server".to_owned())
             .spawn(move || run(&config, store, inbox, &failed, ready))
             .map_err(|source| ServerError::System { what: "a thread for the server", source })?;
         match started.await.unwrap_or(Err(ServerError::Stopped)) {
             Ok(Started { address, admin, store_id, counters }) => {
-                Ok(Self { address, admin, store_id, counters, commands, failure, thread: Some(thread) })
+                Ok(Self { address, socket, admin, store_id, counters, commands, failure, thread: Some(thread) })
             }
             Err(error) => {
                 // The thread is about to end. Joining it frees the directory and the port before the caller tries
@@ -111,13 +117,25 @@ impl Server {
     }
 
     /// Returns the address that it listens on, with the real port.
+    ///
+    /// # Panics
+    /// If it listens on no address, as with [`Config::with_socket`]. [`Server::listens_on`] returns `None` then.
     pub fn addr(&self) -> SocketAddr {
+        self.address.expect("this server has a Unix socket only")
+    }
+
+    /// Returns the address that it listens on, with the real port, if there is one.
+    pub fn listens_on(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Returns the address for clients.
+    /// Returns the connect string for clients: the address, or `unix:` and the path of the socket.
     pub fn connect_string(&self) -> String {
-        self.address.to_string()
+        match (&self.address, &self.socket) {
+            (Some(address), _) => address.to_string(),
+            (None, Some(path)) => format!("unix:{}", path.display()),
+            (None, None) => unreachable!("a server without both does not start"),
+        }
     }
 
     /// Returns the address of the operators' HTTP port, if there is one.
@@ -232,7 +250,8 @@ fn run(
 }
 
 struct Parts {
-    listener: TcpListener,
+    listener: Option<TcpListener>,
+    socket: Option<LocalSocket>,
     admin: Option<TcpListener>,
     engine: Rc<RefCell<Engine>>,
     disk: Option<Disk>,
@@ -240,11 +259,11 @@ struct Parts {
 
 impl Parts {
     async fn open(config: &Config, store: Option<Box<dyn Store>>) -> Result<(Self, Started), ServerError> {
+        if config.listen.is_none() && config.socket.is_none() {
+            return Err(ServerError::Nowhere);
+        }
         let (listener, address) = listen(config, config.listen).await?;
-        let (admin, admin_address) = match config.admin {
-            None => (None, None),
-            Some(wanted) => listen(config, wanted).await.map(|(listener, address)| (Some(listener), Some(address)))?,
-        };
+        let (admin, admin_address) = listen(config, config.admin).await?;
         let seed = random()?;
         let fresh = || State {
             tree: Tree::new(),
@@ -261,6 +280,8 @@ impl Parts {
                 (Some(Box::new(store) as Box<dyn Store>), state)
             }
         };
+        // The store's lock decides who serves. So behind it, a file that a dead server has left can be replaced.
+        let socket = config.socket.as_ref().map(|(path, mode)| LocalSocket::bind(path, *mode)).transpose()?;
         let disk = store.map(Disk::start).transpose()?;
         let clock = Clock::start();
         let now = clock.now();
@@ -279,10 +300,10 @@ impl Parts {
         for (id, timeout, password) in state.sessions {
             machine.restore_session(id, timeout, password, now);
         }
-        info!(%address, zxid = machine.zxid(), nodes = machine.tree().len(), sessions = machine.sessions().len(), "serving");
+        info!(?address, socket = ?config.socket.as_ref().map(|(path, _)| path), zxid = machine.zxid(), nodes = machine.tree().len(), sessions = machine.sessions().len(), "serving");
         let engine = Engine::new(machine, clock, config, address, disk.is_some());
         let started = Started { address, admin: admin_address, store_id, counters: Arc::clone(&engine.counters) };
-        Ok((Self { listener, admin, engine: Rc::new(RefCell::new(engine)), disk }, started))
+        Ok((Self { listener, socket, admin, engine: Rc::new(RefCell::new(engine)), disk }, started))
     }
 
     /// Serves until it is stopped, and returns the sender to report that to, or until it fails.
@@ -291,7 +312,8 @@ impl Parts {
         config: &Config,
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Result<Option<oneshot::Sender<()>>, ServerError> {
-        let Self { listener, admin, engine, disk } = self;
+        let Self { listener, socket, admin, engine, disk } = self;
+        let (local, _file) = socket.map(|LocalSocket { listener, file }| (listener, file)).unzip();
         if let Some(listener) = admin {
             tokio::task::spawn_local(admin::serve(Rc::clone(&engine), listener));
         }
@@ -305,7 +327,7 @@ impl Parts {
                 let mut connections = JoinSet::new();
                 tokio::select! {
                     () = tick(&engine, tick_interval) => {}
-                    () = accept(&engine, listener, max_frame, &mut connections) => {}
+                    () = accept(&engine, listener, local, max_frame, &mut connections) => {}
                 }
             }
         });
@@ -350,7 +372,11 @@ async fn wait_for_clients(engine: &RefCell<Engine>) {
     }
 }
 
-async fn listen(config: &Config, address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServerError> {
+async fn listen(
+    config: &Config,
+    address: Option<SocketAddr>,
+) -> Result<(Option<TcpListener>, Option<SocketAddr>), ServerError> {
+    let Some(address) = address else { return Ok((None, None)) };
     if !config.allow_remote && !address.ip().is_loopback() {
         return Err(ServerError::NotLoopback { address });
     }
@@ -359,28 +385,91 @@ async fn listen(config: &Config, address: SocketAddr) -> Result<(TcpListener, So
         _ => ServerError::Listen { address, source },
     })?;
     let address = listener.local_addr().map_err(|source| ServerError::Listen { address, source })?;
-    Ok((listener, address))
+    Ok((Some(listener), Some(address)))
+}
+
+/// The Unix socket of this machine's clients.
+struct LocalSocket {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+/// The file of a socket. Dropping it removes the file. This happens while the store is locked, so it is not the file of
+/// a later server.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // It may be gone: its owner may have hidden it before the stop.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl LocalSocket {
+    /// Listens at this path, and replaces the file that is there. Clients find a socket with the right mode, or none.
+    fn bind(path: &Path, mode: u32) -> Result<Self, ServerError> {
+        let failed = |source| ServerError::Socket { path: path.to_owned(), source };
+        let mut fresh = path.to_owned().into_os_string();
+        fresh.push(".new");
+        let fresh = SocketFile(fresh.into());
+        let _ = std::fs::remove_file(&fresh.0);
+        let listener = UnixListener::bind(&fresh.0).map_err(failed)?;
+        std::fs::set_permissions(&fresh.0, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+        std::fs::rename(&fresh.0, path).map_err(failed)?;
+        Ok(Self { listener, file: SocketFile(path.to_owned()) })
+    }
+}
+
+/// Waits for the next connection. Dropping the future loses none.
+async fn connection_from(listener: Option<&TcpListener>, local: Option<&UnixListener>) -> io::Result<(Socket, Peer)> {
+    let tcp = async {
+        match listener {
+            Some(listener) => listener.accept().await,
+            None => std::future::pending().await,
+        }
+    };
+    let unix = async {
+        match local {
+            Some(local) => local.accept().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        accepted = tcp => accepted.map(|(stream, address)| (Socket::Tcp(stream), Peer::Net(address))),
+        accepted = unix => {
+            let (stream, _) = accepted?;
+            let client = stream.peer_cred()?;
+            let uid = client.uid();
+            Ok((Socket::Unix(stream, uid), Peer::Local { uid, pid: client.pid() }))
+        }
+    }
 }
 
 /// Serves all connections; returns only if a connection's task panicked.
-async fn accept(engine: &Rc<RefCell<Engine>>, listener: TcpListener, max_frame: usize, connections: &mut JoinSet<()>) {
+async fn accept(
+    engine: &Rc<RefCell<Engine>>,
+    listener: Option<TcpListener>,
+    local: Option<UnixListener>,
+    max_frame: usize,
+    connections: &mut JoinSet<()>,
+) {
     loop {
         let accepted = tokio::select! {
             Some(ended) = connections.join_next() => match ended {
                 Ok(()) => continue,
                 Err(_) => return,
             },
-            accepted = listener.accept() => accepted,
+            accepted = connection_from(listener.as_ref(), local.as_ref()) => accepted,
         };
         match accepted {
-            Ok((_, address)) if !engine.borrow_mut().arrived(address.ip()) => {
+            Ok((_, address)) if !engine.borrow_mut().arrived(address.origin()) => {
                 warn!(client = %address, "too many connections; closing this one");
             }
             Ok((stream, address)) if !engine.borrow().is_stopped() => {
                 let engine = Rc::clone(engine);
                 connections.spawn_local(async move {
                     connection::serve(Rc::clone(&engine), stream, address, max_frame).await;
-                    engine.borrow_mut().left(address.ip());
+                    engine.borrow_mut().left(address.origin());
                 });
             }
             Ok(_) => {}

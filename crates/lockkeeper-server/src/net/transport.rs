@@ -1,4 +1,4 @@
-//! The transport of a connection: plain TCP or TLS.
+//! The transport of a connection: plain TCP, TLS, or this machine's Unix socket.
 //!
 //! Both halves can be used at the same time. Nothing here waits or has a buffer, so an idle plain connection has none.
 
@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpStream, UnixStream, unix};
 #[cfg(feature = "tls")]
 use tokio_rustls::server::TlsStream;
 
@@ -18,6 +18,7 @@ use crate::machine::identity::Identity;
 #[derive(Debug)]
 pub(crate) enum ReadHalf {
     Plain(OwnedReadHalf),
+    Local(unix::OwnedReadHalf),
     #[cfg(feature = "tls")]
     Tls(Box<tokio::io::ReadHalf<TlsStream<TcpStream>>>),
 }
@@ -26,6 +27,7 @@ pub(crate) enum ReadHalf {
 #[derive(Debug)]
 pub(crate) enum WriteHalf {
     Plain(OwnedWriteHalf),
+    Local(unix::OwnedWriteHalf),
     #[cfg(feature = "tls")]
     Tls(Box<tokio::io::WriteHalf<TlsStream<TcpStream>>>),
 }
@@ -44,6 +46,13 @@ pub(crate) fn plain(stream: TcpStream) -> Opened {
     Opened { read: ReadHalf::Plain(read), write: WriteHalf::Plain(write), identity: None }
 }
 
+/// A connection of this machine's Unix socket, from a process of the user with this id.
+pub(crate) fn local(stream: UnixStream, uid: u32) -> Opened {
+    let (read, write) = stream.into_split();
+    let identity = Some(Identity::new(Identity::UID, uid.to_string()));
+    Opened { read: ReadHalf::Local(read), write: WriteHalf::Local(write), identity }
+}
+
 /// A TLS connection after its handshake.
 #[cfg(feature = "tls")]
 pub(crate) async fn secured(stream: TcpStream, tls: &crate::tls::Tls) -> io::Result<Opened> {
@@ -58,6 +67,7 @@ impl ReadHalf {
         let mut buffer = ReadBuf::new(buffer);
         let read = match self {
             Self::Plain(read) => Pin::new(read).poll_read(cx, &mut buffer),
+            Self::Local(read) => Pin::new(read).poll_read(cx, &mut buffer),
             #[cfg(feature = "tls")]
             Self::Tls(read) => Pin::new(read).poll_read(cx, &mut buffer),
         };
@@ -75,6 +85,7 @@ impl WriteHalf {
     pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(write) => write.try_write(bytes),
+            Self::Local(write) => write.try_write(bytes),
             #[cfg(feature = "tls")]
             Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
@@ -98,6 +109,7 @@ impl WriteHalf {
     fn half(&mut self) -> Pin<&mut (dyn AsyncWrite + Unpin)> {
         match self {
             Self::Plain(write) => Pin::new(write),
+            Self::Local(write) => Pin::new(write),
             #[cfg(feature = "tls")]
             Self::Tls(write) => Pin::new(write),
         }

@@ -4,19 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::config::Storage;
 use crate::net::engine::{Engine, PeerReport};
+use crate::net::peer::Peer;
 use lockkeeper_wire::OpCode;
 
 /// The version begins with the protocol level, by which clients decide which operations they use.
 pub(crate) const VERSION: &str = concat!("3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"));
 
 /// Returns the answer if the first four bytes of a connection are a word. `asker` is the address of the connection.
-pub(crate) fn answer(engine: &Engine, word: &[u8], asker: SocketAddr) -> Option<String> {
+pub(crate) fn answer(engine: &Engine, word: &[u8], asker: Peer) -> Option<String> {
     // As a length, these bytes exceed every frame limit, so a word cannot be a client's frame.
     let report = match word {
         b"ruok" => |_: &Engine, _| "imok".to_owned(),
@@ -62,12 +62,12 @@ fn millis(time: Duration) -> u128 {
 }
 
 /// Returns the line of the connection of the word itself: it has sent the word and received nothing.
-fn own_line(asker: SocketAddr) -> String {
+fn own_line(asker: Peer) -> String {
     format!(" /{asker}[0](queued=0,recved=1,sent=0)\n\n")
 }
 
 /// Includes the clients if the address of the word's connection is given.
-fn server(engine: &Engine, clients_for: Option<SocketAddr>) -> String {
+fn server(engine: &Engine, clients_for: Option<Peer>) -> String {
     let stats = engine.counters.snapshot();
     let mut text = format!("Zookeeper version: {VERSION}\n");
     if let Some(asker) = clients_for {
@@ -129,7 +129,7 @@ fn monitor(engine: &Engine) -> String {
     text
 }
 
-fn connections(engine: &Engine, asker: SocketAddr) -> String {
+fn connections(engine: &Engine, asker: Peer) -> String {
     let mut text = String::new();
     for peer in engine.peers() {
         let _ =
@@ -289,8 +289,8 @@ pub(crate) fn settings(engine: &Engine) -> Vec<(&'static str, String)> {
         Storage::Directory(path) => path.display().to_string(),
     };
     vec![
-        ("clientPort", engine.address.port().to_string()),
-        ("clientPortAddress", engine.address.ip().to_string()),
+        ("clientPort", engine.address.map_or(0, |address| address.port()).to_string()),
+        ("clientPortAddress", engine.address.map_or_else(String::new, |address| address.ip().to_string())),
         ("dataDir", directory),
         ("tickTime", millis(config.tick).to_string()),
         ("minSessionTimeout", millis(*timeouts.start()).to_string()),

@@ -1,15 +1,13 @@
 //! `Lockkeeper::embedded`: one directory, one machine, and one server at a time, whichever handle hosts it.
 
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use lockkeeper::embedded::Home;
+use lockkeeper::embedded::{Endpoint, Home};
 use lockkeeper::error::{AcquireError, ConnectError, EmbeddedError, SessionError};
 use lockkeeper::{Guard, Lockkeeper, Mutex};
-use zookeeper_client as zk;
 
 use crate::support::{STEADY, block_on, eventually};
 
@@ -32,7 +30,7 @@ async fn acquire_despite_failures(mutex: &Mutex) -> Guard {
 }
 
 /// The first handle hosts the server, the second and the third join; they exclude each other. When the host closes, another
-/// handle hosts at the same address: the holder keeps its lock, the waiter its position, and tokens keep increasing.
+/// handle hosts: the holder keeps its lock, the waiter its position, and tokens keep increasing.
 #[test]
 fn holders_and_waiters_survive_the_closing_of_the_hosting_handle() {
     block_on(async {
@@ -42,7 +40,7 @@ fn holders_and_waiters_survive_the_closing_of_the_hosting_handle() {
         let third = embedded(dir.path(), STEADY).await;
         let home = Home::new(dir.path());
         let endpoint = home.find().unwrap().expect("the first hosts");
-        assert_eq!(endpoint.pid, std::process::id());
+        assert_eq!(pid(&endpoint).await, std::process::id());
         let guard = second.mutex("/locks/nightly").acquire().await.unwrap();
         assert!(matches!(first.mutex("/locks/nightly").try_acquire().await, Err(AcquireError::Held { .. })));
         let waiting = tokio::spawn(third.mutex("/locks/nightly").acquire().into_future());
@@ -51,7 +49,7 @@ fn holders_and_waiters_survive_the_closing_of_the_hosting_handle() {
         drop(first);
         // The answer may come from any server.
         eventually("a server answers", async || waiters(&second, "/locks/nightly").await == 1).await;
-        assert_eq!(home.find().unwrap().expect("one of the others hosts").address, endpoint.address);
+        assert_eq!(home.find().unwrap().expect("one of the others hosts"), endpoint);
         eventually("the hold is still held", async || guard.is_held()).await;
         let token = guard.token();
         guard.release().await.unwrap();
@@ -61,6 +59,10 @@ fn holders_and_waiters_survive_the_closing_of_the_hosting_handle() {
         second.close().await;
         third.close().await;
     });
+}
+
+async fn pid(endpoint: &Endpoint) -> u32 {
+    endpoint.pid().await.unwrap().expect("it is on this machine")
 }
 
 /// Counts the waiters of a lock; 0 if no server answers.
@@ -85,86 +87,90 @@ fn tokens_increase_across_hosts() {
     });
 }
 
-/// Every user of the machine can reach loopback, so the server demands a secret that only its owner can read.
+/// Only this user may enter the directory and connect to the socket, whatever the umask is.
 #[test]
-fn without_the_secret_nothing_can_be_read_or_changed() {
+fn the_directory_and_the_socket_are_this_users_alone() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
         let keeper = embedded(&home, STEADY).await;
         let mode = |name: &str| std::fs::metadata(home.join(name)).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(""), mode("secret"), mode("endpoint")), (0o700, 0o600, 0o600));
+        assert_eq!((mode(""), mode("socket"), mode("data")), (0o700, 0o600, 0o700));
+        // Any program of this user can use it by its connect string.
         let endpoint = Home::new(&home).find().unwrap().unwrap();
-        assert!(endpoint.address.ip().is_loopback());
-        assert!(!format!("{endpoint:?}").contains(&endpoint.secret));
         let guard = keeper.mutex("/locks/nightly").acquire().await.unwrap();
-
-        let servers = endpoint.address.to_string();
-        let stranger = Lockkeeper::builder().session_timeout(STEADY).connect(&servers).await;
-        if let Ok(stranger) = stranger {
-            assert!(stranger.mutex("/locks/other").acquire().await.is_err());
-            assert!(stranger.admin().list("/locks").await.is_err());
-        }
-        let guess = "0".repeat(endpoint.secret.len());
-        let error = Lockkeeper::builder().secret(guess).connect(&servers).await.unwrap_err();
-        assert!(matches!(error, ConnectError::Session(SessionError::AuthFailed { .. })), "{error:?}");
-        // A plain client is refused, too.
-        if let Ok(plain) = zk::Client::connector().with_fail_eagerly().connect(&servers).await {
-            plain.list_children("/").await.unwrap_err();
-        }
-        if let Ok(plain) = zk::Client::connector().with_fail_eagerly().connect(&servers).await {
-            plain.delete(&guard.node(), None).await.unwrap_err();
-        }
-        assert!(guard.is_held());
-        let friend = Lockkeeper::builder().secret(&endpoint.secret).connect(&servers).await.unwrap();
-        assert_eq!(friend.admin().list("/locks").await.unwrap().len(), 1);
-        friend.close().await;
+        let other = Lockkeeper::builder().session_timeout(STEADY).connect(&endpoint.connect_string()).await.unwrap();
+        assert_eq!(other.admin().list("/locks").await.unwrap().len(), 1);
+        other.close().await;
         guard.release().await.unwrap();
+        assert!(endpoint.ask("srvr").await.unwrap().contains("Mode: standalone"));
         keeper.close().await;
     });
 }
 
-/// A secret that others can read is not secret; the error says how to fix it.
+/// Then another user could put another server there, and two could hold one lock.
 #[test]
-fn a_secret_that_others_can_read_is_refused() {
+fn a_directory_that_others_can_write_is_refused_before_and_after_it_is_used() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
-        embedded(dir.path(), STEADY).await.close().await;
-        let secret = dir.path().join("secret");
-        for mode in [0o644, 0o640, 0o604, 0o666] {
-            std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
-            let error = Lockkeeper::embedded(dir.path()).await.unwrap_err();
-            let text = error.to_string();
-            assert!(
-                matches!(error, ConnectError::Session(SessionError::Embedded(EmbeddedError::File { .. }))),
-                "{error:?}"
-            );
-            assert!(text.contains("chmod 600") && text.contains(&secret.display().to_string()), "{text}");
-        }
-        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
-        embedded(dir.path(), STEADY).await.close().await;
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let home = dir.path().join("home");
+        embedded(&home, STEADY).await.close().await;
+        std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let error = Lockkeeper::embedded(&home).await.unwrap_err();
+        let text = error.to_string();
+        assert!(
+            matches!(error, ConnectError::Session(SessionError::Embedded(EmbeddedError::File { .. }))),
+            "{error:?}"
+        );
+        assert!(text.contains("chmod go-w") && text.contains(&home.display().to_string()), "{text}");
+        std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).unwrap();
+        embedded(&home, STEADY).await.close().await;
     });
 }
 
-/// An endpoint file is no proof: clients ignore what a killed host left, and garbage.
+/// The file of a socket is no proof: clients ignore what a killed host left, and what is no socket.
 #[test]
-fn a_stale_endpoint_is_ignored() {
+fn a_stale_socket_is_ignored_and_replaced() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         embedded(dir.path(), STEADY).await.close().await;
         let home = Home::new(dir.path());
-        // Another program listens at that address now.
-        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address: SocketAddr = other.local_addr().unwrap();
-        for text in [format!(r#"{{"address":"{address}","pid":1}}"#), String::new(), "{\"address\":".into(), "x".into()]
-        {
+        for stale in [true, false] {
             eventually("no handle hosts", async || home.find().unwrap().is_none()).await;
-            std::fs::write(dir.path().join("endpoint"), &text).unwrap();
-            assert_eq!(home.find().unwrap(), None, "{text}");
+            match stale {
+                true => drop(std::os::unix::net::UnixListener::bind(home.socket()).unwrap()),
+                false => std::fs::write(home.socket(), "x").unwrap(),
+            }
+            assert_eq!(home.find().unwrap(), None);
             let keeper = embedded(dir.path(), STEADY).await;
-            assert_ne!(home.find().unwrap().unwrap().address, address);
+            assert!(home.find().unwrap().is_some());
             keeper.mutex("/locks/a").acquire().await.unwrap().release().await.unwrap();
             keeper.close().await;
+        }
+    });
+}
+
+/// The address of a Unix socket has room for 107 bytes.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_directory_may_be_as_deep_as_the_system_allows() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        for depth in [1, 12] {
+            let home = dir.path().join(vec!["twenty-bytes-of-name"; depth].join("/"));
+            let keepers = [embedded(&home, STEADY).await, embedded(&home, STEADY).await];
+            let guard = keepers[0].mutex("/locks/a").acquire().await.unwrap();
+            assert!(keepers[1].mutex("/locks/a").try_acquire().await.is_err());
+            let endpoint = Home::new(&home).find().unwrap().unwrap();
+            assert_eq!(pid(&endpoint).await, std::process::id());
+            let other = Lockkeeper::connect(&endpoint.connect_string()).await.unwrap();
+            assert_eq!(other.admin().list("/locks").await.unwrap().len(), 1);
+            other.close().await;
+            guard.release().await.unwrap();
+            for keeper in keepers {
+                keeper.close().await;
+            }
         }
     });
 }
@@ -227,7 +233,7 @@ fn this_users_own_server_is_where_the_settings_say() {
     assert!(hosted);
 }
 
-/// The hosting process is killed: the holder's process hosts at the same address, and the hold and the wait continue.
+/// The hosting process is killed: the holder's process hosts, and the hold and the wait continue.
 #[test]
 fn a_hold_outlives_the_killed_process_that_hosts_its_server() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,7 +245,7 @@ fn a_hold_outlives_the_killed_process_that_hosts_its_server() {
     block_on(async {
         eventually("the child hosts", async || home.find().is_ok_and(|found| found.is_some())).await;
         let endpoint = home.find().unwrap().expect("the child hosts");
-        assert_eq!(endpoint.pid, host.id());
+        assert_eq!(pid(&endpoint).await, host.id());
         let (holder, waiter) = (embedded(dir.path(), STEADY).await, embedded(dir.path(), STEADY).await);
         let guard = holder.mutex("/locks/nightly").acquire().await.unwrap();
         let waiting = tokio::spawn(waiter.mutex("/locks/nightly").acquire().into_future());
@@ -248,7 +254,7 @@ fn a_hold_outlives_the_killed_process_that_hosts_its_server() {
         host.wait().unwrap();
         eventually("a server answers", async || waiters(&holder, "/locks/nightly").await == 1).await;
         let now = home.find().unwrap().expect("this process hosts");
-        assert_eq!((now.pid, now.address), (std::process::id(), endpoint.address));
+        assert_eq!((pid(&now).await, now), (std::process::id(), endpoint));
         eventually("the hold is still held", async || guard.is_held()).await;
         guard.release().await.unwrap();
         waiting.await.unwrap().expect("the waiter kept its position").release().await.unwrap();
@@ -318,7 +324,7 @@ fn killed_hosts_lose_no_update_of_others() {
             let before = number();
             eventually("the work continues", async || number() >= before + 20).await;
             eventually("a process hosts", async || home.find().is_ok_and(|found| found.is_some())).await;
-            let host = home.find().unwrap().unwrap().pid;
+            let host = pid(&home.find().unwrap().unwrap()).await;
             let at = children.iter().position(|child| child.id() == host).expect("a child hosts");
             let mut host = children.remove(at);
             host.kill().unwrap();

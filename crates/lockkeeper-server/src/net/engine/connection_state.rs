@@ -1,7 +1,6 @@
 //! Connections of the engine.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,11 +9,12 @@ use lockkeeper_wire::OpCode;
 use crate::account::Exchange;
 use crate::machine::Identity;
 use crate::net::outbox::{Outbox, WaitingFrames};
+use crate::net::peer::Peer;
 
 /// A connection of the engine.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
-    pub(super) address: SocketAddr,
+    pub(super) address: Peer,
     /// The identity that its transport has proved, until its first frame. Boxed, because few connections have one.
     pub(super) identity: Option<Box<Identity>>,
     pub(super) outbox: Rc<Outbox>,
@@ -102,7 +102,7 @@ impl RequestStats {
 /// The state of a connection for operators.
 #[derive(Debug)]
 pub(crate) struct PeerReport {
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Peer,
     /// Frames that wait for the disk.
     pub(crate) queued: u64,
     pub(crate) received: u64,

@@ -19,11 +19,10 @@ pub(crate) trait Locate: Send + Sync {
 /// The result of [`Locate::locate`].
 pub(crate) type Locating = BoxFuture<'static, Result<Located, SessionError>>;
 
-/// Where a server is, and the secret to present to it.
+/// Where a server is.
 #[derive(Clone)]
 pub(crate) struct Located {
     pub(crate) servers: Servers,
-    pub(crate) credentials: Vec<(String, Vec<u8>)>,
 }
 
 /// The place of such a server.
@@ -68,13 +67,11 @@ impl Connect for ServerPlace {
                 search.under_way = None;
                 search.failure = located.as_ref().err().cloned();
             }
-            let Located { servers, credentials } = located.map_err(|error| {
+            let Located { servers } = located.map_err(|error| {
                 tracing::debug!(%error, "the server cannot be found or started");
                 io::Error::other(format!("cannot be found or started ({error})"))
             })?;
-            let mut connection = servers.connect(0).await?;
-            connection.credentials = credentials;
-            Ok(connection)
+            servers.connect(0).await
         })
     }
 

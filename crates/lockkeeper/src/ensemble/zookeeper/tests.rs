@@ -88,8 +88,7 @@ struct Found(Result<&'static str, SessionError>);
 impl Locate for Found {
     fn locate(self: Arc<Self>) -> Locating {
         let Found(found) = self.as_ref();
-        let located =
-            found.clone().map(|servers| Located { servers: parse(servers).unwrap(), credentials: Vec::new() });
+        let located = found.clone().map(|servers| Located { servers: parse(servers).unwrap() });
         std::future::ready(located).boxed()
     }
 }

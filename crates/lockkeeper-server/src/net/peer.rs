@@ -1,0 +1,53 @@
+//! Who is at the other end of a connection.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// The other end of a connection. Shown as an address, or as the user and the process behind a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// A client on the network.
+    Net(SocketAddr),
+    /// A client on this machine's Unix socket, as the kernel names it.
+    Local {
+        /// Its user.
+        uid: u32,
+        /// Its process, if this process can see it.
+        pid: Option<i32>,
+    },
+}
+
+/// What a peer's connections are counted under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Origin {
+    Net(IpAddr),
+    User(u32),
+}
+
+impl Peer {
+    /// Returns its address on the network.
+    pub(crate) fn ip(self) -> Option<IpAddr> {
+        match self {
+            Self::Net(address) => Some(address.ip()),
+            Self::Local { .. } => None,
+        }
+    }
+
+    /// Returns what its connections are counted under.
+    pub(crate) fn origin(self) -> Origin {
+        match self {
+            Self::Net(address) => Origin::Net(address.ip()),
+            Self::Local { uid, .. } => Origin::User(uid),
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(address) => write!(f, "{address}"),
+            Self::Local { uid, pid: Some(pid) } => write!(f, "uid={uid},pid={pid}"),
+            Self::Local { uid, pid: None } => write!(f, "uid={uid}"),
+        }
+    }
+}
