@@ -34,9 +34,22 @@ pub(crate) fn counted(count: impl Into<u64>, one: &str) -> String {
     }
 }
 
-/// Whether this is a control character, or a mark that changes the direction of the text around it.
+/// Whether this is a control character, an invisible character, or a mark that changes the direction of the text around it: what
+/// a terminal does not show, but obeys, or what makes two different names look the same.
 pub(crate) fn is_active(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}' // soft hyphen
+                | '\u{61c}' // Arabic letter mark
+                | '\u{180e}' // Mongolian vowel separator
+                | '\u{200b}'..='\u{200f}' // without a width, and marks of direction
+                | '\u{2028}'..='\u{202e}' // ends of lines and paragraphs, embedded directions
+                | '\u{2060}'..='\u{206f}' // invisible operators, isolated directions
+                | '\u{feff}' // byte order mark
+                | '\u{fff9}'..='\u{fffb}' // annotations
+                | '\u{e0000}'..='\u{e007f}' // tags
+        )
 }
 
 /// Returns the time of day, with the date if that is not today's.
@@ -63,16 +76,21 @@ pub(crate) fn who(contender: &ContenderInfo) -> String {
     let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
     let mut text = match contender.mode {
         // The record of a lease does not say when the hold began.
-        "lease" => contender.described.clone(),
-        _ => format!("{}{part} since {}", contender.described, moment(contender.since)),
+        "lease" => short(&contender.described).to_owned(),
+        _ => format!("{}{part} since {}", short(&contender.described), moment(contender.since)),
     };
     if let Some(message) = &contender.message {
-        _ = write!(text, " ({message})");
+        _ = write!(text, " ({})", short(message));
     }
     if let Some(request) = &contender.revocation {
         _ = write!(text, ", {}", revocation(request));
     }
     plain(&text)
+}
+
+/// The beginning of a text that another program wrote: no longer than the longest message that we write.
+fn short(text: &str) -> &str {
+    &text[..text.floor_char_boundary(4096)]
 }
 
 /// Returns the full path of a contender's node. For a lease, this is the lock's own node.
@@ -91,8 +109,12 @@ pub(crate) fn term(lease: &LeaseInfo) -> String {
 
 /// `wanted by online-1 with priority 5 since 10:42:03`
 pub(crate) fn wanted(requestor: &RequestorInfo) -> String {
-    let mut text =
-        format!("wanted by {} with priority {} since {}", requestor.id, requestor.priority, moment(requestor.since));
+    let mut text = format!(
+        "wanted by {} with priority {} since {}",
+        short(&requestor.id),
+        requestor.priority,
+        moment(requestor.since)
+    );
     if let Some(until) = requestor.until {
         _ = write!(text, ", which waits until {}", moment(until));
     }
@@ -153,5 +175,8 @@ mod tests {
     fn text_of_others_cannot_steer_a_terminal() {
         assert_eq!(plain("a\x1b[2Jb\u{9b}1m\u{202e}c\nd"), "a\\u{1b}[2Jb\\u{9b}1m\\u{202e}c d");
         assert_eq!(plain("nächtlicher Lauf 夜"), "nächtlicher Lauf 夜");
+        for invisible in ['\u{61c}', '\u{200b}', '\u{200f}', '\u{2066}', '\u{feff}', '\u{e0041}'] {
+            assert_eq!(plain(&format!("a{invisible}b")), format!("a{}b", invisible.escape_unicode()));
+        }
     }
 }

@@ -12,8 +12,12 @@ use crate::{AttemptId, Zxid};
 /// The words by which foreign clients ask a holder to release.
 const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
 
-/// Longest message accepted, in bytes: it travels with every look at the node.
+/// Longest message accepted, in bytes: it travels with every look at the node. Longer ones are cut when they are written, and, from
+/// other programs, when they are read.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// Longest name of a user, a machine or a program that is read, in bytes.
+const MAX_NAME_BYTES: usize = 256;
 
 /// The owner of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -202,6 +206,19 @@ fn cut(text: &str) -> String {
     head(text, MAX_MESSAGE_BYTES).to_owned()
 }
 
+/// The same in place, for a text that another program wrote.
+fn shorten(text: &mut String, max: usize) {
+    text.truncate(head(text, max).len());
+}
+
+impl Owner {
+    fn shorten(&mut self) {
+        shorten(&mut self.user, MAX_NAME_BYTES);
+        shorten(&mut self.host, MAX_NAME_BYTES);
+        self.program.iter_mut().for_each(|program| shorten(program, MAX_MESSAGE_BYTES));
+    }
+}
+
 impl Payload {
     /// The format written today.
     pub const VERSION: u32 = 1;
@@ -216,6 +233,22 @@ impl Payload {
     /// The bytes to store.
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a struct of strings and numbers always serialises")
+    }
+
+    /// The record with every text cut to what this version writes.
+    fn shortened(mut self) -> Self {
+        self.owner.shorten();
+        self.message.iter_mut().for_each(|message| shorten(message, MAX_MESSAGE_BYTES));
+        if let Some(revocation) = &mut self.revocation {
+            shorten(&mut revocation.id, MAX_NAME_BYTES);
+            revocation.by.iter_mut().for_each(Owner::shorten);
+            revocation
+                .reason
+                .iter_mut()
+                .chain(&mut revocation.refused)
+                .for_each(|text| shorten(text, MAX_MESSAGE_BYTES));
+        }
+        self
     }
 }
 
@@ -235,7 +268,7 @@ pub enum NodeData {
 }
 
 impl NodeData {
-    /// Reads a node's bytes. Any bytes are fine.
+    /// Reads a node's bytes. Any bytes are fine. Texts that are longer than we write them are cut.
     pub fn read(data: &[u8]) -> Self {
         if data.is_empty() {
             return NodeData::Empty;
@@ -243,11 +276,11 @@ impl NodeData {
         if REVOCATION_WORDS.contains(&data) {
             return NodeData::Revoked;
         }
-        if let Ok(record) = serde_json::from_slice(data) {
-            return NodeData::Record(Box::new(record));
+        if let Ok(record) = serde_json::from_slice::<Payload>(data) {
+            return NodeData::Record(Box::new(record.shortened()));
         }
         match std::str::from_utf8(data) {
-            Ok(text) if !text.contains(char::is_control) => NodeData::Text(text.to_owned()),
+            Ok(text) if !text.contains(char::is_control) => NodeData::Text(cut(text)),
             _ => NodeData::Opaque(data.len()),
         }
     }
@@ -363,6 +396,22 @@ mod tests {
         let long = "é".repeat(MAX_MESSAGE_BYTES);
         let payload = Payload::new(AttemptId::new(0), owner(), Some(&long), 0);
         assert_eq!(payload.message.map(|m| m.len()), Some(MAX_MESSAGE_BYTES));
+    }
+
+    /// Otherwise one node of another program is a line of its whole length in every listing.
+    #[test]
+    fn what_another_program_wrote_is_cut_when_it_is_read() {
+        let long = "é".repeat(150_000);
+        assert_eq!(NodeData::read(long.as_bytes()).to_string().len(), MAX_MESSAGE_BYTES);
+        let big = Owner { user: long.clone(), host: long.clone(), pid: 1, program: Some(long.clone()) };
+        let mut revocation = Revocation { by: Some(big.clone()), reason: Some(long.clone()), ..Revocation::default() };
+        revocation.id = long.clone();
+        revocation.refused = Some(long.clone());
+        let message = Some(long);
+        let record = Payload { message, revocation: Some(revocation), ..Payload::new(AttemptId::new(7), big, None, 0) };
+        let NodeData::Record(read) = NodeData::read(&record.to_bytes()) else { panic!("no record") };
+        assert_eq!(read.id, record.id);
+        assert!(read.to_bytes().len() < 6 * MAX_MESSAGE_BYTES, "{}", read.to_bytes().len());
     }
 
     #[test]
