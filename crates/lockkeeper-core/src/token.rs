@@ -72,10 +72,16 @@ impl TokenEpoch {
         self.0 as u32
     }
 
+    /// The epoch of a token.
+    pub const fn of(token: FencingToken) -> Self {
+        // A token is below 2^63. One that has outgrown the room of its epoch counts to the next.
+        TokenEpoch((token.0 >> EPOCH_SHIFT) as u16)
+    }
+
     /// An epoch all of whose tokens are greater than `token`: the next one. `None` if there is none.
     pub fn above(token: FencingToken) -> Option<Self> {
         // Rounded down and one more: also where a token has outgrown the room of its epoch.
-        Self::new(u32::try_from(token.get() >> EPOCH_SHIFT).ok()? + 1)
+        Self::new(Self::of(token).get() + 1)
     }
 }
 

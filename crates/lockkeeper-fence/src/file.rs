@@ -5,25 +5,46 @@
 //! its place, and the file is complete at every moment, old or new.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
-use lockkeeper_core::FencingToken;
+use lockkeeper_core::{FencingToken, TokenEpoch};
 
 use crate::Refused;
 
 /// The beginning of a mark's file; 1 is the version of its format.
 const HEADER: &str = "lockkeeper-fence 1 ";
 
+/// The length of the line with the mark: the header, 19 digits and the end of the line.
+const LINE: usize = HEADER.len() + 20;
+
+/// How much of the records of resets is read.
+const MAX_HISTORY: u64 = 64 * 1024;
+
 /// A file, or anything that a file can represent, behind its own gate.
 ///
 /// `NAME.fence` next to the file contains the greatest token seen. The process that has the pass locks it (`flock`). So the gate
 /// works among the processes of one machine, or of several machines on a file system that shares locks.
 ///
+/// A file has one gate, however its path is written: links in the directory part are resolved, and a path that is itself a symbolic
+/// link is an error. A hard link is another file.
+///
+/// `NAME.fence` is created with mode 0600, because every user who may read it can lock it. To share a gate with other users, change
+/// its mode and its group, or create it empty.
+///
 /// All calls block their thread: they wait for the disk and for the current pass.
 #[derive(Clone, Debug)]
 pub struct FencedFile {
+    path: PathBuf,
+    max_wait: Option<Duration>,
+    any_epoch: bool,
+}
+
+/// The real paths of a file and of its mark's file.
+struct Place {
     path: PathBuf,
     fence: PathBuf,
 }
@@ -40,13 +61,48 @@ pub enum FileError {
         /// Why.
         refused: Refused,
     },
+    /// The token's epoch is so far above the mark's that the token is probably wrong. It would close the gate to all right ones.
+    #[error(
+        "{}: token {offered} is of epoch {}, and the greatest one seen is {highest} of epoch {}",
+        path.display(), TokenEpoch::of(*offered), TokenEpoch::of(*highest)
+    )]
+    EpochAhead {
+        /// The file.
+        path: PathBuf,
+        /// The refused token.
+        offered: FencingToken,
+        /// The greatest token so far.
+        highest: FencingToken,
+    },
+    /// Another process kept its pass for longer than [`FencedFile::max_wait`].
+    #[error("{}: another process kept the gate closed for {waited:?}", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+        /// How long this process waited.
+        waited: Duration,
+    },
     /// The mark's file has no valid mark, so no token can be compared with it.
-    #[error("{} holds no mark: {text:?}; restore it, or delete it if no older holder can still be running", path.display())]
+    #[error("{} holds no mark: {text:?}; restore it, or reset it if no older holder can still be running", path.display())]
     NoMark {
         /// The mark's file.
         path: PathBuf,
         /// The beginning of its contents.
         text: String,
+    },
+    /// The path is a symbolic link. It could lead to another file tomorrow, and each path to a file would have its own gate.
+    #[error("{} is a symbolic link; name the file that it leads to", path.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
+    },
+    /// The path is a directory, a device, a socket or a pipe, which cannot be replaced.
+    #[error("{} is {kind}, not a file; it is not replaced", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is: `a directory`, `a device`.
+        kind: &'static str,
     },
     /// The operating system refused.
     #[error("{what} {}: {source}", path.display())]
@@ -70,12 +126,25 @@ pub struct FilePass {
 }
 
 impl FencedFile {
-    /// Names the file at `path`. It need not exist.
+    /// Names the file at `path`. It need not exist, but its directory must.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        let path = path.into();
-        let mut fence = OsString::from(&path);
-        fence.push(".fence");
-        FencedFile { path, fence: fence.into() }
+        FencedFile { path: path.into(), max_wait: None, any_epoch: false }
+    }
+
+    /// Sets how long a call waits for the current pass, in place of "until it ends".
+    ///
+    /// A call that gives up leaves a thread behind, which waits on, and which opens the gate at once if it gets it.
+    #[must_use]
+    pub fn max_wait(mut self, limit: Duration) -> Self {
+        self.max_wait = Some(limit);
+        self
+    }
+
+    /// Admits tokens of every epoch. By default, a token that is more than one epoch above the mark is an error.
+    #[must_use]
+    pub fn any_epoch(mut self) -> Self {
+        self.any_epoch = true;
+        self
     }
 
     /// Returns the greatest token that was seen, if there is one. Waits for the current pass.
@@ -83,14 +152,61 @@ impl FencedFile {
     /// # Errors
     /// The same as [`FencedFile::enter`].
     pub fn highest(&self) -> Result<Option<FencingToken>, FileError> {
-        match File::open(&self.fence) {
-            Ok(mut fence) => {
-                fence.lock_shared().map_err(|source| self.io("locking", source))?;
-                self.mark(&mut fence)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(self.io("opening", source)),
+        let place = self.place()?;
+        match self.open(&place, OpenOptions::new().read(true)) {
+            Ok(fence) => place.mark(&mut self.lock(&place, fence, false)?),
+            Err(FileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Returns what the resets recorded, the oldest first. Does not wait.
+    ///
+    /// # Errors
+    /// The same as [`FencedFile::enter`].
+    pub fn resets(&self) -> Result<Vec<String>, FileError> {
+        let place = self.place()?;
+        let mut fence = match self.open(&place, OpenOptions::new().read(true)) {
+            Ok(fence) => fence,
+            Err(FileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut records = Vec::new();
+        let read =
+            fence.seek(SeekFrom::Start(LINE as u64)).and_then(|_| fence.take(MAX_HISTORY).read_to_end(&mut records));
+        read.map_err(|source| place.io("reading", source))?;
+        Ok(String::from_utf8_lossy(&records).lines().map(str::to_owned).collect())
+    }
+
+    /// Lowers the mark to `to`, or removes it. Use it if a wrong token has closed the gate. Waits for the current pass.
+    ///
+    /// **Older holders can pass again.** Make sure that none is left. `record` is added to the mark's file as one line: say who did
+    /// it, when and why.
+    ///
+    /// # Errors
+    /// [`FileError::Io`], [`FileError::Link`], [`FileError::NotAFile`] or [`FileError::Busy`].
+    pub fn reset(&self, to: Option<FencingToken>, record: &str) -> Result<(), FileError> {
+        let place = self.place()?;
+        let fence = self.open(&place, OpenOptions::new().read(true).write(true))?;
+        let mut fence = self.lock(&place, fence, true)?;
+        let valid = !place.first_line(&mut fence)?.is_empty() && place.mark(&mut fence).is_ok();
+        let record: String = record.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let reset = |fence: &mut File| {
+            if !valid {
+                // Not ours, or a torn one.
+                fence.set_len(0)?;
+                fence.rewind()?;
+                fence.write_all(line(None).as_bytes())?;
+            }
+            // The record first: no crash leaves a lower mark without it.
+            fence.seek(SeekFrom::End(0))?;
+            fence.write_all(format!("{record}\n").as_bytes())?;
+            fence.sync_all()?;
+            fence.rewind()?;
+            fence.write_all(line(to).as_bytes())?;
+            fence.sync_all()
+        };
+        reset(&mut fence).map_err(|source| place.io("writing", source))
     }
 
     /// Waits for the current pass, raises the mark to `token`, and returns a pass, if `token` is at least the greatest so far.
@@ -99,25 +215,36 @@ impl FencedFile {
     /// cannot make a late change here.
     ///
     /// # Cost
-    /// One fsync if the token is new.
+    /// One fsync.
     ///
     /// # Errors
-    /// [`FileError::Refused`] if a greater token has been seen; [`FileError::NoMark`] if the mark's file is not one;
-    /// [`FileError::Io`].
+    /// [`FileError::Refused`] if a greater token has been seen; [`FileError::EpochAhead`] if the token is probably wrong;
+    /// [`FileError::Busy`] if the wait was limited and is over; [`FileError::NoMark`] if the mark's file is not one;
+    /// [`FileError::Link`] and [`FileError::NotAFile`] if the path or the mark's file is no file; [`FileError::Io`].
     pub fn enter(&self, token: FencingToken) -> Result<FilePass, FileError> {
-        let mut open = OpenOptions::new();
-        let fence = open.read(true).write(true).create(true).truncate(false).open(&self.fence);
-        let mut fence = fence.map_err(|source| self.io("opening", source))?;
-        fence.lock().map_err(|source| self.io("locking", source))?;
-        match self.mark(&mut fence)? {
+        let place = self.place()?;
+        let fence = self.open(&place, OpenOptions::new().read(true).write(true).create(true).truncate(false))?;
+        let mut fence = self.lock(&place, fence, true)?;
+        match place.mark(&mut fence)? {
             Some(highest) if token < highest => {
                 let refused = Refused::Stale { offered: token, highest };
-                return Err(FileError::Refused { path: self.path.clone(), refused });
+                return Err(FileError::Refused { path: place.path, refused });
             }
-            Some(highest) if token == highest => {}
-            _ => self.raise(&mut fence, token).map_err(|source| self.io("writing", source))?,
+            Some(highest) if !self.any_epoch && TokenEpoch::of(token).get() > TokenEpoch::of(highest).get() + 1 => {
+                return Err(FileError::EpochAhead { path: place.path, offered: token, highest });
+            }
+            // Also an equal mark: the process that wrote it may have ended before it was on disk.
+            _ => place.raise(&mut fence, token).map_err(|source| place.io("writing", source))?,
         }
-        Ok(FilePass { path: self.path.clone(), fence })
+        Ok(FilePass { path: place.path, fence })
+    }
+
+    /// Checks that the path can be replaced: there is a regular file, or nothing.
+    ///
+    /// # Errors
+    /// [`FileError::NotAFile`], [`FileError::Link`] or [`FileError::Io`].
+    pub fn check_replaceable(&self) -> Result<(), FileError> {
+        replaceable(&self.place()?.path).map(|_| ())
     }
 
     /// Replaces the file by `contents`, if no greater token was seen. Readers see the old file or the new one, nothing else.
@@ -129,18 +256,94 @@ impl FencedFile {
     /// The same as [`FencedFile::enter`]. The old file is then still in place, unless only the last step failed, which syncs the
     /// directory.
     pub fn replace(&self, token: FencingToken, contents: impl AsRef<[u8]>) -> Result<(), FileError> {
+        self.check_replaceable()?;
         self.enter(token)?.replace(&mut contents.as_ref())
     }
 
-    fn mark(&self, fence: &mut File) -> Result<Option<FencingToken>, FileError> {
-        let mut text = String::new();
-        let read = fence.rewind().and_then(|()| fence.take(100).read_to_string(&mut text));
+    /// Resolves the directory, so that every path to the file leads to the same mark.
+    fn place(&self) -> Result<Place, FileError> {
+        let io = |source| FileError::Io { what: "finding the directory of", path: self.path.clone(), source };
+        let path = match self.path.file_name() {
+            Some(name) => directory(&self.path).canonicalize().map_err(io)?.join(name),
+            // `.` and `..` are directories with a name.
+            None => self.path.canonicalize().map_err(io)?,
+        };
+        if path.is_symlink() {
+            return Err(FileError::Link { path });
+        }
+        if path.file_name().is_none() {
+            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it has no name")));
+        }
+        let mut fence = OsString::from(&path);
+        fence.push(".fence");
+        Ok(Place { path, fence: fence.into() })
+    }
+
+    /// Opens the mark's file. It follows no link, and a pipe in its place does not block.
+    fn open(&self, place: &Place, options: &mut OpenOptions) -> Result<File, FileError> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+
+            use rustix::fs::OFlags;
+            options.mode(0o600).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+        }
+        let fence = options.open(&place.fence).map_err(|source| match place.fence.is_symlink() {
+            true => FileError::Link { path: place.fence.clone() },
+            false => place.io("opening", source),
+        })?;
+        let metadata = fence.metadata().map_err(|source| place.io("reading", source))?;
+        check_kind(&place.fence, &metadata)?;
+        Ok(fence)
+    }
+
+    /// Waits for the current pass.
+    fn lock(&self, place: &Place, fence: File, exclusive: bool) -> Result<File, FileError> {
+        let failed = |source| place.io("locking", source);
+        match if exclusive { fence.try_lock() } else { fence.try_lock_shared() } {
+            Ok(()) => return Ok(fence),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        let wait = move || if exclusive { fence.lock() } else { fence.lock_shared() }.map(|()| fence);
+        let Some(limit) = self.max_wait else {
+            return wait().map_err(failed);
+        };
+        // The system has no lock with a time limit, so a thread waits without one. Its file is closed, and unlocked, when nobody
+        // takes it any more.
+        let (sender, locked) = mpsc::sync_channel(0);
+        let waiting = std::thread::Builder::new().name("lockkeeper-fence".to_owned()).spawn(move || {
+            _ = sender.send(wait());
+        });
+        waiting.map_err(failed)?;
+        match locked.recv_timeout(limit) {
+            Ok(locked) => locked.map_err(failed),
+            Err(_) => Err(FileError::Busy { path: place.path.clone(), waited: limit }),
+        }
+    }
+}
+
+/// The line that contains a mark, or none.
+fn line(mark: Option<FencingToken>) -> String {
+    format!("{HEADER}{:019}\n", mark.map_or(0, FencingToken::get))
+}
+
+impl Place {
+    /// Reads the first line of the mark's file.
+    fn first_line(&self, fence: &mut File) -> Result<String, FileError> {
+        let mut text = Vec::new();
+        let read = fence.rewind().and_then(|()| fence.take(LINE as u64).read_to_end(&mut text));
         read.map_err(|source| self.io("reading", source))?;
-        if text.is_empty() {
-            // The file is new, or its creator was killed before it wrote. No token has passed yet.
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn mark(&self, fence: &mut File) -> Result<Option<FencingToken>, FileError> {
+        let text = self.first_line(fence)?;
+        if text.is_empty() || text == line(None) {
+            // The file is new, or its creator was killed before it wrote, or it was reset. No token has passed since.
             return Ok(None);
         }
-        let mark = text.strip_prefix(HEADER).and_then(|rest| rest.strip_suffix('\n'));
+        let mark = text.strip_prefix(HEADER).and_then(|rest| rest.strip_suffix('\n')).filter(|mark| mark.len() == 19);
         match mark.map(|mark| mark.trim_start_matches('0').parse()) {
             Some(Ok(mark)) => Ok(Some(mark)),
             _ => Err(FileError::NoMark { path: self.fence.clone(), text }),
@@ -149,11 +352,13 @@ impl FencedFile {
 
     /// Writes in place, because the lock belongs to this file. One write of fixed length within a sector: no crash leaves half of it.
     fn raise(&self, fence: &mut File, token: FencingToken) -> io::Result<()> {
-        let is_new = fence.metadata()?.len() == 0;
-        fence.seek(SeekFrom::Start(0))?;
-        fence.write_all(format!("{HEADER}{:019}\n", token.get()).as_bytes())?;
-        fence.sync_all()?;
-        if is_new { sync_directory(&self.fence) } else { Ok(()) }
+        if fence.metadata()?.len() == 0 {
+            // First, so that a file with a mark is in its directory after a power loss, whichever process ends in between.
+            sync_directory(&self.fence)?;
+        }
+        fence.rewind()?;
+        fence.write_all(line(Some(token)).as_bytes())?;
+        fence.sync_all()
     }
 
     fn io(&self, what: &'static str, source: io::Error) -> FileError {
@@ -164,35 +369,101 @@ impl FencedFile {
 impl FilePass {
     /// Replaces the file by all of `contents`. If reading it fails, the file does not change.
     ///
+    /// The new file gets the permissions of the old one, and its owner and its group as far as this process may set them, but never
+    /// setuid and setgid. If it cannot get the group, the group has only the permissions that everyone has. It is written under a
+    /// random name in the same directory (`.lockkeeper-…new`), which only a process that is killed leaves behind.
+    ///
     /// # Errors
-    /// [`FileError::Io`].
+    /// [`FileError::NotAFile`], [`FileError::Link`] or [`FileError::Io`].
     pub fn replace(self, contents: &mut impl Read) -> Result<(), FileError> {
-        // In the same directory, so that the rename is atomic. No other process uses this name, because we have the pass.
-        let mut new = OsString::from(&self.path);
-        new.push(".new");
-        let new = PathBuf::from(new);
-        let io = |what, path: &Path, source| FileError::Io { what, path: path.to_owned(), source };
-        let mut write = || {
-            let mut file = File::create(&new)?;
-            if let Ok(old) = self.path.metadata() {
-                file.set_permissions(old.permissions())?;
-            }
-            io::copy(contents, &mut file)?;
-            file.sync_all()
-        };
-        if let Err(source) = write() {
-            _ = std::fs::remove_file(&new);
-            return Err(io("writing", &new, source));
+        let old = replaceable(&self.path)?;
+        let failed = |what, source| FileError::Io { what, path: self.path.clone(), source };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".lockkeeper-").suffix(".new").rand_bytes(12);
+        #[cfg(unix)]
+        if old.is_none() {
+            use std::os::unix::fs::PermissionsExt;
+            // The umask decides, as for every new file.
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
-        std::fs::rename(&new, &self.path).map_err(|source| io("replacing", &self.path, source))?;
-        sync_directory(&self.path).map_err(|source| io("syncing the directory of", &self.path, source))
+        // In the same directory, so that the rename is atomic; created exclusively, so that no planted link is followed.
+        let mut new = builder.tempfile_in(directory(&self.path)).map_err(|source| failed("writing", source))?;
+        let mut write = || {
+            io::copy(contents, new.as_file_mut())?;
+            if let Some(old) = &old {
+                inherit(new.as_file(), old)?;
+            }
+            new.as_file().sync_all()
+        };
+        write().map_err(|source| failed("writing", source))?;
+        new.persist(&self.path).map_err(|error| failed("replacing", error.error))?;
+        sync_directory(&self.path).map_err(|source| failed("syncing the directory of", source))
     }
+}
+
+/// Gives a new file the owner, the group and the permissions of the old one, as far as this process may.
+#[cfg(unix)]
+fn inherit(new: &File, old: &Metadata) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    let (made, mut mode) = (new.metadata()?, old.mode() & 0o777);
+    if made.uid() != old.uid() {
+        // Only root may. The caller has written the contents, so it may own them.
+        _ = fchown(new, Some(old.uid()), None);
+    }
+    if made.gid() != old.gid() && fchown(new, None, Some(old.gid())).is_err() {
+        // The permissions of the group were for another group.
+        mode &= !0o070 | ((mode & 0o007) << 3);
+    }
+    new.set_permissions(std::fs::Permissions::from_mode(mode))
+}
+
+#[cfg(not(unix))]
+fn inherit(new: &File, old: &Metadata) -> io::Result<()> {
+    new.set_permissions(old.permissions())
+}
+
+/// Returns the metadata of the file at `path`, if there is one.
+fn replaceable(path: &Path) -> Result<Option<Metadata>, FileError> {
+    match path.symlink_metadata() {
+        Ok(old) => check_kind(path, &old).map(|()| Some(old)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(FileError::Io { what: "reading", path: path.to_owned(), source }),
+    }
+}
+
+/// Refuses everything but a regular file.
+fn check_kind(path: &Path, metadata: &Metadata) -> Result<(), FileError> {
+    let (path, kind) = (path.to_owned(), metadata.file_type());
+    if kind.is_file() {
+        return Ok(());
+    }
+    if kind.is_symlink() {
+        return Err(FileError::Link { path });
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if kind.is_block_device() || kind.is_char_device() {
+            return Err(FileError::NotAFile { path, kind: "a device" });
+        }
+        if kind.is_fifo() {
+            return Err(FileError::NotAFile { path, kind: "a pipe" });
+        }
+        if kind.is_socket() {
+            return Err(FileError::NotAFile { path, kind: "a socket" });
+        }
+    }
+    Err(FileError::NotAFile { path, kind: "a directory" })
+}
+
+/// The directory of a path, as it is written.
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Makes a new directory entry durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()
+    File::open(directory(path))?.sync_all()
 }
 
 /// Lets a caller pass the lock on to a command: the lock belongs to the open file.

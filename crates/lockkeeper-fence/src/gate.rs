@@ -17,7 +17,10 @@ use lockkeeper_core::FencingToken;
 ///
 /// Each key has its own mark, so one gate can protect many resources, each with its own lock. A clone is the same gate, and costs
 /// little. [`TokenGate::new`] keeps marks in memory: after a restart it admits the first token that comes. `TokenGate::open`
-/// (feature `persistent`) keeps them on disk. A key takes about 100 bytes and is never removed.
+/// (feature `persistent`) keeps them on disk.
+///
+/// A key takes about 100 bytes and its own length, and stays until [`TokenGate::forget`]. So take keys from the resources that you
+/// have, not from what a stranger sends.
 #[derive(Clone, Default)]
 pub struct TokenGate {
     inner: Arc<Inner>,
@@ -146,6 +149,27 @@ impl TokenGate {
         let mut state = slot.state();
         self.inner.recall(&mut state, key).ok()?;
         state.highest
+    }
+
+    /// Removes the mark of `key`, in memory and on disk, unless a pass for it exists or is waited for. Returns `false` in that case.
+    ///
+    /// Use it for a resource that no longer exists, and for a mark that a wrong token has raised. The gate then admits the first
+    /// token that comes, so make sure that no older holder is left.
+    ///
+    /// # Errors
+    /// The stored mark cannot be removed.
+    pub fn forget(&self, key: &str) -> std::io::Result<bool> {
+        let mut slots = self.inner.slots.lock().expect("no code panics while it holds this lock");
+        // Slots are cloned under this lock only, so a slot with one reference is not in use.
+        if slots.get(key).is_some_and(|slot| Arc::strong_count(slot) > 1) {
+            return Ok(false);
+        }
+        #[cfg(feature = "persistent")]
+        if let Some(marks) = &self.inner.marks {
+            marks.remove(key).map_err(std::io::Error::other)?;
+        }
+        slots.remove(key);
+        Ok(true)
     }
 
     fn slot(&self, key: &str) -> Arc<Slot> {

@@ -6,6 +6,10 @@
 //! that gets 412 has lost its lock: it must not try again with the same token.
 //!
 //! The client needs one line: `request.header(lockkeeper_fence::http::HEADER, guard.token().get())`.
+//!
+//! **Put the layer behind authentication.** It believes the tokens: a client that may send a request that changes something can
+//! raise a mark to the end, and then every right token is refused until [`TokenGate::forget`]. With one mark for each path, such a
+//! client can also add marks without a limit.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -64,15 +68,53 @@ pub struct FenceLayer {
 }
 
 impl FenceLayer {
-    /// Makes a layer with one mark for each path: the resource is the path of the request, without the query.
+    /// Makes a layer with one mark for each path: the resource is [the path of the request](path_key), without the query.
+    ///
+    /// The gate keeps a mark for each path of a request, also if the service answers 404. If your paths are not a fixed set, use
+    /// [`FenceLayer::by`], or put the layer on the routes that exist.
     pub fn new(gate: TokenGate) -> Self {
-        Self::by(gate, |request| request.uri.path().to_owned())
+        Self::by(gate, |request| path_key(request.uri.path()))
     }
 
     /// Makes a layer that gets the resource from `key`: for example one lock for a whole service, or one for each tenant.
     pub fn by(gate: TokenGate, key: impl Fn(&http::request::Parts) -> String + Send + Sync + 'static) -> Self {
         FenceLayer { gate, key: Arc::new(key) }
     }
+}
+
+/// Returns one key for all spellings of a path: `/a`, `/a/`, `//a`, `/./a`, `/b/../a` and `/%61` are `/a`.
+///
+/// `%2F` and `%25` stay, because a decoded slash or percent sign would be another path.
+pub fn path_key(path: &str) -> String {
+    let mut segments: Vec<String> = Vec::new();
+    for segment in path.split('/') {
+        let segment = decoded(segment.as_bytes());
+        match segment.as_str() {
+            "" | "." => {}
+            ".." => _ = segments.pop(),
+            _ => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
+}
+
+/// Decodes what need not be encoded, and encodes everything else alike.
+fn decoded(mut rest: &[u8]) -> String {
+    let mut text = String::with_capacity(rest.len());
+    while let [first, after @ ..] = rest {
+        let hex = |at: usize| after.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        let (byte, is_encoded) = match (first, hex(0), hex(1)) {
+            (b'%', Some(high), Some(low)) => ((high * 16 + low) as u8, true),
+            _ => (*first, false),
+        };
+        rest = if is_encoded { &after[2..] } else { after };
+        let keeps = byte.is_ascii_graphic() && !(is_encoded && matches!(byte, b'/' | b'%'));
+        match keeps {
+            true => text.push(char::from(byte)),
+            false => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
 }
 
 impl std::fmt::Debug for FenceLayer {

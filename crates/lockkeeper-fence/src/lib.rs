@@ -35,4 +35,4 @@ mod marks;
 
 pub use file::{FencedFile, FileError, FilePass};
 pub use gate::{Enter, Pass, Refused, TokenGate};
-pub use lockkeeper_core::{FencingToken, TokenError};
+pub use lockkeeper_core::{FencingToken, TokenEpoch, TokenError};

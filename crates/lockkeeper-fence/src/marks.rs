@@ -50,4 +50,14 @@ impl Marks {
         };
         write().map_err(|error| error.to_string())
     }
+
+    pub(crate) fn remove(&self, key: &str) -> Result<(), String> {
+        let remove = || -> Result<(), redb::Error> {
+            let writing = self.0.begin_write()?;
+            writing.open_table(MARKS)?.remove(key)?;
+            writing.commit()?;
+            Ok(())
+        };
+        remove().map_err(|error| error.to_string())
+    }
 }

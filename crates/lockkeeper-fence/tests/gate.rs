@@ -140,6 +140,23 @@ mod persistent {
         drop(gate.enter_blocking("b", token(1)).unwrap());
     }
 
+    /// Otherwise the marks of resources that are gone could only be removed with all others.
+    #[test]
+    fn a_mark_is_forgotten_on_request_unless_it_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("marks");
+        let gate = TokenGate::open(&file).unwrap();
+        let pass = gate.enter_blocking("a", token(7)).unwrap();
+        drop(gate.enter_blocking("b", token(7)).unwrap());
+        assert!(!gate.forget("a").unwrap());
+        drop(pass);
+        assert!(gate.forget("a").unwrap() && gate.forget("no such key").unwrap());
+        drop(gate);
+        let gate = TokenGate::open(&file).unwrap();
+        assert_eq!((gate.highest("a"), gate.highest("b")), (None, Some(token(7))));
+        drop(gate.enter_blocking("a", token(1)).unwrap());
+    }
+
     #[test]
     fn a_file_of_another_kind_is_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -78,6 +78,24 @@ async fn a_stale_request_is_answered_412_with_the_newer_token_and_does_not_reach
     assert_eq!(*service.written.lock().unwrap(), ["first", "second", "other"]);
 }
 
+/// Otherwise a newer token through one spelling would not stop an older one through another.
+#[tokio::test]
+async fn a_path_has_one_mark_however_it_is_spelt() {
+    let service = Service::default();
+    let address = service.start(FenceLayer::new(TokenGate::new())).await;
+    let put = async |path: &str, token: &str| {
+        let answer = ask(address, &format!("PUT {path}"), &[&format!("Lockkeeper-Token: {token}")], "body").await;
+        status(&answer).to_owned()
+    };
+    assert_eq!(put("/a/b%2Fc", "7").await, "200");
+    for same in ["/a/b%2Fc/", "/a//b%2fc", "/%61/%62%2Fc", "/a/./b%2Fc?x", "/x/../a/b%2Fc", "/x/%2e%2E/a/b%2Fc"] {
+        assert_eq!(put(same, "6").await, "412", "{same}");
+    }
+    for other in ["/a/b/c", "/a/b", "/a/b%252Fc", "/A/b%2Fc"] {
+        assert_eq!(put(other, "6").await, "200", "{other}");
+    }
+}
+
 #[tokio::test]
 async fn a_request_without_exactly_one_token_is_refused() {
     let service = Service::default();

@@ -100,12 +100,34 @@ refused with exit status 76, and nothing is changed. Use it in a job:
 Standard input is read to its end: if generating the contents may fail, generate them first. With a command, the gate stays \
 closed until the command, and everything that it leaves running, has ended.", ""))]
 pub(crate) struct FenceArgs {
-    /// The file, or a name for the resource that the command changes
+    /// The file, or a name for the resource that the command changes; not a symbolic link
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Use this token [env: LOCKKEEPER_TOKEN]
+    /// Use this token; with --reset, the greatest one from now on [env: LOCKKEEPER_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<FencingToken>,
+    /// Wait at most this long for another process behind the gate [default: until it ends]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub wait: Option<std::time::Duration>,
+    /// Accept a token of any epoch
+    ///
+    /// A token of an epoch more than one above the greatest one is refused, because it would close the gate to all others.
+    #[arg(long, hide_short_help = true)]
+    pub force: bool,
+    /// Print the greatest token so far, and the resets with their reasons
+    #[arg(long, conflicts_with_all = ["token", "force", "reset", "command"])]
+    pub show: bool,
+    /// Forget the greatest token, or lower it to --token, for a gate that a wrong token has closed
+    ///
+    /// Older holders can pass again. First make sure that none is left.
+    #[arg(long, hide_short_help = true, requires = "reason", conflicts_with_all = ["force", "command"])]
+    pub reset: bool,
+    /// Record this reason for --reset; not empty, at most 1024 bytes
+    #[arg(long, short, hide_short_help = true, value_name = "TEXT", requires = "reset")]
+    pub reason: Option<String>,
+    /// Skip the confirmation of --reset
+    #[arg(long, short, hide_short_help = true, requires = "reset")]
+    pub yes: bool,
     /// Run this command behind FILE's gate instead of replacing FILE
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

@@ -3,33 +3,107 @@
 //! It contacts no server: it compares the job's token with the greatest one that the file has seen.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
+use jiff::Timestamp;
 use lockkeeper::FencingToken;
-use lockkeeper_fence::{FencedFile, FileError, FilePass};
+use lockkeeper_fence::{FencedFile, FileError, FilePass, TokenEpoch};
+use rustix::fs::fstat;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::args::ask::FenceArgs;
+use crate::confirm;
 use crate::exit::{Code, Failure};
 use crate::launcher::cannot_run;
+use crate::output;
 use crate::settings;
+use crate::text::plain;
 
 /// The variable in which `run` gives its command the token.
 const TOKEN: &str = "LOCKKEEPER_TOKEN";
 
+/// The longest reason of a reset, in bytes.
+const MAX_REASON: usize = 1024;
+
 /// Replaces a file, or runs a command behind its gate; returns the exit status.
 pub(crate) fn fence(args: FenceArgs) -> Result<u8, Failure> {
+    let mut file = FencedFile::new(&args.file);
+    if let Some(limit) = args.wait {
+        file = file.max_wait(limit);
+    }
+    if args.force {
+        file = file.any_epoch();
+    }
+    if args.show {
+        return show(&file);
+    }
+    if args.reset {
+        return reset(&file, &args);
+    }
     let token = match args.token {
         Some(token) => token,
         None => own_token()?,
     };
-    let pass = FencedFile::new(&args.file).enter(token)?;
     if args.command.is_empty() {
-        pass.replace(&mut std::io::stdin().lock())?;
+        // Before the token raises the mark.
+        file.check_replaceable()?;
+        check_input(&args.file)?;
+        file.enter(token)?.replace(&mut std::io::stdin().lock())?;
         return Ok(0);
     }
-    become_command(&args.command, &pass)
+    become_command(&args.command, &file.enter(token)?)
+}
+
+/// Refuses standard input that is the file, or its mark.
+fn check_input(file: &Path) -> Result<(), Failure> {
+    let input = fstat(std::io::stdin()).map_err(|error| Failure::system("cannot look at standard input", error))?;
+    let mut fence = OsString::from(file);
+    fence.push(".fence");
+    for path in [file, Path::new(&fence)] {
+        if path.metadata().is_ok_and(|it| (it.dev(), it.ino()) == (input.st_dev, input.st_ino)) {
+            return Err(Failure::new(Code::Usage, format!("standard input is {} itself", path.display()))
+                .hint("write the new contents to another file first, such as FILE.new"));
+        }
+    }
+    Ok(())
+}
+
+/// Prints the mark, and the resets.
+fn show(file: &FencedFile) -> Result<u8, Failure> {
+    let mut text = match file.highest()? {
+        Some(token) => format!("token {token} of epoch {}\n", TokenEpoch::of(token)),
+        None => "no token\n".to_owned(),
+    };
+    for reset in file.resets()? {
+        text.push_str(&plain(&reset));
+        text.push('\n');
+    }
+    output::data(&text)?;
+    Ok(0)
+}
+
+/// Lowers the mark.
+fn reset(file: &FencedFile, args: &FenceArgs) -> Result<u8, Failure> {
+    let reason = args.reason.as_deref().unwrap_or_default().trim();
+    if reason.is_empty() || reason.len() > MAX_REASON {
+        return Err(Failure::new(Code::Usage, format!("--reason must have 1 to {MAX_REASON} bytes")));
+    }
+    confirm::possible("a reset of the mark", args.yes)?;
+    let mark =
+        |token: Option<FencingToken>| token.map_or_else(|| "no token".to_owned(), |token| format!("token {token}"));
+    let (before, after) = (file.highest().map_or_else(|_| "no valid mark".to_owned(), mark), mark(args.token));
+    let name = args.file.display();
+    if !args.yes
+        && !confirm::agreed(&format!("{name}: {before} becomes {after}, and older holders can pass again. Reset it?"))
+    {
+        return Ok(Code::NoSuchLock as u8);
+    }
+    let (at, by) = (Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"), lockkeeper::this_process());
+    file.reset(args.token, &format!("reset {at} by {by} from {before} to {after}: {reason}"))?;
+    Ok(0)
 }
 
 fn own_token() -> Result<FencingToken, Failure> {
@@ -60,6 +134,11 @@ impl From<FileError> for Failure {
             FileError::Refused { .. } => {
                 Failure::new(Code::Lost, error.to_string()).hint("a newer holder has the lock; this job must end")
             }
+            FileError::EpochAhead { .. } => Failure::new(Code::Mismatch, error.to_string())
+                .hint("check the token; if the epoch was raised more than once meanwhile, add --force"),
+            FileError::Busy { .. } => Failure::new(Code::NotAcquired, error.to_string()),
+            FileError::NoMark { .. } => Failure::new(Code::CannotServe, error.to_string())
+                .hint("lockkeeper fence FILE --reset --reason WHY makes a new mark"),
             error => Failure::new(Code::CannotServe, error.to_string()),
         }
     }

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::Stdio;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::process::{Command, Output, Stdio};
 
 use crate::harness::{BINARY, Home, failure, until};
 
@@ -66,7 +67,7 @@ fn fence_refuses_invalid_tokens() {
         (&["fence", "a"], 64, "LOCKKEEPER_TOKEN is not set"),
         (&["fence", "a", "--token", "007"], 64, "is no fencing token"),
         (&["fence", "a", "--token", "-7"], 64, ""),
-        (&["fence", "no/such/directory", "--token", "7"], 73, "no/such/directory.fence"),
+        (&["fence", "no/such/directory", "--token", "7"], 73, "finding the directory of no/such/directory"),
     ];
     for (args, expected, say) in cases {
         let (code, line) = failure(&home.output(args));
@@ -111,4 +112,128 @@ fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
     assert_eq!((&told["epoch"], &told["above"]), (&2.into(), &(2_i64 << 48).into()));
     until("it is granted above", || run(&anew) > 2 << 48);
     assert_eq!(failure(&anew.output(&["epoch", "--yes", "--above", "9223372036854775807"])).0, Some(64));
+}
+
+/// Runs `lockkeeper fence ARGS` in a shell, which may redirect its input.
+fn fence(home: &Home, line: &str) -> Output {
+    let mut shell = Command::new("sh");
+    home.prepare(shell.args(["-c", &format!("{BINARY} fence {line}")]).stdin(Stdio::null()));
+    shell.output().unwrap()
+}
+
+/// The guide says: generate the contents first.
+#[test]
+fn contents_that_were_generated_beside_the_file_are_not_lost() {
+    let home = Home::new();
+    let at = |name: &str| home.file(name);
+    fs::write(at("report"), "old").unwrap();
+    fs::write(at("report.new"), "new").unwrap();
+    assert!(fence(&home, "report --token 5 < report.new").status.success());
+    assert_eq!(fs::read_to_string(at("report")).unwrap(), "new");
+    assert_eq!(fs::read_to_string(at("report.new")).unwrap(), "new");
+    fs::hard_link(at("report"), at("same")).unwrap();
+    for input in ["report", "same", "report.fence"] {
+        let (code, line) = failure(&fence(&home, &format!("report --token 5 < {input}")));
+        assert!(code == Some(64) && line.contains("standard input is report"), "{input}: {code:?}, {line}");
+    }
+    assert_eq!(fs::read_to_string(at("report")).unwrap(), "new");
+    // A command behind the gate may read what it likes.
+    assert!(fence(&home, "report --token 5 -- cat < report").status.success());
+}
+
+/// Root may rename a file over a device: `/dev/full` was a plain file afterwards.
+#[test]
+fn a_device_is_not_replaced() {
+    let home = Home::new();
+    let made = Command::new("mknod").arg(home.file("full")).args(["c", "1", "7"]).output().unwrap();
+    if !made.status.success() {
+        eprintln!("NOT TESTED: a device, which only root may make: {}", String::from_utf8_lossy(&made.stderr));
+        return;
+    }
+    let (code, line) = failure(&fence(&home, "full --token 5"));
+    assert!(code == Some(73) && line.contains("full is a device"), "{code:?}, {line}");
+    assert!(home.file("full").metadata().unwrap().file_type().is_char_device() && !home.file("full.fence").exists());
+}
+
+/// Two users share a directory that both may write: what one plants there leads the other one nowhere.
+#[test]
+fn a_neighbour_in_the_directory_can_neither_close_the_gate_nor_redirect_the_file() {
+    let home = Home::new();
+    let at = |name: &str| home.file(name);
+    fs::write(at("victim"), "victim").unwrap();
+    fs::create_dir(at("shared")).unwrap();
+    for (name, mode) in [("", 0o755), ("shared", 0o777), ("victim", 0o600)] {
+        fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    assert!(fence(&home, "shared/report --token 5 -- true").status.success());
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("NOT TESTED: what another user can do, because only root may become one");
+        return;
+    }
+    let neighbour = |script: &str| {
+        let ids = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script];
+        Command::new("setpriv").args(ids).current_dir(at("shared")).output().unwrap()
+    };
+    let locked = neighbour("exec 9< report.fence");
+    assert!(!locked.status.success(), "another user can open the mark, and lock it: {locked:?}");
+    let planted = neighbour("ln -s ../victim report.new && ln -s ../victim other && ln -s ../victim third.fence");
+    assert!(planted.status.success(), "{planted:?}");
+    fs::write(at("input"), "contents").unwrap();
+    assert!(fence(&home, "shared/report --token 5 < input").status.success());
+    for name in ["other", "third"] {
+        let (code, line) = failure(&fence(&home, &format!("shared/{name} --token 5 < input")));
+        assert!(code == Some(73) && line.contains("is a symbolic link"), "{code:?}, {line}");
+    }
+    assert_eq!(fs::read_to_string(at("victim")).unwrap(), "victim");
+    assert_eq!(at("victim").metadata().unwrap().mode() & 0o777, 0o600);
+    assert_eq!(fs::read_to_string(at("shared/report")).unwrap(), "contents");
+}
+
+#[test]
+fn a_wait_for_the_gate_ends_with_75() {
+    let home = Home::new();
+    let args = ["fence", "dir", "--token", "5", "--", "sh", "-c", "echo up; read line"];
+    let mut first = crate::harness::Running::start(&mut home.command(&args));
+    assert_eq!(first.line(), "up");
+    for rest in ["--token 6 --wait 20ms -- touch ran", "--token 6 --wait 0s", "--show --wait 20ms"] {
+        let (code, line) = failure(&fence(&home, &format!("dir {rest}")));
+        assert!(code == Some(75) && line.contains("kept the gate closed"), "{code:?}, {line}");
+    }
+    first.close_stdin();
+    first.wait();
+    assert!(
+        fence(&home, "dir --token 5 --wait 1m -- true").status.success(),
+        "a token that waited in vain raised the mark"
+    );
+    assert!(!home.file("ran").exists());
+}
+
+#[test]
+fn a_gate_that_a_wrong_token_would_close_stays_open_or_is_opened_with_a_reason() {
+    let home = Home::new();
+    let shown = || String::from_utf8(fence(&home, "dir --show").stdout).unwrap();
+    assert_eq!(shown(), "no token\n");
+    assert!(fence(&home, "dir --token 7 -- true").status.success());
+    let output = fence(&home, "dir --token 9223372036854775807 -- touch ran");
+    assert!(
+        failure(&output).0 == Some(78) && String::from_utf8_lossy(&output.stderr).contains("--force"),
+        "{output:?}"
+    );
+    assert_eq!(shown(), "token 7 of epoch 0\n");
+    assert!(fence(&home, "dir --token 9223372036854775807 --force -- true").status.success());
+    assert_eq!(failure(&fence(&home, "dir --token 8 -- touch ran")).0, Some(76));
+    // A reset needs a reason, and a yes.
+    assert_eq!(failure(&fence(&home, "dir --reset --yes")).0, Some(64));
+    assert_eq!(failure(&fence(&home, "dir --reset --yes --reason ' '")).0, Some(64));
+    assert_eq!(failure(&fence(&home, "dir --reset --reason typo")).0, Some(64));
+    assert!(fence(&home, "dir --reset --token 8 --yes --reason 'a typo\nin a script'").status.success());
+    let text = shown();
+    let (mark, reset) = text.trim_end().split_once('\n').unwrap();
+    assert_eq!(mark, "token 8 of epoch 0");
+    assert!(
+        reset.starts_with("reset 2") && reset.contains("from token 9223372036854775807 to token 8: a typo"),
+        "{reset}"
+    );
+    assert_eq!(failure(&fence(&home, "dir --token 7 -- touch ran")).0, Some(76));
+    assert!(fence(&home, "dir --token 8 -- true").status.success() && !home.file("ran").exists());
 }
