@@ -10,11 +10,16 @@ use crate::streams::{self, STDERR};
 /// # Errors
 /// There is no terminal, and `yes` is not set.
 pub(crate) fn possible(what: &str, yes: bool) -> Result<(), Failure> {
-    if yes || (std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+    if yes || on_terminal() {
         return Ok(());
     }
     Err(Failure::new(Code::Usage, format!("{what} needs a confirmation, and there is no terminal to ask on"))
         .hint("add --yes to skip the question"))
+}
+
+/// Returns whether a person can be asked.
+pub(crate) fn on_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
 /// Asks on the terminal. Every answer except a yes is a no; so is the end of the input.

@@ -128,7 +128,12 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (Code::NoSuchLock, "there is no such letter, or it was replayed or dropped before", ""),
             (Code::Usage, "the command line or a setting is wrong", ""),
             (Code::Internal, "the letters cannot be read or written", ""),
-            (Code::NotAcquired, "of replay: at least one letter was not done and stays", ""),
+            (
+                Code::NotAcquired,
+                "of replay: at least one letter was not done and stays",
+                "also if the answer to the question was not yes",
+            ),
+            (Code::Refused, "of replay: other users may have written the letters; see --foreign", ""),
         ],
     ),
     (
@@ -151,9 +156,20 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
         "fence",
         &[
             (Code::Done, "FILE was replaced; with a command, the status is that of the command", ""),
-            (Code::Usage, "there is no token, or the tokens are those of several locks", ""),
-            (Code::CannotServe, "FILE or FILE.fence cannot be used", ""),
+            (Code::NoSuchLock, "of --reset: nothing was changed: the answer to the question was not yes", ""),
+            (
+                Code::Usage,
+                "the command line is wrong, or there is no token",
+                "also if there are tokens of several locks, or standard input is FILE",
+            ),
+            (
+                Code::CannotServe,
+                "FILE or FILE.fence cannot be used",
+                "for example because it is a link, a device or a directory",
+            ),
+            (Code::NotAcquired, "another process was behind the gate until --wait was over", ""),
             (Code::Lost, "the token is stale; nothing was changed", ""),
+            (Code::Mismatch, "the token's epoch is more than one above the greatest one's; nothing was changed", ""),
         ],
     ),
     (

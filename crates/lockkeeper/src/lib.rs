@@ -108,6 +108,7 @@ pub mod jobs;
 mod keeper;
 mod latest;
 mod lease;
+mod ownership;
 mod queue;
 mod recipes;
 mod registers;
@@ -139,6 +140,8 @@ pub use identity::this_process;
 pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
 pub use lockkeeper_core::{Class, FencingToken, LockPath, Loss, NodeFormat, Owner, Revocation, SessionId};
+#[doc(hidden)]
+pub use ownership::read_credentials;
 pub use queue::acquire::Acquire;
 pub use queue::kept::{KeptGuard, KeptLock};
 pub use queue::multi::{MultiAcquire, MultiGuard};

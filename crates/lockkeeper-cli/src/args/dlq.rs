@@ -48,6 +48,14 @@ pub(crate) enum DlqVerb {
         /// Replay also letters whose replay began and did not report an end: their work may be done twice
         #[arg(long)]
         again: bool,
+        /// Replay the named letters also from where other users may write: a Kafka topic, or a file with such an owner or mode
+        ///
+        /// Look at each one first, with lockkeeper dlq show: the replay runs its command as you.
+        #[arg(long, conflicts_with = "all")]
+        foreign: bool,
+        /// Skip the confirmation of --foreign, and of --all on a terminal
+        #[arg(long, short)]
+        yes: bool,
         /// The store of the letters.
         #[command(flatten)]
         place: DlqPlace,

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::deadletter::{Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Sink, SinkError, fold};
+use lockkeeper::deadletter::{Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold};
 use lockkeeper::error::AcquireError;
 use lockkeeper::{LockPath, Lockkeeper, MultiGuard, Owner};
 use serde::Serialize;
@@ -21,6 +21,7 @@ use crate::args::parse_run;
 use crate::args::run::{OnRevoke, OnSuspect};
 use crate::child::{Extras, Job, RunTerms};
 use crate::commands::run::lock_paths;
+use crate::confirm;
 use crate::exit::{Code, Failure};
 use crate::held::Held;
 use crate::letters::{self, CommandLine};
@@ -29,6 +30,7 @@ use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::settings::Settings;
 use crate::signals::{ENDING, RUNNING, Signals};
+use crate::streams::STDERR;
 use crate::text::{counted, moment, plain};
 
 /// The directory of the replays' locks.
@@ -47,7 +49,9 @@ pub(crate) async fn dlq(args: DlqArgs, printer: &Printer) -> Result<u8, Failure>
     match args.verb {
         DlqVerb::List { all, .. } => desk.list(all).await,
         DlqVerb::Show { operation, .. } => desk.show(&operation).await,
-        DlqVerb::Replay { operations, all, again, .. } => desk.replay(operations, all, again).await,
+        DlqVerb::Replay { operations, all, again, foreign, yes, .. } => {
+            desk.replay(operations, ReplayTerms { all, again, foreign, yes }).await
+        }
         DlqVerb::Drop { operations, reason, .. } => desk.drop(operations, reason).await,
     }
 }
@@ -60,6 +64,15 @@ struct Desk {
     printer: Printer,
 }
 
+/// The options of a replay.
+#[derive(Clone, Copy)]
+struct ReplayTerms {
+    all: bool,
+    again: bool,
+    foreign: bool,
+    yes: bool,
+}
+
 impl Desk {
     /// Returns a command about these letters, to be printed.
     fn command<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Suggested {
@@ -68,13 +81,20 @@ impl Desk {
 
     /// Returns every letter with its fate, and what could not be read, which is reported unless the output is JSON.
     async fn filed(&self) -> Result<(Vec<Filed>, Vec<String>), Failure> {
-        let read = self.sink.records().await?;
+        let (filed, read) = self.filed_from().await?;
+        Ok((filed, read.unreadable))
+    }
+
+    /// Returns every letter with its fate, and what is known of their places. What could not be read is reported unless the output
+    /// is JSON.
+    async fn filed_from(&self) -> Result<(Vec<Filed>, Records), Failure> {
+        let mut read = self.sink.records().await?;
         if !self.printer.is_json() {
             for torn in &read.unreadable {
                 self.printer.note(&format!("cannot read {torn}"));
             }
         }
-        Ok((fold(read.records), read.unreadable))
+        Ok((fold(std::mem::take(&mut read.records)), read))
     }
 
     /// Returns the letter that an id, or the beginning of one, means.
@@ -140,10 +160,10 @@ impl Desk {
         Ok(self.sink.append(&LetterRecord::Mark(Mark::new(&letter.operation, event))).await?)
     }
 
-    async fn replay(&self, ids: Vec<String>, all: bool, again: bool) -> Result<u8, Failure> {
-        let (filed, _) = self.filed().await?;
+    async fn replay(&self, ids: Vec<String>, terms: ReplayTerms) -> Result<u8, Failure> {
+        let (filed, read) = self.filed_from().await?;
         let mut chosen = Vec::new();
-        if all {
+        if terms.all {
             chosen.extend(filed.iter().filter(|filed| matches!(filed.fate, Fate::Waiting)));
             if chosen.is_empty() {
                 self.printer.note(&format!("no dead letter waits in {}", self.sink.name()));
@@ -154,12 +174,15 @@ impl Desk {
             settled(filed)?;
             chosen.push(filed);
         }
+        if !self.may_run(&chosen, &read.foreign, terms)? {
+            return Ok(Code::NotAcquired as u8);
+        }
         let mut signals = Signals::default();
         signals.add(ENDING)?;
         let mut stayed = 0;
         for filed in chosen {
             let operation = &filed.letter.operation;
-            match self.replay_one(&filed.letter, again, &mut signals).await {
+            match self.replay_one(&filed.letter, terms.again, &mut signals).await {
                 Ok(()) => self.printer.note(&format!("replayed {operation}")),
                 // Another process replayed or dropped it first.
                 Err(failure) if failure.code == Code::NoSuchLock => self.printer.note(&failure.message),
@@ -170,6 +193,37 @@ impl Desk {
             }
         }
         Ok(if stayed == 0 { 0 } else { Code::NotAcquired as u8 })
+    }
+
+    /// Returns whether the commands of these letters are to be run. Letters from where other users may write need `--foreign`, and
+    /// these and all letters at once are shown before they run.
+    fn may_run(&self, chosen: &[&Filed], foreign: &[String], terms: ReplayTerms) -> Result<bool, Failure> {
+        if chosen.is_empty() {
+            return Ok(true);
+        }
+        if let Some(why) = foreign.first() {
+            let operation = &chosen[0].letter.operation;
+            if !terms.foreign {
+                let name = self.sink.name();
+                return Err(Failure::new(Code::Refused, format!("letters of {name} are not replayed: {why}"))
+                    .hint("a replay runs as you what another user may have written; read each letter, and replay it by name")
+                    .advise("see what it would run", self.command(["show", operation]))
+                    .advise("run it", self.command(["replay", operation, "--foreign"])));
+            }
+            confirm::possible("replay --foreign", terms.yes)?;
+        } else if !(terms.all && confirm::on_terminal()) {
+            return Ok(true);
+        }
+        if terms.yes {
+            return Ok(true);
+        }
+        for filed in chosen {
+            STDERR.push(text(filed) + "\n");
+        }
+        Ok(confirm::agreed(&format!(
+            "Run {}?",
+            if chosen.len() == 1 { "it".to_owned() } else { format!("these {} commands", chosen.len()) }
+        )))
     }
 
     /// Runs the command line of a letter once, and marks the letter.

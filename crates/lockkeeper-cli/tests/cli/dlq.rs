@@ -1,11 +1,13 @@
 //! Retries of commands, the dead letters of those that never got their lock, and their replays.
 
-use std::os::unix::fs::PermissionsExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Output;
 
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, failure, text, until};
+use crate::harness::{BINARY, Home, Running, Served, failure, text, until};
+use crate::terminal::Screen;
 
 /// Runs `run NAME --background --retries 1` behind a holder, with attempts that do not wait.
 fn give_up(home: &Home, name: &str, more: &[&str], script: &str) -> Output {
@@ -205,6 +207,106 @@ fn dropped_letters_are_not_replayed() {
     assert!(shown.contains("not wanted"), "{shown}");
     let output = home.output(&["dlq", "list"]);
     assert!(stderr(&output).contains("no dead letter waits"), "{output:?}");
+}
+
+/// A replay runs what the file says, as the user who replays it.
+#[test]
+fn letters_that_another_user_may_have_written_are_replayed_only_by_name_and_on_request() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    give_up(&home, "a", &[], "touch ran");
+    let_go(holder);
+    let operation = id(&letters(&home)[0]).to_owned();
+    let file = home.state().join("dead-letters.jsonl");
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("NOT TESTED: files and directories of other owners, because only root may give one away");
+    }
+    let mode = |path: &std::path::Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let refused = |why: &str| {
+        for replay in [&["--all"][..], &["--all", "--yes"], &[&operation]] {
+            let output = home.output(&[&["dlq", "replay"], replay].concat());
+            let (code, line) = failure(&output);
+            assert!(code == Some(77) && line.contains(why), "{code:?}: {line}");
+            assert!(stderr(&output).contains(&format!("dlq replay {operation} --foreign")), "{output:?}");
+        }
+        assert!(!home.file("ran").exists());
+        assert_eq!(letters(&home).len(), 1, "they can be read");
+    };
+    mode(&file, 0o660);
+    refused("dead-letters.jsonl may be written by other users (mode 660)");
+    mode(&file, 0o600);
+    mode(&home.state(), 0o777);
+    refused("state may be written by other users (mode 777)");
+    mode(&home.state(), 0o700);
+    if is_root {
+        for path in [&file, &home.state()] {
+            chown(path, Some(65534), None).unwrap();
+            refused("belongs to user 65534");
+            chown(path, Some(0), None).unwrap();
+        }
+    }
+    // An old file counts too.
+    let old = home.state().join("dead-letters.jsonl.1");
+    std::fs::rename(&file, &old).unwrap();
+    mode(&old, 0o602);
+    refused("dead-letters.jsonl.1 may be written");
+    let replay = |more: &[&str]| home.output(&[&["dlq", "replay", &operation, "--foreign"], more].concat());
+    assert_eq!(replay(&["--all"]).status.code(), Some(64));
+    assert_eq!(failure(&replay(&[])).0, Some(64), "there is no terminal to ask on");
+    assert!(!home.file("ran").exists());
+    let output = replay(&["--yes"]);
+    assert!(output.status.success() && home.file("ran").exists(), "{output:?}");
+}
+
+/// The attacker's whole way: another user, who may write the file through its group, plants a letter.
+#[test]
+fn a_letter_planted_by_another_user_is_not_run() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("NOT TESTED: a letter of another user, because only root may become one");
+        return;
+    }
+    let home = Home::new();
+    std::fs::set_permissions(home.file(""), Permissions::from_mode(0o755)).unwrap();
+    std::fs::create_dir_all(home.state()).unwrap();
+    let file = home.state().join("dead-letters.jsonl");
+    std::fs::write(&file, "").unwrap();
+    chown(&file, Some(0), Some(1234)).unwrap();
+    std::fs::set_permissions(&file, Permissions::from_mode(0o660)).unwrap();
+    let payload = serde_json::json!({"directory": home.file(""), "run": ["x"], "command": ["touch", "planted"]});
+    let owner = serde_json::json!({"user": "root", "host": "here", "pid": 1});
+    let letter = serde_json::json!({"letter": {
+        "operation": "0-0", "monitor_object": "x", "path": "/locks/x", "payload": payload, "attempts": 1,
+        "error": "InstanceLock", "detail": "", "first_ms": 1, "last_ms": 1, "waited_ms": 1, "owner": owner,
+    }});
+    let ids = ["--reuid=65534", "--regid=1234", "--clear-groups", "sh", "-c", "printf '%s\\n' \"$1\" >> \"$2\"", "sh"];
+    let mut plant = std::process::Command::new("setpriv");
+    plant.args(ids).arg(letter.to_string()).arg(&file);
+    assert!(plant.status().unwrap().success());
+    assert_eq!(letters(&home).len(), 1);
+    let output = home.output(&["dlq", "replay", "--all"]);
+    assert_eq!(output.status.code(), Some(77), "{output:?}");
+    assert!(!home.file("planted").exists());
+}
+
+#[test]
+fn a_person_sees_all_commands_before_they_run() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    give_up(&home, "a", &[], "echo one >> ran");
+    give_up(&home, "a", &[], "echo two >> ran");
+    let_go(holder);
+    let mut screen = Screen::start(&home, BINARY, &["dlq", "replay", "--all"]);
+    let shown = screen.expect("Run these 2 commands? [y/N] ");
+    assert!(shown.contains("echo one >> ran") && shown.contains("echo two >> ran"), "{shown}");
+    screen.press(b"n\r");
+    assert_eq!(screen.end().code(), Some(75));
+    assert!(!home.file("ran").exists());
+    let mut screen = Screen::start(&home, BINARY, &["dlq", "replay", "--all"]);
+    screen.expect("[y/N] ");
+    screen.press(b"y\r");
+    assert_eq!(screen.end().code(), Some(0));
+    assert_eq!(text(&home.file("ran")), "one\ntwo\n");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Credentials in a file: they must not be in the arguments of a program, which every user of the machine can read.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use crate::error::Misuse;
@@ -17,21 +15,8 @@ pub(super) struct Credentials {
 
 /// Reads a file. Errors name lines, never what is in them.
 pub(super) fn read(file: &Path) -> Result<Credentials, Misuse> {
-    let name = file.display();
-    let unreadable = |error| Misuse::new(AUTH_FILE, format!("cannot read {name}: {error}"));
-    let mut open = File::open(file).map_err(unreadable)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = open.metadata().map_err(unreadable)?.permissions().mode() & 0o777;
-        if mode & 0o004 != 0 {
-            let problem = format!("{name} has credentials, and every user may read it (mode {mode:03o})");
-            return Err(Misuse::new(AUTH_FILE, problem).remedy(format!("chmod 600 {name}")));
-        }
-    }
-    let mut text = String::new();
-    open.read_to_string(&mut text).map_err(unreadable)?;
-    parse(&name.to_string(), &text)
+    let text = crate::ownership::read_credentials(AUTH_FILE, file)?;
+    parse(&file.display().to_string(), &text)
 }
 
 const AUTH_FILE: &str = "auth file";

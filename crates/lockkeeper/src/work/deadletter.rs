@@ -14,7 +14,8 @@
 //! - **[`Sink::records`] returns every record at least once**, a letter before its marks. It names what it cannot read,
 //!   instead of failing or silently leaving it out.
 //! - **Many processes append at the same time.** None overwrites or tears what another has written.
-//! - **Stored records are private**: letters contain command lines and payloads.
+//! - **Stored records are private**: letters contain command lines and payloads. Where other users may write,
+//!   [`Records::foreign`] says so, because a replay runs what a letter contains.
 //!
 //! [`FileSink`] is always available. Another sink needs only these two methods and a name.
 

@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use rustix::fs::OFlags;
 use tokio::sync::oneshot;
 
 use super::{LetterRecord, Records, Sink, SinkError, fold};
+use crate::ownership::{other_replacer, other_writer};
 
 /// The size at which a file is rotated: about ten thousand letters.
 const LARGE: u64 = 16 << 20;
@@ -79,7 +81,10 @@ impl FileSink {
 
     /// Waits for this process's turn. The lock ends with the file, whatever happens to the process.
     fn turn(&self, exclusive: bool) -> io::Result<File> {
-        let turn = private().create(true).truncate(false).open(self.beside(".lock"))?;
+        let mut options = private();
+        // It is opened by whoever reads the letters, so a planted link must not create a file elsewhere.
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+        let turn = options.create(true).truncate(false).open(self.beside(".lock"))?;
         if exclusive { turn.lock() } else { turn.lock_shared() }?;
         Ok(turn)
     }
@@ -182,6 +187,7 @@ impl FileSink {
 
     fn read_now(&self) -> io::Result<Records> {
         let mut read = Records::default();
+        read.foreign.extend(other_replacer(self.dir().unwrap_or(Path::new(".")))?);
         for (_, path) in self.aside()? {
             read_file(&path, &mut read)?;
         }
@@ -222,8 +228,9 @@ fn private() -> OpenOptions {
 
 /// Adds the records of a file.
 fn read_file(path: &Path, read: &mut Records) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    File::open(path)?.read_to_end(&mut bytes)?;
+    let (mut bytes, mut file) = (Vec::new(), File::open(path)?);
+    read.foreign.extend(other_writer(&file.metadata()?).map(|how| format!("{} {how}", path.display())));
+    file.read_to_end(&mut bytes)?;
     for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
         match serde_json::from_slice(line) {
             Ok(record) => read.records.push(record),

@@ -14,6 +14,9 @@ pub struct Records {
     pub records: Vec<LetterRecord>,
     /// The places that could not be read, each with the reason.
     pub unreadable: Vec<String>,
+    /// The places in which other users may have put records, each with the reason. A letter from there need not be of a process of
+    /// this user, so its work must not be run unseen.
+    pub foreign: Vec<String>,
 }
 
 /// A place for dead letters. [This module](crate::deadletter) describes what it must guarantee.
