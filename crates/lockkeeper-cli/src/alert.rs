@@ -11,6 +11,8 @@ use lockkeeper::helix::{CleanupAlert, Decision};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+#[cfg(feature = "webhook")]
+use crate::exit::{Code, Failure};
 use crate::output::Printer;
 use crate::views::FactsView;
 
@@ -26,8 +28,72 @@ const WEBHOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 pub(crate) struct Alerts {
     pub command: Option<String>,
     #[cfg(feature = "webhook")]
-    pub webhook: Option<String>,
+    pub webhook: Option<Webhook>,
     pub printer: Printer,
+}
+
+/// An address on the web. Its path, its query or its user may be a secret, so only the rest is printed.
+#[cfg(feature = "webhook")]
+#[derive(Clone)]
+pub(crate) struct Webhook {
+    url: String,
+    /// Scheme, host and port.
+    name: String,
+    /// Whether nobody on the way can have written the answer.
+    is_safe: bool,
+}
+
+#[cfg(feature = "webhook")]
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Webhook").field(&self.name).finish()
+    }
+}
+
+#[cfg(feature = "webhook")]
+impl Webhook {
+    /// Reads the address in a file with credentials: the first line that is not a comment.
+    pub(crate) fn read(file: &std::path::Path) -> Result<Self, Failure> {
+        let text = lockkeeper::read_credentials("webhook file", file)?;
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self::parse(lines.next().unwrap_or_default()).ok_or_else(|| {
+            Failure::new(Code::Usage, format!("{} has no http or https address", file.display()))
+                .hint("write https://host/path as its only line")
+        })
+    }
+
+    fn parse(url: &str) -> Option<Self> {
+        let uri: ureq::http::Uri = url.parse().ok()?;
+        let (scheme, host) = (uri.scheme_str()?, uri.host().filter(|host| !host.is_empty())?);
+        let port = uri.port_u16().map_or_else(String::new, |port| format!(":{port}"));
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        let is_local = host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback());
+        let name = format!("{scheme}://{host}{port}");
+        match scheme {
+            "http" | "https" => Some(Webhook { url: url.to_owned(), name, is_safe: scheme == "https" || is_local }),
+            _ => None,
+        }
+    }
+
+    /// Returns a text without the address.
+    fn without_secret(&self, text: &str) -> String {
+        let path = self.url.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..]));
+        let text = text.replace(&self.url, &self.name);
+        path.filter(|path| path.len() > 1).map_or_else(|| text.clone(), |path| text.replace(path, "/…"))
+    }
+
+    /// Returns the decision of an answer, if it counts.
+    fn decision(&self, said: &str, printer: Printer) -> Option<Decision> {
+        match answer(said, &format!("the webhook {}", self.name), printer) {
+            Some(Decision::Approve { .. }) if !self.is_safe => {
+                // Anyone on the way could have written it, and an approval takes the lock by force.
+                printer
+                    .note(&format!("the approval of {} is ignored: only https counts for another machine", self.name));
+                None
+            }
+            decision => decision,
+        }
+    }
 }
 
 /// The content of an alert. These fields are documented and stay.
@@ -68,8 +134,8 @@ impl Alerts {
             answers.push(run(command, body.clone(), self.printer).boxed());
         }
         #[cfg(feature = "webhook")]
-        if let Some(url) = &self.webhook {
-            answers.push(post(url.clone(), body, self.printer).boxed());
+        if let Some(webhook) = &self.webhook {
+            answers.push(post(webhook.clone(), body, self.printer).boxed());
         }
         while !answers.is_empty() {
             let (decision, _, others) = select_all(answers).await;
@@ -145,21 +211,17 @@ fn answer(said: &str, whose: &str, printer: Printer) -> Option<Decision> {
     }
 }
 
-/// Sends the alert to an address, once.
+/// Sends the alert to an address, once. Dropping the future leaves the request to its end.
 #[cfg(feature = "webhook")]
-async fn post(url: String, body: String, printer: Printer) -> Option<Decision> {
-    let (address, answered) = (url.clone(), tokio::task::spawn_blocking(move || post_blocking(&url, &body)));
-    match answered.await {
-        Ok(Ok(said)) => answer(&said, &address, printer),
-        Ok(Err(error)) => {
-            printer.note(&format!("cannot alert {address}: {error}"));
-            None
-        }
-        Err(error) => {
-            printer.note(&format!("cannot alert {address}: {error}"));
-            None
-        }
-    }
+async fn post(webhook: Webhook, body: String, printer: Printer) -> Option<Decision> {
+    let url = webhook.url.clone();
+    let problem = match tokio::task::spawn_blocking(move || post_blocking(&url, &body)).await {
+        Ok(Ok(said)) => return webhook.decision(&said, printer),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    printer.note(&format!("cannot alert {}: {}", webhook.name, webhook.without_secret(&problem)));
+    None
 }
 
 #[cfg(feature = "webhook")]
@@ -187,9 +249,6 @@ fn post_blocking(url: &str, body: &str) -> Result<String, ureq::Error> {
 
 #[cfg(test)]
 mod tests {
-    #[cfg(feature = "webhook")]
-    use crate::args::values::webhook;
-
     use super::*;
 
     #[test]
@@ -209,9 +268,41 @@ mod tests {
     #[cfg(feature = "webhook")]
     #[test]
     fn only_addresses_on_the_web_can_be_told() {
-        assert!(webhook("https://ops.example/locks?team=a").is_ok() && webhook("http://127.0.0.1:8080/").is_ok());
+        let named = |url: &str| Webhook::parse(url).map(|webhook| webhook.name);
+        assert_eq!(named("https://ops.example/locks?team=a").as_deref(), Some("https://ops.example"));
+        assert_eq!(named("http://me:secret@127.0.0.1:8080/").as_deref(), Some("http://127.0.0.1:8080"));
         for bad in ["", "ops.example/locks", "file:///etc/passwd", "ftp://x/", "https://", "http:// x"] {
-            assert!(webhook(bad).is_err(), "{bad:?}");
+            assert_eq!(named(bad), None, "{bad:?}");
         }
+    }
+
+    /// An approval takes a lock by force. On plain http to another machine, anyone on the way could write it.
+    #[cfg(feature = "webhook")]
+    #[test]
+    fn an_approval_over_plain_http_counts_only_from_this_machine() {
+        let decided = |url: &str, decision: &str| {
+            let said = format!(r#"{{"decision":"{decision}"}}"#);
+            Webhook::parse(url).unwrap().decision(&said, Printer::new(true)).is_some()
+        };
+        for safe in ["https://ops.example/x", "http://127.0.0.1:1/x", "http://[::1]/x", "http://localhost/x"] {
+            assert!(decided(safe, "approve"), "{safe}");
+        }
+        for plain in ["http://ops.example/x", "http://10.0.0.1/x", "http://localhost.example/x"] {
+            assert!(!decided(plain, "approve") && decided(plain, "reject"), "{plain}");
+        }
+    }
+
+    #[cfg(feature = "webhook")]
+    #[test]
+    fn what_is_printed_about_a_webhook_has_no_token() {
+        let webhook = Webhook::parse("https://u:hunter2@ops.example/T0/hunter2?key=hunter2").unwrap();
+        let text = format!("{} refused; {webhook:?}: no /T0/hunter2?key=hunter2 there", webhook.url);
+        let text = webhook.without_secret(&text);
+        assert!(!text.contains("hunter2") && text.contains("https://ops.example"), "{text}");
+        let said = r#"{"decision":"approve"}"#;
+        let Some(Decision::Approve { by, .. }) = webhook.decision(said, Printer::new(true)) else {
+            panic!("undecided")
+        };
+        assert_eq!(by, "the webhook https://ops.example");
     }
 }

@@ -158,9 +158,9 @@ fn hint(error: &Error) -> Option<String> {
     let hint = match error {
         Error::Misuse(Misuse { argument: "servers", .. }) => "write them as zk1:2181,zk2:2181,zk3:2181/app",
         Error::Misuse(Misuse { argument: "tls", .. }) if !cfg!(feature = "tls") => {
-            "install a lockkeeper with the default features: cargo install lockkeeper-cli"
+            "install a lockkeeper with the default features: cargo install --locked lockkeeper-cli"
         }
-        Error::Misuse(Misuse { argument: "auth file", remedy, .. }) => return remedy.clone(),
+        Error::Misuse(Misuse { argument: "auth file" | "webhook file", remedy, .. }) => return remedy.clone(),
         Error::Misuse(Misuse { argument: "credential", .. }) => "name a file with credentials with --auth-file",
         Error::Session(SessionError::NoChroot { chroot, .. }) => {
             return Some(format!("check the spelling of {chroot}; if it is new, create it with --create-chroot"));

@@ -57,10 +57,13 @@ pub(crate) struct LeaseArgs {
     /// Run this shell command when operators are asked, with the facts as JSON on its standard input
     #[arg(long, hide_short_help = true, value_name = "COMMAND", requires = "ask")]
     pub alert_command: Option<String>,
-    /// Post the same facts to this http or https address, once, within 10 s; redirects are not followed
+    /// Post the same facts to the http or https address in this file, once, within 10 s; redirects are not followed
+    ///
+    /// The address often contains a token, so it is not an argument, which every user of the machine can read. A file that
+    /// every user may read, or that others may write, is refused. An approval counts only from https or from this machine.
     #[cfg(feature = "webhook")]
-    #[arg(long, hide_short_help = true, value_name = "URL", requires = "ask", value_parser = super::values::webhook)]
-    pub alert_webhook: Option<String>,
+    #[arg(long, hide_short_help = true, value_name = "FILE", requires = "ask")]
+    pub alert_webhook: Option<std::path::PathBuf>,
     /// Add this hold and this wait to the statistics that lockkeeper stats prints
     #[arg(long, hide_short_help = true, requires = "lease")]
     pub stats: bool,

@@ -46,17 +46,6 @@ pub(super) fn before_command(words: &[OsString]) -> &[OsString] {
     words.split(|word| word == "--").next().unwrap_or_default()
 }
 
-/// Checks the address of a webhook.
-#[cfg(feature = "webhook")]
-pub(crate) fn webhook(text: &str) -> Result<String, String> {
-    let uri: ureq::http::Uri = text.parse().map_err(|error| format!("{error}; write https://host/path"))?;
-    let host = uri.host().unwrap_or_default();
-    match uri.scheme_str() {
-        Some("http" | "https") if !host.is_empty() => Ok(text.to_owned()),
-        _ => Err("only http and https addresses are supported; write https://host/path".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,6 +19,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::advice::Suggested;
 use crate::alert::Alerts;
+#[cfg(feature = "webhook")]
+use crate::alert::Webhook;
 use crate::args::leased::LeaseArgs;
 use crate::args::run::{KindArgs, RunArgs};
 use crate::args::values::Waiting;
@@ -99,6 +101,8 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         message: args.message.clone(),
         lock_delay: args.lock_delay,
         leased: args.leased.clone(),
+        #[cfg(feature = "webhook")]
+        webhook: args.leased.alert_webhook.as_deref().map(Webhook::read).transpose()?,
         rules: settings.all.transfers.iter().map(|rule| rule.value.clone()).collect(),
         lock: None,
         preemption: None,
@@ -348,6 +352,8 @@ struct Line {
     message: Option<String>,
     lock_delay: Option<Duration>,
     leased: LeaseArgs,
+    #[cfg(feature = "webhook")]
+    webhook: Option<Webhook>,
     /// The rules by which leased locks change hands without a decision by a person.
     rules: Vec<TransferRule>,
     /// The requested leased lock.
@@ -493,7 +499,7 @@ impl Line {
             let alerts = Alerts {
                 command: self.leased.alert_command.clone(),
                 #[cfg(feature = "webhook")]
-                webhook: self.leased.alert_webhook.clone(),
+                webhook: self.webhook.clone(),
                 printer: self.printer,
             };
             lock = lock.on_unfinished(ask, move |alert| {

@@ -201,16 +201,27 @@ fn an_address_on_the_web_is_told_and_may_decide() {
         let (mut stream, _) = listener.accept().unwrap();
         answer(&mut stream, r#"{"decision":"approve","by":"bot","why":"stale"}"#)
     });
-    let mut high = fleet.want(&["--ask", "10m", "--alert-webhook", &url]);
+    fleet.home.secret("webhook", &format!("# ours\n{url}\n"));
+    let mut high = fleet.want(&["--ask", "10m", "--alert-webhook", "webhook"]);
     assert_eq!(high.line(), "in");
     let seen = server.join().unwrap();
     assert!(seen.starts_with("POST /locks HTTP/1.1") && seen.contains("\"cleanup_unfinished\""), "{seen}");
     assert_eq!(fleet.decided()[0]["on_behalf_of"], "bot");
     high.close_stdin();
     high.wait();
-    let args = ["run", "a", "--lease", "1m", "--ask", "1s", "--alert-webhook", "file:///x", "--", "true"];
-    let bad = fleet.home.output(&args);
-    assert_eq!(bad.status.code(), Some(64), "{bad:?}");
+    for (text, mode, say) in [
+        ("file:///hunter2", 0o600, "has no http or https address"),
+        ("https://ops.example/hunter2", 0o644, "chmod 600 webhook"),
+        ("https://ops.example/hunter2", 0o620, "may be written by other users (mode 620)"),
+    ] {
+        fleet.home.secret("webhook", text);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(fleet.home.file("webhook"), mode).unwrap();
+        let args = ["run", "a", "--lease", "1m", "--ask", "1s", "--alert-webhook", "webhook", "--", "true"];
+        let bad = fleet.home.output(&args);
+        let told = String::from_utf8(bad.stderr).unwrap();
+        assert!(bad.status.code() == Some(64) && told.contains(say) && !told.contains("hunter2"), "{told}");
+    }
 }
 
 /// H-75: by TLS, only to servers that this machine trusts.
@@ -229,7 +240,8 @@ fn an_address_is_trusted_by_the_machines_own_certificates() {
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("https://localhost:{}/locks", listener.local_addr().unwrap().port());
+    let url = format!("https://localhost:{}/hunter2", listener.local_addr().unwrap().port());
+    fleet.home.secret("webhook", &url);
     let config = Arc::new(config);
     let server = std::thread::spawn(move || {
         let mut sockets = listener.incoming().map(Result::unwrap);
@@ -239,11 +251,12 @@ fn an_address_is_trusted_by_the_machines_own_certificates() {
         let (mut connection, mut socket) = (ServerConnection::new(config).unwrap(), sockets.next().unwrap());
         answer(&mut Stream::new(&mut connection, &mut socket), r#"{"decision":"reject","by":"bot","why":"busy"}"#);
     });
-    let args = ["run", "a", "--lease", "10m", "--priority", "5", "--alert-webhook", &url];
+    let args = ["run", "a", "--lease", "10m", "--priority", "5", "--alert-webhook", "webhook"];
     let ask = |how_long| [&args[..], &["--ask", how_long, "--", "true"]].concat();
     let stranger = fleet.home.command(&ask("4s")).stdin(std::process::Stdio::null()).output().unwrap();
     let told = String::from_utf8(stranger.stderr).unwrap();
-    assert!(stranger.status.code() == Some(75) && told.contains("cannot alert "), "{told}");
+    assert!(stranger.status.code() == Some(75) && told.contains("cannot alert https://localhost:"), "{told}");
+    assert!(!told.contains("hunter2"), "{told}");
     let known = fleet.home.command(&ask("10m")).env("SSL_CERT_FILE", &trusted).output().unwrap();
     assert_eq!(known.status.code(), Some(75), "{known:?}");
     server.join().unwrap();

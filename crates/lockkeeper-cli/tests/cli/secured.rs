@@ -110,6 +110,67 @@ fn credentials_of_a_file_open_the_nodes_of_their_access_list() {
     check_that_credentials_open_nodes(&server.line());
 }
 
+/// The lists of docs/command.md: clients without the right keep their locks, and touch neither the epoch nor the jobs.
+#[test]
+fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
+    let machine = Home::new();
+    machine.secret("accounts", "sasl ops:hunter2\nsasl jobs:hunter3\n");
+    let serve = ["serve", "--memory", "--listen", "127.0.0.1:0", "--accounts", "accounts"];
+    let mut server = Running::start(&mut machine.command(&serve));
+    let servers = server.line();
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let recipe: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("    create /lockkeeper")).collect();
+    assert_eq!(recipe.len(), 3, "{recipe:?}");
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let client = zookeeper_client::Client::connect(&servers).await.unwrap();
+        for line in recipe {
+            let [path, data, acl] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
+            let acls: Vec<_> = acl.split(',').map(entry).collect();
+            let mode = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::new(&acls));
+            client.create(&format!("/lockkeeper{path}"), data.trim_matches('"').as_bytes(), &mode).await.unwrap();
+        }
+    });
+    let home = Home::with_servers(&servers);
+    home.secret("ops", "sasl ops hunter2\n");
+    home.secret("jobs", "sasl jobs hunter3\n");
+    let status = |args: &[&str]| home.output(args).status.code();
+    // Without credentials: a lock with its token, and nothing else.
+    assert_eq!(status(&["run", "a", "--", "sh", "-c", "[ $LOCKKEEPER_TOKEN -gt 0 ]"]), Some(0));
+    assert_eq!(status(&["epoch", "--above", "1", "--yes"]), Some(77));
+    assert_eq!(status(&["run", "daily", "--once-per", "day", "--", "touch", "ran"]), Some(77));
+    assert!(!home.file("ran").exists());
+    // A break is still recorded.
+    let mut holder = home.spawn("a", &[], "echo up; read line");
+    assert_eq!(holder.line(), "up");
+    assert_eq!(status(&["break", "a", "--reason", "test", "--yes"]), Some(0));
+    drop(holder);
+    assert_eq!(status(&["run", "daily", "--once-per", "day", "--auth-file", "jobs", "--", "touch", "ran"]), Some(0));
+    assert!(home.file("ran").exists());
+    assert_eq!(status(&["epoch", "--above", "1", "--yes", "--auth-file", "jobs"]), Some(77));
+    assert_eq!(status(&["epoch", "--above", "1", "--yes", "--auth-file", "ops"]), Some(0));
+    assert_eq!(status(&["run", "a", "--", "sh", "-c", "[ $LOCKKEEPER_TOKEN -gt 281474976710656 ]"]), Some(0));
+}
+
+/// Parses an entry of a list, as in ZooKeeper's command line.
+fn entry(text: &str) -> zookeeper_client::Acl {
+    use zookeeper_client::{Acl, AuthId, Permission};
+    let [scheme, id, letters] = text.split(':').collect::<Vec<_>>()[..] else { panic!("{text:?}") };
+    let mut permission = Permission::NONE;
+    for letter in letters.chars() {
+        permission = permission
+            | match letter {
+                'c' => Permission::CREATE,
+                'd' => Permission::DELETE,
+                'r' => Permission::READ,
+                'w' => Permission::WRITE,
+                'a' => Permission::ADMIN,
+                other => panic!("{other:?} in {text:?}"),
+            };
+    }
+    Acl::new(permission, AuthId::new(scheme, id))
+}
+
 #[cfg(feature = "real-servers")]
 #[test]
 fn credentials_of_a_file_open_the_nodes_of_their_access_list_on_an_apache_server() {
@@ -167,8 +228,19 @@ fn credentials_and_access_lists_that_cannot_be_used_are_refused() {
     std::fs::write(home.file("all"), "digest jobs:hunter2\n").unwrap();
     std::fs::set_permissions(home.file("all"), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     home.secret("wrong", "\nhunter2\n");
+    home.secret("group", "digest jobs:hunter2\n");
+    std::fs::set_permissions(home.file("group"), std::os::unix::fs::PermissionsExt::from_mode(0o620)).unwrap();
+    home.secret("theirs", "digest jobs:hunter2\n");
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(home.file("theirs"), Some(65534), None).unwrap();
+    } else {
+        eprintln!("NOT TESTED: a file of another user, because only root may give one away");
+        std::fs::set_permissions(home.file("theirs"), std::os::unix::fs::PermissionsExt::from_mode(0o602)).unwrap();
+    }
     for (args, say) in [
         (["--auth-file", "all"], "chmod 600 all"),
+        (["--auth-file", "group"], "group has credentials, and may be written by other users (mode 620)"),
+        (["--auth-file", "theirs"], "chmod 600 theirs"),
         (["--auth-file", "wrong"], "wrong:2: no scheme and credential"),
         (["--auth-file", "nowhere"], "cannot read nowhere"),
         (["--acl", "creator-all"], "--auth-file"),
