@@ -38,6 +38,8 @@ pub(crate) enum Part {
     Programs,
     /// Checks dependencies and their licences.
     Dependencies,
+    /// Checks dependencies against the database of advisories.
+    Advisories,
     /// Runs the unit tests that need features.
     Features,
     /// Runs the example's tests.
@@ -53,7 +55,7 @@ type Step = (u8, char, u64, &'static str, &'static str);
 ///
 /// A step that uses a core for long never runs beside a step with a time limit. Only one lane of a phase fetches
 /// packages of the system or of Maven, because neither apt nor Maven can run twice at a time.
-const STEPS: [Step; 35] = [
+const STEPS: [Step; 36] = [
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
     (0, 'a', 25, PROGRAMS, "xtask part programs"),
@@ -67,6 +69,7 @@ const STEPS: [Step; 35] = [
     // Chaos waits most of the time, and tolerates a busy core that yields.
     (1, 'a', 20, "chaos", "xtask chaos --brief"),
     (1, 'b', 15, "dependencies", "nice -n 19 xtask part dependencies"),
+    (1, 'b', 4, "advisories about dependencies", "nice -n 19 xtask part advisories"),
     (1, 'b', 25, "invalid inputs", "nice -n 19 xtask fuzz --seconds 30 --at-once 1"),
     (1, 'c', 15, "a sample of mutants", "nice -n 19 xtask mutants --area core,machine --sample 5 --by-commit"),
     // These wait for servers, and for sessions to end.
@@ -235,6 +238,7 @@ impl Part {
         match self {
             Part::Programs => programs::build(&sh, &programs_list(&sh)),
             Part::Dependencies => dependencies(&sh),
+            Part::Advisories => advisories(&sh),
             Part::Features => features(&sh),
             Part::Example => example(&sh),
             Part::Acceptance => {
@@ -246,7 +250,7 @@ impl Part {
 }
 
 fn dependencies(sh: &Shell) -> Result<()> {
-    if cmd!(sh, "cargo deny --version").quiet().ignore_stdout().ignore_stderr().run().is_err() {
+    if !has_cargo_deny(sh) {
         // Not optimised: that is most of its installation time, and it runs for a second.
         let target = target_dir(sh).join("ci/cargo-deny");
         let installed = cmd!(sh, "cargo install --quiet --locked --debug --target-dir {target} cargo-deny").run();
@@ -254,10 +258,27 @@ fn dependencies(sh: &Shell) -> Result<()> {
         // It needs half a gigabyte that is not used again.
         sh.remove_path(Path::new(&target))?;
     }
-    // Not `advisories`: its database is a separate repository that a build machine may not reach. A person who can
-    // reach it runs `cargo deny check`.
     Ok(cmd!(sh, "cargo deny check bans licenses sources").run()?)
 }
+
+fn has_cargo_deny(sh: &Shell) -> bool {
+    cmd!(sh, "cargo deny --version").quiet().ignore_stdout().ignore_stderr().run().is_ok()
+}
+
+/// Checks the advisories, whose database is a separate repository. A machine that cannot reach it has not tested them, which is
+/// neither a pass nor a failure. The step before it has installed cargo-deny.
+fn advisories(sh: &Shell) -> Result<()> {
+    if !has_cargo_deny(sh) {
+        fetched("advisories about dependencies", Err(anyhow::anyhow!("cargo-deny is not installed")))?;
+    }
+    // A network that answers nothing must not use the time of the whole step.
+    let got = cmd!(sh, "timeout --kill-after=5 {FETCH_SECONDS} cargo deny fetch db").run();
+    fetched("advisories about dependencies, because their database cannot be fetched", got)?;
+    Ok(cmd!(sh, "cargo deny check --disable-fetch advisories").run()?)
+}
+
+/// The time limit for fetching the database of advisories: it takes a few seconds.
+const FETCH_SECONDS: &str = "90";
 
 fn features(sh: &Shell) -> Result<()> {
     // Tests that need a broker have a step of their own.
