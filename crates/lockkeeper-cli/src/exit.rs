@@ -160,7 +160,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::Misuse(Misuse { argument: "tls", .. }) if !cfg!(feature = "tls") => {
             "install a lockkeeper with the default features: cargo install --locked lockkeeper-cli"
         }
-        Error::Misuse(Misuse { argument: "auth file" | "webhook file", remedy, .. }) => return remedy.clone(),
+        Error::Misuse(Misuse { argument: "auth file" | "webhook file" | "private file", remedy, .. }) => {
+            return remedy.clone();
+        }
         Error::Misuse(Misuse { argument: "credential", .. }) => "name a file with credentials with --auth-file",
         Error::Session(SessionError::NoChroot { chroot, .. }) => {
             return Some(format!("check the spelling of {chroot}; if it is new, create it with --create-chroot"));

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::account::Accounts;
@@ -49,6 +50,49 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// The four-letter words that a server answers. The default is `ruok`, `srvr`, `isro`, `mntr` and `conf`: the other ones
+/// list what clients do, whatever the access lists say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Words(Vec<&'static str>);
+
+impl Words {
+    pub(crate) const ALL: [&str; 15] = [
+        "ruok", "isro", "srvr", "stat", "mntr", "cons", "dirs", "dump", "wchs", "wchc", "wchp", "conf", "envi", "srst",
+        "crst",
+    ];
+
+    /// Returns all words.
+    pub fn all() -> Self {
+        Self(Self::ALL.to_vec())
+    }
+
+    pub(crate) fn contains(&self, word: &str) -> bool {
+        self.0.contains(&word)
+    }
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self(vec!["ruok", "srvr", "isro", "mntr", "conf"])
+    }
+}
+
+impl FromStr for Words {
+    type Err = String;
+
+    /// Parses words with commas between them, or `all`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::all());
+        }
+        let known = |word: &str| {
+            let known = Self::ALL.into_iter().find(|known| *known == word);
+            known.ok_or_else(|| format!("{word:?} is not a word; write all, or some of: {}", Self::ALL.join(",")))
+        };
+        text.split(',').map(|word| known(word.trim())).collect::<Result<_, _>>().map(Self)
+    }
+}
+
 /// The configuration of a server; start from [`Config::default`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -64,6 +108,10 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// The address of the operators' HTTP port, under the same rule. Default none.
     pub admin: Option<SocketAddr>,
+    /// The names by which operators may address that port. Default none: only an address or `localhost`.
+    pub admin_hosts: Vec<String>,
+    /// The four-letter words that are answered.
+    pub words: Words,
     /// Where the state is kept. Default in memory.
     pub storage: Storage,
     /// The tick: sessions expire at multiples of it. Default 2 s, as ZooKeeper's.
@@ -98,6 +146,8 @@ impl Default for Config {
             #[cfg(feature = "tls")]
             tls: None,
             admin: None,
+            admin_hosts: Vec::new(),
+            words: Words::default(),
             storage: Storage::Memory,
             tick: Duration::from_secs(2),
             session_timeouts: None,
@@ -124,6 +174,10 @@ impl Config {
         with_tls(tls: Tls) = Some(tls);
         /// Sets the address of the operators' HTTP port; port 0 selects a free port.
         with_admin(admin: SocketAddr) = Some(admin);
+        /// Sets the names by which operators may address that port, besides its address and `localhost`.
+        with_admin_hosts(admin_hosts: Vec<String>) = admin_hosts;
+        /// Sets the four-letter words that are answered.
+        with_words(words: Words) = words;
         /// Sets where the state is kept.
         with_storage(storage: Storage) = storage;
         /// Sets the tick; at least 1 ms.

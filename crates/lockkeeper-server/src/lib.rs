@@ -32,10 +32,11 @@ mod store;
 mod tls;
 
 pub use account::{Accounts, digest};
-pub use config::{Config, Secret, Storage};
+pub use config::{Config, Secret, Storage, Words};
 pub use error::ServerError;
 pub use lockkeeper_wire::OpCode;
 pub use machine::limits::Limits;
+pub use net::descriptors::raise_descriptor_limit;
 #[cfg(feature = "faults")]
 pub use net::faults;
 pub use net::server::{DumpedNode, Server};

@@ -8,6 +8,7 @@
 //! that shows the change. Every effect carries the zxid that must be durable first. So a driver that waits for it
 //! never reports a change that can still be lost.
 
+pub(crate) mod budget;
 pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod path;
@@ -76,6 +77,14 @@ pub struct MachineConfig {
 struct SessionConnection {
     session: i64,
     who: Identities,
+}
+
+/// A session that was promised to a connection, and begins when the connection is admitted.
+#[derive(Clone, Debug)]
+struct PromisedSession {
+    id: i64,
+    timeout: Duration,
+    password: [u8; 16],
 }
 
 /// Something that the driver must do.
@@ -152,6 +161,11 @@ pub struct Machine {
     sessions: Sessions,
     watches: Watches,
     connections: HashMap<ConnectionId, SessionConnection>,
+    promised: HashMap<ConnectionId, PromisedSession>,
+    /// The cost of all identities.
+    identity_bytes: u64,
+    /// Maximum bytes of the next answers, if that is less than the limit.
+    room: usize,
     zxid: i64,
     next_session: i64,
     next_container_check: Duration,
@@ -166,6 +180,9 @@ impl Machine {
             sessions: Sessions::new(config.tick),
             watches: Watches::default(),
             connections: HashMap::new(),
+            promised: HashMap::new(),
+            identity_bytes: 0,
+            room: usize::MAX,
             zxid,
             next_session: config.next_session,
             next_container_check: now.monotonic + config.container_check,
@@ -220,10 +237,59 @@ impl Machine {
     }
 
     /// Adds an identity that a connection has proved.
-    pub fn identify(&mut self, connection: ConnectionId, identity: Identity) {
-        if let Some(peer) = self.connections.get_mut(&connection) {
-            peer.who.add(identity);
+    ///
+    /// # Errors
+    /// `AuthFailed` if the identity is too long, or the connection has too many, or the budget is spent. It is the only
+    /// error of an authentication that all clients know.
+    pub fn identify(&mut self, connection: ConnectionId, identity: Identity) -> Result<(), ErrorCode> {
+        let cost = budget::identity(&identity);
+        let fits = self.has_budget_for(cost);
+        let Some(peer) = self.connections.get_mut(&connection) else { return Ok(()) };
+        if peer.who.has(&identity) {
+            return Ok(());
         }
+        if !fits || !peer.who.has_room_for(&identity) {
+            return Err(ErrorCode::AuthFailed);
+        }
+        peer.who.add(identity);
+        self.identity_bytes += cost;
+        Ok(())
+    }
+
+    /// Bounds the next answers, because many bytes wait for clients that do not read. The limit of one answer stays.
+    pub fn set_room(&mut self, bytes: usize) {
+        self.room = bytes;
+    }
+
+    /// Returns the bytes that clients make this server keep; see [`budget`].
+    pub fn cost(&self) -> u64 {
+        let sessions = budget::SESSION * self.sessions.len() as u64;
+        self.tree.cost() + self.watches.cost() + self.identity_bytes + sessions
+    }
+
+    /// Returns the same, counted again from everything that is kept.
+    #[cfg(test)]
+    pub(crate) fn recounted(&self) -> u64 {
+        let node = |(path, node): (&Arc<str>, &Node)| {
+            budget::name(path) + budget::acl(&node.acl) + budget::data(node.data.as_ref())
+        };
+        let identities: u64 = self.connections.values().map(|peer| peer.who.cost()).sum();
+        let sessions = budget::SESSION * self.sessions.iter().count() as u64;
+        self.tree.iter().map(node).sum::<u64>() + self.watches.recounted() + identities + sessions
+    }
+
+    fn has_budget_for(&self, more: u64) -> bool {
+        self.cost().saturating_add(more) <= self.config.limits.data_bytes
+    }
+
+    /// Returns whether watches of these paths may be added. A watch that exists already counts as a new one.
+    fn has_room_for_watches<'a>(&self, paths: impl Iterator<Item = &'a str> + Clone) -> bool {
+        let cost = paths.clone().map(|path| budget::WATCH + path.len() as u64).sum();
+        self.watches.len() + paths.count() <= self.config.limits.watches && self.has_budget_for(cost)
+    }
+
+    fn has_room_for_a_session(&self) -> bool {
+        self.sessions.len() < self.config.limits.sessions && self.has_budget_for(budget::SESSION)
     }
 
     /// Opens a session or resumes one. `password` is for a new session and must be random.
@@ -235,16 +301,10 @@ impl Machine {
         now: Now,
         out: &mut Vec<Effect>,
     ) {
-        if request.last_zxid_seen > self.zxid {
-            out.push(Effect::Close { connection, reason: CloseReason::ClientAhead });
+        if self.refuses(connection, request, out) {
             return;
         }
-        if request.session == 0 && self.sessions.len() >= self.config.limits.sessions {
-            out.push(Effect::Close { connection, reason: CloseReason::TooManySessions });
-            return;
-        }
-        let wished = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
-        let timeout = wished.clamp(*self.config.session_timeouts.start(), *self.config.session_timeouts.end());
+        let timeout = self.granted(request);
         let accepted = if request.session == 0 {
             let id = self.next_session;
             self.next_session += 1;
@@ -257,10 +317,8 @@ impl Machine {
         let response = match accepted {
             None => ConnectResponse::EXPIRED,
             Some((id, password)) => {
-                self.sessions.set_connection(id, Some(connection));
-                self.connections.insert(connection, SessionConnection { session: id, who: Identities::default() });
-                let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-                ConnectResponse { timeout_ms, session: id, password }
+                self.join(connection, id);
+                granted_session(timeout, id, password)
             }
         };
         let has_read_only = request.has_read_only;
@@ -268,6 +326,74 @@ impl Machine {
         if accepted.is_none() {
             out.push(Effect::Close { connection, reason: CloseReason::NoSuchSession });
         }
+    }
+
+    /// Answers the connect request of a client that must still present the server's secret. A new session is only
+    /// promised: it begins when [`Machine::admit`] is called, and until then there is nothing to make durable. An existing
+    /// one is resumed, because its password is a proof.
+    pub fn greet(
+        &mut self,
+        connection: ConnectionId,
+        request: &ConnectRequest,
+        password: [u8; 16],
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
+        if request.session != 0 {
+            return self.connect(connection, request, password, now, out);
+        }
+        if self.refuses(connection, request, out) {
+            return;
+        }
+        let (id, timeout) = (self.next_session, self.granted(request));
+        self.next_session += 1;
+        self.promised.insert(connection, PromisedSession { id, timeout, password });
+        let (response, has_read_only) = (granted_session(timeout, id, password), request.has_read_only);
+        out.push(Effect::Connected { connection, response, has_read_only, zxid: self.zxid });
+    }
+
+    /// Begins the session that was promised to a connection, if there is one.
+    pub fn admit(&mut self, connection: ConnectionId, now: Now, out: &mut Vec<Effect>) {
+        let Some(PromisedSession { id, timeout, password }) = self.promised.remove(&connection) else { return };
+        if !self.has_room_for_a_session() {
+            out.push(Effect::Close { connection, reason: CloseReason::TooManySessions });
+            return;
+        }
+        self.sessions.insert(id, timeout, password, now.monotonic);
+        self.commit(id, TxnOp::CreateSession { timeout, password }, now, out);
+        self.join(connection, id);
+    }
+
+    /// Refuses a connect request that must not get a session, and returns whether it did.
+    fn refuses(&self, connection: ConnectionId, request: &ConnectRequest, out: &mut Vec<Effect>) -> bool {
+        let reason = if request.last_zxid_seen > self.zxid {
+            CloseReason::ClientAhead
+        } else if request.session == 0 && !self.has_room_for_a_session() {
+            CloseReason::TooManySessions
+        } else {
+            return false;
+        };
+        out.push(Effect::Close { connection, reason });
+        true
+    }
+
+    fn granted(&self, request: &ConnectRequest) -> Duration {
+        let wished = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+        wished.clamp(*self.config.session_timeouts.start(), *self.config.session_timeouts.end())
+    }
+
+    /// Gives a session to a connection.
+    fn join(&mut self, connection: ConnectionId, session: i64) {
+        self.leave(connection);
+        self.sessions.set_connection(session, Some(connection));
+        self.connections.insert(connection, SessionConnection { session, who: Identities::default() });
+    }
+
+    /// Takes the session of a connection away, and returns the session.
+    fn leave(&mut self, connection: ConnectionId) -> Option<i64> {
+        let SessionConnection { session, who } = self.connections.remove(&connection)?;
+        self.identity_bytes -= who.cost();
+        Some(session)
     }
 
     fn resume(
@@ -295,7 +421,8 @@ impl Machine {
     /// Removes a connection; its session lives on until its timeout.
     pub fn disconnected(&mut self, connection: ConnectionId) {
         self.watches.remove_connection(connection);
-        if let Some(SessionConnection { session, .. }) = self.connections.remove(&connection) {
+        self.promised.remove(&connection);
+        if let Some(session) = self.leave(connection) {
             self.sessions.set_connection(session, None);
         }
     }
@@ -305,11 +432,13 @@ impl Machine {
         let Some(SessionConnection { session, who }) = self.connections.get(&connection) else { return };
         let session = *session;
         self.sessions.touch(session, now.monotonic);
-        let full = self.watches.len() >= self.config.limits.watches;
-        if let Some(mut result) = answer(&self.tree, session, who, &request) {
+        let longest = self.config.limits.answer_bytes.min(self.room);
+        if let Some(mut result) = answer(&self.tree, session, who, &request, longest) {
             match watch_left(&request, &result) {
                 // Without the watch that it asked for, a client would wait forever.
-                Some(_) if full => result = Err(ErrorCode::QuotaExceeded),
+                Some((path, _)) if !self.has_room_for_watches(std::iter::once(path)) => {
+                    result = Err(ErrorCode::QuotaExceeded);
+                }
                 Some((path, kind)) => self.watches.add(connection, path, kind),
                 None => {}
             }
@@ -323,6 +452,7 @@ impl Machine {
             schemes: self.config.schemes,
             enforce_quotas: self.config.enforce_quotas,
             limits: &self.config.limits,
+            others: self.cost() - self.tree.cost(),
         };
         let single = |op| prepare::single(&self.tree, requester, &op);
         let result = match request {
@@ -337,13 +467,15 @@ impl Machine {
                 let prepared = prepare::multi(&self.tree, requester, &ops);
                 self.multi(session, &ops, prepared, now, out)
             }
-            Request::AddWatch { .. } if full => Err(ErrorCode::QuotaExceeded),
+            Request::AddWatch { path, .. } if !self.has_room_for_watches(std::iter::once(path.as_str())) => {
+                Err(ErrorCode::QuotaExceeded)
+            }
             Request::AddWatch { path, recursive } => path::validate(&path).map(|()| {
                 let kind = if recursive { WatchKind::PersistentRecursive } else { WatchKind::Persistent };
                 self.watches.add(connection, &path, kind);
                 Response::WatchAdded
             }),
-            Request::SetWatches(request) if self.watches.len() + request.len() > self.config.limits.watches => {
+            Request::SetWatches(request) if !self.has_room_for_watches(request.paths()) => {
                 Err(ErrorCode::QuotaExceeded)
             }
             Request::SetWatches(request) => {
@@ -471,7 +603,7 @@ impl Machine {
         self.commit(session, TxnOp::CloseSession { ephemerals }, now, out);
         if let Some(Session { connection: Some(connection), .. }) = self.sessions.remove(session) {
             self.watches.remove_connection(connection);
-            self.connections.remove(&connection);
+            self.leave(connection);
         }
     }
 
@@ -517,6 +649,10 @@ impl Machine {
         self.events = events;
         applied
     }
+}
+
+fn granted_session(timeout: Duration, session: i64, password: [u8; 16]) -> ConnectResponse {
+    ConnectResponse { timeout_ms: i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX), session, password }
 }
 
 fn found(found: bool) -> Result<Response, ErrorCode> {

@@ -3,12 +3,15 @@
 mod admin;
 mod command;
 mod connection;
+pub(crate) mod descriptors;
 mod disk;
 mod engine;
 #[cfg(feature = "faults")]
 pub mod faults;
 mod outbox;
 mod peer;
+mod quiet;
+mod reports;
 pub(crate) mod server;
 pub(crate) mod stats;
 mod transport;

@@ -101,9 +101,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Lengths are signed 32-bit numbers. Frames are bounded, so no value is longer.
+/// Lengths are signed 32-bit numbers. A frame with a longer value is itself too long, so [`crate::frame::put`] refuses it.
 fn wire_len(len: usize) -> i32 {
-    i32::try_from(len).expect("a value is shorter than 2 GiB")
+    i32::try_from(len).unwrap_or(i32::MAX)
 }
 
 /// Appends a `buffer`.

@@ -210,6 +210,12 @@ pub struct SetWatches {
 }
 
 impl SetWatches {
+    /// Returns the paths of all watches.
+    pub fn paths(&self) -> impl Iterator<Item = &str> + Clone {
+        let lists = [&self.data, &self.exist, &self.child, &self.persistent, &self.recursive];
+        lists.into_iter().flatten().map(String::as_str)
+    }
+
     /// Returns the number of watches.
     pub fn len(&self) -> usize {
         [&self.data, &self.exist, &self.child, &self.persistent, &self.recursive].map(Vec::len).iter().sum()

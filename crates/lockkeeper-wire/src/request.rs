@@ -219,7 +219,7 @@ fn read_ops(reader: &mut Reader<'_>) -> Result<Vec<ReadOp>, Malformed> {
 
 /// Appends the first frame of a connection.
 pub fn encode_connect(out: &mut BytesMut, connect: &ConnectRequest) {
-    frame::put(out, |out| {
+    let fields = |out: &mut BytesMut| {
         out.put_i32(0);
         out.put_i64(connect.last_zxid_seen);
         out.put_i32(connect.timeout_ms);
@@ -228,31 +228,23 @@ pub fn encode_connect(out: &mut BytesMut, connect: &ConnectRequest) {
         if connect.has_read_only {
             out.put_u8(0);
         }
-    });
+    };
+    frame::put_or(out, fields, |_| {});
 }
 
 /// Appends a request. [`Request::Refused`] has an operation code and no body.
 pub fn encode(out: &mut BytesMut, xid: i32, request: &Request) {
-    frame::put(out, |out| {
-        out.put_i32(xid);
-        put_request(out, request);
-    });
+    put(out, xid, request.opcode(), |out| put_body(out, request));
 }
 
 /// Appends a [`Request::Multi`] of these operations.
 pub fn encode_multi(out: &mut BytesMut, xid: i32, ops: &[WriteOp]) {
-    frame::put(out, |out| {
-        out.put_i32(xid);
-        out.put_i32(OpCode::Multi.as_i32());
-        put_write_ops(out, ops);
-    });
+    put(out, xid, OpCode::Multi.as_i32(), |out| put_write_ops(out, ops));
 }
 
 /// Appends a [`Request::MultiRead`] that returns, for each node, its children, and then its data and stat.
 pub fn encode_lists<'a>(out: &mut BytesMut, xid: i32, nodes: impl IntoIterator<Item = &'a str>) {
-    frame::put(out, |out| {
-        out.put_i32(xid);
-        out.put_i32(OpCode::MultiRead.as_i32());
+    put(out, xid, OpCode::MultiRead.as_i32(), |out| {
         for node in nodes {
             put_read_op(out, OpCode::GetChildren, node);
             put_read_op(out, OpCode::GetData, node);
@@ -263,9 +255,7 @@ pub fn encode_lists<'a>(out: &mut BytesMut, xid: i32, nodes: impl IntoIterator<I
 
 /// Appends a credential for this connection.
 pub fn encode_auth(out: &mut BytesMut, scheme: &str, auth: &[u8]) {
-    frame::put(out, |out| {
-        out.put_i32(AUTH_XID);
-        out.put_i32(OpCode::Auth.as_i32());
+    put(out, AUTH_XID, OpCode::Auth.as_i32(), |out| {
         out.put_i32(0);
         put_text(out, scheme);
         put_buffer(out, Some(auth));
@@ -274,16 +264,25 @@ pub fn encode_auth(out: &mut BytesMut, scheme: &str, auth: &[u8]) {
 
 /// Appends one step of a SASL exchange.
 pub fn encode_sasl(out: &mut BytesMut, xid: i32, token: &[u8]) {
-    frame::put(out, |out| {
-        out.put_i32(xid);
-        out.put_i32(OpCode::Sasl.as_i32());
-        put_buffer(out, Some(token));
-    });
+    put(out, xid, OpCode::Sasl.as_i32(), |out| put_buffer(out, Some(token)));
 }
 
-/// Appends the operation code and the body.
-fn put_request(out: &mut BytesMut, request: &Request) {
-    out.put_i32(request.opcode());
+/// Appends a frame with a header and a body. A body of 2 GiB is left out: a server answers that with
+/// `MarshallingError`.
+fn put(out: &mut BytesMut, xid: i32, opcode: i32, body: impl FnOnce(&mut BytesMut)) {
+    let header = |out: &mut BytesMut| {
+        out.put_i32(xid);
+        out.put_i32(opcode);
+    };
+    let whole = |out: &mut BytesMut| {
+        header(out);
+        body(out);
+    };
+    frame::put_or(out, whole, header);
+}
+
+/// Appends the body.
+fn put_body(out: &mut BytesMut, request: &Request) {
     match request {
         Request::Create(create) => put_create(out, create),
         Request::Delete(VersionedPath { path, version }) => {

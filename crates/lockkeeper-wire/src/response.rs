@@ -13,7 +13,7 @@ const SYNC_CONNECTED: i32 = 3;
 
 /// Appends the answer to a connect request.
 pub fn encode_connect(out: &mut BytesMut, response: &ConnectResponse, has_read_only: bool) {
-    frame::put(out, |out| {
+    let fields = |out: &mut BytesMut| {
         out.put_i32(0);
         out.put_i32(response.timeout_ms);
         out.put_i64(response.session);
@@ -21,7 +21,14 @@ pub fn encode_connect(out: &mut BytesMut, response: &ConnectResponse, has_read_o
         if has_read_only {
             out.put_u8(0);
         }
-    });
+    };
+    short(out, fields);
+}
+
+/// Appends a frame whose length has a small bound.
+fn short(out: &mut BytesMut, body: impl FnOnce(&mut BytesMut)) {
+    let put = frame::put(out, body);
+    debug_assert!(put.is_ok(), "a short frame");
 }
 
 fn header(out: &mut BytesMut, xid: i32, zxid: i64, error: i32) {
@@ -32,7 +39,7 @@ fn header(out: &mut BytesMut, xid: i32, zxid: i64, error: i32) {
 
 /// Appends the answer to an auth packet. It has no zxid, as with Apache's server.
 pub fn encode_auth(out: &mut BytesMut, xid: i32, result: Result<(), ErrorCode>) {
-    frame::put(out, |out| header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32)));
+    short(out, |out| header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32)));
 }
 
 /// Appends the answer to a step of a SASL exchange. It has no zxid.
@@ -40,26 +47,52 @@ pub fn encode_auth(out: &mut BytesMut, xid: i32, result: Result<(), ErrorCode>) 
 /// An error has a body as well: an absent token. Java's client reads the token before it looks at the error
 /// (`ClientCnxn`). Without a token it takes the connection for broken and retries forever.
 pub fn encode_sasl(out: &mut BytesMut, xid: i32, result: Result<&[u8], ErrorCode>) {
-    frame::put(out, |out| {
+    short(out, |out| {
         header(out, xid, 0, result.err().map_or(0, ErrorCode::as_i32));
         put_buffer(out, result.ok());
     });
 }
 
-/// Appends the reply to a request.
+/// Appends the reply to a request. A reply of 2 GiB becomes the error `MarshallingError`.
 pub fn encode(out: &mut BytesMut, xid: i32, zxid: i64, result: &Result<Response, ErrorCode>) {
-    frame::put(out, |out| match result {
+    let whole = |out: &mut BytesMut| match result {
         Err(error) => header(out, xid, zxid, error.as_i32()),
         Ok(response) => {
+            // Doubling the buffer of a long answer again and again would take twice its size.
+            out.reserve(16 + len_of(response));
             header(out, xid, zxid, 0);
             body(out, response);
         }
-    });
+    };
+    frame::put_or(out, whole, |out| header(out, xid, zxid, ErrorCode::MarshallingError.as_i32()));
+}
+
+/// Returns about how many bytes the body of a long answer has; 0 for the short ones.
+fn len_of(response: &Response) -> usize {
+    match response {
+        Response::Data { data, .. } => data.as_ref().map_or(0, bytes::Bytes::len) + 128,
+        Response::Children { names, .. } | Response::Ephemerals(names) => texts_len(names) + 128,
+        Response::Multi(results) => {
+            let len = |result: &OpResult| match result {
+                OpResult::Data { data, .. } => data.as_ref().map_or(0, bytes::Bytes::len) + 96,
+                OpResult::Children(names) => texts_len(names) + 16,
+                OpResult::Created { path, .. } => path.len() + 96,
+                OpResult::DataSet(_) => 96,
+                _ => 16,
+            };
+            results.iter().map(len).sum::<usize>() + 16
+        }
+        _ => 0,
+    }
+}
+
+fn texts_len(texts: &[Arc<str>]) -> usize {
+    texts.iter().map(|text| 4 + text.len()).sum()
 }
 
 /// Appends a watch event.
 pub fn encode_event(out: &mut BytesMut, zxid: i64, kind: EventKind, path: &str) {
-    frame::put(out, |out| {
+    short(out, |out| {
         header(out, EVENT_XID, zxid, 0);
         out.put_i32(kind.as_i32());
         out.put_i32(SYNC_CONNECTED);

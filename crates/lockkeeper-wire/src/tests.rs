@@ -252,7 +252,7 @@ proptest! {
     #[test]
     fn a_frame_is_returned_only_when_it_is_complete(payload in vec(any::<u8>(), 0..40), given in 0..44_usize) {
         let mut bytes = BytesMut::new();
-        frame::put(&mut bytes, |out| out.extend_from_slice(&payload));
+        frame::put(&mut bytes, |out| out.extend_from_slice(&payload)).unwrap();
         let whole = given >= bytes.len();
         let received = &bytes[..given.min(bytes.len())];
         let first = frame::first(received, 40).unwrap();

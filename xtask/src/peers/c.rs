@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use xshell::{Shell, cmd};
 
-use super::served::ACCOUNTS;
+use super::served::write_accounts;
 use crate::maven;
 use crate::workspace::target_dir;
 
@@ -55,7 +55,7 @@ pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     let (script, accounts) = (client.join("tests/zkServer.sh"), home.join("accounts"));
     sh.write_file(&script, SCRIPT)?;
     fs::set_permissions(&script, Permissions::from_mode(0o755)).context("making the script executable")?;
-    sh.write_file(&accounts, ACCOUNTS)?;
+    write_accounts(&accounts)?;
     let command = crate::programs::command(sh)?;
     let ipv4_only = TcpListener::bind(("::1", 0)).is_err();
     let program = compile(sh, &client, &home)?;

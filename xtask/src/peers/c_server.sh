@@ -19,7 +19,7 @@ serve() {
     rm -f "$home/said"
     mkfifo "$home/said"
     # The flags stand for the properties that their script sets.
-    "$LOCKKEEPER" serve --listen "$@" --accounts "$LOCKKEEPER_ACCOUNTS" --tick 500ms --container-check 100ms \
+    "$LOCKKEEPER" serve --listen "$@" --accounts "$LOCKKEEPER_ACCOUNTS" --words all --tick 500ms --container-check 100ms \
         --max-connections-per-address "${ZKMAXCNXNS:-100}" >"$home/said" 2>/dev/null &
     echo $! >>"$home/pids"
     read -r address <"$home/said"

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use xshell::{Shell, cmd};
 
-use super::served::ACCOUNTS;
+use super::served::write_accounts;
 use crate::untested::fetched;
 use crate::workspace::target_dir;
 
@@ -19,7 +19,7 @@ const PASSES: usize = 21;
 const SCRIPT: &str = r#"#!/bin/sh
 of() { sed -n "s/^$1=//p" "$config"; }
 config=$2
-exec "$LOCKKEEPER" serve --listen "127.0.0.1:$(of clientPort)" --data "$(of dataDir)/lockkeeper" --accounts "$LOCKKEEPER_ACCOUNTS"
+exec "$LOCKKEEPER" serve --listen "127.0.0.1:$(of clientPort)" --data "$(of dataDir)/lockkeeper" --accounts "$LOCKKEEPER_ACCOUNTS" --words all
 "#;
 
 /// The changes of their harness. It checks a server's health by a date in `srvr`, in a format that Apache dropped in
@@ -71,7 +71,7 @@ pub(super) fn run(sh: &Shell, arguments: &[String]) -> Result<()> {
     let (script, accounts) = (home.join("bin/zkServer.sh"), home.join("accounts"));
     sh.write_file(&script, SCRIPT)?;
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).context("making the script executable")?;
-    sh.write_file(&accounts, ACCOUNTS)?;
+    write_accounts(&accounts)?;
     let command = crate::programs::command(sh)?;
 
     let all = ["-run".to_owned(), "TestIntegration".to_owned()];

@@ -12,7 +12,7 @@ use lockkeeper_testkit::apache::{Apache, Options};
 use xshell::{Shell, cmd};
 
 use super::apache::{self, RELEASE};
-use super::served::{ACCOUNTS, Served};
+use super::served::{Served, write_accounts};
 use crate::maven;
 use crate::workspace::target_dir;
 
@@ -160,7 +160,7 @@ pub(super) fn run(sh: &Shell, name: &str, chosen: &[String]) -> Result<()> {
     let (accounts, scratch) = (home.join("accounts"), home.join("scratch"));
     sh.remove_path(&scratch)?;
     sh.create_dir(&scratch)?;
-    sh.write_file(&accounts, ACCOUNTS)?;
+    write_accounts(&accounts)?;
     let started = scratch.join("started");
     unjudged(sh, suite, &classpath)?;
     let all: Vec<_> = suite.classes.iter().map(|class| (*class).to_owned()).collect();

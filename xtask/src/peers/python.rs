@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use xshell::{Shell, cmd};
 
-use super::served::{ACCOUNTS, Served};
+use super::served::{Served, write_accounts};
 use crate::programs;
 use crate::untested::fetched;
 use crate::workspace::target_dir;
@@ -57,7 +57,7 @@ pub(super) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
     fs::create_dir_all(&plugin).with_context(|| format!("making {}", plugin.display()))?;
     fs::write(plugin.join("kazoo_one_server.py"), KAZOO_PLUGIN).context("writing the plugin")?;
     let accounts = plugin.join("accounts");
-    fs::write(&accounts, ACCOUNTS).context("writing the accounts")?;
+    write_accounts(&accounts)?;
 
     let least = if arguments.is_empty() { KAZOO.passes } else { 0 };
     let _suite = sh.push_dir(KAZOO.tests(&home));

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use xshell::{Shell, cmd};
 
-use super::served::{ACCOUNTS, Served};
+use super::served::{Served, write_accounts};
 use crate::workspace::{Package, metadata, target_dir};
 
 /// The script that replaces Java with a cluster of ZooKeeper, for the tests of two clients.
@@ -83,7 +83,7 @@ pub(crate) fn run(sh: &Shell, chosen: &[String]) -> Result<()> {
     let (java, accounts) = (home.join("bin/java"), home.join("accounts"));
     sh.write_file(&java, CLUSTER)?;
     fs::set_permissions(&java, Permissions::from_mode(0o755)).context("making the replacement of java executable")?;
-    sh.write_file(&accounts, ACCOUNTS)?;
+    write_accounts(&accounts)?;
     let stand_in = home.join("testcontainers");
     sh.remove_path(&stand_in)?;
     cmd!(sh, "cp -r interop/testcontainers {stand_in}").quiet().run()?;

@@ -4,7 +4,7 @@ home=$(mktemp -d)
 trap 'kill -9 "$server" 2>/dev/null; rm -rf "$home"' EXIT
 mkfifo "$home/said"
 serve() {
-    "$LOCKKEEPER" serve --listen "$1" --data "$home/data" --accounts "$LOCKKEEPER_ACCOUNTS" --container-check 1s >"$home/said" 2>/dev/null &
+    "$LOCKKEEPER" serve --listen "$1" --data "$home/data" --accounts "$LOCKKEEPER_ACCOUNTS" --words all --container-check 1s >"$home/said" 2>/dev/null &
     server=$!
     read -r address <"$home/said"
 }

@@ -1,14 +1,22 @@
 //! Our server in memory, for suites that take an address.
 
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
 /// The users on the suites' own servers.
-pub(super) const ACCOUNTS: &str =
+const ACCOUNTS: &str =
     "super super:D/InIHSb7yEEbrWz8b9l71RjZJU=\nsasl super:super_secret\nsasl jaasuser:jaas_password\n";
+
+/// Writes the users into a file that only this user can read: the server refuses another one.
+pub(super) fn write_accounts(file: &Path) -> Result<()> {
+    let written = fs::write(file, ACCOUNTS).and_then(|()| fs::set_permissions(file, Permissions::from_mode(0o600)));
+    written.with_context(|| format!("writing {}", file.display()))
+}
 
 /// A running server. Dropping it stops the server.
 pub(super) struct Served {
@@ -20,7 +28,7 @@ impl Served {
     /// Starts the server on a free port, with these users if there are any, and waits until it serves.
     pub(super) fn start(command: &Path, accounts: Option<&Path>) -> Result<Self> {
         let mut server = Command::new(command);
-        server.args(["serve", "--memory", "--listen", "127.0.0.1:0"]);
+        server.args(["serve", "--memory", "--listen", "127.0.0.1:0", "--words", "all"]);
         if let Some(accounts) = accounts {
             server.arg("--accounts").arg(accounts);
         }

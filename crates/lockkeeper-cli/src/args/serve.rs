@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::value_parser;
-use lockkeeper_server::Config;
+use lockkeeper_server::{Config, Words};
 
 use super::values::duration;
 
@@ -29,7 +29,7 @@ pub(crate) struct ServeArgs {
     /// DIR is the server's directory, by default /var/lib/lockkeeper. Users who may enter it may use the server.
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = lockkeeper::embedded::MACHINE_DIR)]
-    #[arg(conflicts_with_all = ["listen", "data", "memory", "allow_remote", "tls_cert", "accounts", "state_dir"])]
+    #[arg(conflicts_with_all = ["listen", "data", "memory", "allow_remote", "tls_cert", "accounts", "secret_file", "state_dir"])]
     pub machine: Option<PathBuf>,
     /// Allow an address that other machines can reach; without TLS, everyone on the way can read and write
     #[arg(long)]
@@ -46,6 +46,17 @@ pub(crate) struct ServeArgs {
     /// Serve HTTP for operators here: /health, /metrics and /commands [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub admin: Option<SocketAddr>,
+    /// Accept this name of the machine in requests for operators' HTTP, besides addresses and localhost; can be repeated
+    #[arg(long, hide_short_help = true, value_name = "NAME", requires = "admin")]
+    pub admin_host: Vec<String>,
+    /// Answer only these four-letter words, as stat,dump, or all [default: ruok,srvr,isro,mntr,conf]
+    #[arg(long, hide_short_help = true, value_name = "LIST", value_parser = words)]
+    pub words: Option<Words>,
+    /// Serve only clients that present the secret in this file: 16 to 1024 bytes on one line
+    ///
+    /// A client presents it with a line `lockkeeper SECRET` in its --auth-file.
+    #[arg(long, hide_short_help = true, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
     /// Give more rights to the accounts of this file: lines `super USER:HASH`, which passes every access list, and
     /// `sasl USER:PASSWORD`
     #[arg(long, hide_short_help = true, value_name = "FILE")]
@@ -71,16 +82,19 @@ pub(crate) struct LimitArgs {
     /// Maximum nodes; each takes about 400 bytes of memory besides its data [default: 10000000]
     #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(4..))]
     pub max_nodes: Option<u64>,
-    /// Maximum data: bytes, or 512M, 4G [default: 1G]
+    /// Maximum data, paths, access lists, watches, identities and sessions together: bytes, or 512M, 4G [default: 1G]
     #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = size)]
     pub max_data: Option<u64>,
+    /// Maximum length of one answer: bytes, or 16M, 128M [default: 64M, or --max-frame if that is more]
+    #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = frame)]
+    pub max_answer: Option<usize>,
     /// Maximum watches [default: 10000000]
     #[arg(long, hide_short_help = true, value_name = "COUNT")]
     pub max_watches: Option<usize>,
     /// Maximum sessions; further clients are rejected [default: 1000000]
     #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
     pub max_sessions: Option<u64>,
-    /// Maximum open connections; excess ones are closed [default: 65536]
+    /// Maximum open connections; excess ones are closed [default: 65536, or what the limit of open files allows]
     #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
     pub max_connections: Option<u64>,
     /// Maximum open connections from one address; excess ones are closed [default: as --max-connections]
@@ -113,6 +127,8 @@ impl LimitArgs {
         let count = |given: Option<u64>, default| given.map_or(default, |n| usize::try_from(n).unwrap_or(usize::MAX));
         limits.nodes = count(self.max_nodes, limits.nodes);
         limits.data_bytes = self.max_data.unwrap_or(limits.data_bytes);
+        let longest = limits.answer_bytes.max(self.max_frame.unwrap_or(config.max_frame));
+        limits.answer_bytes = self.max_answer.unwrap_or(longest);
         limits.watches = self.max_watches.unwrap_or(limits.watches);
         limits.sessions = count(self.max_sessions, limits.sessions);
         limits.connections = count(self.max_connections, limits.connections);
@@ -130,6 +146,10 @@ impl LimitArgs {
         config.max_frame = self.max_frame.unwrap_or(config.max_frame);
         config.with_limits(limits).enforce_quotas(self.enforce_quotas)
     }
+}
+
+fn words(text: &str) -> Result<Words, String> {
+    text.parse()
 }
 
 /// Parses a time from 1 ms to a year.

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use lockkeeper::embedded::{Home, Hosted, server_config};
-use lockkeeper_server::{Accounts, Server, Storage, Tls};
+use lockkeeper::read_credentials;
+use lockkeeper_server::{Accounts, Secret, Server, Storage, Tls, raise_descriptor_limit};
 use sd_notify::NotifyState;
 
 use crate::advice;
@@ -46,15 +47,20 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         .allow_remote(args.allow_remote)
         .with_storage(storage)
         .with_first_zxid(args.first_zxid);
-    config = args.limits.apply(config);
+    config = args.limits.apply(config).with_admin_hosts(args.admin_host).with_words(args.words.unwrap_or_default());
     config.admin = args.admin;
     if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
-        let (certificate, key) = (read(certificate)?, read(key)?);
+        let (certificate, key) = (read(certificate)?, read_private(key)?.into_bytes());
         config = config.with_tls(match &args.tls_client_ca {
             None => Tls::from_pem(&certificate, &key)?,
             Some(authorities) => Tls::mutual(&certificate, &key, &read(authorities)?)?,
         });
     }
+    if let Some(file) = &args.secret_file {
+        config = config.with_secret(read_secret(file)?);
+    }
+    let everyone = args.secret_file.is_none() && args.tls_client_ca.is_none();
+    raise_descriptor_limit();
     let served = match own {
         None => Served::Alone(Server::start(config).await?),
         Some(dir) => {
@@ -73,6 +79,14 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
     printer.note(&format!("serving on {}; {data}", server.connect_string()));
     if let Some(admin) = server.admin_addr() {
         printer.note(&format!("operators' HTTP is on http://{admin}/commands"));
+    }
+    if everyone && !server.addr().ip().is_loopback() {
+        let more = if args.tls_cert.is_some() { "TLS encrypts, but it does not say who connects" } else { "no TLS" };
+        printer.note(&format!(
+            "everyone who can reach {} may read, change and delete everything ({more}): admit only some with --secret-file \
+             or --tls-client-ca",
+            server.addr()
+        ));
     }
     printer.note("this is one server on one machine, not an ensemble: if its disk is lost, so are its locks");
     tell_service_manager(&[NotifyState::Ready], printer);
@@ -118,6 +132,9 @@ fn own_dir(state_dir: Option<PathBuf>, printer: &Printer) -> Result<PathBuf, Fai
 async fn serve_machine(home: &Home, args: &ServeArgs, mut signals: Signals, printer: &Printer) -> Result<u8, Failure> {
     let mut config = args.limits.apply(server_config().with_first_zxid(args.first_zxid));
     config.admin = args.admin;
+    config.admin_hosts.clone_from(&args.admin_host);
+    config.words = args.words.clone().unwrap_or_default();
+    raise_descriptor_limit();
     let hosted = home.host_with(config).await?;
     streams::STDOUT.push(format!("{}\n", hosted.endpoint().connect_string()));
     let (dir, machine) = (home.dir().display(), advice::machine(home));
@@ -148,9 +165,25 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(file).map_err(|error| Failure::new(Code::Usage, format!("cannot read {}: {error}", file.display())))
 }
 
+/// Reads a file that no other user may know or choose.
+fn read_private(file: &Path) -> Result<String, Failure> {
+    Ok(read_credentials("private file", file)?)
+}
+
+/// Reads a secret. Errors do not contain it.
+fn read_secret(file: &Path) -> Result<Secret, Failure> {
+    let content = read_private(file)?;
+    let secret = content.trim();
+    if (16..=1024).contains(&secret.len()) && !secret.contains('\n') {
+        return Ok(Secret::new(secret));
+    }
+    let problem = format!("{}: a secret has 16 to 1024 bytes on one line", file.display());
+    Err(Failure::new(Code::Usage, problem).hint(format!("head -c 32 /dev/urandom | base64 > {}", file.display())))
+}
+
 fn read_accounts(file: &Path) -> Result<Accounts, Failure> {
-    let text = read(file)?;
-    Accounts::parse(&String::from_utf8_lossy(&text)).map_err(|line| {
+    let text = read_private(file)?;
+    Accounts::parse(&text).map_err(|line| {
         Failure::new(Code::Usage, format!("{}: line {line} is not an account", file.display()))
             .hint("write `super USER:HASH` or `sasl USER:PASSWORD`, one per line")
     })

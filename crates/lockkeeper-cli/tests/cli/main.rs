@@ -11,6 +11,7 @@ mod dlq;
 mod documents;
 mod errors;
 mod fencing;
+mod greedy;
 mod harness;
 mod healthy;
 mod help;

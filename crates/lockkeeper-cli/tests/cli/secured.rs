@@ -71,7 +71,7 @@ fn run_holds_its_lock_over_tls() {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
         write(&format!("{name}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
-        write(&format!("{name}.key"), key.serialize_pem());
+        home.secret(&format!("{name}.key"), &key.serialize_pem());
     }
     let mut serve = Command::new(BINARY);
     home.prepare(&mut serve);

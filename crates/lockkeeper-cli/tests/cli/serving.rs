@@ -35,7 +35,7 @@ fn serve(home: &Home, more: &[&str]) -> Watched {
 /// Returns the status and the body of a path.
 fn get(admin: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(admin).unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").as_bytes()).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -67,7 +67,7 @@ fn serve_tells_operators_of_a_lock_that_is_held() {
 #[test]
 fn every_limit_is_a_flag_and_shown() {
     let home = Home::new();
-    let flags = "--max-frame 2M --max-nodes 50 --max-data 3M --max-watches 60 --max-sessions 70 --max-connections 80 \
+    let flags = "--max-frame 2M --max-nodes 50 --max-data 3M --max-watches 60 --max-answer 5M --max-sessions 70 --max-connections 80 \
                  --max-connections-per-address 90 --enforce-quotas --tick 100ms --min-session-timeout 300ms \
                  --max-session-timeout 9s --container-check 700ms --container-unused 8s";
     let served = serve(&home, &flags.split(' ').collect::<Vec<_>>());
@@ -76,6 +76,7 @@ fn every_limit_is_a_flag_and_shown() {
         ("jute.maxbuffer", json!(2 << 20)),
         ("maxNodes", json!(50)),
         ("maxDataBytes", json!(3 << 20)),
+        ("maxAnswerBytes", json!(5 << 20)),
         ("maxWatches", json!(60)),
         ("maxSessions", json!(70)),
         ("maxCnxns", json!(80)),
@@ -109,6 +110,8 @@ fn limits_that_make_no_sense_are_refused_by_name() {
     let cases = [
         ("--max-frame", "12", "between 1K and 1G"),
         ("--max-data", "a lot", "512K, 64M, 2G"),
+        ("--max-answer", "12", "between 1K and 1G"),
+        ("--words", "stats", "write all, or some of"),
         ("--max-nodes", "3", "4.."),
         ("--max-connections", "0", "1.."),
         ("--tick", "0s", "at least 1ms"),
@@ -122,13 +125,85 @@ fn limits_that_make_no_sense_are_refused_by_name() {
     }
 }
 
+/// Another user could read the secret, or change who is admitted.
+#[test]
+fn serve_refuses_files_that_others_may_read_or_change() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new();
+    home.secret("secret", "0123456789abcdef\n");
+    home.secret("accounts", "sasl jobs:hunter2\n");
+    home.secret("cert.pem", "no certificate");
+    let mode = |file: &str, mode| {
+        std::fs::set_permissions(home.file(file), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    let serve = |args: &[&str]| {
+        let output = home.output(&[&["serve", "--memory", "--listen", "127.0.0.1:0"], args].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for bits in [0o644, 0o620, 0o602, 0o660] {
+        for (file, args) in [
+            ("secret", &["--secret-file", "secret"][..]),
+            ("accounts", &["--accounts", "accounts"]),
+            ("accounts", &["--tls-cert", "cert.pem", "--tls-key", "accounts"]),
+        ] {
+            mode(file, bits);
+            let (code, line) = serve(args);
+            let how = if bits == 0o644 { "every user may read it" } else { "may be written by other users" };
+            assert!(code == Some(64) && line.contains(how), "{bits:o} {line}");
+            assert!(line.contains(&format!("chmod 600 {file}")) && !line.contains("hunter2"), "{line}");
+        }
+    }
+    home.secret("short", "0123456789abcde\n");
+    let (code, line) = serve(&["--secret-file", "short"]);
+    assert!(code == Some(64) && line.contains("16 to 1024 bytes") && !line.contains("abcde"), "{line}");
+    if rustix::process::geteuid().is_root() {
+        mode("secret", 0o600);
+        std::os::unix::fs::chown(home.file("secret"), Some(12_345), None).unwrap();
+        let (code, line) = serve(&["--secret-file", "secret"]);
+        assert!(code == Some(64) && line.contains("belongs to user 12345"), "{line}");
+    }
+}
+
+#[test]
+fn only_clients_with_the_secret_are_served() {
+    let machine = Home::new();
+    machine.secret("secret", "open sesame, please\n");
+    let served = serve(&machine, &["--secret-file", "secret"]);
+    let home = Home::with_servers(&served.address);
+    home.secret("auth", "lockkeeper open sesame, please\n");
+    home.secret("guess", "lockkeeper open sesame, pleasf\n");
+    let run = |args: &[&str]| home.output(&[&["run", "a", "--wait", "10s"], args, &["--", "echo", "done"]].concat());
+    let output = run(&["--auth-file", "auth"]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"done\n"[..]), "{output:?}");
+    let output = run(&["--auth-file", "guess"]);
+    assert_eq!(output.status.code(), Some(77), "{output:?}");
+    assert_eq!(get(&served.admin, "/commands/dump").0, 403);
+}
+
+/// TLS alone does not say who connects.
+#[test]
+fn a_server_that_admits_everyone_from_everywhere_says_so() {
+    let home = Home::new();
+    home.secret("secret", "open sesame, please\n");
+    for (args, warned) in [(&[][..], true), (&["--secret-file", "secret"], false)] {
+        let everywhere = ["serve", "--memory", "--allow-remote", "--listen", "0.0.0.0:0"];
+        let mut running = Running::start(&mut home.command(&[&everywhere[..], args].concat()));
+        running.line();
+        let mut said = String::new();
+        while !said.contains("one server on one machine") {
+            assert_ne!(running.stderr.read_line(&mut said).unwrap(), 0, "{said}");
+        }
+        assert_eq!(said.contains("everyone who can reach 0.0.0.0:"), warned, "{said}");
+    }
+}
+
 #[test]
 fn serve_speaks_tls_with_a_certificate_of_ones_own() {
     let home = Home::new();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (home.file("cert.pem"), home.file("key.pem"));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    home.secret("key.pem", &made.signing_key.serialize_pem());
     let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
     let served = serve(&home, &["--tls-cert", certificate, "--tls-key", key]);
 

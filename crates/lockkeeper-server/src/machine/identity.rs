@@ -7,6 +7,8 @@ use std::net::IpAddr;
 
 use lockkeeper_wire::{Acl, AclId, ErrorCode};
 
+use crate::machine::budget;
+
 /// An identity that a client has proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -36,6 +38,20 @@ impl Identity {
     pub fn new(scheme: impl Into<String>, id: impl Into<String>) -> Self {
         Self { scheme: scheme.into(), id: id.into() }
     }
+}
+
+/// The most identities of one connection, and the longest one in bytes.
+const IDENTITIES: usize = 16;
+const IDENTITY_BYTES: usize = 1 << 10;
+
+/// Returns the beginning of a text that a client has chosen, for the log.
+pub(crate) fn shown(text: &str) -> String {
+    const MOST: usize = 64;
+    let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MOST).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Compares secrets in constant time, so that the time does not show where they differ.
@@ -68,6 +84,21 @@ impl Identities {
         if !self.proven.contains(&identity) {
             self.proven.push(identity);
         }
+    }
+
+    /// Returns whether it has this identity.
+    pub(crate) fn has(&self, identity: &Identity) -> bool {
+        self.proven.contains(identity)
+    }
+
+    /// Returns whether this identity is short enough, and one more fits.
+    pub(crate) fn has_room_for(&self, identity: &Identity) -> bool {
+        self.proven.len() < IDENTITIES && identity.scheme.len() + identity.id.len() <= IDENTITY_BYTES
+    }
+
+    /// Returns the cost of all identities.
+    pub(crate) fn cost(&self) -> u64 {
+        self.proven.iter().map(budget::identity).sum()
     }
 
     /// Returns whether an entry of an access list matches this client.

@@ -4,15 +4,19 @@
 
 use crate::setters::setters;
 
-/// Limits on what clients can create. Excess requests are answered `QuotaExceeded` (−125). Connections with excess
-/// sessions, and excess connections, are closed; a client retries.
+/// Limits on what clients can create and read. Excess requests are answered `QuotaExceeded` (−125), requests with too long
+/// an answer `MarshallingError` (−5). Connections with excess sessions, and excess connections, are closed; a client
+/// retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum number of nodes. Default 10 million.
     pub nodes: usize,
-    /// Maximum bytes of data in all nodes. Default 1 GiB.
+    /// Maximum bytes that all clients together make the server keep: data, paths and names, access lists, watches,
+    /// identities and sessions. The fixed memory of a node, about 400 bytes, is not included. Default 1 GiB.
     pub data_bytes: u64,
+    /// Maximum bytes of one answer. A name in a list counts 16 bytes more than its text. Default 64 MiB.
+    pub answer_bytes: usize,
     /// Maximum number of watches. Default 10 million.
     pub watches: usize,
     /// Maximum number of sessions, connected or not. Default 1 million.
@@ -28,6 +32,7 @@ impl Default for Limits {
         Self {
             nodes: 10_000_000,
             data_bytes: 1 << 30,
+            answer_bytes: 64 << 20,
             watches: 10_000_000,
             sessions: 1_000_000,
             connections: 1 << 16,
@@ -40,8 +45,10 @@ impl Limits {
     setters! {
         /// Sets the maximum number of nodes.
         with_nodes(nodes: usize) = nodes;
-        /// Sets the maximum bytes of data in all nodes.
+        /// Sets the maximum bytes that all clients together make the server keep.
         with_data_bytes(data_bytes: u64) = data_bytes;
+        /// Sets the maximum bytes of one answer.
+        with_answer_bytes(answer_bytes: usize) = answer_bytes;
         /// Sets the maximum number of watches.
         with_watches(watches: usize) = watches;
         /// Sets the maximum number of sessions.

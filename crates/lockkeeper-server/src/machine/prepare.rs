@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lockkeeper_wire::{Acl, Create, CreateMode, ErrorCode, OpCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
 
+use crate::machine::budget;
 use crate::machine::identity::{Identities, Schemes, permit, resolve};
 use crate::machine::limits::Limits;
 use crate::machine::path;
@@ -34,6 +35,8 @@ pub(crate) struct Requester<'a> {
     /// Whether hard limits of quotas are enforced.
     pub(crate) enforce_quotas: bool,
     pub(crate) limits: &'a Limits,
+    /// The part of the budget that others than nodes have spent.
+    pub(crate) others: u64,
 }
 
 /// The part of a node that the checks need.
@@ -55,7 +58,7 @@ struct View<'a> {
     pending: HashMap<String, Option<NodeSummary>>,
     /// Whether to keep the changes. A single request needs none of them.
     keep_changes: bool,
-    /// Nodes and bytes added to the tree.
+    /// Nodes and costs added to the tree.
     added: (i64, i64),
     /// Nodes and bytes added to each quota.
     quotas: HashMap<String, (i64, i64)>,
@@ -83,13 +86,20 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Adds nodes and bytes, or fails if the tree or a quota would exceed its limit.
-    fn grow(&mut self, requester: Requester<'_>, path: &str, nodes: i64, bytes: i64) -> Result<(), ErrorCode> {
+    /// Adds nodes, bytes of data and the cost of texts, or fails if the tree, the budget or a quota would exceed its
+    /// limit.
+    fn grow(
+        &mut self,
+        requester: Requester<'_>,
+        path: &str,
+        (nodes, bytes, texts): (i64, i64, i64),
+    ) -> Result<(), ErrorCode> {
         let Limits { nodes: max_nodes, data_bytes: max_bytes, .. } = *requester.limits;
-        let total = (self.added.0 + nodes, self.added.1 + bytes);
+        let cost = bytes + texts;
+        let total = (self.added.0 + nodes, self.added.1 + cost);
         let fits = |added: i64, now: u64, max: u64| now.saturating_add_signed(added) <= max;
         let nodes_fit = nodes <= 0 || fits(total.0, self.tree.len() as u64, max_nodes as u64);
-        if !nodes_fit || (bytes > 0 && !fits(total.1, self.tree.approximate_bytes(), max_bytes)) {
+        if !nodes_fit || (cost > 0 && !fits(total.1, self.tree.cost() + requester.others, max_bytes)) {
             return Err(ErrorCode::QuotaExceeded);
         }
         self.added = total;
@@ -123,8 +133,13 @@ pub(crate) fn single(tree: &Tree, requester: Requester<'_>, op: &WriteOp) -> Res
 pub(crate) fn multi(tree: &Tree, requester: Requester<'_>, ops: &[WriteOp]) -> Result<Vec<TxnOp>, Vec<OpResult>> {
     let mut view = View::new(tree, true);
     let mut txns = Vec::with_capacity(ops.len());
+    let mut room = requester.limits.answer_bytes;
     for (at, op) in ops.iter().enumerate() {
-        match one(&mut view, requester, op) {
+        let prepared = one(&mut view, requester, op).and_then(|txn| {
+            room = room.checked_sub(result_len(&txn)).ok_or(ErrorCode::MarshallingError)?;
+            Ok(txn)
+        });
+        match prepared {
             Ok(txn) => txns.push(txn),
             Err(error) => {
                 let mut results = vec![OpResult::RolledBack; at];
@@ -135,6 +150,14 @@ pub(crate) fn multi(tree: &Tree, requester: Requester<'_>, ops: &[WriteOp]) -> R
         }
     }
     Ok(txns)
+}
+
+/// Returns the length of an operation's result in the answer to a multi, or a little more.
+fn result_len(txn: &TxnOp) -> usize {
+    match txn {
+        TxnOp::Create { path, .. } => 96 + path.len(),
+        _ => 96,
+    }
 }
 
 fn one(view: &mut View<'_>, requester: Requester<'_>, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
@@ -176,7 +199,7 @@ fn create(view: &mut View<'_>, requester: Requester<'_>, request: &Create) -> Re
         return Err(ErrorCode::NoChildrenForEphemerals);
     }
     let bytes = data_len(data.as_ref());
-    view.grow(requester, &full, 1, bytes)?;
+    view.grow(requester, &full, (1, bytes, signed(budget::name(&full) + budget::acl(&acl))))?;
     parent.creates = parent.creates.wrapping_add(1);
     parent.children += 1;
     let parent_creates = parent.creates;
@@ -216,7 +239,7 @@ fn delete(view: &mut View<'_>, requester: Requester<'_>, request: &VersionedPath
     if node.children > 0 {
         return Err(ErrorCode::NotEmpty);
     }
-    view.grow(requester, path, -1, -node.bytes)?;
+    view.grow(requester, path, (-1, -node.bytes, -signed(budget::name(path) + budget::acl(&node.acl))))?;
     parent.children -= 1;
     view.set(parent_path, Some(parent));
     view.set(path, None);
@@ -230,7 +253,7 @@ fn set_data(view: &mut View<'_>, requester: Requester<'_>, request: &SetData) ->
     permit(&node.acl, Perms::WRITE, requester.who)?;
     expect_version(node.version, *version)?;
     let bytes = data_len(data.as_ref());
-    view.grow(requester, path, 0, bytes - node.bytes)?;
+    view.grow(requester, path, (0, bytes - node.bytes, 0))?;
     node.bytes = bytes;
     node.version = node.version.wrapping_add(1);
     let version = node.version;
@@ -251,6 +274,8 @@ pub(crate) fn set_acl(
     let (path, node) = tree.get_with_path(path).ok_or(ErrorCode::NoNode)?;
     permit(&node.acl, Perms::ADMIN, requester.who)?;
     expect_version(node.aversion, version)?;
+    let texts = signed(budget::acl(&acl)) - signed(budget::acl(&node.acl));
+    View::new(tree, false).grow(requester, path, (0, 0, texts))?;
     Ok(TxnOp::SetAcl { path: Arc::clone(path), acl, version: node.aversion.wrapping_add(1) })
 }
 
@@ -264,7 +289,11 @@ fn resolved(tree: &Tree, requester: Requester<'_>, acl: &[Acl]) -> Result<Arc<[A
 }
 
 fn data_len(data: Option<&Bytes>) -> i64 {
-    data.map_or(0, |data| i64::try_from(data.len()).unwrap_or(i64::MAX))
+    signed(budget::data(data))
+}
+
+fn signed(cost: u64) -> i64 {
+    i64::try_from(cost).unwrap_or(i64::MAX)
 }
 
 fn expect_version(current: i32, expected: i32) -> Result<(), ErrorCode> {

@@ -4,25 +4,81 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::machine::identity::{Identities, masked, permit};
 use crate::machine::path;
 use crate::machine::tree::{Node, Tree};
-use lockkeeper_wire::{ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
+use lockkeeper_wire::{Acl, AclId, ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
 
-/// Answers a read of `session`, which has the identities `who`; `None` if the request is not a read.
-pub fn answer(tree: &Tree, session: i64, who: &Identities, request: &Request) -> Option<Result<Response, ErrorCode>> {
+/// The fixed part of an answer or of an operation's result: headers and a stat.
+const FIXED: usize = 128;
+
+/// The bytes that an answer may still get.
+///
+/// An answer is counted before its parts are copied, so a refused one costs nothing. ZooKeeper has no such limit. Its
+/// code for an answer that cannot be built is `MarshallingError`, and every client knows that code.
+#[derive(Clone, Copy, Debug)]
+struct Room(usize);
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> Result<(), ErrorCode> {
+        self.0 = self.0.checked_sub(bytes).ok_or(ErrorCode::MarshallingError)?;
+        Ok(())
+    }
+
+    fn data(&mut self, node: &Node) -> Result<Option<Bytes>, ErrorCode> {
+        self.take(FIXED + node.data.as_ref().map_or(0, Bytes::len))?;
+        Ok(node.data.clone())
+    }
+
+    /// Copies a list of names or paths. Each one also costs its place in the list in memory.
+    fn list<'a, I: Iterator<Item = &'a Arc<str>>>(
+        &mut self,
+        texts: impl Fn() -> I,
+    ) -> Result<Vec<Arc<str>>, ErrorCode> {
+        self.take(FIXED)?;
+        let mut count = 0;
+        for text in texts() {
+            self.take(size_of::<Arc<str>>() + text.len())?;
+            count += 1;
+        }
+        let mut list = Vec::with_capacity(count);
+        list.extend(texts().cloned());
+        Ok(list)
+    }
+
+    fn acl(&mut self, acl: &[Acl]) -> Result<(), ErrorCode> {
+        self.take(FIXED)?;
+        acl.iter().try_for_each(|entry| match &entry.id {
+            AclId::WorldAnyone => self.take(size_of::<Acl>()),
+            AclId::Other { scheme, id } => self.take(size_of::<Acl>() + scheme.len() + id.len()),
+        })
+    }
+}
+
+/// Answers a read of `session`, which has the identities `who`, in at most `longest` bytes; `None` if the request is not
+/// a read.
+pub fn answer(
+    tree: &Tree,
+    session: i64,
+    who: &Identities,
+    request: &Request,
+    longest: usize,
+) -> Option<Result<Response, ErrorCode>> {
+    let mut room = Room(longest);
     Some(match request {
         Request::Exists(request) => readable(tree, &request.path, who).map(|node| Response::Stat(node.stat())),
-        Request::GetData(request) => {
-            readable(tree, &request.path, who).map(|node| Response::Data { data: node.data.clone(), stat: node.stat() })
-        }
-        Request::GetChildren(request) => {
-            readable(tree, &request.path, who).map(|node| Response::Children { names: names(node), stat: None })
-        }
-        Request::GetChildren2(request) => readable(tree, &request.path, who)
-            .map(|node| Response::Children { names: names(node), stat: Some(node.stat()) }),
+        Request::GetData(request) => readable(tree, &request.path, who)
+            .and_then(|node| Ok(Response::Data { data: room.data(node)?, stat: node.stat() })),
+        Request::GetChildren(request) => readable(tree, &request.path, who)
+            .and_then(|node| Ok(Response::Children { names: room.list(|| node.children.iter())?, stat: None })),
+        Request::GetChildren2(request) => readable(tree, &request.path, who).and_then(|node| {
+            Ok(Response::Children { names: room.list(|| node.children.iter())?, stat: Some(node.stat()) })
+        }),
         Request::GetAcl { path } => node_at(tree, path).and_then(|node| {
             permit(&node.acl, Perms::READ | Perms::ADMIN, who)?;
+            room.acl(&node.acl)?;
             let acl = match permit(&node.acl, Perms::ADMIN, who) {
                 Ok(()) => Arc::clone(&node.acl),
                 Err(_) => masked(&node.acl).into(),
@@ -31,13 +87,15 @@ pub fn answer(tree: &Tree, session: i64, who: &Identities, request: &Request) ->
         }),
         Request::GetAllChildrenNumber { path } => readable(tree, path, who)
             .map(|node| Response::Count(i32::try_from(descendants(tree, path, node)).unwrap_or(i32::MAX))),
-        Request::GetEphemerals { prefix } => Ok(Response::Ephemerals(
-            tree.ephemerals(session).filter(|path| path.starts_with(prefix)).cloned().collect(),
-        )),
+        Request::GetEphemerals { prefix } => {
+            room.list(|| tree.ephemerals(session).filter(|path| path.starts_with(prefix))).map(Response::Ephemerals)
+        }
         Request::Sync { path } => Ok(Response::Path(path.clone())),
         Request::Ping => Ok(Response::Done),
         Request::WhoAmI => Ok(Response::Identities(who.names())),
-        Request::MultiRead(ops) => Ok(Response::Multi(ops.iter().map(|op| read_op(tree, op, who)).collect())),
+        Request::MultiRead(ops) => {
+            ops.iter().map(|op| read_op(tree, op, who, &mut room)).collect::<Result<_, _>>().map(Response::Multi)
+        }
         _ => return None,
     })
 }
@@ -70,34 +128,24 @@ fn readable<'a>(tree: &'a Tree, path: &str, who: &Identities) -> Result<&'a Node
     Ok(node)
 }
 
-fn names(node: &Node) -> Vec<Arc<str>> {
-    node.children.iter().cloned().collect()
-}
-
-fn read_op(tree: &Tree, op: &ReadOp, who: &Identities) -> OpResult {
-    let result = match op {
-        ReadOp::GetData { path } => {
-            readable(tree, path, who).map(|node| OpResult::Data { data: node.data.clone(), stat: node.stat() })
-        }
-        ReadOp::GetChildren { path } => readable(tree, path, who).map(|node| OpResult::Children(names(node))),
+/// The result of an operation may be its own error. The error of this function is that of the whole answer.
+fn read_op(tree: &Tree, op: &ReadOp, who: &Identities, room: &mut Room) -> Result<OpResult, ErrorCode> {
+    let (ReadOp::GetData { path } | ReadOp::GetChildren { path }) = op;
+    let node = match readable(tree, path, who) {
+        Ok(node) => node,
+        Err(error) => return Ok(OpResult::Failed(error)),
     };
-    result.unwrap_or_else(OpResult::Failed)
+    Ok(match op {
+        ReadOp::GetData { .. } => OpResult::Data { data: room.data(node)?, stat: node.stat() },
+        ReadOp::GetChildren { .. } => OpResult::Children(room.list(|| node.children.iter())?),
+    })
 }
 
 fn descendants(tree: &Tree, path: &str, node: &Node) -> usize {
     if path == "/" {
         return tree.len() - 1;
     }
-    let mut open = vec![(path.to_owned(), node)];
     let mut count = 0;
-    while let Some((path, node)) = open.pop() {
-        count += node.children.len();
-        for name in &node.children {
-            let child = format!("{path}/{name}");
-            if let Some(node) = tree.get(&child).filter(|node| !node.children.is_empty()) {
-                open.push((child, node));
-            }
-        }
-    }
+    tree.visit_below(path, node, |_| count += 1);
     count
 }

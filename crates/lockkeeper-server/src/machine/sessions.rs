@@ -4,6 +4,7 @@
 //! nothing, and sessions expire in groups: never early, at most one tick late.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
 /// Identifies a connection; unique in the process.
@@ -114,6 +115,19 @@ impl Sessions {
     /// Returns the deadlines, with the sessions that expire at each one unless they are touched.
     pub fn expiries(&self) -> impl ExactSizeIterator<Item = (Duration, &BTreeSet<i64>)> {
         self.buckets.iter().map(|(deadline, ids)| (self.time(*deadline), ids))
+    }
+
+    /// Returns each session behind this one in the order of the deadlines: its deadline, how many expire then, and its
+    /// id.
+    pub(crate) fn expiries_behind(
+        &self,
+        last: Option<(Duration, i64)>,
+    ) -> impl Iterator<Item = (Duration, usize, i64)> {
+        let from = last.map_or(0, |(deadline, _)| self.ticks(deadline));
+        self.buckets.range(from..).flat_map(move |(deadline, ids)| {
+            let after = last.filter(|_| *deadline == from).map_or(Unbounded, |(_, id)| Excluded(id));
+            ids.range((after, Unbounded)).map(move |id| (self.time(*deadline), ids.len(), *id))
+        })
     }
 
     fn time(&self, ticks: u64) -> Duration {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use lockkeeper_wire::OpCode;
-use lockkeeper_wire::{Create, CreateMode, SetData, SetWatches, VersionedPath, WatchedPath};
+use lockkeeper_wire::{Acl, Create, CreateMode, ReadOp, SetData, SetWatches, VersionedPath, WatchedPath};
 
 /// A configuration with short times and without SASL and certificates.
 pub(crate) fn config() -> MachineConfig {
@@ -43,6 +43,7 @@ enum Step {
     Connect(u64),
     Disconnect(u64),
     Request(u64, Request),
+    Identify(u64, u8),
     Expire(i64),
     Wait(u64),
 }
@@ -95,6 +96,12 @@ fn request() -> impl Strategy<Value = Request> {
         2 => watched().prop_map(Request::Exists),
         2 => watched().prop_map(Request::GetData),
         2 => watched().prop_map(Request::GetChildren2),
+        1 => (path(), 0..4_i32).prop_map(|(path, entries)| {
+            let acl = (1..=entries).map(|perms| Acl { perms, ..Acl::OPEN }).chain([Acl::OPEN]).collect();
+            Request::SetAcl { path, acl, version: -1 }
+        }),
+        1 => path().prop_map(|path| Request::AddWatch { path, recursive: true }),
+        1 => path().prop_map(|path| Request::RemoveWatches { path, kind: WatchKind::PersistentRecursive }),
         1 => Just(Request::CloseSession),
     ]
 }
@@ -104,6 +111,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..4_u64).prop_map(Step::Connect),
         1 => (0..4_u64).prop_map(Step::Disconnect),
         12 => (0..4_u64, request()).prop_map(|(connection, request)| Step::Request(connection, request)),
+        1 => (0..4_u64, 0..3_u8).prop_map(|(connection, who)| Step::Identify(connection, who)),
         1 => (1..6_i64).prop_map(Step::Expire),
         1 => (0..3_000_u64).prop_map(Step::Wait),
     ]
@@ -143,6 +151,10 @@ proptest! {
                     }
                     Step::Disconnect(id) => machine.disconnected(ConnectionId(*id)),
                     Step::Request(id, request) => machine.request(ConnectionId(*id), 1, request.clone(), at(now), out),
+                    Step::Identify(id, who) => {
+                        let identity = Identity::new("digest", "x".repeat(usize::from(*who)));
+                        machine.identify(ConnectionId(*id), identity).unwrap();
+                    }
                     Step::Expire(session) => { machine.expire(*session, at(now), out); }
                     Step::Wait(_) => machine.tick(at(now), out),
                 }
@@ -172,6 +184,7 @@ proptest! {
                 }
             }
             machine.tree().assert_consistent();
+            prop_assert_eq!(machine.cost(), machine.recounted());
             prop_assert_eq!(contents(machine.tree()), contents(&follower));
             if failed {
                 prop_assert_eq!(before, contents(machine.tree()));
@@ -195,6 +208,178 @@ proptest! {
             }
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever clients ask for, they make the server keep no more than the budget, and less of something makes room for
+    /// more of another thing.
+    #[test]
+    fn no_history_exceeds_the_budget(steps in proptest::collection::vec(step(), 1..120)) {
+        let limits = Limits::default().with_data_bytes(1_500);
+        let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
+        let (mut out, mut now) = (Vec::new(), 0);
+        for step in steps {
+            match step {
+                Step::Connect(id) => {
+                    machine.disconnected(ConnectionId(id));
+                    let request = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
+                    machine.connect(ConnectionId(id), &request, [7; 16], at(now), &mut out);
+                }
+                Step::Disconnect(id) => machine.disconnected(ConnectionId(id)),
+                Step::Request(id, request) => machine.request(ConnectionId(id), 1, request, at(now), &mut out),
+                Step::Identify(id, who) => {
+                    let identity = Identity::new("digest", "x".repeat(100 + usize::from(who)));
+                    let _ = machine.identify(ConnectionId(id), identity);
+                }
+                Step::Expire(session) => _ = machine.expire(session, at(now), &mut out),
+                Step::Wait(ms) => {
+                    now += ms;
+                    machine.tick(at(now), &mut out);
+                }
+            }
+            prop_assert!(machine.cost() <= limits.data_bytes, "{} bytes", machine.cost());
+            prop_assert_eq!(machine.cost(), machine.recounted());
+        }
+    }
+}
+
+/// Names, access lists, watched paths, identities and sessions count as data does.
+#[test]
+fn everything_that_clients_can_make_longer_counts_in_the_budget() {
+    let limits = Limits::default().with_data_bytes(10_000);
+    let long = "n".repeat(10_000);
+    let entries: Vec<Acl> = (1..200).map(|perms| Acl { perms, ..Acl::OPEN }).collect();
+    let create = |path: String, data: String| Create::new(path, data, CreateMode::Persistent);
+    let watch = |path: &str| WatchedPath { path: path.to_owned(), watch: true };
+    let set_watches = SetWatches { exist: vec![format!("/{long}")], ..SetWatches::default() };
+    let greedy = [
+        Request::Create(create("/a".to_owned(), long.clone())),
+        Request::Create(create(format!("/{long}"), String::new())),
+        Request::Create(Create { acl: entries.clone(), ..create("/a".to_owned(), String::new()) }),
+        Request::SetAcl { path: "/".to_owned(), acl: entries, version: -1 },
+        Request::Exists(watch(&format!("/{long}"))),
+        Request::AddWatch { path: format!("/{long}"), recursive: false },
+        Request::SetWatches(set_watches),
+    ];
+    for request in greedy {
+        let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
+        connect(&mut machine, 1);
+        let mut out = Vec::new();
+        machine.request(ConnectionId(1), 5, request.clone(), at(0), &mut out);
+        let Some(Effect::Reply { result, .. }) = out.pop() else { panic!("{out:?}") };
+        assert_eq!(result, Err(ErrorCode::QuotaExceeded), "{:.80}", format!("{request:?}"));
+        assert!(machine.cost() <= limits.data_bytes);
+    }
+    let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
+    (1..100).for_each(|connection| drop(connect(&mut machine, connection)));
+    assert!(machine.cost() <= limits.data_bytes && machine.sessions().len() < 60, "{}", machine.sessions().len());
+}
+
+#[test]
+fn a_connection_proves_sixteen_short_identities_at_most() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let mut identify = |id: String| machine.identify(ConnectionId(1), Identity::new("digest", id));
+    assert_eq!(identify("x".repeat(1_024)), Err(ErrorCode::AuthFailed));
+    assert!((0..16).all(|who| identify(format!("{who}")) == Ok(())));
+    assert_eq!(identify("0".to_owned()), Ok(()), "it is known");
+    assert_eq!(identify("one more".to_owned()), Err(ErrorCode::AuthFailed));
+}
+
+/// What was stored under a higher limit is served, and can be deleted.
+#[test]
+fn data_above_a_limit_that_was_set_later_is_kept_and_may_only_shrink() {
+    let mut before = machine();
+    connect(&mut before, 1);
+    let create = |path: &str| Request::Create(Create::new(path, vec![7; 1_000], CreateMode::Persistent));
+    ["/a", "/b"].iter().for_each(|path| before.request(ConnectionId(1), 1, create(path), at(0), &mut Vec::new()));
+    let limits = Limits::default().with_data_bytes(1_600);
+    let mut machine = Machine::new(MachineConfig { limits, ..config() }, before.tree().clone(), 9, at(0));
+    machine.restore_session(1, Duration::from_secs(1), [7; 16], at(0));
+    assert!(machine.cost() > limits.data_bytes && machine.tree().len() == 6);
+    let resume = ConnectRequest { session: 1, password: vec![7; 16], timeout_ms: 900, ..ConnectRequest::default() };
+    machine.connect(ConnectionId(1), &resume, [0; 16], at(0), &mut Vec::new());
+    let mut ask = |request| {
+        let mut out = Vec::new();
+        machine.request(ConnectionId(1), 2, request, at(0), &mut out);
+        let Some(Effect::Reply { result, .. }) = out.pop() else { panic!("{out:?}") };
+        result.err()
+    };
+    assert_eq!(ask(create("/c")), Some(ErrorCode::QuotaExceeded));
+    assert_eq!(ask(Request::Delete(VersionedPath { path: "/a".to_owned(), version: -1 })), None);
+    assert_eq!(ask(Request::Create(Create::new("/c", "x", CreateMode::Persistent))), None);
+}
+
+/// Asking for the same node again and again costs one answer at most, and the error says so.
+#[test]
+fn a_long_answer_is_refused_before_it_is_built() {
+    let limits = Limits::default().with_answer_bytes(100_000);
+    let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
+    connect(&mut machine, 1);
+    let create = |path: String, data: usize| Create::new(path, vec![7; data], CreateMode::Persistent);
+    let big = create("/big".to_owned(), 40_000);
+    machine.request(ConnectionId(1), 1, Request::Create(big), at(0), &mut Vec::new());
+    for child in 0..1_000 {
+        let child = create(format!("/big/{child:060}"), 0);
+        machine.request(ConnectionId(1), 2, Request::Create(child), at(0), &mut Vec::new());
+    }
+    let path = || "/big".to_owned();
+    let reads = |op: fn(String) -> ReadOp, count| Request::MultiRead((0..count).map(|_| op(path())).collect());
+    let data = |path| ReadOp::GetData { path };
+    let names = |path| ReadOp::GetChildren { path };
+    for (request, fits) in [
+        (Request::GetData(WatchedPath { path: path(), watch: false }), true),
+        (Request::GetChildren2(WatchedPath { path: path(), watch: false }), true),
+        (reads(data, 2), true),
+        (reads(names, 1), true),
+        (reads(data, 2_200), false),
+        (reads(names, 2_200), false),
+    ] {
+        let (mut sent, mut out) = (bytes::BytesMut::new(), Vec::with_capacity(1));
+        let taken = allocation_counter::measure(|| {
+            machine.request(ConnectionId(1), 3, request.clone(), at(0), &mut out);
+            let Some(Effect::Reply { xid, zxid, result, .. }) = out.first() else { panic!("{out:?}") };
+            lockkeeper_wire::response::encode(&mut sent, *xid, *zxid, result);
+        });
+        let Some(Effect::Reply { result, .. }) = out.pop() else { panic!() };
+        assert_eq!(result.err(), (!fits).then_some(ErrorCode::MarshallingError), "{:.60}", format!("{request:?}"));
+        // The parts, the encoded answer, and the copy of the request.
+        let most = 2 * 100_000 + 2_200 * 40;
+        assert!(taken.bytes_max <= most && sent.len() <= 100_000, "{} bytes", taken.bytes_max);
+    }
+    machine.set_room(1_000);
+    let mut out = Vec::new();
+    machine.request(ConnectionId(1), 4, reads(data, 1), at(0), &mut out);
+    assert!(matches!(out[..], [Effect::Reply { result: Err(ErrorCode::MarshallingError), .. }]), "others wait");
+}
+
+/// A client without the secret has no session: nothing is made durable for it, and no id of another one is given away.
+#[test]
+fn a_promised_session_begins_with_the_secret() {
+    let mut machine = machine();
+    let hello = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
+    let mut out = Vec::new();
+    for connection in [1, 2] {
+        machine.greet(ConnectionId(connection), &hello, [7; 16], at(0), &mut out);
+    }
+    let ids: Vec<i64> = out
+        .drain(..)
+        .map(|effect| match effect {
+            Effect::Connected { response, zxid: 0, .. } => response.session,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!((ids, machine.sessions().len(), machine.zxid()), (vec![1, 2], 0, 0));
+    machine.request(ConnectionId(2), 1, Request::Ping, at(0), &mut out);
+    assert_eq!(out, [], "no request without a session");
+    machine.admit(ConnectionId(2), at(0), &mut out);
+    assert!(matches!(out[..], [Effect::Committed(Txn { zxid: 1, session: 2, .. })]), "{out:?}");
+    assert_eq!(machine.session_of(ConnectionId(2)), Some(2));
+    machine.disconnected(ConnectionId(1));
+    machine.admit(ConnectionId(1), at(0), &mut out);
+    assert_eq!(machine.sessions().len(), 1, "its client has left");
 }
 
 #[test]
@@ -399,8 +584,8 @@ fn a_lagging_copy_of_the_tree_answers_from_its_own_past() {
     let create = Request::Create(Create::new("/a", "", CreateMode::Persistent));
     machine.request(ConnectionId(1), 5, create, at(0), &mut out);
     let read = Request::Exists(WatchedPath { path: "/a".to_owned(), watch: false });
-    assert_eq!(answer(&lagging, 1, &Identities::default(), &read), Some(Err(ErrorCode::NoNode)));
-    assert!(matches!(answer(machine.tree(), 1, &Identities::default(), &read), Some(Ok(Response::Stat(_)))));
+    assert_eq!(answer(&lagging, 1, &Identities::default(), &read, 1_000), Some(Err(ErrorCode::NoNode)));
+    assert!(matches!(answer(machine.tree(), 1, &Identities::default(), &read, 1_000), Some(Ok(Response::Stat(_)))));
 }
 
 /// Sets watches as a client does that has seen the changes up to `seen`; returns the effects.

@@ -7,6 +7,7 @@
 //! contain exactly the nodes with such an owner.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use crate::machine::path;
 use crate::machine::quota::{self, Quota, Quotas};
 use crate::machine::txn::{Owner, Txn, TxnOp};
+use crate::machine::{budget, identity};
 use lockkeeper_wire::{Acl, EventKind, Stat};
 
 /// One node.
@@ -173,6 +175,8 @@ pub struct Tree {
     ttls: BTreeSet<Arc<str>>,
     quotas: Quotas,
     data_bytes: u64,
+    /// The cost of all names and access lists; see [`budget`].
+    text_bytes: u64,
     open: Arc<[Acl]>,
 }
 
@@ -208,12 +212,14 @@ impl Tree {
             ttls: BTreeSet::new(),
             quotas: Quotas::default(),
             data_bytes: 0,
+            text_bytes: 0,
             open,
         }
     }
 
     fn insert_loaded(&mut self, path: Arc<str>, node: Node) {
-        self.data_bytes += node.data.as_ref().map_or(0, |data| data.len() as u64);
+        self.data_bytes += budget::data(node.data.as_ref());
+        self.text_bytes += budget::name(&path) + budget::acl(&node.acl);
         self.index_owner(&path, node.owner, true);
         self.quotas.node_changed(&path, true);
         self.nodes.insert(path, Box::new(node));
@@ -239,6 +245,11 @@ impl Tree {
         self.data_bytes
     }
 
+    /// Returns the cost of all nodes; see [`budget`].
+    pub(crate) fn cost(&self) -> u64 {
+        self.data_bytes + self.text_bytes
+    }
+
     /// Returns all nodes in path order. It sorts them, so it is for dumps and the store only.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Node)> {
         let mut all: Vec<_> = self.nodes.iter().map(|(path, node)| (path, &**node)).collect();
@@ -254,6 +265,20 @@ impl Tree {
     /// Returns all sessions with ephemeral nodes, with the nodes' paths.
     pub fn ephemerals_by_session(&self) -> impl ExactSizeIterator<Item = (i64, &BTreeSet<Arc<str>>)> {
         self.ephemerals.iter().map(|(session, paths)| (*session, paths))
+    }
+
+    /// Returns each session with each of its ephemeral nodes, in order, from behind this pair.
+    pub(crate) fn ephemerals_behind<'a>(
+        &'a self,
+        last: Option<(i64, &'a str)>,
+    ) -> impl Iterator<Item = (i64, &'a Arc<str>)> {
+        let rest = last.and_then(|(session, path)| {
+            let paths = self.ephemerals.get(&session)?;
+            Some(paths.range::<str, _>((Excluded(path), Unbounded)).map(move |path| (session, path)))
+        });
+        let from = last.map_or(Unbounded, |(session, _)| Excluded(session));
+        let others = self.ephemerals.range((from, Unbounded));
+        rest.into_iter().flatten().chain(others.flat_map(|(of, paths)| paths.iter().map(|path| (*of, path))))
     }
 
     /// Returns the number of ephemeral nodes.
@@ -320,8 +345,7 @@ impl Tree {
             }
             TxnOp::SetData { path, data, version } => {
                 let Some(node) = self.nodes.get_mut(path) else { return Applied::Done };
-                let old = node.data.as_ref().map_or(0, |data| data.len() as u64);
-                let new = data.as_ref().map_or(0, |data| data.len() as u64);
+                let (old, new) = (budget::data(node.data.as_ref()), budget::data(data.as_ref()));
                 let more = i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(old).unwrap_or(i64::MAX);
                 self.data_bytes = self.data_bytes + new - old;
                 node.data = data.clone();
@@ -336,6 +360,8 @@ impl Tree {
             }
             TxnOp::SetAcl { path, acl, version } => {
                 let Some(node) = self.nodes.get_mut(path) else { return Applied::Done };
+                self.text_bytes += budget::acl(acl);
+                self.text_bytes -= budget::acl(&node.acl);
                 node.acl = Arc::clone(acl);
                 node.aversion = *version;
                 Applied::Stat(node.stat())
@@ -357,8 +383,9 @@ impl Tree {
         parent.children.insert(Arc::from(name));
         parent.creates = parent_creates;
         parent.pzxid = node.czxid;
-        let bytes = node.data.as_ref().map_or(0, |data| data.len() as u64);
+        let bytes = budget::data(node.data.as_ref());
         self.data_bytes += bytes;
+        self.text_bytes += budget::name(path) + budget::acl(&node.acl);
         let (parent_acl, acl) = (Arc::clone(&parent.acl), Arc::clone(&node.acl));
         self.index_owner(path, node.owner, true);
         self.nodes.insert(Arc::clone(path), Box::new(node));
@@ -375,8 +402,9 @@ impl Tree {
 
     fn delete(&mut self, path: &Arc<str>, zxid: i64, events: &mut Vec<TreeEvent>) {
         let Some(node) = self.nodes.remove(path) else { return };
-        let bytes = node.data.as_ref().map_or(0, |data| data.len() as u64);
+        let bytes = budget::data(node.data.as_ref());
         self.data_bytes -= bytes;
+        self.text_bytes -= budget::name(path) + budget::acl(&node.acl);
         self.index_owner(path, node.owner, false);
         self.quotas.node_changed(path, false);
         self.count(path, -1, -i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -407,15 +435,25 @@ impl Tree {
 
     /// Returns the nodes and bytes of a subtree, its root included.
     fn holdings(&self, root: &str) -> (i64, i64) {
-        let mut open = vec![root.to_owned()];
-        let (mut nodes, mut bytes) = (0, 0);
-        while let Some(path) = open.pop() {
-            let Some(node) = self.nodes.get(path.as_str()) else { continue };
-            nodes += 1;
-            bytes += node.data.as_ref().map_or(0, |data| i64::try_from(data.len()).unwrap_or(i64::MAX));
-            open.extend(node.children.iter().map(|name| format!("{path}/{name}")));
+        let Some((root, node)) = self.get_with_path(root) else { return (0, 0) };
+        let mut found = (1, budget::data(node.data.as_ref()));
+        self.visit_below(root, node, |node| found = (found.0 + 1, found.1 + budget::data(node.data.as_ref())));
+        (found.0, i64::try_from(found.1).unwrap_or(i64::MAX))
+    }
+
+    /// Visits the nodes below a node, without copies of their paths.
+    pub(crate) fn visit_below<'a>(&'a self, path: &'a str, node: &'a Node, mut visit: impl FnMut(&'a Node)) {
+        let mut open = vec![(path, node)];
+        while let Some((path, node)) = open.pop() {
+            let parent = if path == "/" { "" } else { path };
+            for name in &node.children {
+                let Some((path, node)) = self.get_with_path(&format!("{parent}/{name}")) else { continue };
+                visit(node);
+                if !node.children.is_empty() {
+                    open.push((path, node));
+                }
+            }
         }
-        (nodes, bytes)
     }
 
     /// Adds to the numbers of the quota that the node counts for.
@@ -423,6 +461,7 @@ impl Tree {
         let Some((path, limits, held)) = self.quota_of(node) else { return };
         let now = Quota { nodes: held.nodes + nodes, bytes: held.bytes + bytes, ..held };
         if limits.becomes_exceeded(&held, &now) {
+            let path = identity::shown(path);
             tracing::warn!(path, nodes = now.nodes, bytes = now.bytes, "quota exceeded");
         }
         self.set_holdings(&quota::stats_node(path), now.nodes, now.bytes);
@@ -487,7 +526,9 @@ impl Tree {
         assert_eq!(ephemerals, self.ephemeral_count());
         assert_eq!(containers, self.containers.len());
         assert_eq!(ttls, self.ttls.len());
-        let data: usize = self.nodes.values().map(|node| node.data.as_ref().map_or(0, Bytes::len)).sum();
-        assert_eq!(self.data_bytes, data as u64);
+        let data: u64 = self.nodes.values().map(|node| budget::data(node.data.as_ref())).sum();
+        assert_eq!(self.data_bytes, data);
+        let texts = self.nodes.iter().map(|(path, node)| budget::name(path) + budget::acl(&node.acl));
+        assert_eq!(self.text_bytes, texts.sum::<u64>());
     }
 }

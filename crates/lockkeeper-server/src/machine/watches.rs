@@ -6,11 +6,13 @@
 //!
 //! Invariant: a path is listed under a connection if and only if the connection is listed under the path.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use lockkeeper_wire::{EventKind, WatchKind};
 
+use crate::machine::budget;
 use crate::machine::path;
 use crate::machine::sessions::ConnectionId;
 
@@ -56,8 +58,10 @@ type Watchers = Vec<(ConnectionId, Modes)>;
 #[derive(Clone, Debug, Default)]
 pub struct Watches {
     by_path: HashMap<Arc<str>, Watchers>,
-    by_connection: HashMap<ConnectionId, HashSet<Arc<str>>>,
+    by_connection: BTreeMap<ConnectionId, BTreeSet<Arc<str>>>,
     count: usize,
+    /// The bytes of all watched paths, each path once.
+    path_bytes: u64,
     /// How many of them are recursive; without any, no lookup of ancestors is needed.
     recursive: usize,
 }
@@ -69,7 +73,10 @@ impl Watches {
         let added = if kind == WatchKind::Any { Modes::DATA | Modes::CHILD } else { Modes::of(kind) };
         let path = match self.by_path.get_key_value(path) {
             Some((path, _)) => Arc::clone(path),
-            None => Arc::from(path),
+            None => {
+                self.path_bytes += path.len() as u64;
+                Arc::from(path)
+            }
         };
         let watchers = self.by_path.entry(Arc::clone(&path)).or_default();
         let at = find(watchers, connection).unwrap_or_else(|at| {
@@ -111,6 +118,7 @@ impl Watches {
         }
         if watchers.is_empty() {
             self.by_path.remove(path);
+            self.path_bytes -= path.len() as u64;
         }
         self.count -= removed.len();
         self.recursive -= usize::from(removed.0 & Modes::RECURSIVE != 0);
@@ -141,6 +149,7 @@ impl Watches {
             });
             if watchers.is_empty() {
                 self.by_path.remove(path);
+                self.path_bytes -= path.len() as u64;
             }
         }
         if self.recursive > 0 && recursive != 0 {
@@ -166,9 +175,41 @@ impl Watches {
         self.count
     }
 
-    /// Returns the watched paths with their watchers, in no order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, impl Iterator<Item = ConnectionId>)> {
-        self.by_path.iter().map(|(path, watchers)| (path, watchers.iter().map(|(connection, _)| *connection)))
+    /// Returns the cost of all watches; see [`budget`].
+    pub(crate) fn cost(&self) -> u64 {
+        self.path_bytes + budget::WATCH * self.count as u64
+    }
+
+    /// Returns the cost of all watches, counted again.
+    #[cfg(test)]
+    pub(crate) fn recounted(&self) -> u64 {
+        let watch = |(_, modes): &(ConnectionId, Modes)| budget::WATCH * modes.len() as u64;
+        self.by_path.iter().map(|(path, of)| path.len() as u64 + of.iter().map(watch).sum::<u64>()).sum()
+    }
+
+    /// Returns the number of watched paths.
+    pub fn paths(&self) -> usize {
+        self.by_path.len()
+    }
+
+    /// Returns the connections that watch a path, in order.
+    pub fn watchers(&self, path: &str) -> impl Iterator<Item = ConnectionId> {
+        self.by_path.get(path).into_iter().flatten().map(|(connection, _)| *connection)
+    }
+
+    /// Returns each connection with each of its watched paths, in order, from behind this pair. So a long list can be
+    /// read in slices while watches come and go.
+    pub fn behind<'a>(
+        &'a self,
+        last: Option<(ConnectionId, &'a str)>,
+    ) -> impl Iterator<Item = (ConnectionId, &'a Arc<str>)> {
+        let rest = last.and_then(|(connection, path)| {
+            let paths = self.by_connection.get(&connection)?;
+            Some(paths.range::<str, _>((Excluded(path), Unbounded)).map(move |path| (connection, path)))
+        });
+        let from = last.map_or(Unbounded, |(connection, _)| Excluded(connection));
+        let others = self.by_connection.range((from, Unbounded));
+        rest.into_iter().flatten().chain(others.flat_map(|(of, paths)| paths.iter().map(|path| (*of, path))))
     }
 
     /// Returns the number of connections with watches.
@@ -176,7 +217,7 @@ impl Watches {
         self.by_connection.len()
     }
 
-    fn unlist(by_connection: &mut HashMap<ConnectionId, HashSet<Arc<str>>>, connection: ConnectionId, path: &str) {
+    fn unlist(by_connection: &mut BTreeMap<ConnectionId, BTreeSet<Arc<str>>>, connection: ConnectionId, path: &str) {
         if let Some(paths) = by_connection.get_mut(&connection) {
             paths.remove(path);
             if paths.is_empty() {
@@ -284,8 +325,19 @@ mod tests {
                 prop_assert_eq!(all().map(|(_, (_, modes))| modes.len()).sum::<usize>(), watches.count);
                 prop_assert_eq!(all().filter(|(_, (_, modes))| modes.0 & Modes::RECURSIVE != 0).count(), watches.recursive);
                 prop_assert!(all().all(|(path, (id, modes))| modes.0 != 0 && watches.by_connection[&id].contains(path)));
-                prop_assert_eq!(all().count(), watches.by_connection.values().map(HashSet::len).sum::<usize>());
+                prop_assert_eq!(all().count(), watches.by_connection.values().map(BTreeSet::len).sum::<usize>());
                 prop_assert!(watches.by_path.values().all(|list| !list.is_empty()));
+                prop_assert_eq!(watches.cost(), watches.recounted());
+                let (mut last, mut listed): (Option<(ConnectionId, Arc<str>)>, _) = (None, 0);
+                loop {
+                    let behind = last.as_ref().map(|(connection, path)| (*connection, &**path));
+                    let next = watches.behind(behind).next().map(|(connection, path)| (connection, Arc::clone(path)));
+                    let Some((connection, path)) = next else { break };
+                    prop_assert!(watches.contains(connection, &path, Any));
+                    last = Some((connection, path));
+                    listed += 1;
+                }
+                prop_assert_eq!(listed, all().count(), "one by one, all are listed once");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The operators' HTTP port: the reports of the four-letter words as JSON, and the metrics for Prometheus.
 //!
 //! Paths and names are those of Apache's admin server. Each connection has one request with a head of bounded length,
-//! and bodies are not read, so a client cannot occupy the server. The port never waits for the disk and never changes
+//! and bodies are not read, so a client cannot occupy the server. A request that names another server is refused. The port never waits for the disk and never changes
 //! the tree.
 
 use std::cell::RefCell;
@@ -14,10 +14,12 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use crate::net::engine::Engine;
+use crate::net::reports::{self, Layout, Slices, chain, field, fields, whole};
 use crate::net::words::{self, VERSION};
 
 /// Time for a whole request and its answer.
@@ -43,7 +45,9 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, listener: TcpListener) {
                 });
             }
             Err(error) => {
-                warn!(%error, "cannot accept an HTTP connection");
+                if let Some(left_out) = engine.borrow_mut().line() {
+                    warn!(%error, left_out, "cannot accept an HTTP connection");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -57,131 +61,213 @@ async fn one(engine: &RefCell<Engine>, mut stream: TcpStream) -> std::io::Result
             return Ok(());
         }
     }
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let path = target.split('?').next().unwrap_or_default();
-    let answer = match method {
-        "GET" | "HEAD" => respond(&engine.borrow(), path),
-        _ => HttpResponse::plain("405 Method Not Allowed", "only GET and HEAD\n"),
+    let head = String::from_utf8_lossy(&head);
+    let Request { method, path, trouble } = Request::read(&head, &engine.borrow());
+    let answer = match trouble {
+        Some(trouble) => HttpResponse::plain("403 Forbidden", trouble),
+        None => match method {
+            "GET" | "HEAD" | "POST" => respond(&engine.borrow(), method, path),
+            _ => HttpResponse::plain("405 Method Not Allowed", "only GET, HEAD and POST\n"),
+        },
     };
-    let HttpResponse { status, kind, body } = answer;
-    let mut response = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    if method != "HEAD" {
-        response.push_str(&body);
+    let HttpResponse { status, kind, mut body } = answer;
+    // The length of a body in slices is not known before its end.
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut slice = String::new();
+    let mut more = method != "HEAD";
+    while more {
+        slice.clear();
+        more = body(&engine.borrow(), &mut slice);
+        stream.write_all(slice.as_bytes()).await?;
+        yield_now().await;
     }
-    stream.write_all(response.as_bytes()).await?;
     stream.shutdown().await?;
     // Wait until the client has closed: closing a socket with unread bytes would destroy the answer in flight.
     while stream.read(&mut [0; 1024]).await? > 0 {}
     Ok(())
 }
 
+/// The head of a request.
+struct Request<'a> {
+    method: &'a str,
+    path: &'a str,
+    /// Why it is refused, whatever it asks for.
+    trouble: Option<String>,
+}
+
+impl<'a> Request<'a> {
+    /// A page of a foreign site can make a browser ask this port. It cannot change the headers Host and Origin, which name
+    /// the site, not this server.
+    fn read(head: &'a str, engine: &Engine) -> Self {
+        let mut lines = head.split("\r\n");
+        let mut words = lines.next().unwrap_or_default().split(' ');
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let path = target.split('?').next().unwrap_or_default();
+        let headers = lines.filter_map(|line| line.split_once(':'));
+        let is_foreign = |(name, value): &(&str, &str)| {
+            let value = value.trim();
+            let host = if name.eq_ignore_ascii_case("host") {
+                value
+            } else if name.eq_ignore_ascii_case("origin") {
+                let site = value.strip_prefix("http://").or_else(|| value.strip_prefix("https://"));
+                site.unwrap_or_default()
+            } else {
+                return false;
+            };
+            !is_own(host, &engine.config.admin_hosts)
+        };
+        let trouble = { headers }.find(is_foreign).map(|(name, value)| {
+            let value = crate::machine::identity::shown(value.trim());
+            format!("the header {} names {value}; name this server by its address, localhost, or a name that it was given\n", name.trim())
+        });
+        Self { method, path, trouble }
+    }
+}
+
+/// Returns whether a host, perhaps with a port, is an address, `localhost`, or one of these names. A foreign site has a
+/// name.
+fn is_own(host: &str, names: &[String]) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let is = |known: &str| known.eq_ignore_ascii_case(name);
+    name.parse::<std::net::IpAddr>().is_ok() || is("localhost") || names.iter().any(|known| is(known))
+}
+
 struct HttpResponse {
     status: &'static str,
     kind: &'static str,
-    body: String,
+    body: Slices,
 }
 
 impl HttpResponse {
     fn plain(status: &'static str, body: impl Into<String>) -> Self {
-        Self { status, kind: "text/plain; charset=utf-8", body: body.into() }
+        let body = body.into();
+        Self { status, kind: "text/plain; charset=utf-8", body: whole(move |_| body.clone()) }
     }
 
-    fn json(value: &Value) -> Self {
-        Self { status: "200 OK", kind: "application/json", body: format!("{value:#}\n") }
+    fn json(body: Slices) -> Self {
+        Self { status: "200 OK", kind: "application/json", body: chain(body, whole(|_| "\n".to_owned())) }
     }
 }
 
-/// Builds a command's report.
-type Report = fn(&Engine) -> Value;
+/// Builds the fields of a command's report.
+type Report = fn() -> Slices;
 
 /// Commands by name, with the four-letter word of the same report.
 const COMMANDS: [(&str, &str, Report); 15] = [
-    ("configuration", "conf", configuration),
-    ("connections", "cons", connections),
-    ("connection_stat_reset", "crst", |engine| {
-        engine.reset_peers();
-        json!({})
+    ("configuration", "conf", || fields(configuration)),
+    ("connections", "cons", || field("connections", reports::peers_json())),
+    ("connection_stat_reset", "crst", || {
+        fields(|engine| {
+            engine.reset_peers();
+            Map::new()
+        })
     }),
-    ("dirs", "dirs", |engine| {
-        numbers(words::directories(engine).into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    ("dirs", "dirs", || fields(|engine| numbers(owned(words::directories(engine))))),
+    ("dump", "dump", || {
+        let ephemerals = field("session_id_to_ephemeral_paths", reports::ephemerals(Layout::Json));
+        joined(field("expiries", reports::expiries(Layout::Json)), ephemerals)
     }),
-    ("dump", "dump", dump),
-    ("environment", "envi", |_| text_object(words::environment_values())),
-    ("is_read_only", "isro", |_| json!({ "read_only": false })),
-    ("monitor", "mntr", monitor),
-    ("ruok", "ruok", |_| json!({})),
-    ("server_stats", "srvr", server_stats),
-    ("stat_reset", "srst", |engine| {
-        engine.counters.reset();
-        json!({})
+    ("environment", "envi", || {
+        fields(|_| owned(words::environment_values()).into_iter().map(|(name, value)| (name, value.into())).collect())
     }),
-    ("stats", "stat", |engine| merged(server_stats(engine), connections(engine))),
-    ("watch_summary", "wchs", watch_summary),
-    ("watches", "wchc", watches),
-    ("watches_by_path", "wchp", watches_by_path),
+    ("is_read_only", "isro", || fields(|_| object(json!({ "read_only": false })))),
+    ("monitor", "mntr", || fields(monitor)),
+    ("ruok", "ruok", || fields(|_| Map::new())),
+    ("server_stats", "srvr", || fields(server_stats)),
+    ("stat_reset", "srst", || {
+        fields(|engine| {
+            engine.counters.reset();
+            Map::new()
+        })
+    }),
+    ("stats", "stat", || joined(fields(server_stats), field("connections", reports::peers_json()))),
+    ("watch_summary", "wchs", || fields(watch_summary)),
+    ("watches", "wchc", || field("session_id_to_watched_paths", reports::watches(Layout::Json, false))),
+    ("watches_by_path", "wchp", || field("path_to_session_ids", reports::watches(Layout::Json, true))),
 ];
 
 /// Commands that are answered even if clients must present a secret.
 const OPEN: [&str; 3] = ["ruok", "isro", "srvr"];
 
-fn respond(engine: &Engine, path: &str) -> HttpResponse {
+/// Commands that change something. A page of a foreign site may cause a GET, but no POST without its Origin.
+const RESETS: [&str; 2] = ["srst", "crst"];
+
+fn respond(engine: &Engine, method: &str, path: &str) -> HttpResponse {
     let forbidden =
         || HttpResponse::plain("403 Forbidden", "this server requires a secret; only ruok, isro and srvr are open\n");
+    let asked = path.strip_prefix("/commands/").unwrap_or_default();
+    let command = COMMANDS.into_iter().find(|(name, word, _)| asked == *name || asked == *word);
+    let resets = command.is_some_and(|(_, word, _)| RESETS.contains(&word));
+    if resets != (method == "POST") {
+        let text = if resets { "this command needs POST\n" } else { "this path needs GET\n" };
+        return HttpResponse::plain("405 Method Not Allowed", text);
+    }
     match path {
-        "/health" => HttpResponse::json(&json!({ "status": "serving", "version": VERSION })),
+        "/health" => HttpResponse::json(whole(|_| json!({ "status": "serving", "version": VERSION }).to_string())),
         "/metrics" if engine.needs_secret() => forbidden(),
-        "/metrics" => HttpResponse { status: "200 OK", kind: "text/plain; version=0.0.4", body: metrics(engine) },
-        "/commands" | "/commands/" => HttpResponse::json(&json!(COMMANDS.map(|(name, word, _)| [name, word]))),
-        _ => {
-            let asked = path.strip_prefix("/commands/").unwrap_or_default();
-            let command = COMMANDS.into_iter().find(|(name, word, _)| asked == *name || asked == *word);
-            match command {
-                None => HttpResponse::plain("404 Not Found", "see /commands, /metrics and /health\n"),
-                Some((_, word, _)) if engine.needs_secret() && !OPEN.contains(&word) => forbidden(),
-                Some((name, _, report)) => {
-                    HttpResponse::json(&merged(json!({ "command": name, "error": null }), report(engine)))
-                }
-            }
+        "/metrics" => HttpResponse { status: "200 OK", kind: "text/plain; version=0.0.4", body: whole(metrics) },
+        "/commands" | "/commands/" => {
+            HttpResponse::json(whole(|_| json!(COMMANDS.map(|(name, word, _)| [name, word])).to_string()))
         }
+        _ => match command {
+            None => HttpResponse::plain("404 Not Found", "see /commands, /metrics and /health\n"),
+            Some((_, word, _)) if engine.needs_secret() && !OPEN.contains(&word) => forbidden(),
+            Some((name, _, report)) => {
+                let own = fields(move |_| object(json!({ "command": name, "error": null })));
+                let open = chain(whole(|_| "{".to_owned()), joined(own, report()));
+                HttpResponse::json(chain(open, whole(|_| "}".to_owned())))
+            }
+        },
     }
 }
 
-/// Returns one object with the fields of both.
-fn merged(mut one: Value, other: Value) -> Value {
-    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
-        one.extend(other);
-    }
-    one
+/// The fields of both reports, with a comma between them if the second one has any.
+fn joined(first: Slices, mut second: Slices) -> Slices {
+    let mut begun = false;
+    let with_comma: Slices = Box::new(move |engine, out| {
+        let before = out.len();
+        let more = second(engine, out);
+        if !begun && out.len() > before {
+            out.insert(before, ',');
+            begun = true;
+        }
+        more
+    });
+    chain(first, with_comma)
 }
 
-fn text_object(values: Vec<(&'static str, String)>) -> Value {
-    values.into_iter().map(|(name, value)| (name.to_owned(), Value::String(value))).collect::<Map<_, _>>().into()
+fn object(value: Value) -> Map<String, Value> {
+    if let Value::Object(fields) = value { fields } else { Map::new() }
 }
 
-/// Returns an object in which numeric texts are numbers.
-fn numbers(values: Vec<(String, String)>) -> Value {
+fn owned(values: Vec<(&'static str, String)>) -> Vec<(String, String)> {
+    values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Returns fields in which numeric texts are numbers.
+fn numbers(values: Vec<(String, String)>) -> Map<String, Value> {
     let number = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
-    values.into_iter().map(|(name, value)| (name, number(value))).collect::<Map<_, _>>().into()
+    values.into_iter().map(|(name, value)| (name, number(value))).collect()
 }
 
-fn configuration(engine: &Engine) -> Value {
-    numbers(words::settings(engine).into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+fn configuration(engine: &Engine) -> Map<String, Value> {
+    numbers(owned(words::settings(engine)))
 }
 
-fn monitor(engine: &Engine) -> Value {
-    let own = json!({ "version": VERSION, "server_state": "standalone" });
-    merged(own, numbers(words::measurements(engine)))
+fn monitor(engine: &Engine) -> Map<String, Value> {
+    let mut own = object(json!({ "version": VERSION, "server_state": "standalone" }));
+    own.extend(numbers(words::measurements(engine)));
+    own
 }
 
-fn server_stats(engine: &Engine) -> Value {
+fn server_stats(engine: &Engine) -> Map<String, Value> {
     let stats = engine.counters.snapshot();
-    json!({
+    object(json!({
         "version": VERSION,
         "read_only": false,
         "server_stats": {
@@ -196,81 +282,16 @@ fn server_stats(engine: &Engine) -> Value {
             "server_state": "standalone",
         },
         "node_count": stats.nodes,
-    })
+    }))
 }
 
-fn session_id(session: i64) -> String {
-    format!("{session:#x}")
-}
-
-fn connections(engine: &Engine) -> Value {
-    let connections: Vec<Value> = engine
-        .peers()
-        .into_iter()
-        .map(|peer| {
-            json!({
-                "remote_socket_address": peer.address.to_string(),
-                "outstanding_requests": peer.queued,
-                "packets_received": peer.received,
-                "packets_sent": peer.sent,
-                "established": peer.established_ms,
-                "session_id": peer.session.map(|(session, _)| session_id(session)),
-                "session_timeout": peer.session.map(|(_, timeout)| timeout.as_millis()),
-                "last_operation": peer.last.operation().map(|operation| format!("{operation:?}")),
-                "last_cxid": peer.last.xid,
-                "last_zxid": peer.last.zxid,
-                "last_response_time": peer.last.answered.as_millis(),
-                "last_latency": peer.last.latency.as_millis(),
-                "min_latency": peer.last.shortest().as_millis(),
-                "avg_latency": peer.last.mean().as_millis(),
-                "max_latency": peer.last.longest.as_millis(),
-            })
-        })
-        .collect();
-    json!({ "connections": connections })
-}
-
-fn dump(engine: &Engine) -> Value {
-    let now = engine.clock.now().monotonic;
-    let (sessions, tree) = (engine.machine.sessions(), engine.machine.tree());
-    let expiries: Vec<Value> = sessions
-        .expiries()
-        .map(|(due, ids)| {
-            let ids: Vec<String> = ids.iter().copied().map(session_id).collect();
-            json!({ "in_ms": due.saturating_sub(now).as_millis(), "sessions": ids })
-        })
-        .collect();
-    let ephemerals: Map<String, Value> =
-        tree.ephemerals_by_session().map(|(session, paths)| (session_id(session), paths_of(paths.iter()))).collect();
-    json!({ "expiries": expiries, "session_id_to_ephemeral_paths": ephemerals })
-}
-
-fn paths_of<'a, P: AsRef<str> + 'a>(paths: impl Iterator<Item = &'a P>) -> Value {
-    paths.map(|path| Value::from(path.as_ref())).collect()
-}
-
-fn watch_summary(engine: &Engine) -> Value {
+fn watch_summary(engine: &Engine) -> Map<String, Value> {
     let watches = engine.machine.watches();
-    json!({
+    object(json!({
         "num_connections": watches.watching_connections(),
-        "num_paths": watches.iter().len(),
+        "num_paths": watches.paths(),
         "num_total_watches": watches.len(),
-    })
-}
-
-fn watches_by_path(engine: &Engine) -> Value {
-    let sessions = |sessions: std::collections::BTreeSet<i64>| sessions.into_iter().map(session_id).collect::<Value>();
-    let paths: Map<String, Value> =
-        words::watchers(engine).into_iter().map(|(path, ids)| (path.to_owned(), sessions(ids))).collect();
-    json!({ "path_to_session_ids": paths })
-}
-
-fn watches(engine: &Engine) -> Value {
-    let by_session: Map<String, Value> = words::paths_by_session(engine)
-        .into_iter()
-        .map(|(session, paths)| (session_id(session), paths_of(paths.iter())))
-        .collect();
-    json!({ "session_id_to_watched_paths": by_session })
+    }))
 }
 
 /// Returns the metrics in Prometheus' format, under the names of Apache's servers.

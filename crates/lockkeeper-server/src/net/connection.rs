@@ -15,15 +15,18 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::task::yield_now;
+use tokio::time::{Sleep, sleep, sleep_until, timeout};
 use tracing::{debug, warn};
 
 use crate::machine::{ConnectionId, Identity};
 use crate::net::engine::Engine;
+use crate::net::engine::half_open::{self, HalfOpen};
 #[cfg(feature = "faults")]
 use crate::net::faults;
 use crate::net::outbox::{Buffers, Outbox, READ_BYTES};
 use crate::net::peer::Peer;
+use crate::net::reports::Slices;
 use crate::net::transport::{self, Opened, ReadHalf, WriteHalf};
 use crate::net::words;
 use lockkeeper_wire::{frame, jute::Malformed};
@@ -42,17 +45,27 @@ pub(crate) enum Socket {
 
 /// Serves one client until it disconnects.
 pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: Socket, address: Peer, max_frame: usize) {
+    let half_open = engine.borrow_mut().begin_half_open(address);
     // Boxed like everything short-lived: there may be ten thousand of these tasks.
-    let Some(accepted) = Box::pin(read_first(&engine, stream, address)).await else { return };
+    let Some(accepted) = Box::pin(read_first_in_time(&engine, stream, address, half_open.as_deref())).await else {
+        engine.borrow_mut().end_half_open(half_open.as_ref());
+        return;
+    };
     let Accepted { read, write, identity, received } = accepted;
-    let (id, outbox) = engine.borrow_mut().accept(address, identity, write);
+    let (max_frame, greeting) = match &half_open {
+        None => (max_frame, sleep(FIRST_FRAME_TIMEOUT)),
+        Some(half_open) => (max_frame.min(half_open::MAX_FRAME), sleep_until(half_open.deadline)),
+    };
+    let greeting = Some(Box::pin(greeting));
+    let (id, outbox) = engine.borrow_mut().accept(address, identity, write, half_open);
     let buffers = Rc::clone(engine.borrow().buffers());
-    let greeting = Some(Box::pin(sleep(FIRST_FRAME_TIMEOUT)));
     let mut receiving = Receiving { engine, id, outbox, buffers, read, rest: received, max_frame, greeting };
     let ended = poll_fn(|cx| receiving.poll(cx)).await;
     let Receiving { engine, outbox, mut read, buffers, .. } = receiving;
     if let Err(error) = ended {
-        warn!(client = %address, %error, "closing a connection");
+        if let Some(left_out) = engine.borrow_mut().line() {
+            warn!(client = %address, %error, left_out, "closing a connection");
+        }
     } else if outbox.is_closing() {
         Box::pin(close_gracefully(&outbox, &mut read, &buffers)).await;
     }
@@ -68,6 +81,23 @@ struct Accepted {
     write: WriteHalf,
     identity: Option<Identity>,
     received: BytesMut,
+}
+
+/// Reads the first bytes, unless a half-open connection must end before.
+async fn read_first_in_time(
+    engine: &RefCell<Engine>,
+    stream: Socket,
+    address: Peer,
+    half_open: Option<&HalfOpen>,
+) -> Option<Accepted> {
+    let first = read_first(engine, stream, address);
+    match half_open {
+        None => first.await,
+        Some(half_open) => tokio::select! {
+            accepted = first => accepted,
+            () = half_open.over() => None,
+        },
+    }
 }
 
 /// Reads the first bytes. A four-letter word is answered here.
@@ -109,17 +139,25 @@ async fn read_first(engine: &RefCell<Engine>, stream: Socket, address: Peer) -> 
     let answer = words::answer(&engine.borrow(), &received[..4], address);
     if let Some(answer) = answer {
         // A client that does not read gets only what fits into the socket's buffer.
-        let _ = timeout(FIRST_FRAME_TIMEOUT, send_all(&mut write, answer.as_bytes())).await;
+        let _ = timeout(FIRST_FRAME_TIMEOUT, send_slices(engine, &mut write, answer)).await;
         return None;
     }
     Some(Accepted { read, write, identity, received })
 }
 
-/// Sends all bytes and then closes the sending half.
-async fn send_all(write: &mut WriteHalf, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let sent = poll_fn(|cx| write.poll_send(cx, bytes)).await?;
-        bytes = &bytes[sent..];
+/// Sends all slices of a report and then closes the sending half. Other connections are served between two slices.
+/// Dropping the future leaves a part of the report sent.
+async fn send_slices(engine: &RefCell<Engine>, write: &mut WriteHalf, mut report: Slices) -> io::Result<()> {
+    let (mut slice, mut more) = (String::new(), true);
+    while more {
+        slice.clear();
+        more = report(&engine.borrow(), &mut slice);
+        let mut bytes = slice.as_bytes();
+        while !bytes.is_empty() {
+            let sent = poll_fn(|cx| write.poll_send(cx, bytes)).await?;
+            bytes = &bytes[sent..];
+        }
+        yield_now().await;
     }
     poll_fn(|cx| write.poll_flush(cx)).await?;
     poll_fn(|cx| write.poll_finish(cx)).await
@@ -294,7 +332,9 @@ impl Receiving {
         let taken = self.engine.borrow_mut().frame(self.id, frame);
         #[cfg(feature = "faults")]
         frame_faults.end(&self.outbox);
-        self.greeting = None;
+        if self.greeting.is_some() && !self.engine.borrow().is_half_open(self.id) {
+            (self.greeting, self.max_frame) = (None, self.engine.borrow().config.max_frame);
+        }
         taken
     }
 }

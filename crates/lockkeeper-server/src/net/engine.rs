@@ -8,6 +8,7 @@ mod connection_state;
 mod dirty;
 #[cfg(feature = "faults")]
 pub(crate) mod faults;
+pub(crate) mod half_open;
 mod login;
 
 use std::cell::Cell;
@@ -27,12 +28,14 @@ pub(crate) use clock::Clock;
 pub(crate) use connection_state::PeerReport;
 use connection_state::{ConnectionState, RequestStats};
 use dirty::Dirty;
+use half_open::{HalfOpen, Places};
 
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn};
 use crate::net::outbox::{Buffers, Outbox, WaitingFrames};
 use crate::net::peer::{Origin, Peer};
+use crate::net::quiet::Quiet;
 use crate::net::stats::Counters;
 use crate::net::transport::WriteHalf;
 use crate::store::Batch;
@@ -55,6 +58,8 @@ pub(crate) struct Engine {
     /// Open sockets by address or user, including those without a first frame.
     sockets: HashMap<Origin, usize>,
     socket_count: usize,
+    half_open: Places,
+    quiet: Quiet,
     next_connection: u64,
     effects: Vec<Effect>,
     dirty: Dirty,
@@ -94,9 +99,11 @@ impl Engine {
             config: config.clone(),
             address,
             peers: HashMap::new(),
-            buffers: Rc::default(),
+            buffers: Rc::new(Buffers::new(config.limits.answer_bytes)),
             sockets: HashMap::new(),
             socket_count: 0,
+            half_open: Places::default(),
+            quiet: Quiet::default(),
             next_connection: 0,
             effects: Vec::new(),
             dirty: Dirty::default(),
@@ -142,6 +149,30 @@ impl Engine {
         }
     }
 
+    /// Gives a new connection a place among the half-open ones, if it must present a secret. The kernel has already said
+    /// who connects to the Unix socket.
+    pub(crate) fn begin_half_open(&mut self, peer: Peer) -> Option<Rc<HalfOpen>> {
+        (self.needs_secret() && peer.ip().is_some()).then(|| self.half_open.take())
+    }
+
+    /// Takes the place back.
+    pub(crate) fn end_half_open(&mut self, place: Option<&Rc<HalfOpen>>) {
+        if let Some(place) = place {
+            self.half_open.leave(place);
+        }
+    }
+
+    /// Returns whether a connection must still present the secret.
+    pub(crate) fn is_half_open(&self, id: ConnectionId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.half_open.is_some())
+    }
+
+    /// Asks for a line in the log that a client causes: returns how many were left out before it, or `None` if there were
+    /// too many.
+    pub(crate) fn line(&mut self) -> Option<u64> {
+        self.quiet.line(self.clock.now().monotonic)
+    }
+
     /// Returns the buffers that connections share.
     pub(crate) fn buffers(&self) -> &Rc<Buffers> {
         &self.buffers
@@ -153,6 +184,7 @@ impl Engine {
         address: Peer,
         identity: Option<Identity>,
         writer: WriteHalf,
+        half_open: Option<Rc<HalfOpen>>,
     ) -> (ConnectionId, Rc<Outbox>) {
         self.next_connection += 1;
         let id = ConnectionId(self.next_connection);
@@ -161,14 +193,15 @@ impl Engine {
             outbox.abort();
         }
         let established_ms = self.clock.now().wall_ms;
-        let trusted = self.config.secret.is_none();
+        if let Some(place) = &half_open {
+            place.accepted(&outbox);
+        }
         let peer = ConnectionState {
             address,
             identity: identity.map(Box::new),
             outbox: Rc::clone(&outbox),
             greeted: false,
-            trusted,
-            opened_session: false,
+            half_open,
             exchange: None,
             established_ms,
             last: Cell::new(RequestStats::NONE),
@@ -182,13 +215,9 @@ impl Engine {
     pub(crate) fn disconnected(&mut self, id: ConnectionId) {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.counters.outstanding.fetch_sub(peer.outbox.held(), Relaxed);
-        let session = self.machine.session_of(id);
+        self.end_half_open(peer.half_open.as_ref());
         self.stepping = true;
         self.machine.disconnected(id);
-        if let Some(session) = session.filter(|_| !peer.trusted && peer.opened_session) {
-            let now = self.clock.now();
-            self.machine.expire(session, now, &mut self.effects);
-        }
         self.carry_out();
     }
 
@@ -206,26 +235,21 @@ impl Engine {
             let request = request::decode_connect(frame)?;
             self.counters.count_request(OpCode::CreateSession.as_i32());
             peer.last.set(RequestStats::NONE.asked(0, OpCode::CreateSession.as_i32()));
-            peer.opened_session = request.session == 0;
             let mut password = [0; 16];
             if request.session == 0 && getrandom::fill(&mut password).is_err() {
                 warn!("the system returned no random numbers; the session is refused");
                 return Err(Malformed);
             }
             self.stepping = true;
-            let (address, identity) = (peer.address.ip(), peer.identity.take());
-            self.machine.connect(id, &request, password, now, &mut self.effects);
-            if let Some(address) = address {
-                self.machine.locate(id, address);
+            if peer.half_open.is_some() {
+                self.machine.greet(id, &request, password, now, &mut self.effects);
+            } else {
+                self.machine.connect(id, &request, password, now, &mut self.effects);
             }
-            if let Some(identity) = identity {
-                self.machine.identify(id, *identity);
-            }
-            if request.session != 0 {
-                // A resumed session may have a new timeout, which is no transaction.
-                if self.persistent {
-                    self.dirty.mark_session(request.session);
-                }
+            self.introduce(id);
+            // A resumed session may have a new timeout, which is no transaction.
+            if request.session != 0 && self.persistent && self.machine.session_of(id).is_some() {
+                self.dirty.mark_session(request.session);
             }
             self.carry_out();
             return Ok(());
@@ -244,7 +268,7 @@ impl Engine {
             Packet::Request { xid, opcode, request } => {
                 self.counters.count_request(opcode);
                 peer.last.set(peer.last.get().asked(xid, opcode));
-                if !peer.trusted {
+                if peer.half_open.is_some() {
                     self.answer_untrusted(id, xid, &request);
                     return Ok(());
                 }
@@ -252,11 +276,28 @@ impl Engine {
                 self.stepping = true;
                 #[cfg(test)]
                 assert_ne!(opcode, PANICS_IN_TESTS);
+                self.machine.set_room(self.buffers.room());
                 self.machine.request(id, xid, request, now, &mut self.effects);
                 self.carry_out();
             }
         }
         Ok(())
+    }
+
+    /// Adds what the transport has proved of a connection that has a session now.
+    fn introduce(&mut self, id: ConnectionId) {
+        if self.machine.session_of(id).is_none() {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if let Some(address) = peer.address.ip() {
+            self.machine.locate(id, address);
+        }
+        if let Some(identity) = peer.identity.take()
+            && self.machine.identify(id, *identity).is_err()
+        {
+            debug!(client = %peer.address, "the subject of the certificate is too long, or the budget is spent");
+        }
     }
 
     fn close(&self, id: ConnectionId) {
@@ -463,10 +504,16 @@ impl Engine {
     }
 
     /// Returns the connections, oldest first.
-    pub(crate) fn peers(&self) -> Vec<PeerReport> {
-        let mut peers: Vec<_> = self.peers.iter().collect();
-        peers.sort_unstable_by_key(|(id, _)| **id);
-        let report = |(&id, peer): (&ConnectionId, &ConnectionState)| PeerReport {
+    pub(crate) fn peer_ids(&self) -> Vec<ConnectionId> {
+        let mut ids: Vec<_> = self.peers.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Returns the state of a connection for operators.
+    pub(crate) fn peer(&self, id: ConnectionId) -> Option<PeerReport> {
+        let peer = self.peers.get(&id)?;
+        Some(PeerReport {
             address: peer.address,
             queued: peer.outbox.held(),
             received: peer.outbox.received.get(),
@@ -477,8 +524,7 @@ impl Engine {
                 .machine
                 .session_of(id)
                 .and_then(|session| Some((session, self.machine.sessions().get(session)?.timeout))),
-        };
-        peers.into_iter().map(report).collect()
+        })
     }
 
     /// Resets the counts of each connection.

@@ -17,6 +17,11 @@ use crate::net::transport::WriteHalf;
 
 /// While more bytes than this wait to be sent to a client, its next requests wait too.
 const MAX_BACKLOG: usize = 1 << 20;
+/// Maximum bytes that wait for all clients together, in answers of the longest length. Above it, answers are short, and
+/// clients with too many waiting events are disconnected.
+const MAX_LONG_ANSWERS: usize = 4;
+/// The longest answer above that maximum.
+const SHORT: usize = 64 << 10;
 /// Maximum bytes per read.
 pub(crate) const READ_BYTES: usize = 32 << 10;
 /// Maximum number of empty queues that are kept for reuse, and their maximum capacity.
@@ -30,11 +35,36 @@ pub(crate) struct Buffers {
     pub(crate) received: RefCell<Box<[u8]>>,
     #[allow(clippy::vec_box, reason = "the very boxes that queues have, so that one moves without an allocation")]
     spare: RefCell<Vec<Box<Content>>>,
+    /// Bytes that wait to be sent, on all connections.
+    queued: Cell<usize>,
+    /// Maximum bytes of one answer.
+    longest: Cell<usize>,
+}
+
+impl Buffers {
+    /// Creates buffers for answers of this length.
+    pub(crate) fn new(longest: usize) -> Self {
+        Self { longest: Cell::new(longest), ..Self::default() }
+    }
+
+    fn max_queued(&self) -> usize {
+        self.longest.get().saturating_mul(MAX_LONG_ANSWERS)
+    }
+
+    /// Returns how long the next answer may be, because others wait.
+    pub(crate) fn room(&self) -> usize {
+        self.max_queued().saturating_sub(self.queued.get()).max(SHORT)
+    }
+
+    fn changed(&self, before: usize, after: usize) {
+        self.queued.set((self.queued.get() + after).saturating_sub(before));
+    }
 }
 
 impl Default for Buffers {
     fn default() -> Self {
-        Self { received: RefCell::new(vec![0; READ_BYTES].into()), spare: RefCell::default() }
+        let received = RefCell::new(vec![0; READ_BYTES].into());
+        Self { received, spare: RefCell::default(), queued: Cell::new(0), longest: Cell::new(usize::MAX) }
     }
 }
 
@@ -151,13 +181,24 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new(writer: WriteHalf, buffers: Rc<Buffers>) -> Self {
-        Self { writer: RefCell::new(Some(writer)), buffers, ..Self::default() }
+        let mut outbox = Self::default();
+        (outbox.writer, outbox.buffers) = (RefCell::new(Some(writer)), buffers);
+        outbox
     }
 
     /// Queues a frame that answers a request received at `since`, and that may be sent when `zxid` is durable. Does
     /// not send it.
+    ///
+    /// Requests wait while the outbox is full, but events do not. If too many of them wait, the connection is cut before
+    /// one more is encoded: its client reconnects and sets its watches again.
     pub(crate) fn push(&self, zxid: i64, durable: i64, since: Duration, encode: impl FnOnce(&mut BytesMut)) -> Pushed {
         if self.is_closing() || self.muted.get() {
+            return Pushed { bytes: 0, waits: false };
+        }
+        let waiting = self.queue.borrow().len();
+        let crowded = self.buffers.queued.get() > self.buffers.max_queued();
+        if waiting > MAX_BACKLOG && (crowded || waiting - MAX_BACKLOG > self.buffers.longest.get()) {
+            self.abort();
             return Pushed { bytes: 0, waits: false };
         }
         let queue = &mut *self.queue.borrow_mut();
@@ -166,6 +207,7 @@ impl Outbox {
         encode(&mut content.bytes);
         self.sent.set(self.sent.get() + 1);
         let bytes = content.bytes.len() - before;
+        self.buffers.changed(before, content.bytes.len());
         let end = queue.taken + content.bytes.len() as u64;
         if zxid <= durable && content.marks.is_empty() {
             queue.released = end;
@@ -254,6 +296,7 @@ impl Outbox {
         let queue = &mut *self.queue.borrow_mut();
         let Some(content) = &mut queue.content else { return };
         queue.taken += len as u64;
+        self.buffers.changed(len, 0);
         if content.bytes.len() > len {
             content.bytes.advance(len);
         } else if let Some(mut empty) = queue.content.take() {
@@ -362,6 +405,12 @@ impl Outbox {
     }
 }
 
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.buffers.changed(self.queue.borrow().len(), 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,6 +419,41 @@ mod tests {
         outbox.push(zxid, durable, Duration::from_millis(zxid.unsigned_abs()), |out| {
             out.extend_from_slice(text.as_bytes())
         });
+    }
+
+    fn with_buffers(buffers: &Rc<Buffers>) -> Outbox {
+        let mut outbox = Outbox::default();
+        outbox.buffers = Rc::clone(buffers);
+        outbox
+    }
+
+    #[test]
+    fn a_client_that_reads_no_events_is_cut_before_they_take_more_than_an_answer() {
+        let buffers = Rc::new(Buffers::new(3 * MAX_BACKLOG));
+        let outbox = with_buffers(&buffers);
+        let mut pushed = 0;
+        while !outbox.is_aborted() {
+            outbox.push(1, 1, Duration::ZERO, |out| out.extend_from_slice(&[7; 1 << 16]));
+            pushed += 1;
+            assert!(buffers.queued.get() <= 4 * MAX_BACKLOG + (1 << 16), "{pushed}");
+        }
+        assert!(pushed > 48, "the limit is not reached by one answer");
+    }
+
+    #[test]
+    fn many_unread_answers_make_the_next_ones_short_until_their_clients_are_gone() {
+        let buffers = Rc::new(Buffers::new(2 * MAX_BACKLOG));
+        let outboxes: Vec<_> = (0..4).map(|_| with_buffers(&buffers)).collect();
+        for outbox in &outboxes {
+            outbox.push(1, 1, Duration::ZERO, |out| out.resize(2 * MAX_BACKLOG, 7));
+        }
+        assert_eq!(buffers.room(), SHORT);
+        outboxes[0].push(1, 1, Duration::ZERO, |out| out.extend_from_slice(b"event"));
+        assert!(!outboxes[0].is_aborted());
+        outboxes[0].push(1, 1, Duration::ZERO, |out| out.extend_from_slice(b"one more"));
+        assert!(outboxes[0].is_aborted());
+        drop(outboxes);
+        assert_eq!((buffers.queued.get(), buffers.room()), (0, 8 * MAX_BACKLOG));
     }
 
     /// Takes the bytes that may be sent.
@@ -436,7 +520,7 @@ mod tests {
         push(&outbox, 1, 1, "a");
         assert!(take(&outbox).is_some());
         assert!(outbox.queue.borrow().content.is_none());
-        let next = Outbox { buffers: Rc::clone(&outbox.buffers), ..Outbox::default() };
+        let next = with_buffers(&outbox.buffers);
         assert_eq!(outbox.buffers.spare.borrow().len(), 1);
         push(&next, 1, 1, "b");
         assert_eq!(outbox.buffers.spare.borrow().len(), 0);

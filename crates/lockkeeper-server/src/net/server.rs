@@ -24,6 +24,7 @@ use crate::error::ServerError;
 use crate::machine::{Machine, MachineConfig, Tree};
 use crate::net::command::{Command, Commands};
 use crate::net::connection::Socket;
+use crate::net::descriptors::{Spare, connections_that_fit};
 use crate::net::disk::Disk;
 use crate::net::engine::{Clock, Engine};
 use crate::net::peer::Peer;
@@ -262,6 +263,9 @@ impl Parts {
         if config.listen.is_none() && config.socket.is_none() {
             return Err(ServerError::Nowhere);
         }
+        let mut config = config.clone();
+        config.limits.connections = connections_that_fit(config.limits.connections);
+        let config = &config;
         let (listener, address) = listen(config, config.listen).await?;
         let (admin, admin_address) = listen(config, config.admin).await?;
         let seed = random()?;
@@ -453,6 +457,7 @@ async fn accept(
     max_frame: usize,
     connections: &mut JoinSet<()>,
 ) {
+    let mut spare = Spare::new();
     loop {
         let accepted = tokio::select! {
             Some(ended) = connections.join_next() => match ended {
@@ -463,7 +468,9 @@ async fn accept(
         };
         match accepted {
             Ok((_, address)) if !engine.borrow_mut().arrived(address.origin()) => {
-                warn!(client = %address, "too many connections; closing this one");
+                if let Some(left_out) = engine.borrow_mut().line() {
+                    warn!(client = %address, left_out, "too many connections; closing this one");
+                }
             }
             Ok((stream, address)) if !engine.borrow().is_stopped() => {
                 let engine = Rc::clone(engine);
@@ -474,9 +481,11 @@ async fn accept(
             }
             Ok(_) => {}
             Err(error) => {
-                // Most likely the process is out of file descriptors, and clients will close some.
-                warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                // Most likely the process is out of file descriptors.
+                if let Some(left_out) = engine.borrow_mut().line() {
+                    warn!(%error, left_out, "cannot accept a connection; closing it");
+                }
+                spare.refuse(connection_from(listener.as_ref(), local.as_ref())).await;
             }
         }
     }

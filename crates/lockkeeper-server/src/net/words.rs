@@ -2,58 +2,74 @@
 //!
 //! The answers have the layout of Apache's server, because programs parse them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::config::Storage;
+use crate::config::{Storage, Words};
 use crate::net::engine::{Engine, PeerReport};
 use crate::net::peer::Peer;
+use crate::net::reports::{self, Layout, Slices, chain, whole};
 use lockkeeper_wire::OpCode;
 
 /// The version begins with the protocol level, by which clients decide which operations they use.
 pub(crate) const VERSION: &str = concat!("3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"));
 
+/// The first line of `srvr` and `stat`.
+const VERSION_LINE: &str = concat!("Zookeeper version: 3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"), "\n");
+
 /// Returns the answer if the first four bytes of a connection are a word. `asker` is the address of the connection.
-pub(crate) fn answer(engine: &Engine, word: &[u8], asker: Peer) -> Option<String> {
+pub(crate) fn answer(engine: &Engine, word: &[u8], asker: Peer) -> Option<Slices> {
     // As a length, these bytes exceed every frame limit, so a word cannot be a client's frame.
-    let report = match word {
-        b"ruok" => |_: &Engine, _| "imok".to_owned(),
-        b"isro" => |_: &Engine, _| "rw".to_owned(),
-        b"srvr" => |engine: &Engine, _| server(engine, None),
-        b"stat" => |engine: &Engine, asker| server(engine, Some(asker)),
-        b"mntr" => |engine: &Engine, _| monitor(engine),
-        b"cons" => connections,
-        b"dirs" => |engine: &Engine, _| lines_with(": ", directories(engine)) + "\n",
-        b"dump" => |engine: &Engine, _| dump(engine),
-        b"wchs" => |engine: &Engine, _| watch_summary(engine),
-        b"wchc" => |engine: &Engine, _| watches_by_session(engine),
-        b"wchp" => |engine: &Engine, _| watches_by_path(engine),
-        b"conf" => |engine: &Engine, _| configuration(engine),
-        b"envi" => |_: &Engine, _| environment(),
-        b"srst" => |engine: &Engine, _| {
+    let word = Words::ALL.into_iter().find(|known| known.as_bytes() == word)?;
+    // Without the secret, only words without information about clients are answered.
+    let is_open = !engine.needs_secret() || matches!(word, "ruok" | "isro" | "srvr");
+    let mut report = match word {
+        word if !is_open || !engine.config.words.contains(word) => {
+            whole(move |_| format!("{word} is not executed because it is not in the whitelist.\n"))
+        }
+        "ruok" => whole(|_| "imok".to_owned()),
+        "isro" => whole(|_| "rw".to_owned()),
+        "srvr" => whole(|engine| VERSION_LINE.to_owned() + &server(engine)),
+        "stat" => {
+            let clients = reports::peers(|out, PeerReport { address, queued, received, sent, .. }| {
+                let _ = writeln!(out, " /{address}[1](queued={queued},recved={received},sent={sent})");
+            });
+            let end = whole(move |engine| own_line(asker) + &server(engine));
+            chain(whole(|_| format!("{VERSION_LINE}Clients:\n")), chain(clients, end))
+        }
+        "mntr" => whole(monitor),
+        "cons" => chain(reports::peers(connection), whole(move |_| own_line(asker))),
+        "dirs" => whole(|engine| lines_with(": ", directories(engine)) + "\n"),
+        "dump" => chain(reports::expiries(Layout::Text), reports::ephemerals(Layout::Text)),
+        "wchs" => whole(watch_summary),
+        "wchc" => reports::watches(Layout::Text, false),
+        "wchp" => reports::watches(Layout::Text, true),
+        "conf" => whole(configuration),
+        "envi" => whole(|_| environment()),
+        "srst" => whole(|engine| {
             engine.counters.reset();
             "Server stats reset.\n".to_owned()
-        },
-        b"crst" => |engine: &Engine, _| {
+        }),
+        "crst" => whole(|engine| {
             engine.reset_peers();
             "Connection stats reset.\n".to_owned()
-        },
-        _ => return None,
+        }),
+        _ => unreachable!("all words are listed"),
     };
-    // Without the secret, only words without information about clients are answered.
-    let text = if engine.needs_secret() && !matches!(word, b"ruok" | b"isro" | b"srvr") {
-        format!("{} is not executed because it is not in the whitelist.\n", String::from_utf8_lossy(word))
-    } else {
-        report(engine, asker)
-    };
-    let counters = &engine.counters;
-    counters.packets_received.fetch_add(1, Relaxed);
-    counters.packets_sent.fetch_add(1, Relaxed);
-    counters.bytes_received.fetch_add(4, Relaxed);
-    counters.bytes_sent.fetch_add(text.len() as u64, Relaxed);
-    Some(text)
+    Some(Box::new(move |engine, out| {
+        let before = out.len();
+        let more = report(engine, out);
+        let counters = &engine.counters;
+        counters.bytes_sent.fetch_add((out.len() - before) as u64, Relaxed);
+        if !more {
+            // After the report, so that a reset does not forget the word itself.
+            counters.packets_received.fetch_add(1, Relaxed);
+            counters.packets_sent.fetch_add(1, Relaxed);
+            counters.bytes_received.fetch_add(4, Relaxed);
+        }
+        more
+    }))
 }
 
 /// Returns whole milliseconds, as Apache's server does.
@@ -66,17 +82,9 @@ fn own_line(asker: Peer) -> String {
     format!(" /{asker}[0](queued=0,recved=1,sent=0)\n\n")
 }
 
-/// Includes the clients if the address of the word's connection is given.
-fn server(engine: &Engine, clients_for: Option<Peer>) -> String {
+fn server(engine: &Engine) -> String {
     let stats = engine.counters.snapshot();
-    let mut text = format!("Zookeeper version: {VERSION}\n");
-    if let Some(asker) = clients_for {
-        text.push_str("Clients:\n");
-        for PeerReport { address, queued, received, sent, .. } in engine.peers() {
-            let _ = writeln!(text, " /{address}[1](queued={queued},recved={received},sent={sent})");
-        }
-        text.push_str(&own_line(asker));
-    }
+    let mut text = String::new();
     let _ = writeln!(
         text,
         "Latency min/avg/max: {}/{:.4}/{}",
@@ -96,7 +104,7 @@ fn server(engine: &Engine, clients_for: Option<Peer>) -> String {
 pub(crate) fn measurements(engine: &Engine) -> Vec<(String, String)> {
     let stats = engine.counters.snapshot();
     let tree = engine.machine.tree();
-    let numbers: [(&str, &dyn Display); 18] = [
+    let numbers: [(&str, &dyn Display); 19] = [
         ("min_latency", &millis(stats.latency_min)),
         ("avg_latency", &format_args!("{:.4}", stats.latency_mean.as_secs_f64() * 1e3)),
         ("max_latency", &millis(stats.latency_max)),
@@ -108,6 +116,7 @@ pub(crate) fn measurements(engine: &Engine) -> Vec<(String, String)> {
         ("watch_count", &stats.watches),
         ("ephemerals_count", &tree.ephemeral_count()),
         ("approximate_data_size", &tree.approximate_bytes()),
+        ("kept_bytes", &engine.machine.cost()),
         ("global_sessions", &stats.sessions),
         ("bytes_received_count", &stats.bytes_received),
         ("bytes_sent_count", &stats.bytes_sent),
@@ -129,33 +138,28 @@ fn monitor(engine: &Engine) -> String {
     text
 }
 
-fn connections(engine: &Engine, asker: Peer) -> String {
-    let mut text = String::new();
-    for peer in engine.peers() {
-        let _ =
-            write!(text, " /{}[1](queued={},recved={},sent={}", peer.address, peer.queued, peer.received, peer.sent);
-        if let Some((session, timeout)) = peer.session {
-            let last = &peer.last;
-            let operation = last.operation().map_or("NA", short_name);
-            let _ =
-                write!(text, ",sid={session:#x},lop={operation},est={},to={}", peer.established_ms, millis(timeout));
-            if last.xid >= 0 {
-                let _ = write!(text, ",lcxid={:#x}", last.xid);
-            }
-            let _ = write!(
-                text,
-                ",lzxid={:#x},lresp={},llat={},minlat={},avglat={},maxlat={}",
-                last.zxid,
-                millis(last.answered),
-                millis(last.latency),
-                millis(last.shortest()),
-                millis(last.mean()),
-                millis(last.longest),
-            );
+/// Appends the line of a connection.
+fn connection(text: &mut String, peer: &PeerReport) {
+    let _ = write!(text, " /{}[1](queued={},recved={},sent={}", peer.address, peer.queued, peer.received, peer.sent);
+    if let Some((session, timeout)) = peer.session {
+        let last = &peer.last;
+        let operation = last.operation().map_or("NA", short_name);
+        let _ = write!(text, ",sid={session:#x},lop={operation},est={},to={}", peer.established_ms, millis(timeout));
+        if last.xid >= 0 {
+            let _ = write!(text, ",lcxid={:#x}", last.xid);
         }
-        text.push_str(")\n");
+        let _ = write!(
+            text,
+            ",lzxid={:#x},lresp={},llat={},minlat={},avglat={},maxlat={}",
+            last.zxid,
+            millis(last.answered),
+            millis(last.latency),
+            millis(last.shortest()),
+            millis(last.mean()),
+            millis(last.longest),
+        );
     }
-    text + &own_line(asker)
+    text.push_str(")\n");
 }
 
 /// Returns the size of the files of the data directory. Apache's server separates snapshots and log only if they have
@@ -207,72 +211,10 @@ fn short_name(operation: OpCode) -> &'static str {
     }
 }
 
-fn dump(engine: &Engine) -> String {
-    let now = engine.clock.now().monotonic;
-    let (sessions, tree) = (engine.machine.sessions(), engine.machine.tree());
-    let mut text =
-        format!("SessionTracker dump:\nSession Sets ({})/({}):\n", sessions.expiries().len(), sessions.len());
-    for (due, ids) in sessions.expiries() {
-        let _ = writeln!(text, "{} expire in {} ms:", ids.len(), millis(due.saturating_sub(now)));
-        for id in ids {
-            let _ = writeln!(text, "\t{id:#x}");
-        }
-    }
-    let owners = tree.ephemerals_by_session();
-    let _ = writeln!(text, "ephemeral nodes dump:\nSessions with Ephemerals ({}):", owners.len());
-    for (session, paths) in owners {
-        let _ = writeln!(text, "{session:#x}:");
-        for path in paths {
-            let _ = writeln!(text, "\t{path}");
-        }
-    }
-    text
-}
-
 fn watch_summary(engine: &Engine) -> String {
     let watches = engine.machine.watches();
-    let (connections, paths) = (watches.watching_connections(), watches.iter().len());
+    let (connections, paths) = (watches.watching_connections(), watches.paths());
     format!("{connections} connections watching {paths} paths\nTotal watches:{}\n", watches.len())
-}
-
-/// Returns every watched path with the sessions that watch it.
-pub(crate) fn watchers(engine: &Engine) -> BTreeMap<&str, BTreeSet<i64>> {
-    let machine = &engine.machine;
-    let sessions = |watchers: &mut dyn Iterator<Item = _>| watchers.filter_map(|id| machine.session_of(id)).collect();
-    machine.watches().iter().map(|(path, mut connections)| (&**path, sessions(&mut connections))).collect()
-}
-
-fn watches_by_path(engine: &Engine) -> String {
-    let mut text = String::new();
-    for (path, sessions) in watchers(engine) {
-        let _ = writeln!(text, "{path}");
-        for session in sessions {
-            let _ = writeln!(text, "\t{session:#x}");
-        }
-    }
-    text
-}
-
-/// Returns every session with watches, with the watched paths.
-pub(crate) fn paths_by_session(engine: &Engine) -> BTreeMap<i64, Vec<&str>> {
-    let mut by_session: BTreeMap<i64, Vec<&str>> = BTreeMap::new();
-    for (path, sessions) in watchers(engine) {
-        for session in sessions {
-            by_session.entry(session).or_default().push(path);
-        }
-    }
-    by_session
-}
-
-fn watches_by_session(engine: &Engine) -> String {
-    let mut text = String::new();
-    for (session, paths) in paths_by_session(engine) {
-        let _ = writeln!(text, "{session:#x}");
-        for path in paths {
-            let _ = writeln!(text, "\t{path}");
-        }
-    }
-    text
 }
 
 /// Returns a limit as Apache's server shows it: 0 is no limit.
@@ -300,6 +242,7 @@ pub(crate) fn settings(engine: &Engine) -> Vec<(&'static str, String)> {
         ("maxSessions", limit_text(config.limits.sessions)),
         ("maxNodes", limit_text(config.limits.nodes)),
         ("maxDataBytes", config.limits.data_bytes.to_string()),
+        ("maxAnswerBytes", config.limits.answer_bytes.to_string()),
         ("maxWatches", limit_text(config.limits.watches)),
         ("enforceQuota", config.enforce_quotas.to_string()),
         ("jute.maxbuffer", config.max_frame.to_string()),

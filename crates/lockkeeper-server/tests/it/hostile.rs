@@ -117,6 +117,20 @@ fn a_client_that_never_reads_delays_no_other_client() {
     });
 }
 
+/// The answers would have 2.2 GB, and the server would have to build them for each client.
+#[test]
+fn a_small_request_for_long_answers_costs_an_error_and_the_connection_stays() {
+    let config = Config::default().with_limits(lockkeeper_server::Limits::default().with_answer_bytes(3_000_000));
+    let server = wait(Server::start(config)).unwrap();
+    let mut client = Client::connect(server.addr());
+    assert_eq!(client.call(CREATE, bytes().create("/big", &[7; 1_000_000], 0)).error, 0);
+    let reads = |count| (0..count).fold(bytes(), |ops, _| ops.op(GET_DATA).text("/big").flag(false)).end();
+    assert_eq!(client.call(MULTI_READ, reads(2_200)).error, -5);
+    let answer = client.call(MULTI_READ, reads(2));
+    assert_eq!((answer.error, answer.body.len() > 2_000_000), (0, true));
+    assert!(server.stats().bytes_sent < 3_000_000);
+}
+
 /// The request and the close have both arrived when the server reads.
 #[test]
 fn a_client_that_closes_right_after_its_request_is_answered() {

@@ -146,7 +146,7 @@ fn with_a_secret_other_clients_are_refused() {
     stranger.ping();
     assert_eq!(stranger.call(CREATE, bytes().create("/a", b"", 0)).error, -102);
     stranger.expect_end();
-    until("the session without the secret has ended", || server.stats().sessions == 0);
+    assert_eq!((server.stats().sessions, server.stats().zxid), (0, 0), "without the secret there is no session");
     let mut reader = Client::connect(server.addr());
     assert_eq!(reader.call(GET_CHILDREN, bytes().text("/").flag(true)).error, -102);
     reader.expect_end();
@@ -169,6 +169,39 @@ fn with_a_secret_other_clients_are_refused() {
     for word in ["stat", "mntr", "cons", "dirs", "dump", "wchs", "wchc", "wchp", "conf", "envi", "srst", "crst"] {
         assert!(four_letters(server.addr(), word).contains("not in the whitelist"));
     }
+}
+
+/// Without the secret, a client gets short frames, one scheme, a short time, and one of a few places.
+#[test]
+fn a_stranger_gets_little_before_the_secret_and_keeps_no_owner_out() {
+    let server = guarded();
+    for scheme in ["digest", "ip", "nonsense"] {
+        let mut stranger = Client::connect(server.addr());
+        assert_eq!(stranger.call(AUTH, bytes().int(0).text(scheme).buffer(b"user:password")).error, -115, "{scheme}");
+        stranger.expect_end();
+    }
+    let mut stranger = Client::connect(server.addr());
+    stranger.send(AUTH, present(&[7; 5_000]));
+    stranger.expect_end();
+    let mut crowd: Vec<_> = (0..200).map(|_| socket(server.addr())).collect();
+    let mut owner = Client::connect(server.addr());
+    assert_eq!(owner.call(AUTH, present(b"open sesame")).error, 0);
+    assert_eq!(owner.call(CREATE, bytes().create("/long", &[7; 500_000], 0)).error, 0);
+    until("only the newest strangers are left", || {
+        let ended = |stream: &mut std::net::TcpStream| {
+            stream.set_nonblocking(true).unwrap();
+            !matches!(std::io::Read::read(stream, &mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+        };
+        crowd.retain_mut(|stream| !ended(stream));
+        crowd.len() <= 64
+    });
+    until("and they have little time", || {
+        let ended = |stream: &mut std::net::TcpStream| std::io::Read::read(stream, &mut [0]).is_ok();
+        crowd.retain_mut(|stream| !ended(stream));
+        crowd.is_empty()
+    });
+    owner.ping();
+    assert_eq!(server.stats().sessions, 1);
 }
 
 #[test]

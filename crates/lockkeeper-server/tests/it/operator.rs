@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_server::Server;
+use lockkeeper_server::{Server, Words};
 
 use crate::client::*;
 
@@ -20,12 +20,11 @@ fn four_letter_words_answer_operators() {
     let srvr = four_letters(server.addr(), "srvr");
     assert!(srvr.starts_with("Zookeeper version: 3.9.") && srvr.contains("\nMode: standalone\n"), "{srvr}");
     assert!(srvr.contains("\nZxid: 0x2\nMode: standalone\nNode count: 5\n"), "{srvr}");
-    let stat = four_letters(server.addr(), "stat");
-    assert!(
-        stat.contains(&format!(" /{}[1](queued=0,recved=3,sent=3)\n /", client.stream.local_addr().unwrap()))
-            && stat.contains("[0](queued=0,recved=1,sent=0)\n\nLatency "),
-        "{stat}"
-    );
+    for word in ["stat", "cons", "dirs", "dump", "wchs", "wchc", "wchp", "envi", "srst", "crst"] {
+        let refused = format!("{word} is not executed because it is not in the whitelist.\n");
+        assert_eq!(four_letters(server.addr(), word), refused);
+    }
+    assert!(four_letters(server.addr(), "conf").contains("clientPort="));
     let mntr = four_letters(server.addr(), "mntr");
     for line in ["zk_server_state\tstandalone", "zk_znode_count\t5", "zk_watch_count\t1", "zk_ephemerals_count\t1"] {
         assert!(mntr.lines().any(|have| have == line), "{line} in {mntr}");
@@ -33,9 +32,49 @@ fn four_letter_words_answer_operators() {
 }
 
 #[test]
+fn stat_lists_the_clients() {
+    let server = wait(Server::start(with_words("stat"))).unwrap();
+    let mut client = Client::connect(server.addr());
+    client.create("/e", 1).unwrap();
+    client.exists("/e", true);
+    let stat = four_letters(server.addr(), "stat");
+    assert!(
+        stat.contains(&format!(" /{}[1](queued=0,recved=3,sent=3)\n /", client.stream.local_addr().unwrap()))
+            && stat.contains("[0](queued=0,recved=1,sent=0)\n\nLatency "),
+        "{stat}"
+    );
+    assert!(four_letters(server.addr(), "ruok").contains("not in the whitelist"), "the list is the whole one");
+    assert!("all,stat".parse::<Words>().is_err() && "ruok, wchp".parse::<Words>().is_ok());
+}
+
+fn with_words(words: &str) -> lockkeeper_server::Config {
+    lockkeeper_server::Config::default().with_words(words.parse().unwrap())
+}
+
+/// The list has several slices, and each path appears once, whoever watches it.
+#[test]
+fn a_long_list_of_watches_is_complete() {
+    let server = wait(Server::start(with_words("wchp,wchc"))).unwrap();
+    let mut clients = [Client::connect(server.addr()), Client::connect(server.addr())];
+    let paths: Vec<String> = (0..1_300).map(|at| format!("/watched-{at:04}")).collect();
+    let listed: Vec<&str> = paths.iter().map(String::as_str).collect();
+    for client in &mut clients {
+        assert_eq!(client.call(SET_WATCHES, bytes().long(0).texts(&[]).texts(&listed).texts(&[])).error, 0);
+    }
+    let sessions = clients.each_ref().map(|client| format!("{:#x}", client.session.id));
+    let under = |heading: &String, items: &[String]| {
+        format!("{heading}\n{}", items.iter().map(|item| format!("\t{item}\n")).collect::<String>())
+    };
+    let by_path: String = paths.iter().map(|path| under(path, &sessions)).collect();
+    assert!(four_letters(server.addr(), "wchp") == by_path, "by path");
+    let by_session: String = sessions.iter().map(|session| under(session, &paths)).collect();
+    assert!(four_letters(server.addr(), "wchc") == by_session, "by session");
+}
+
+#[test]
 fn every_word_is_answered_as_programs_expect_it() {
     let directory = tempfile::tempdir().unwrap();
-    let config = lockkeeper_server::Config::default().with_directory(directory.path());
+    let config = with_words("all").with_directory(directory.path());
     let server = wait(Server::start(config)).unwrap();
     let ask = |word| four_letters(server.addr(), word);
     let mut client = Client::connect(server.addr());
@@ -107,11 +146,13 @@ fn http(server: &Server, request: &str) -> (String, String) {
 }
 
 fn get(server: &Server, path: &str) -> (String, String) {
-    http(server, &format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n"))
+    http(server, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
 }
 
 fn with_admin() -> lockkeeper_server::Config {
-    lockkeeper_server::Config::default().with_admin(([127, 0, 0, 1], 0).into())
+    lockkeeper_server::Config::default()
+        .with_admin(([127, 0, 0, 1], 0).into())
+        .with_admin_hosts(vec!["ops.example".to_owned()])
 }
 
 #[test]
@@ -129,7 +170,7 @@ fn http_tells_what_the_words_tell() {
     assert_eq!(ask("/health")["status"], "serving");
     for command in ask("/commands").as_array().unwrap() {
         let (name, word) = (command[0].as_str().unwrap(), command[1].as_str().unwrap());
-        for asked in [name, word] {
+        for asked in [name, word].into_iter().filter(|_| !matches!(word, "srst" | "crst")) {
             let answer = ask(&format!("/commands/{asked}"));
             assert_eq!((&answer["command"], answer["error"].is_null()), (&serde_json::json!(name), true));
         }
@@ -155,11 +196,32 @@ fn http_refuses_what_it_does_not_serve() {
         ("GET /commands/nothing HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found"),
         ("GET  HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found"),
         ("\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
-        ("POST /commands/srst HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+        ("GET /commands/srst HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+        ("GET /commands/connection_stat_reset HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+        ("POST /commands/dump HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+        ("POST /commands/srst HTTP/1.1\r\n\r\n", "HTTP/1.1 200 OK"),
     ] {
         assert_eq!(http(&server, request).0, status, "{request:?}");
     }
     assert_eq!(http(&server, "HEAD /health HTTP/1.1\r\n\r\n"), ("HTTP/1.1 200 OK".to_owned(), String::new()));
+    let headers = |headers: &str| http(&server, &format!("POST /commands/srst HTTP/1.1\r\n{headers}\r\n\r\n")).0;
+    for own in [
+        "Host: 127.0.0.1:80",
+        "host: [::1]:80",
+        "Host: LocalHost",
+        "Host: ops.example:8080\r\nOrigin: http://ops.example",
+    ] {
+        assert_eq!(headers(own), "HTTP/1.1 200 OK", "{own}");
+    }
+    for foreign in [
+        "Host: evil.example",
+        "HOST:evil.example:80",
+        "Host: localhost\r\nOrigin: http://evil.example",
+        "Origin: null",
+        "Host:",
+    ] {
+        assert_eq!(headers(foreign), "HTTP/1.1 403 Forbidden", "{foreign}");
+    }
     let secret = with_admin().with_secret(lockkeeper_server::Secret::new(*b"x"));
     let guarded = wait(Server::start(secret)).unwrap();
     assert_eq!(get(&guarded, "/commands/dump").0, "HTTP/1.1 403 Forbidden");
@@ -185,7 +247,7 @@ fn endless_http_clients_delay_no_other_client() {
 #[test]
 fn latencies_are_measured_and_reset() {
     let directory = tempfile::tempdir().unwrap();
-    let server = wait(Server::start(lockkeeper_server::Config::default().with_directory(directory.path()))).unwrap();
+    let server = wait(Server::start(with_words("all").with_directory(directory.path()))).unwrap();
     let mut client = Client::connect(server.addr());
     client.create("/a", 0).unwrap();
     let stats = server.stats();

@@ -8,6 +8,7 @@ use lockkeeper_wire::OpCode;
 
 use crate::account::Exchange;
 use crate::machine::Identity;
+use crate::net::engine::half_open::HalfOpen;
 use crate::net::outbox::{Outbox, WaitingFrames};
 use crate::net::peer::Peer;
 
@@ -20,10 +21,8 @@ pub(super) struct ConnectionState {
     pub(super) outbox: Rc<Outbox>,
     /// Whether it has sent its connect request.
     pub(super) greeted: bool,
-    /// Whether it has presented the secret, or needs none.
-    pub(super) trusted: bool,
-    /// Whether it has opened its session. If it is untrusted, the session then ends with it.
-    pub(super) opened_session: bool,
+    /// Its place among the half-open connections, until it has presented the secret.
+    pub(super) half_open: Option<Rc<HalfOpen>>,
     /// A SASL exchange that waits for the client's answer. Boxed, because few connections have one.
     pub(super) exchange: Option<Box<Exchange>>,
     pub(super) established_ms: i64,

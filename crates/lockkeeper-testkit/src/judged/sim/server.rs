@@ -243,7 +243,7 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, xid: i32, reques
         _ => {}
     }
     let replica = &mut world.replicas[at];
-    if let Some(result) = answer(&replica.tree, session, &Identities::default(), &request) {
+    if let Some(result) = answer(&replica.tree, session, &Identities::default(), &request, usize::MAX) {
         if let Some((path, kind)) = watch_left(&request, &result) {
             replica.watches.add(connection, path, kind);
         }

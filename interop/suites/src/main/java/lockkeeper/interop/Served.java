@@ -10,6 +10,7 @@ import java.net.InetSocketAddress;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -32,7 +33,7 @@ public final class Served {
         InetAddress host = named ? wanted.getAddress() : InetAddress.getByName("127.0.0.1");
         String listen = (host instanceof Inet6Address ? "[::1]:" : "127.0.0.1:") + wanted.getPort();
         File data = new File(directory, "lockkeeper");
-        List<String> command = new ArrayList<>(List.of(System.getenv("LOCKKEEPER"), "serve", "--listen", listen));
+        List<String> command = new ArrayList<>(List.of(System.getenv("LOCKKEEPER"), "serve", "--words", "all", "--listen", listen));
         command.addAll(List.of("--data", data.getPath(), "--accounts", accounts(directory).toString()));
         command.addAll(flags);
         String check = System.getProperty("znode.container.checkIntervalMs");
@@ -85,7 +86,9 @@ public final class Served {
             }
         }
         Files.createDirectories(directory.toPath());
-        return Files.writeString(directory.toPath().resolve("accounts"), accounts);
+        Path file = Files.writeString(directory.toPath().resolve("accounts"), accounts);
+        // The server refuses a file that others may read.
+        return Files.setPosixFilePermissions(file, PosixFilePermissions.fromString("rw-------"));
     }
 
     /** Returns the server's address; it chooses the port if none was given. */
