@@ -1,10 +1,10 @@
-//! Reports tests that could not run because a real program could not be fetched.
+//! Reports tests that could not run because a real program could not be fetched, or the system does not allow them.
 //!
 //! That is neither a pass nor a failure of the code: it is reported once and counted.
 
 use anyhow::Result;
 
-/// A real program that is not available here.
+/// A real program, or a part of the system, that is not available here.
 #[derive(Debug, thiserror::Error)]
 #[error("NOT TESTED: {what}: {why}")]
 pub(crate) struct Untested {
@@ -14,6 +14,12 @@ pub(crate) struct Untested {
 
 /// The exit status of a chore that ends with it.
 pub(crate) const STATUS: u8 = 7;
+
+impl Untested {
+    pub(crate) fn new(what: &str, why: &str) -> Self {
+        Self { what: what.to_owned(), why: why.to_owned() }
+    }
+}
 
 /// Returns what was fetched from a registry; [`Untested`] if that cannot be reached.
 pub(crate) fn fetched<T, E: Into<anyhow::Error>>(what: &str, result: Result<T, E>) -> Result<T> {

@@ -12,6 +12,7 @@ mod batch;
 mod directory;
 mod disk_store;
 mod folder;
+mod guarded;
 mod log;
 mod node;
 mod record;

@@ -1,15 +1,16 @@
 //! A data directory in use.
 
 use std::fs::File;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tracing::warn;
 
 use crate::error::ServerError;
 use crate::store::batch::{Batch, State, Store};
-use crate::store::directory::{self, STATE};
+use crate::store::directory::{self, Directory, Files, STATE, log_name};
 use crate::store::folder::{Folder, Job};
 use crate::store::log::{self, Log};
 use crate::store::record::{Changes, Origin};
@@ -47,7 +48,7 @@ enum Folding {
 /// A data directory in use.
 #[derive(Debug)]
 pub(crate) struct DiskStore {
-    path: PathBuf,
+    files: Arc<dyn Files>,
     sizes: Sizes,
     log: Log,
     folding: Folding,
@@ -56,7 +57,7 @@ pub(crate) struct DiskStore {
     /// Owns the snapshot.
     folder: Folder,
     /// The lock of the directory; dropped last.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl DiskStore {
@@ -66,26 +67,31 @@ impl DiskStore {
     }
 
     fn open_sized(path: &Path, sizes: Sizes, fresh: impl FnOnce() -> State) -> Result<(Self, State), ServerError> {
-        let fail = |source| ServerError::disk(path.to_owned(), source);
-        directory::make_directory(path)?;
-        let complete = directory::check_format(path)?;
-        let lock = directory::lock(path)?;
+        Self::open_on(Arc::new(Directory::make(path)?), sizes, fresh)
+    }
+
+    fn open_on(
+        files: Arc<dyn Files>,
+        sizes: Sizes,
+        fresh: impl FnOnce() -> State,
+    ) -> Result<(Self, State), ServerError> {
+        let fail = |source| disk(&*files, source);
+        let complete = directory::check_format(&*files)?;
+        let lock = files.lock()?;
         if !complete {
-            directory::refuse_foreign(path)?;
-        } else if !path.join(STATE).try_exists().map_err(fail)? {
-            return Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb is missing".to_owned() });
+            directory::refuse_foreign(&*files)?;
+        } else if !directory::has(&*files, STATE).map_err(fail)? {
+            return Err(damaged(&*files, "state.redb is missing"));
         }
         // The database does not check its pages, and panics over some damaged ones.
-        let opened = catch_unwind(AssertUnwindSafe(|| open_parts(path, complete, sizes, fresh)));
-        let Parts { snapshot, log, through, unfolded, state } = opened.unwrap_or_else(|_| {
-            Err(ServerError::Damaged { path: path.to_owned(), what: "state.redb cannot be read".to_owned() })
-        })?;
+        let opened = catch_unwind(AssertUnwindSafe(|| open_parts(&files, complete, sizes, fresh)));
+        let Parts { snapshot, log, through, unfolded, state } =
+            opened.unwrap_or_else(|_| Err(damaged(&*files, "state.redb cannot be read")))?;
         if !complete {
-            directory::write_format(path).map_err(fail)?;
+            directory::write_format(&*files).map_err(fail)?;
         }
-        let folder = Folder::start(path.to_owned(), snapshot)?;
-        let path = path.to_owned();
-        let mut store = Self { path, sizes, log, folding: Folding::Done, through, folder, _lock: lock };
+        let folder = Folder::start(Arc::clone(&files), snapshot)?;
+        let mut store = Self { files, sizes, log, folding: Folding::Done, through, folder, _lock: lock };
         if unfolded {
             store.fold()?;
         }
@@ -102,7 +108,10 @@ impl DiskStore {
         self.folding = match result {
             Ok(()) => Folding::Done,
             Err(error @ ServerError::DiskFull { .. }) if self.log.len() < self.sizes.most => {
-                warn!(%error, hint = error.hint(), "the log cannot be folded, so it grows");
+                // A fold whose fsync failed may look complete and not be on the disk. The files of the log stay, and the
+                // next fold writes a new snapshot.
+                let most_mib = self.sizes.most >> 20;
+                warn!(%error, log = self.log.len(), most_mib, "the log cannot be folded, so it grows: free space on the disk");
                 Folding::Full { again: (self.log.len() + self.sizes.long / 2).min(self.sizes.most) }
             }
             Err(error) => return Err(error),
@@ -129,7 +138,7 @@ impl DiskStore {
     /// Continues in a new file and folds the file before.
     fn rotate(&mut self) -> Result<(), ServerError> {
         self.through = self.log.last();
-        self.log.rotate().map_err(|source| ServerError::disk(self.path.clone(), source))?;
+        self.log.rotate().map_err(|source| disk(&*self.files, source))?;
         self.fold()
     }
 
@@ -140,13 +149,13 @@ impl DiskStore {
             self.folded(result)?;
         }
         if self.log.len() == 0 && matches!(self.folding, Folding::Done) {
-            return self.log.shrink().map_err(|source| ServerError::disk(self.path.clone(), source));
+            return self.log.shrink().map_err(|source| disk(&*self.files, source));
         }
         if self.log.len() > 0 {
             self.through = self.log.last();
-            self.log.rotate().map_err(|source| ServerError::disk(self.path.clone(), source))?;
+            self.log.rotate().map_err(|source| disk(&*self.files, source))?;
         }
-        self.log.shrink().map_err(|source| ServerError::disk(self.path.clone(), source))?;
+        self.log.shrink().map_err(|source| disk(&*self.files, source))?;
         self.folder.begin(Job { before: self.log.number(), through: self.through, keep: 0 })?;
         self.folder.wait()
     }
@@ -155,7 +164,7 @@ impl DiskStore {
 impl Store for DiskStore {
     fn commit(&mut self, batch: &Batch) -> Result<(), ServerError> {
         self.limit_length()?;
-        self.log.append(batch).map_err(|source| ServerError::disk(self.path.clone(), source))
+        self.log.append(batch).map_err(|source| disk(&*self.files, source))
     }
 
     fn close(&mut self) {
@@ -175,43 +184,74 @@ struct Parts {
     state: State,
 }
 
-fn open_parts(path: &Path, complete: bool, sizes: Sizes, fresh: impl FnOnce() -> State) -> Result<Parts, ServerError> {
-    let (mut snapshot, found) = Snapshot::open(path)?;
+fn disk(files: &dyn Files, source: io::Error) -> ServerError {
+    ServerError::disk(files.path().to_owned(), source)
+}
+
+fn damaged(files: &dyn Files, what: &str) -> ServerError {
+    ServerError::Damaged { path: files.path().to_owned(), what: what.to_owned() }
+}
+
+fn open_parts(
+    files: &Arc<dyn Files>,
+    complete: bool,
+    sizes: Sizes,
+    fresh: impl FnOnce() -> State,
+) -> Result<Parts, ServerError> {
+    let (mut snapshot, found) = Snapshot::open(Arc::clone(files))?;
     if found {
-        // Without a `format` file this is a first start that was interrupted before the last step.
-        return open_found(path, sizes, snapshot);
+        return open_found(files, complete, sizes, snapshot);
     }
     if complete {
         return Err(snapshot.damaged("state.redb is empty".to_owned()));
     }
-    let fail = |source| ServerError::disk(path.to_owned(), source);
+    let fail = |source| disk(&**files, source);
     // Files of a log without a snapshot come from a first start that was interrupted.
-    directory::remove_logs(path, u64::MAX).map_err(fail)?;
+    let logs = directory::logs(&**files).map_err(fail)?;
+    logs.into_iter().try_for_each(|log| files.remove(&log_name(log))).map_err(fail)?;
     let state = fresh();
     let totals = state.totals();
     let mut all = Batch { zxid: state.zxid, next_session: state.next_session, totals, ..Batch::default() };
     for (path, node) in state.tree.iter() {
         all.put_node(Arc::clone(path), Some(node));
     }
-    let log = Log::begin(path, Origin { store_id: state.store_id, log: 1 }, 1, sizes.chunk).map_err(fail)?;
-    directory::sync(path).map_err(fail)?;
+    let origin = Origin { store_id: state.store_id, log: 1 };
+    let log = Log::begin(Arc::clone(files), origin, 1, sizes.chunk).map_err(fail)?;
+    files.sync().map_err(fail)?;
     snapshot.create(&Changes::of(&all), state.store_id, 1)?;
     Ok(Parts { snapshot, log, through: 0, unfolded: false, state })
 }
 
-fn open_found(path: &Path, sizes: Sizes, snapshot: Snapshot) -> Result<Parts, ServerError> {
-    let fail = |source| ServerError::disk(path.to_owned(), source);
-    let files = log::read(path, snapshot.log(), None)?;
-    let replayed = log::replay(path, &files, snapshot.store_id(), snapshot.batch())?;
+fn open_found(
+    files: &Arc<dyn Files>,
+    complete: bool,
+    sizes: Sizes,
+    mut snapshot: Snapshot,
+) -> Result<Parts, ServerError> {
+    let fail = |source| disk(&**files, source);
+    let logs = log::read(&**files, snapshot.log(), None)?;
+    let replayed = log::replay(&**files, &logs, snapshot.store_id(), snapshot.batch())?;
     let state = snapshot.load(&replayed.changes)?;
     // Nothing is changed or removed before all of it has been read and checked.
-    let active = &files[replayed.active];
+    let active = &logs[replayed.active];
     let origin = Origin { store_id: state.store_id, log: active.number };
-    let log = Log::resume(path, origin, &active.bytes, replayed.end, sizes.chunk).map_err(fail)?;
-    directory::remove_logs(path, snapshot.log()).map_err(fail)?;
-    let unfolded = active.number > snapshot.log();
+    let log = Log::resume(Arc::clone(files), origin, &active.bytes, replayed.end, sizes.chunk).map_err(fail)?;
+    // If the names were not durable before, they are before anything is acknowledged.
+    files.sync().map_err(fail)?;
+    // A fold ends by removing the files before its mark. So the last fold has not ended, and may not be on the disk.
+    let interrupted = directory::logs(&**files).map_err(fail)?.first().is_some_and(|first| *first < snapshot.log());
+    if interrupted || !complete {
+        snapshot.doubt();
+    }
+    if !complete {
+        // A first start that was interrupted before the last step.
+        snapshot.fold(&Changes::default(), snapshot.log(), snapshot.batch())?;
+    }
+    let unfolded = interrupted || active.number > snapshot.log();
     Ok(Parts { snapshot, log, through: replayed.began - 1, unfolded, state })
 }
 
+#[cfg(test)]
+mod simulated;
 #[cfg(test)]
 mod tests;

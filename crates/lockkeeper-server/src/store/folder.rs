@@ -3,14 +3,14 @@
 //! Invariant: a file of the log is removed only when its contents are in the snapshot and on the disk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 
 use tracing::warn;
 
 use crate::error::ServerError;
-use crate::store::directory::{self, log_name};
+use crate::store::directory::{self, Files, log_name};
 use crate::store::log;
 use crate::store::snapshot::Snapshot;
 
@@ -32,13 +32,13 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    pub(super) fn start(directory: PathBuf, mut snapshot: Snapshot) -> Result<Self, ServerError> {
+    pub(super) fn start(files: Arc<dyn Files>, mut snapshot: Snapshot) -> Result<Self, ServerError> {
         let (jobs, inbox) = channel();
         let (outbox, results) = channel();
         let run = move || {
             for job in inbox {
                 // The database panics over some damaged pages.
-                let folded = catch_unwind(AssertUnwindSafe(|| fold(&directory, &mut snapshot, job)));
+                let folded = catch_unwind(AssertUnwindSafe(|| fold(&*files, &mut snapshot, job)));
                 let folded = folded.unwrap_or_else(|_| Err(snapshot.damaged("state.redb cannot be read".to_owned())));
                 if outbox.send(folded).is_err() {
                     break;
@@ -83,35 +83,35 @@ impl Drop for Folder {
     }
 }
 
-fn fold(directory: &std::path::Path, snapshot: &mut Snapshot, job: Job) -> Result<(), ServerError> {
-    let files = log::read(directory, snapshot.log(), Some(job.before))?;
-    let replayed = log::replay(directory, &files, snapshot.store_id(), snapshot.batch())?;
+fn fold(files: &dyn Files, snapshot: &mut Snapshot, job: Job) -> Result<(), ServerError> {
+    let logs = log::read(files, snapshot.log(), Some(job.before))?;
+    let replayed = log::replay(files, &logs, snapshot.store_id(), snapshot.batch())?;
     let last = replayed.end.next - 1;
     if last != job.through {
-        let file = files.get(replayed.active).map_or_else(String::new, |file| log_name(file.number));
+        let file = logs.get(replayed.active).map_or_else(String::new, |file| log_name(file.number));
         let what = format!("{file} at byte {}: record {} is missing", replayed.end.at, last + 1);
         return Err(snapshot.damaged(what));
     }
     snapshot.fold(&replayed.changes, job.before, job.through)?;
     // The files that are left are not needed; the next start removes them.
-    if let Err(error) = discard(directory, job) {
-        warn!(%error, directory = %directory.display(), "cannot remove a folded file of the log");
+    if let Err(error) = discard(files, job) {
+        warn!(%error, directory = %files.path().display(), "cannot remove a folded file of the log");
     }
     Ok(())
 }
 
 /// Removes the folded files, or keeps the last one for reuse.
-fn discard(directory: &std::path::Path, job: Job) -> std::io::Result<()> {
-    let spare = directory.join(log_name(job.before + 1));
-    for number in directory::logs(directory)?.into_iter().filter(|number| *number < job.before) {
-        let path = directory.join(log_name(number));
-        if job.keep > 0 && number + 1 == job.before && !spare.try_exists()? {
-            let file = directory::private_file(&path)?;
-            file.set_len(file.metadata()?.len().min(job.keep))?;
-            std::fs::rename(path, &spare)?;
+fn discard(files: &dyn Files, job: Job) -> std::io::Result<()> {
+    let spare = log_name(job.before + 1);
+    for number in directory::logs(files)?.into_iter().filter(|number| *number < job.before) {
+        let name = log_name(number);
+        if job.keep > 0 && number + 1 == job.before && !directory::has(files, &spare)? {
+            let file = files.open(&name)?;
+            file.set_len(file.len()?.min(job.keep))?;
+            files.rename(&name, &spare)?;
         } else {
-            std::fs::remove_file(path)?;
+            files.remove(&name)?;
         }
     }
-    directory::sync(directory)
+    files.sync()
 }

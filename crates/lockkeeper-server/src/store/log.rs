@@ -5,23 +5,23 @@
 //!
 //! Invariant: a record is on the disk when `append` returns, and the next one is begun after that.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::sync::Arc;
 
+use redb::StorageBackend;
 use tracing::warn;
 
 use crate::error::ServerError;
 use crate::store::batch::Batch;
-use crate::store::directory::{self, log_name, private_file};
+use crate::store::directory::{self, Files, log_name};
 use crate::store::record::{self, Changes, End, Origin};
 
 /// The file to which batches are appended.
 #[derive(Debug)]
 pub(super) struct Log {
-    directory: PathBuf,
+    files: Arc<dyn Files>,
     origin: Origin,
-    file: File,
+    file: Box<dyn StorageBackend>,
     /// The number of the next batch.
     next: u64,
     /// The position of the next record, and the length of the file.
@@ -33,16 +33,21 @@ pub(super) struct Log {
 
 impl Log {
     /// Begins a file, on an old one if there is one. The caller syncs the directory.
-    pub(super) fn begin(directory: &Path, origin: Origin, next: u64, chunk: u64) -> io::Result<Self> {
-        let file = private_file(&directory.join(log_name(origin.log)))?;
-        let allocated = file.metadata()?.len();
-        let directory = directory.to_owned();
-        Ok(Self { directory, origin, file, next, end: 0, allocated, chunk, buffer: Vec::new() })
+    pub(super) fn begin(files: Arc<dyn Files>, origin: Origin, next: u64, chunk: u64) -> io::Result<Self> {
+        let file = files.open(&log_name(origin.log))?;
+        let allocated = file.len()?;
+        Ok(Self { files, origin, file, next, end: 0, allocated, chunk, buffer: Vec::new() })
     }
 
     /// Continues after the last record of a file.
-    pub(super) fn resume(directory: &Path, origin: Origin, bytes: &[u8], end: End, chunk: u64) -> io::Result<Self> {
-        let mut log = Self::begin(directory, origin, end.next, chunk)?;
+    pub(super) fn resume(
+        files: Arc<dyn Files>,
+        origin: Origin,
+        bytes: &[u8],
+        end: End,
+        chunk: u64,
+    ) -> io::Result<Self> {
+        let mut log = Self::begin(files, origin, end.next, chunk)?;
         let rest = &bytes[end.at..];
         if rest.chunks(4096).any(|page| page != &[0; 4096][..page.len()]) {
             if end.torn {
@@ -56,11 +61,9 @@ impl Log {
         if let Some(last) = end.last {
             // This record is about to become visible, and it may not be on the disk: after a failed fsync the system
             // treats the page as clean. Only writing it again makes the next fsync cover it.
-            log.file.seek(SeekFrom::Start(last as u64))?;
-            log.file.write_all(&bytes[last..end.at])?;
-            log.file.sync_all()?;
+            log.file.write(last as u64, &bytes[last..end.at])?;
+            log.file.sync_data()?;
         }
-        log.file.seek(SeekFrom::Start(log.end))?;
         Ok(log)
     }
 
@@ -73,11 +76,8 @@ impl Log {
             self.allocated = end.next_multiple_of(self.chunk);
             let zeros = usize::try_from(self.allocated - end).unwrap_or(0);
             self.buffer.resize(self.buffer.len() + zeros, 0);
-            self.file.write_all(&self.buffer)?;
-            self.file.seek(SeekFrom::Start(end))?;
-        } else {
-            self.file.write_all(&self.buffer)?;
         }
+        self.file.write(self.end, &self.buffer)?;
         self.file.sync_data()?;
         self.end = end;
         self.next += 1;
@@ -87,11 +87,9 @@ impl Log {
     /// Continues in the next file.
     pub(super) fn rotate(&mut self) -> io::Result<()> {
         let origin = Origin { log: self.origin.log + 1, ..self.origin };
-        let next = Self::begin(&self.directory, origin, self.next, self.chunk)?;
-        if next.allocated == 0 {
-            // This is probably a new file. The name of a reused file was synced long ago.
-            directory::sync(&self.directory)?;
-        }
+        let next = Self::begin(Arc::clone(&self.files), origin, self.next, self.chunk)?;
+        // Of a reused file too: the fold that renamed it only warns if this fails.
+        self.files.sync()?;
         *self = Self { buffer: std::mem::take(&mut self.buffer), ..next };
         Ok(())
     }
@@ -112,12 +110,6 @@ impl Log {
         self.end
     }
 
-    /// Continues in a file that cannot be written.
-    #[cfg(test)]
-    pub(super) fn break_with(&mut self, file: File) {
-        (self.file, self.allocated) = (file, u64::MAX); // so that it is written and synced, and nothing else
-    }
-
     /// Returns the number of the last batch.
     pub(super) fn last(&self) -> u64 {
         self.next - 1
@@ -131,36 +123,37 @@ pub(super) struct Contents {
 }
 
 /// Reads the files from `first` up to but not including `end`; none of them may be missing.
-pub(super) fn read(directory: &Path, first: u64, end: Option<u64>) -> Result<Vec<Contents>, ServerError> {
-    let fail = |source| ServerError::disk(directory.to_owned(), source);
-    let mut numbers = directory::logs(directory).map_err(fail)?;
+pub(super) fn read(files: &dyn Files, first: u64, end: Option<u64>) -> Result<Vec<Contents>, ServerError> {
+    let fail = |source| ServerError::disk(files.path().to_owned(), source);
+    let mut numbers = directory::logs(files).map_err(fail)?;
     numbers.retain(|number| *number >= first && end.is_none_or(|end| *number < end));
-    let mut files = Vec::new();
+    let mut found = Vec::new();
     for (number, expected) in numbers.into_iter().zip(first..) {
         if number != expected {
-            return Err(missing(directory, expected));
+            return Err(missing(files, expected));
         }
-        let mut file = File::open(directory.join(log_name(number))).map_err(fail)?;
-        let mut bytes = Vec::new();
-        bytes.reserve_exact(file.metadata().map_or(0, |file| usize::try_from(file.len()).unwrap_or(0)));
-        while Read::by_ref(&mut file).take(256 << 10).read_to_end(&mut bytes).map_err(fail)? > 0 {
+        let file = files.open(&log_name(number)).map_err(fail)?;
+        let len = usize::try_from(file.len().map_err(fail)?).unwrap_or(0);
+        let mut bytes = vec![0; len];
+        for (piece, at) in bytes.chunks_mut(256 << 10).zip((0..).step_by(256 << 10)) {
+            file.read(at, piece).map_err(fail)?;
             std::thread::yield_now();
         }
-        files.push(Contents { number, bytes });
+        found.push(Contents { number, bytes });
     }
     let expected = end.unwrap_or(first + 1).saturating_sub(first);
-    if (files.len() as u64) < expected {
-        return Err(missing(directory, first + files.len() as u64));
+    if (found.len() as u64) < expected {
+        return Err(missing(files, first + found.len() as u64));
     }
-    Ok(files)
+    Ok(found)
 }
 
-fn missing(directory: &Path, number: u64) -> ServerError {
-    damaged(directory, format!("{} is missing", log_name(number)))
+fn missing(files: &dyn Files, number: u64) -> ServerError {
+    damaged(files, format!("{} is missing", log_name(number)))
 }
 
-fn damaged(directory: &Path, what: String) -> ServerError {
-    ServerError::Damaged { path: directory.to_owned(), what }
+fn damaged(files: &dyn Files, what: String) -> ServerError {
+    ServerError::Damaged { path: files.path().to_owned(), what }
 }
 
 /// The contents of several files, and where the log continues.
@@ -174,7 +167,7 @@ pub(super) struct Replayed<'a> {
 
 /// Reads all records; the first one must follow `batch`.
 pub(super) fn replay<'a>(
-    directory: &Path,
+    directory: &dyn Files,
     files: &'a [Contents],
     store_id: i64,
     batch: u64,

@@ -6,21 +6,28 @@
 //! Invariant: a fold is atomic and on the disk when it returns, so the database is always the state after a batch.
 //! Every fold writes a seal over all records. A start refuses a broken seal, because a lock with wrong data is worse
 //! than a server that is down.
+//!
+//! Invariant: a fold never changes a file that may differ from what the system has in memory of it. It writes a new
+//! file instead, and the old one stays as it is until the new one is on the disk.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use redb::{
-    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata,
+    TableDefinition, WriteTransaction,
 };
 
 use crate::error::ServerError;
 use crate::machine::tree::Loader;
 use crate::machine::{Node, Tree};
 use crate::store::batch::{State, StoredSession, Totals};
-use crate::store::directory::{STATE, private_file};
+use crate::store::directory::{Files, STATE, STATE_NEW, has};
+use crate::store::guarded::{Backend, Guarded};
 use crate::store::node::decode_node;
 use crate::store::record::{Changes, Numbers, millis};
 use lockkeeper_wire::Acl;
@@ -42,6 +49,7 @@ pub(super) const BATCH: &str = "batch";
 /// The fingerprint of those two, the sum and the seal. It is checked before the records are read.
 const LOG_SEAL: &str = "log_seal";
 
+const WRONG_RECORDS: &str = "the records in state.redb differ from the committed ones";
 const WRONG_TOTALS: &str = "state.redb and the log together differ in size from the committed state";
 
 /// Maximum records in a chunk during a start, and maximum chunks that wait to be added to the tree.
@@ -82,38 +90,78 @@ fn unsigned(number: i64) -> u64 {
     u64::from_be_bytes(number.to_be_bytes())
 }
 
+/// An open database. Dropping it writes nothing.
+#[derive(Debug)]
+struct Opened {
+    database: Database,
+    file: Arc<Guarded>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // redb would record its free pages, and an error of that would be lost. The next start finds them again.
+        self.file.refuse();
+    }
+}
+
 /// An open snapshot.
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    directory: PathBuf,
+    files: Arc<dyn Files>,
     /// `None` after an error, because the database's state in memory may then differ from the disk.
-    database: Option<Database>,
+    opened: Option<Opened>,
     marks: Marks,
+    /// Whether the file may differ from what the system has in memory of it. The next fold then writes a new file.
+    doubtful: bool,
 }
 
 impl Snapshot {
-    /// Opens the database, or creates an empty one. Returns whether anything was ever committed to it.
-    pub(super) fn open(directory: &Path) -> Result<(Self, bool), ServerError> {
-        let mut snapshot = Self { directory: directory.to_owned(), database: None, marks: Marks::default() };
-        let found = snapshot.reopen().map_err(|error| snapshot.error(error))?;
-        if let Some((marks, log_seal)) = found {
-            if log_seal != Some(marks.log_seal()) {
-                return Err(snapshot.damaged("the numbers in state.redb differ from the committed ones".to_owned()));
-            }
-            snapshot.marks = marks;
-        }
-        Ok((snapshot, found.is_some()))
+    /// Opens the database. Returns whether there is one and anything was ever committed to it.
+    pub(super) fn open(files: Arc<dyn Files>) -> Result<(Self, bool), ServerError> {
+        let mut snapshot = Self { files, opened: None, marks: Marks::default(), doubtful: false };
+        let exists = has(&*snapshot.files, STATE).map_err(|source| snapshot.error(source.into()))?;
+        let found = exists && snapshot.reopen()?;
+        Ok((snapshot, found))
     }
 
-    /// Reads the committed numbers and their seal.
-    fn reopen(&mut self) -> Result<Option<(Marks, Option<i64>)>, redb::Error> {
-        let file = private_file(&self.directory.join(STATE))?;
-        let mut database = Database::builder().set_cache_size(CACHE_BYTES).create_file(file)?;
-        // After an orderly stop redb trusts its list of free pages, which our seal does not cover: with a damaged list it
-        // would write over records. This compares all checksums and makes the list again from the records.
-        database.check_integrity()?;
-        let read = database.begin_read()?;
-        self.database = Some(database);
+    /// Makes the next fold write a new file.
+    pub(super) fn doubt(&mut self) {
+        self.doubtful = true;
+    }
+
+    /// Opens the database and reads the committed numbers. Returns whether there are any. This writes nothing.
+    fn reopen(&mut self) -> Result<bool, ServerError> {
+        let Some((marks, log_seal)) = self.read_marks().map_err(|error| self.error(error))? else { return Ok(false) };
+        if log_seal != Some(marks.log_seal()) {
+            return Err(self.damaged("the numbers in state.redb differ from the committed ones".to_owned()));
+        }
+        self.marks = marks;
+        Ok(true)
+    }
+
+    /// Opens the database and returns the committed numbers and their seal.
+    fn read_marks(&mut self) -> Result<Option<(Marks, Option<i64>)>, redb::Error> {
+        self.opened = None;
+        self.files.forget(STATE)?;
+        let file = Guarded::held(self.files.open(STATE)?);
+        if file.len()? == 0 {
+            return Ok(None);
+        }
+        let checked = Rc::new(Cell::new(false));
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE_BYTES).set_repair_callback({
+            let checked = Rc::clone(&checked);
+            move |_| checked.set(true)
+        });
+        let database = builder.create_with_backend(Backend(Arc::clone(&file)))?;
+        let opened = self.opened.insert(Opened { database, file });
+        if !checked.get() {
+            // If the header says that redb has closed the file, redb trusts its list of free pages, which our seal does not
+            // cover: with a damaged list it would write over records. This compares all checksums and makes the list again
+            // from the records. Otherwise redb has just done so.
+            opened.database.check_integrity()?;
+        }
+        let read = opened.database.begin_read()?;
         let meta = match read.open_table(META) {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
             other => other?,
@@ -149,7 +197,7 @@ impl Snapshot {
         let (sealed, seal, sessions, (tree, nodes_sum)) = self.read(newer).map_err(|error| self.error(error))?;
         let sum = signed(unsigned(sealed).wrapping_add(nodes_sum));
         if seal != Some(self.marks.seal(sum)) {
-            return Err(self.damaged("the records in state.redb differ from the committed ones".to_owned()));
+            return Err(self.damaged(WRONG_RECORDS.to_owned()));
         }
         let tree = tree.map_err(|what| self.damaged(format!("state.redb: {what}")))?;
         let Marks { zxid, next_session, store_id, .. } = self.marks;
@@ -167,74 +215,63 @@ impl Snapshot {
         &self,
         newer: &Changes<'_>,
     ) -> Result<(i64, Option<i64>, Vec<(i64, Duration, [u8; 16])>, (Result<Tree, String>, u64)), redb::Error> {
-        let read = self.database()?.begin_read()?;
-        let seal = read.open_table(META)?.get(SEAL)?.map(|value| value.value());
-        let mut sum = 0_u64;
-        let mut sessions: std::collections::BTreeMap<i64, StoredSession> = Default::default();
-        for entry in read.open_table(SESSIONS)?.iter()? {
-            let (id, value) = entry?;
-            let (timeout_ms, password) = value.value();
-            sum = sum.wrapping_add(session_print(id.value(), timeout_ms, &password));
-            sessions.insert(id.value(), (Duration::from_millis(timeout_ms), password));
-        }
-        for (id, session) in &newer.sessions {
-            match session {
-                Some(session) => drop(sessions.insert(*id, *session)),
-                None => drop(sessions.remove(id)),
-            }
-        }
+        let opened = self.opened()?;
+        let read = opened.database.begin_read()?;
+        let (sum, seal, sessions) = read_sessions(&read, newer)?;
         let sessions = sessions.into_iter().map(|(id, (timeout, password))| (id, timeout, password)).collect();
         let nodes = read.open_table(NODES)?;
         // A damaged count must not cause a large allocation: no record is shorter than 64 bytes.
-        let room = self.directory.join(STATE).metadata()?.len() / 64;
+        let room = opened.file.len()? / 64;
         let expected = usize::try_from(nodes.len()?.min(room)).unwrap_or(0).saturating_add(newer.nodes.len());
         Ok((signed(sum), seal, sessions, read_tree(&nodes, expected, newer)?))
     }
 
     /// Writes the first state.
     pub(super) fn create(&mut self, changes: &Changes<'_>, store_id: i64, log: u64) -> Result<(), ServerError> {
-        self.marks.store_id = store_id;
-        self.fold(changes, log, 0)
+        self.opened = None;
+        self.marks = Marks { store_id, ..Marks::default() };
+        let written = self.write_new(changes, log, 0);
+        self.written(written)
     }
 
     /// Adds changes to the snapshot, which then ends with `batch`; `log` is the first file after it.
     ///
     /// After an error either all changes or none are in the snapshot, and the same changes may be folded again.
     pub(super) fn fold(&mut self, changes: &Changes<'_>, log: u64, batch: u64) -> Result<(), ServerError> {
-        if self.database.is_none() {
-            let found = self.reopen().map_err(|error| self.error(error))?;
-            let Some((marks, _)) = found else { return Err(self.damaged("state.redb is empty".to_owned())) };
-            self.marks = marks;
+        if self.opened.is_none() && !self.reopen()? {
+            return Err(self.damaged("state.redb is empty".to_owned()));
         }
-        match self.write(changes, log, batch) {
-            Ok(Some(marks)) => {
+        let written = if self.doubtful { self.write_new(changes, log, batch) } else { self.write(changes, log, batch) };
+        self.written(written)
+    }
+
+    fn written(&mut self, written: Result<Result<Marks, String>, redb::Error>) -> Result<(), ServerError> {
+        match written {
+            Ok(Ok(marks)) => {
                 self.marks = marks;
+                self.doubtful = false;
                 Ok(())
             }
-            Ok(None) => Err(self.damaged(WRONG_TOTALS.to_owned())),
+            Ok(Err(what)) => Err(self.damaged(what)),
             Err(error) => {
-                self.database = None;
+                self.doubtful |= self.opened.as_ref().is_some_and(|opened| opened.file.is_doubtful());
+                self.opened = None;
                 Err(self.error(error))
             }
         }
     }
 
-    /// Writes nothing and returns `None` if the numbers of records would differ from those of the server.
-    fn write(&self, changes: &Changes<'_>, log: u64, batch: u64) -> Result<Option<Marks>, redb::Error> {
+    /// Adds changes to the file. Writes nothing and returns why if the numbers of records would differ from those of the
+    /// server.
+    fn write(&self, changes: &Changes<'_>, log: u64, batch: u64) -> Result<Result<Marks, String>, redb::Error> {
+        let opened = self.opened()?;
+        opened.file.release()?;
+        let write = begin(&opened.database)?;
         let mut sum = unsigned(self.marks.sum);
-        let mut write = self.database()?.begin_write()?;
-        write.set_durability(Durability::Immediate)?;
-        let Marks { zxid, next_session, store_id, .. } = self.marks;
-        let Numbers { zxid, next_session, .. } =
-            changes.last.unwrap_or(Numbers { zxid, next_session, totals: Totals::default() });
-        let marks;
         {
             let mut nodes = write.open_table(NODES)?;
             for (number, (path, value)) in changes.nodes.iter().enumerate() {
-                if number % 64 == 63 {
-                    // Let concurrent commits go first.
-                    std::thread::yield_now();
-                }
+                rest(number);
                 let old = match value {
                     Some(value) => {
                         sum = sum.wrapping_add(node_print(path, value));
@@ -258,12 +295,99 @@ impl Snapshot {
                     sum = sum.wrapping_sub(session_print(*id, timeout_ms, &password));
                 }
             }
-            let expected = changes.last.map(|last| (last.totals.nodes, last.totals.sessions));
-            let counted = (nodes.len()?, sessions.len()?);
-            if expected.is_some_and(|expected| expected != counted) {
-                return Ok(None);
+        }
+        self.commit(write, sum, changes, log, batch)
+    }
+
+    /// Writes the records of the file, if there is one, and the changes to a new file, which then takes its place.
+    fn write_new(&mut self, changes: &Changes<'_>, log: u64, batch: u64) -> Result<Result<Marks, String>, redb::Error> {
+        if has(&*self.files, STATE_NEW)? {
+            self.files.remove(STATE_NEW)?;
+        }
+        let written = self.write_whole(changes, log, batch).and_then(|written| {
+            let (opened, marks) = match written {
+                Ok(written) => written,
+                Err(what) => return Ok(Err(what)),
+            };
+            self.files.rename(STATE_NEW, STATE)?;
+            self.files.sync()?;
+            self.opened = Some(opened);
+            Ok(Ok(marks))
+        });
+        if !matches!(written, Ok(Ok(_))) {
+            // It would only take room.
+            let _ = self.files.remove(STATE_NEW);
+        }
+        written
+    }
+
+    fn write_whole(
+        &self,
+        changes: &Changes<'_>,
+        log: u64,
+        batch: u64,
+    ) -> Result<Result<(Opened, Marks), String>, redb::Error> {
+        let file = Guarded::written(self.files.open(STATE_NEW)?);
+        let mut builder = Database::builder();
+        let database = builder.set_cache_size(CACHE_BYTES).create_with_backend(Backend(Arc::clone(&file)))?;
+        let new = Opened { database, file };
+        let write = begin(&new.database)?;
+        let mut sum = 0_u64;
+        {
+            let mut nodes = write.open_table(NODES)?;
+            let mut number = 0;
+            let mut put = |path: &str, value: Option<&[u8]>| -> Result<(), redb::Error> {
+                let Some(value) = value else { return Ok(()) };
+                number += 1;
+                rest(number);
+                sum = sum.wrapping_add(node_print(path, value));
+                nodes.insert(path, value)?;
+                Ok(())
+            };
+            let sessions = match &self.opened {
+                None => {
+                    changes.nodes.iter().try_for_each(|(path, value)| put(path, *value))?;
+                    changes.sessions.iter().filter_map(|(id, session)| Some((*id, (*session)?))).collect()
+                }
+                Some(old) => {
+                    let read = old.database.begin_read()?;
+                    let (sessions_sum, seal, sessions) = read_sessions(&read, changes)?;
+                    let nodes_sum = merge(&read.open_table(NODES)?, changes, put)?;
+                    if seal != Some(self.marks.seal(signed(sessions_sum.wrapping_add(nodes_sum)))) {
+                        return Ok(Err(WRONG_RECORDS.to_owned()));
+                    }
+                    sessions
+                }
+            };
+            let mut table = write.open_table(SESSIONS)?;
+            for (id, (timeout, password)) in &sessions {
+                let timeout_ms = millis(*timeout);
+                sum = sum.wrapping_add(session_print(*id, timeout_ms, password));
+                table.insert(id, (timeout_ms, *password))?;
             }
-            marks = Marks { zxid, next_session, store_id, sum: signed(sum), log: signed(log), batch: signed(batch) };
+        }
+        Ok(self.commit(write, sum, changes, log, batch)?.map(|marks| (new, marks)))
+    }
+
+    /// Commits the records with the numbers. Writes nothing and returns why if they do not fit the server's.
+    fn commit(
+        &self,
+        write: WriteTransaction,
+        sum: u64,
+        changes: &Changes<'_>,
+        log: u64,
+        batch: u64,
+    ) -> Result<Result<Marks, String>, redb::Error> {
+        let Marks { zxid, next_session, store_id, .. } = self.marks;
+        let Numbers { zxid, next_session, .. } =
+            changes.last.unwrap_or(Numbers { zxid, next_session, totals: Totals::default() });
+        let expected = changes.last.map(|last| (last.totals.nodes, last.totals.sessions));
+        let counted = (write.open_table(NODES)?.len()?, write.open_table(SESSIONS)?.len()?);
+        if expected.is_some_and(|expected| expected != counted) {
+            return Ok(Err(WRONG_TOTALS.to_owned()));
+        }
+        let marks = Marks { zxid, next_session, store_id, sum: signed(sum), log: signed(log), batch: signed(batch) };
+        {
             let mut meta = write.open_table(META)?;
             meta.insert(ZXID, marks.zxid)?;
             meta.insert(NEXT_SESSION, marks.next_session)?;
@@ -275,19 +399,19 @@ impl Snapshot {
             meta.insert(LOG_SEAL, marks.log_seal())?;
         }
         write.commit()?;
-        Ok(Some(marks))
+        Ok(Ok(marks))
     }
 
-    fn database(&self) -> Result<&Database, redb::Error> {
-        self.database.as_ref().ok_or(redb::Error::PreviousIo)
+    fn opened(&self) -> Result<&Opened, redb::Error> {
+        self.opened.as_ref().ok_or(redb::Error::PreviousIo)
     }
 
     pub(super) fn damaged(&self, what: String) -> ServerError {
-        ServerError::Damaged { path: self.directory.clone(), what }
+        ServerError::Damaged { path: self.files.path().to_owned(), what }
     }
 
     fn error(&self, error: redb::Error) -> ServerError {
-        let path = self.directory.clone();
+        let path = self.files.path().to_owned();
         match error {
             redb::Error::DatabaseAlreadyOpen => ServerError::InUse { path },
             redb::Error::Io(source)
@@ -299,6 +423,68 @@ impl Snapshot {
             other => ServerError::Damaged { path, what: format!("state.redb: {other}") },
         }
     }
+}
+
+fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
+    let mut write = database.begin_write()?;
+    write.set_durability(Durability::Immediate)?;
+    Ok(write)
+}
+
+/// Lets concurrent commits go first after every few records.
+fn rest(number: usize) {
+    if number % 64 == 63 {
+        std::thread::yield_now();
+    }
+}
+
+/// Returns the sum of the sessions' fingerprints, the seal, and the sessions with the changes of the log applied.
+#[allow(clippy::type_complexity, reason = "used by two functions")]
+fn read_sessions(
+    read: &ReadTransaction,
+    newer: &Changes<'_>,
+) -> Result<(u64, Option<i64>, BTreeMap<i64, StoredSession>), redb::Error> {
+    let seal = read.open_table(META)?.get(SEAL)?.map(|value| value.value());
+    let mut sum = 0_u64;
+    let mut sessions = BTreeMap::new();
+    for entry in read.open_table(SESSIONS)?.iter()? {
+        let (id, value) = entry?;
+        let (timeout_ms, password) = value.value();
+        sum = sum.wrapping_add(session_print(id.value(), timeout_ms, &password));
+        sessions.insert(id.value(), (Duration::from_millis(timeout_ms), password));
+    }
+    for (id, session) in &newer.sessions {
+        match session {
+            Some(session) => drop(sessions.insert(*id, *session)),
+            None => drop(sessions.remove(id)),
+        }
+    }
+    Ok((sum, seal, sessions))
+}
+
+/// Passes the nodes to `each` in order, with the changes of the log applied; `None` for those that are gone. Returns the
+/// sum of the fingerprints of the nodes in the table.
+fn merge(
+    nodes: &ReadOnlyTable<&str, &[u8]>,
+    newer: &Changes<'_>,
+    mut each: impl FnMut(&str, Option<&[u8]>) -> Result<(), redb::Error>,
+) -> Result<u64, redb::Error> {
+    let mut sum = 0_u64;
+    let mut newer = newer.nodes.iter().peekable();
+    for entry in nodes.iter()? {
+        let (path, value) = entry?;
+        let (path, value) = (path.value(), value.value());
+        sum = sum.wrapping_add(node_print(path, value));
+        while let Some((path, value)) = newer.next_if(|(newer, _)| **newer < path) {
+            each(path, *value)?;
+        }
+        match newer.next_if(|(newer, _)| **newer == path) {
+            Some((path, value)) => each(path, *value)?,
+            None => each(path, Some(value))?,
+        }
+    }
+    newer.try_for_each(|(path, value)| each(path, *value))?;
+    Ok(sum)
 }
 
 /// Reads about `expected` nodes, with the changes of the log applied. Returns the tree or the inconsistency, and the
@@ -321,11 +507,11 @@ fn read_tree(
         })?;
         let mut chunk = Vec::with_capacity(CHUNK);
         let mut unreadable = None;
-        let mut add = |path: &str, value: Option<&[u8]>| {
-            let Some(value) = value else { return };
+        let sum = merge(nodes, newer, |path, value| {
+            let Some(value) = value else { return Ok(()) };
             let Ok(node) = decode_node(value, &open) else {
                 unreadable.get_or_insert_with(|| format!("node {path} cannot be read"));
-                return;
+                return Ok(());
             };
             chunk.push((Arc::from(path), node));
             if chunk.len() == CHUNK {
@@ -333,24 +519,8 @@ fn read_tree(
                 // seal.
                 let _ = chunks.send(std::mem::replace(&mut chunk, Vec::with_capacity(CHUNK)));
             }
-        };
-        let mut sum = 0_u64;
-        let mut newer = newer.nodes.iter().peekable();
-        for entry in nodes.iter()? {
-            let (path, value) = entry?;
-            let (path, value) = (path.value(), value.value());
-            sum = sum.wrapping_add(node_print(path, value));
-            while let Some((path, value)) = newer.next_if(|(newer, _)| **newer < path) {
-                add(path, *value);
-            }
-            match newer.next_if(|(newer, _)| **newer == path) {
-                Some((path, value)) => add(path, *value),
-                None => add(path, Some(value)),
-            }
-        }
-        for (path, value) in newer {
-            add(path, *value);
-        }
+            Ok(())
+        })?;
         let _ = chunks.send(chunk);
         drop(chunks);
         let tree = building.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod client;
+#[cfg(target_os = "linux")]
+mod device;
 mod faults;
 mod foreign;
 mod hostile;
