@@ -14,12 +14,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::servers::{Connect, Connecting, ServerConnection, Stream};
+use crate::servers::{Connect, Connecting, Searching, ServerConnection, Stream};
 use crate::session::Session;
 use crate::types::{ConnectionState, RequestError, RequestId, SessionEvent, Transport, WatchEvent};
 
 /// Maximum bytes per read from a socket.
 const READ: usize = 64 << 10;
+/// Why a session has no connection to a server whose address is not known in time.
+const NOT_FOUND: &str = "cannot be found in time (if this is a name: DNS does not answer)";
 /// Maximum bytes of memory that an empty buffer keeps.
 const KEPT: usize = 256 << 10;
 
@@ -88,7 +90,14 @@ impl SharedState {
     }
 
     pub(crate) fn connect_errors(&self) -> Vec<(String, Option<String>)> {
-        self.lock().connect_errors.clone()
+        let inner = self.lock();
+        let mut errors = inner.connect_errors.clone();
+        // It has not failed yet, but its caller may have no more time.
+        let searched = inner.session.transport().filter(|_| inner.session.is_searching());
+        if let Some((_, error)) = searched.and_then(|transport| errors.get_mut(transport.server)) {
+            error.get_or_insert_with(|| NOT_FOUND.to_owned());
+        }
+        errors
     }
 
     /// Passes a request to the session. The receiver gets the reply, always.
@@ -269,6 +278,7 @@ impl Inner {
 /// An open connection, or one that is being opened.
 enum Connection {
     None,
+    Searching(Transport, Searching),
     Opening(Transport, Connecting),
     Open(Transport, Box<dyn Stream>),
 }
@@ -277,13 +287,16 @@ impl Connection {
     fn transport(&self) -> Option<Transport> {
         match self {
             Connection::None => None,
-            Connection::Opening(transport, _) | Connection::Open(transport, _) => Some(*transport),
+            Connection::Searching(transport, _)
+            | Connection::Opening(transport, _)
+            | Connection::Open(transport, _) => Some(*transport),
         }
     }
 }
 
 /// The reason why the driver woke up.
 enum WakeReason {
+    Found(std::io::Result<Connecting>),
     Opened(std::io::Result<ServerConnection>),
     Read(std::io::Result<usize>),
     /// There are requests to send, and more may be made in a moment.
@@ -339,7 +352,7 @@ impl Driver {
                 wire.unsent.clear();
                 wire.connection = match wanted {
                     None => Connection::None,
-                    Some(transport) => Connection::Opening(transport, connect.connect(transport.server)),
+                    Some(transport) => Connection::Searching(transport, connect.connect(transport.server)),
                 };
             }
             // Each reply moves the deadline. The timer is set only when it has elapsed or must elapse earlier.
@@ -384,13 +397,19 @@ impl Driver {
                     inner.progress(why, |session| session.failed(now));
                     wire.connection = Connection::None;
                 }
+                WakeReason::Found(Ok(connecting)) => {
+                    if let Connection::Searching(transport, _) = wire.connection {
+                        inner.session.found(now);
+                        wire.connection = Connection::Opening(transport, connecting);
+                    }
+                }
                 WakeReason::Opened(Ok(ServerConnection { stream, credentials })) => {
                     if let Connection::Opening(transport, _) = wire.connection {
                         inner.session.opened(credentials, now);
                         wire.connection = Connection::Open(transport, stream);
                     }
                 }
-                WakeReason::Opened(Err(error)) => {
+                WakeReason::Found(Err(error)) | WakeReason::Opened(Err(error)) => {
                     inner.progress(|| error.to_string(), |session| session.failed(now));
                     wire.connection = Connection::None;
                 }
@@ -398,7 +417,8 @@ impl Driver {
             // This runs even if the socket is always ready. A driver that is late, because a task has blocked its thread,
             // first reads what has arrived.
             if looked && now >= deadline {
-                inner.progress(|| "does not answer".to_owned(), |session| session.timeout(now));
+                let why = if inner.session.is_searching() { NOT_FOUND } else { "does not answer" };
+                inner.progress(|| why.to_owned(), |session| session.timeout(now));
             }
         }
     }
@@ -420,6 +440,7 @@ impl Wire {
         };
         let progress = match &mut self.connection {
             Connection::None => Poll::Pending,
+            Connection::Searching(_, search) => search.as_mut().poll(context).map(WakeReason::Found),
             Connection::Opening(_, dialing) => dialing.as_mut().poll(context).map(WakeReason::Opened),
             Connection::Open(_, stream) => {
                 exchange(&mut **stream, &mut self.unsent, &mut self.flushed, &mut self.read, context)

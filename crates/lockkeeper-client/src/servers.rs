@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::str::FromStr;
@@ -38,7 +39,10 @@ impl<T: Stream + 'static> From<T> for ServerConnection {
     }
 }
 
-/// The result of [`Connect::connect`].
+/// The result of [`Connect::connect`]: resolves when the server's address is known, with the connection that is to be opened.
+pub type Searching = Pin<Box<dyn Future<Output = io::Result<Connecting>> + Send>>;
+
+/// A connection that is being opened.
 pub type Connecting = Pin<Box<dyn Future<Output = io::Result<ServerConnection>> + Send>>;
 
 /// Opens connections to a fixed number of servers. [`Servers`] does it for a connect string.
@@ -46,11 +50,12 @@ pub trait Connect: Send + Sync + 'static {
     /// Returns the number of servers; at least one.
     fn servers(&self) -> usize;
 
-    /// Opens a connection to the server with this index, below [`Connect::servers`]. The session drops the future if it
-    /// takes too long.
+    /// Opens a connection to the server with this index, below [`Connect::servers`], in two steps. The first one finds the
+    /// server's address. Its time does not count as the server's silence. The second one opens the connection. The session
+    /// drops the future of a step that takes too long.
     ///
     /// The text of an error completes a sentence that begins with the server: `refuses connections`.
-    fn connect(&self, server: usize) -> Connecting;
+    fn connect(&self, server: usize) -> Searching;
 
     /// Returns the server's name for messages.
     fn name(&self, server: usize) -> String;
@@ -61,7 +66,7 @@ impl<T: Connect + ?Sized> Connect for Arc<T> {
         (**self).servers()
     }
 
-    fn connect(&self, server: usize) -> Connecting {
+    fn connect(&self, server: usize) -> Searching {
         (**self).connect(server)
     }
 
@@ -243,28 +248,32 @@ impl Connect for Servers {
         self.endpoints.len()
     }
 
-    fn connect(&self, server: usize) -> Connecting {
+    fn connect(&self, server: usize) -> Searching {
         let endpoint = self.endpoints[server].clone();
         #[cfg(feature = "tls")]
         let tls = self.tls.clone();
         Box::pin(async move {
-            let failed = |error: io::Error| match error.kind() {
-                io::ErrorKind::ConnectionRefused => {
-                    io::Error::new(error.kind(), "refuses connections (nothing listens there)")
-                }
-                kind => io::Error::new(kind, format!("cannot be reached ({error})")),
-            };
             let (host, port) = match endpoint {
                 Endpoint::Net { host, port } => (host, port),
-                Endpoint::Unix(path) => return Ok(local::dial(&path).await.map_err(failed)?.into()),
+                Endpoint::Unix(path) => {
+                    let connecting: Connecting =
+                        Box::pin(async move { Ok(local::dial(&path).await.map_err(unreachable)?.into()) });
+                    return Ok(connecting);
+                }
             };
-            let stream = dial(&host, port).await.map_err(failed)?;
-            #[cfg(feature = "tls")]
-            if let Some(tls) = tls {
-                let failed = |error| io::Error::other(format!("fails the TLS handshake ({error})"));
-                return Ok(tls.connect(&host, stream).await.map_err(failed)?.into());
-            }
-            Ok(stream.into())
+            let addresses = lookup_host((host.as_str(), port)).await;
+            let mut addresses: Vec<_> = addresses.map_err(unreachable)?.collect();
+            fastrand::shuffle(&mut addresses);
+            let connecting: Connecting = Box::pin(async move {
+                let stream = dial(&addresses).await.map_err(unreachable)?;
+                #[cfg(feature = "tls")]
+                if let Some(tls) = tls {
+                    let failed = |error| io::Error::other(format!("fails the TLS handshake ({error})"));
+                    return Ok(tls.connect(&host, stream).await.map_err(failed)?.into());
+                }
+                Ok(stream.into())
+            });
+            Ok(connecting)
         })
     }
 
@@ -273,13 +282,20 @@ impl Connect for Servers {
     }
 }
 
-async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut addresses: Vec<_> = lookup_host((host, port)).await?.collect();
-    fastrand::shuffle(&mut addresses);
-    let stream = TcpStream::connect(&addresses[..]).await?;
+/// Opens a connection to the first of these addresses that accepts one. Dropping the future closes it.
+async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(addresses).await?;
     // Send each request immediately; do not wait for a full packet.
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// Returns the error with the words of a message about the server.
+fn unreachable(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => io::Error::new(error.kind(), "refuses connections (nothing listens there)"),
+        kind => io::Error::new(kind, format!("cannot be reached ({error})")),
+    }
 }
 
 #[cfg(test)]
@@ -296,6 +312,15 @@ mod tests {
         assert_eq!(read("zk1:1, zk2:,10.0.0.7/app/locks").unwrap(), "zk1:1,zk2:2181,10.0.0.7:2181/app/locks");
         assert_eq!(read(" unix:/run/a,b:c ").unwrap(), "unix:/run/a,b:c");
         assert_eq!(read("[::1],[fe80::1%eth0]:7/").unwrap(), "[::1]:2181,[fe80::1%eth0]:7");
+    }
+
+    #[tokio::test]
+    async fn a_name_is_resolved_before_the_connection_is_opened() {
+        // Nothing listens on port 1.
+        let servers: Servers = "localhost:1,nowhere.invalid".parse().unwrap();
+        let refused = servers.connect(0).await.unwrap().await.err().unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(servers.connect(1).await.is_err(), "the name does not exist");
     }
 
     #[test]

@@ -21,6 +21,7 @@
 
 mod batch;
 mod incoming;
+mod patience;
 mod probe;
 
 use std::collections::VecDeque;
@@ -36,29 +37,19 @@ use crate::watches::{Class, Watched, Watches};
 use batch::{Batch, Gathered, UnderWay};
 use probe::{Evidence, Probe};
 
-/// Share of the accepted silence after which an idle client sends a ping: 3/8, so that the replies to two pings may be
-/// late.
-const PING: (u32, u32) = (3, 8);
-/// Share of the session timeout after which a connection without incoming bytes is given up: 2/5. The reply to a ping
-/// is due well before that, and there is time to find another server before the session could expire. A process that was
-/// stalled has sent no ping; it sends one first.
-const SILENCE: (u32, u32) = (2, 5);
-/// Divides the session timeout into the time for one attempt in the first round over all servers. Each further round
-/// doubles that time.
-const ATTEMPT: u32 = 6;
 /// The pause after the first failed round over all servers. Each further round doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-fn share(of: Duration, (times, parts): (u32, u32)) -> Duration {
-    of * times / parts
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Waits before the next round over all servers.
     Pause {
+        until: Duration,
+    },
+    /// Waits for the address of the server.
+    Searching {
         until: Duration,
     },
     /// Waits for a transport, or for the answer to the connect request.
@@ -83,6 +74,8 @@ struct Sent {
     at: Duration,
     opcode: OpCode,
     purpose: Purpose,
+    /// The server's refusal, if it has arrived ahead of the answers to earlier requests.
+    refused: Option<ErrorCode>,
 }
 
 #[derive(Debug)]
@@ -91,8 +84,6 @@ enum Purpose {
     Owner(RequestId, Option<(Arc<str>, Class)>),
     /// The owner's requests that may leave together.
     Batch(Batch),
-    /// The owner's request that the server has refused ahead of its turn, because it does not know the operation.
-    Refused(RequestId),
     /// Sets watches again; whether they are persistent.
     Watches(bool),
     /// Removes a watch; its answer is ignored.
@@ -259,7 +250,7 @@ impl Session {
     /// other one.
     pub fn transport(&self) -> Option<Transport> {
         match self.state {
-            State::Connecting { .. } | State::Login { .. } | State::Connected => {
+            State::Searching { .. } | State::Connecting { .. } | State::Login { .. } | State::Connected => {
                 Some(Transport { attempt: self.attempt, server: self.order[self.at] })
             }
             State::Pause { .. } | State::Over(_) => None,
@@ -273,6 +264,7 @@ impl Session {
 
     /// Reports that the transport is open. This connection presents these credentials before those of every connection.
     pub fn opened(&mut self, credentials: Vec<(String, Vec<u8>)>, now: Duration) {
+        self.found(now);
         if !matches!(self.state, State::Connecting { .. }) {
             return;
         }
@@ -304,7 +296,7 @@ impl Session {
     fn give_up(&mut self, now: Duration) {
         match self.state {
             State::Over(_) | State::Pause { .. } => {}
-            State::Connecting { .. } | State::Login { .. } => {
+            State::Searching { .. } | State::Connecting { .. } | State::Login { .. } => {
                 self.sent.clear();
                 self.next_server(now);
             }
@@ -368,7 +360,10 @@ impl Session {
     pub fn deadline(&self) -> Option<Duration> {
         let due = match self.state {
             State::Over(_) => return None,
-            State::Pause { until } | State::Connecting { until } | State::Login { until } => until,
+            State::Pause { until }
+            | State::Searching { until }
+            | State::Connecting { until }
+            | State::Login { until } => until,
             State::Connected => {
                 let ping = self.last_sent + self.ping_after();
                 let answer = self.sent.front().map(|oldest| oldest.at + self.timeout);
@@ -386,8 +381,10 @@ impl Session {
         match self.state {
             State::Over(_) => {}
             State::Pause { until } if now >= until => self.attempt(now),
-            State::Connecting { until } | State::Login { until } if now >= until => self.give_up(now),
-            State::Pause { .. } | State::Connecting { .. } | State::Login { .. } => {}
+            State::Searching { until } | State::Connecting { until } | State::Login { until } if now >= until => {
+                self.give_up(now);
+            }
+            State::Pause { .. } | State::Searching { .. } | State::Connecting { .. } | State::Login { .. } => {}
             State::Connected => {
                 let silent = self.silent_at().is_some_and(|at| now >= at);
                 // A server may answer pings and nothing else.
@@ -400,21 +397,6 @@ impl Session {
                 }
             }
         }
-    }
-
-    /// Returns how long a connection may bring nothing before it is given up.
-    fn silence(&self) -> Duration {
-        share(self.timeout, SILENCE).min(self.config.max_silence)
-    }
-
-    /// Returns when the server counts as silent. A server that was not asked is not silent.
-    fn silent_at(&self) -> Option<Duration> {
-        Some((self.last_received + self.silence()).max(self.asked_at? + self.silence() - self.ping_after()))
-    }
-
-    /// Returns how long nothing may be sent before a ping is.
-    fn ping_after(&self) -> Duration {
-        share(self.silence(), PING)
     }
 
     fn note_sent_at(&mut self, at: Duration) {
@@ -461,7 +443,7 @@ impl Session {
                 self.reply(id, Err(RequestError::Refused(ErrorCode::BadArguments)));
             }
             State::Connected => self.send(id, &request, now),
-            State::Pause { .. } | State::Connecting { .. } | State::Login { .. } => {
+            State::Pause { .. } | State::Searching { .. } | State::Connecting { .. } | State::Login { .. } => {
                 self.waiting.push_back((id, request));
             }
         }
@@ -556,14 +538,6 @@ impl Session {
         self.events.push_back(SessionEvent::Paused);
     }
 
-    fn attempt(&mut self, now: Duration) {
-        self.attempt += 1;
-        // A server that is slow because it is busy gets more time in each round.
-        let patience = (self.timeout / ATTEMPT).saturating_mul(2_u32.saturating_pow(self.rounds));
-        let patience = patience.min(self.timeout).min(self.config.max_silence);
-        self.state = State::Connecting { until: now + patience };
-    }
-
     /// The connection has ended. The server may or may not have carried out what was sent.
     fn disconnect(&mut self) {
         self.events.push_back(SessionEvent::Disconnected);
@@ -571,12 +545,10 @@ impl Session {
         self.waiting.extend(std::mem::take(&mut self.gathered).into_requests());
         self.under_way = UnderWay::default();
         for sent in std::mem::take(&mut self.sent) {
+            let error = sent.refused.map_or(RequestError::ConnectionLoss, RequestError::Refused);
             match sent.purpose {
-                Purpose::Owner(id, _) => self.reply(id, Err(RequestError::ConnectionLoss)),
-                Purpose::Batch(batch) => {
-                    batch.into_ids().into_iter().for_each(|id| self.reply(id, Err(RequestError::ConnectionLoss)));
-                }
-                Purpose::Refused(id) => self.reply(id, Err(RequestError::Refused(ErrorCode::Unimplemented))),
+                Purpose::Owner(id, _) => self.reply(id, Err(error)),
+                Purpose::Batch(batch) => batch.into_ids().into_iter().for_each(|id| self.reply(id, Err(error))),
                 _ => {}
             }
         }
@@ -611,7 +583,7 @@ impl Session {
             return;
         };
         request::encode(&mut self.outgoing, xid, request);
-        self.sent.push_back(Sent { xid, newest: self.newest_sent, at: now, opcode, purpose });
+        self.sent.push_back(Sent { xid, newest: self.newest_sent, at: now, opcode, purpose, refused: None });
         self.note_sent_at(now);
     }
 

@@ -20,9 +20,6 @@ pub struct Config {
     pub credentials: Vec<(String, Vec<u8>)>,
     /// The SASL DIGEST-MD5 user and password that every connection proves first.
     pub sasl: Option<(String, String)>,
-    /// Maximum time without an answer while a connection is opened and without a byte later; two fifths of the session
-    /// timeout if that is shorter. A short time finds a dead server sooner, and needs more pings.
-    pub max_silence: Duration,
     /// The pause between two rounds over all servers; `None` means pauses that grow from 50 ms to 1 s, with jitter.
     pub pause: Option<Duration>,
     /// Maximum length of a frame in bytes; a longer one ends the connection.
@@ -35,15 +32,7 @@ impl Config {
     /// Returns the options for a new session with this timeout, without credentials.
     pub fn new(session_timeout: Duration) -> Config {
         let (credentials, sasl, resume) = (Vec::new(), None, None);
-        Config {
-            session_timeout,
-            credentials,
-            sasl,
-            max_silence: Duration::MAX,
-            pause: None,
-            max_frame: 64 << 20,
-            resume,
-        }
+        Config { session_timeout, credentials, sasl, pause: None, max_frame: 64 << 20, resume }
     }
 }
 

@@ -7,10 +7,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use lockkeeper_client::wire::request::{self, Packet};
 use lockkeeper_client::wire::{
-    ConnectRequest, ConnectResponse, ErrorCode, EventKind, PING_XID, Request, Response, Stat, WatchedPath, frame,
-    response,
+    ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, PING_XID, Request, Response, Stat, WatchedPath,
+    WriteOp, frame, response,
 };
 use lockkeeper_client::{Config, End, RequestError, RequestId, Session, SessionEvent};
+
+#[path = "machine/patience.rs"]
+mod patience;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const ID: i64 = 0x77;
@@ -124,6 +127,11 @@ impl Stage {
         });
         results.collect()
     }
+}
+
+/// The answer to a probe's write.
+fn checked() -> Response {
+    Response::Multi(vec![OpResult::Checked])
 }
 
 fn sync() -> Request {
@@ -289,20 +297,38 @@ fn a_server_that_accepts_and_then_fails_is_tried_with_growing_pauses() {
     assert!(stage.now - cut <= Duration::from_millis(50), "{:?}", stage.now - cut);
 }
 
+/// With `zookeeper.enableEagerACLCheck`, a server refuses a write itself while an earlier one is under way.
 #[test]
-fn a_silent_server_is_left_after_the_configured_time() {
-    let silent_for = Duration::from_secs(2);
-    for (max_silence, left_after) in [(silent_for, silent_for), (Duration::MAX, TIMEOUT * 2 / 5)] {
-        let mut stage = Stage::with(Config { max_silence, ..Config::new(TIMEOUT) });
+fn a_refusal_ahead_of_its_turn_is_reported_in_its_turn() {
+    let lost = Some(RequestError::ConnectionLoss);
+    let refused = Some(RequestError::Refused(ErrorCode::NoAuth));
+    for cut in [false, true] {
+        let mut stage = Stage::new();
         stage.accept();
-        let begin = stage.now;
-        while stage.session.transport().is_some() {
-            stage.now = stage.session.deadline().unwrap();
-            stage.session.timeout(stage.now);
+        let ids = [sync(), sync(), sync(), sync()].map(|request| stage.ask(request));
+        let xids: Vec<i32> = stage.requests().iter().map(|(xid, _)| *xid).collect();
+        for early in [2, 1] {
+            stage.reply(xids[early], 0, Err(ErrorCode::NoAuth));
         }
-        assert_eq!(stage.now - begin, left_after);
-        assert!(stage.frames().is_empty(), "the pings went to the connection that was left");
+        assert!(stage.session.is_connected() && stage.results().is_empty());
+        let results = if cut {
+            stage.cut();
+            [lost, refused, refused, lost]
+        } else {
+            stage.reply(xids[0], 6, Ok(Response::Path("/".to_owned())));
+            stage.reply(xids[3], 6, Ok(Response::Path("/".to_owned())));
+            [None, refused, refused, None]
+        };
+        assert_eq!(stage.results(), ids.into_iter().zip(results).collect::<Vec<_>>());
     }
+    // An answer of the leader that is not in turn shows that the connection is useless.
+    let mut stage = Stage::new();
+    stage.accept();
+    stage.ask(sync());
+    stage.ask(sync());
+    let xid = stage.requests()[1].0;
+    stage.reply(xid, 6, Err(ErrorCode::NoAuth));
+    assert!(!stage.session.is_connected());
 }
 
 /// The process was stopped for a while, so it has sent no ping: it asks the server before it calls it silent.
@@ -315,17 +341,16 @@ fn a_stalled_client_asks_its_server_before_it_leaves_it() {
         stage.session.timeout(stage.now);
         assert_eq!(stage.frames().len(), 1, "a ping");
         let (asked, mut bytes) = (stage.now, BytesMut::new());
-        let silence = TIMEOUT * 2 / 5;
         if answers {
             response::encode(&mut bytes, PING_XID, 0, &Ok(Response::Done));
             stage.session.received(&bytes, stage.now);
-            assert_eq!(stage.session.deadline(), Some(asked + silence * 3 / 8), "the next ping");
+            assert_eq!(stage.session.deadline(), Some(asked + TIMEOUT / 10), "the next ping");
         } else {
             while stage.session.transport().is_some() {
                 stage.now = stage.session.deadline().unwrap();
                 stage.session.timeout(stage.now);
             }
-            assert_eq!(stage.now - asked, silence * 5 / 8, "as long as an idle client waits for the answer to a ping");
+            assert_eq!(stage.now - asked, TIMEOUT * 3 / 10, "as long as every other request may take");
         }
     }
 }
@@ -404,7 +429,7 @@ fn probe(stage: &mut Stage) -> i32 {
             stage.answer_connect(ID + 5, 10_000);
             let requests = stage.requests();
             assert!(
-                matches!(&requests[..], [(_, Request::Delete(delete))] if delete.version == i32::MAX),
+                matches!(&requests[..], [(_, Request::Multi(ops))] if matches!(ops[..], [WriteOp::Check(_)])),
                 "{requests:?}"
             );
             return requests[0].0;
@@ -439,7 +464,7 @@ fn a_session_whose_history_the_servers_have_lost_is_over() {
     let waits = stage.ask(sync());
     let xid = probe(&mut stage);
     assert!(stage.now >= lost + TIMEOUT, "it waits for a server for a session timeout: {:?}", stage.now - lost);
-    stage.reply(xid, 2, Err(ErrorCode::NoNode));
+    stage.reply(xid, 2, Ok(checked()));
     assert_eq!(stage.session.end(), None, "the probe's session is closed first");
     end_probe(&mut stage);
     assert_eq!(stage.session.end(), Some(End::Expired));
@@ -453,7 +478,7 @@ fn a_session_whose_servers_are_only_behind_lives_on() {
         let begin = stage.now;
         let xid = probe(&mut stage);
         assert!(stage.now >= begin + TIMEOUT, "a probe opens a session, so the next one waits");
-        stage.reply(xid, 51, Err(ErrorCode::NoNode));
+        stage.reply(xid, 51, Ok(checked()));
         end_probe(&mut stage);
         assert_eq!(stage.session.end(), None);
     }
@@ -486,10 +511,15 @@ fn a_probe_follows_only_if_every_server_has_refused_the_session() {
 fn a_probe_that_is_cut_or_refused_proves_nothing_and_the_next_one_asks_another_server() {
     let mut stage = refused(2);
     let mut asked = Vec::new();
-    for end in 0..4 {
+    for end in 0..5 {
         let xid = probe(&mut stage);
         asked.push(stage.session.transport().unwrap().server);
         match end {
+            // So does a server by itself that refuses a write for which the client has no right.
+            4 => {
+                stage.reply(xid, 0, Err(ErrorCode::NoAuth));
+                end_probe(&mut stage);
+            }
             0 => stage.cut(),
             1 => stage.session.timeout(stage.session.deadline().unwrap()),
             2 => {
@@ -509,7 +539,7 @@ fn a_probe_that_is_cut_or_refused_proves_nothing_and_the_next_one_asks_another_s
     assert_eq!(asked.len(), 2, "every probe asked the same server");
     // A verdict counts even if the answer to the close is lost.
     let xid = probe(&mut stage);
-    stage.reply(xid, 2, Err(ErrorCode::NoAuth));
+    stage.reply(xid, 2, Ok(Response::Multi(vec![OpResult::Failed(ErrorCode::NoAuth)])));
     stage.cut();
     assert_eq!(stage.session.end(), Some(End::Expired));
 }
@@ -533,7 +563,7 @@ fn a_probe_presents_the_credentials() {
     assert!(matches!(request::decode(&sent[0]), Ok(Packet::Auth { .. })) && sent.len() == 1);
     stage.session.received(&accepted, stage.now);
     let xid = stage.requests()[0].0;
-    stage.reply(xid, 50, Err(ErrorCode::NoNode));
+    stage.reply(xid, 50, Ok(checked()));
     end_probe(&mut stage);
     assert_eq!(stage.session.end(), Some(End::Expired), "the write is not newer than what the session saw");
 }

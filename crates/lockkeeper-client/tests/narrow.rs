@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_client::wire::{Acl, CreateMode};
-use lockkeeper_client::{Client, Config, Connect, Connecting, ConnectionState, RequestError};
+use lockkeeper_client::{Client, Config, Connect, Connecting, ConnectionState, RequestError, Searching};
 use lockkeeper_server::Server;
 use tokio::io::{AsyncReadExt, copy_bidirectional, duplex};
 use tokio::net::TcpStream;
@@ -44,10 +44,10 @@ impl Connect for Narrow {
         1
     }
 
-    fn connect(&self, _: usize) -> Connecting {
+    fn connect(&self, _: usize) -> Searching {
         let first = self.opened.fetch_add(1, Ordering::Relaxed) == 0;
         let (server, stop, end, unsent) = (self.server, self.stop.clone(), self.end.clone(), self.unsent.clone());
-        Box::pin(async move {
+        let connecting: Connecting = Box::pin(async move {
             let mut tcp = TcpStream::connect(server).await?;
             let (ours, mut theirs) = duplex(WIDTH);
             tokio::spawn(async move {
@@ -59,7 +59,8 @@ impl Connect for Narrow {
                 *unsent.lock().unwrap() = theirs.read(&mut [0; WIDTH]).await.unwrap();
             });
             Ok(ours.into())
-        })
+        });
+        Box::pin(std::future::ready(Ok(connecting)))
     }
 
     fn name(&self, _: usize) -> String {

@@ -296,7 +296,7 @@ pub trait Ensemble: Send + Sync + 'static {
     }
     /// Sends a write that changes nothing and that a majority orders with all other writes. Its reply shows that the
     /// session is alive, and every later read of this session sees what was confirmed before it was sent. A server that
-    /// is cut off from the others cannot answer it.
+    /// is cut off from the others cannot answer it, however it is configured.
     ///
     /// ZooKeeper's `sync` gives less. The leader answers it for its own clients before it has applied what its
     /// followers have (`CommitProcessor`). A former leader answers it too.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::harness::{Home, Running, Served, until};
 
 /// All requests but pings.
-const REQUESTS: [OpCode; 12] = [
+const REQUESTS: [OpCode; 13] = [
     OpCode::Create,
     OpCode::Create2,
     OpCode::Delete,
@@ -20,6 +20,7 @@ const REQUESTS: [OpCode; 12] = [
     OpCode::GetChildren2,
     OpCode::Sync,
     OpCode::Multi,
+    OpCode::Check,
     OpCode::RemoveWatches,
     OpCode::CloseSession,
 ];

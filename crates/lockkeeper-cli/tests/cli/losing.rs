@@ -96,7 +96,7 @@ fn case_45_both_signals_come_by_the_deadline_of_the_last_answer() {
 /// Returns when the last write that was answered had been sent, since the start of the proxy.
 fn last_proof(proxy: &Proxy) -> Duration {
     let records = proxy.records();
-    let written = |op: OpCode| op == OpCode::Delete || OpCode::CREATES.contains(&op);
+    let written = |op: OpCode| op == OpCode::Check || OpCode::CREATES.contains(&op);
     let answered = records.iter().rev().find_map(|record| match record.what {
         What::Reply { xid, op, fate: Fate::Passed, .. } if written(op) => Some((record.connection, xid)),
         _ => None,

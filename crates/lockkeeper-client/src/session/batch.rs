@@ -275,7 +275,8 @@ impl Session {
         self.under_way.writes += usize::from(batch.writes());
         self.under_way.more += batch.more();
         // They leave no watches, so `newest` may be older.
-        self.sent.push_back(Sent { xid, newest: self.newest_sent, at, opcode, purpose: Purpose::Batch(batch) });
+        let purpose = Purpose::Batch(batch);
+        self.sent.push_back(Sent { xid, newest: self.newest_sent, at, opcode, purpose, refused: None });
         self.note_sent_at(at);
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_wire::jute::Reader;
+use lockkeeper_wire::response::Header;
 use lockkeeper_wire::{
     AUTH_XID, ConnectResponse, EVENT_XID, ErrorCode, EventKind, Malformed, OpCode, PING_XID, Request, Response,
     digest_md5, request, response,
@@ -89,7 +90,7 @@ impl Session {
         let xid = self.take_xid();
         request::encode_sasl(&mut self.outgoing, xid, token);
         let (newest, purpose) = (self.newest_sent, Purpose::Sasl(expected));
-        self.sent.push_back(Sent { xid, newest, at: now, opcode: OpCode::Sasl, purpose });
+        self.sent.push_back(Sent { xid, newest, at: now, opcode: OpCode::Sasl, purpose, refused: None });
         self.note_sent_at(now);
     }
 
@@ -142,13 +143,22 @@ impl Session {
             _ => {}
         }
         if self.sent.front().is_none_or(|oldest| oldest.xid != header.xid) {
-            if header.error == Some(ErrorCode::Unimplemented) {
-                self.refused_early(header.xid);
-            }
-            // Everything without an answer is reported as lost.
-            return Err(Malformed);
+            return self.refused_early(header);
         }
         let sent = self.sent.pop_front().ok_or(Malformed)?;
+        self.answered(sent, header, reader, now)?;
+        // The refusals that have come early are in turn now.
+        while self.sent.front().is_some_and(|oldest| oldest.refused.is_some())
+            && let Some(sent) = self.sent.pop_front()
+        {
+            let header = Header { xid: sent.xid, zxid: 0, error: sent.refused };
+            self.answered(sent, header, Reader::new(&[]), now)?;
+        }
+        Ok(())
+    }
+
+    /// Handles the answer to the oldest request.
+    fn answered(&mut self, sent: Sent, header: Header, mut reader: Reader<'_>, now: Duration) -> Result<(), Malformed> {
         if self.probe.is_some() && !matches!(sent.purpose, Purpose::Sasl(_)) {
             self.probed(&sent.purpose, header, now);
             return Ok(());
@@ -206,8 +216,6 @@ impl Session {
                 // A connection without the watches is useless.
                 Some(_) => return Err(Malformed),
             },
-            // `refused_early` has ended the connection.
-            Purpose::Refused(_) => return Err(Malformed),
             Purpose::Unwatch => {}
             Purpose::Sasl(_) if header.error.is_some() => self.over(End::AuthFailed),
             Purpose::Sasl(expected) => {
@@ -226,16 +234,31 @@ impl Session {
         Ok(())
     }
 
-    /// Handles the refusal of a request that is not the oldest one. Apache's server answers a request that it does not
-    /// know ahead of its turn (`UnimplementedRequestProcessor`), and then closes the connection.
-    fn refused_early(&mut self, xid: i32) {
-        let Some(sent) = self.sent.iter_mut().find(|sent| sent.xid == xid) else { return };
-        match sent.purpose {
-            Purpose::Owner(id, _) => sent.purpose = Purpose::Refused(id),
-            Purpose::Watches(true) => self.end_persistent(),
-            Purpose::Batch(_) => self.lists_together = false,
+    /// Handles the refusal of a request that is not the oldest one.
+    ///
+    /// Apache's server answers a request that it does not know ahead of its turn (`UnimplementedRequestProcessor`), and then
+    /// closes the connection. With `zookeeper.enableEagerACLCheck`, the connected server itself refuses a write for which the
+    /// client has no right (`ZooKeeperServer.authWriteRequest`). It does not wait for the answers to earlier writes, and
+    /// names no transaction.
+    fn refused_early(&mut self, header: Header) -> Result<(), Malformed> {
+        let sent = self.sent.iter_mut().find(|sent| sent.xid == header.xid && sent.refused.is_none());
+        let (Some(sent), Some(error)) = (sent, header.error) else { return Err(Malformed) };
+        match error {
+            ErrorCode::NoAuth | ErrorCode::InvalidAcl if header.zxid == 0 => {
+                // It is reported when the earlier ones are answered.
+                sent.refused = Some(error);
+                return Ok(());
+            }
+            ErrorCode::Unimplemented => match sent.purpose {
+                Purpose::Owner(..) => sent.refused = Some(error),
+                Purpose::Watches(true) => self.end_persistent(),
+                Purpose::Batch(_) => self.lists_together = false,
+                _ => {}
+            },
             _ => {}
         }
+        // Everything without an answer is reported as lost.
+        Err(Malformed)
     }
 
     /// Notes the answer to a packet that set watches again.

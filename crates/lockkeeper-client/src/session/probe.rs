@@ -11,12 +11,9 @@
 use std::time::Duration;
 
 use lockkeeper_wire::response::Header;
-use lockkeeper_wire::{ErrorCode, Request, VersionedPath};
+use lockkeeper_wire::{Request, VersionedPath, WriteOp};
 
 use super::{Purpose, Session, State};
-
-/// A node that does not exist. If a client creates it, the version of the delete protects it.
-const NOBODYS: &str = "/lockkeeper-probe";
 
 /// What suggests that the servers have lost the session's history.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +59,10 @@ impl Session {
     /// A server has opened the session of the probe. Makes the write.
     pub(super) fn probe_history(&mut self, now: Duration) {
         self.state = State::Login { until: now + self.timeout / 3 };
-        let write = Request::Delete(VersionedPath { path: NOBODYS.to_owned(), version: i32::MAX });
-        self.push(&write, Purpose::Probe, now);
+        // A transaction of one check. A majority orders it, whether the check succeeds or not, and it changes nothing. No
+        // server refuses it ahead of that, also not with `zookeeper.enableEagerACLCheck`.
+        let check = WriteOp::Check(VersionedPath { path: "/".to_owned(), version: -1 });
+        self.push(&Request::Multi(vec![check]), Purpose::Probe, now);
     }
 
     /// Handles a reply to a request of the probe.
@@ -71,9 +70,8 @@ impl Session {
         if !matches!(purpose, Purpose::Probe) {
             return self.next_server(now);
         }
-        // With these results the leader has ordered the write. After any other one the zxid may be anything.
-        let ordered =
-            matches!(header.error, None | Some(ErrorCode::NoNode | ErrorCode::BadVersion | ErrorCode::NoAuth));
+        // A failed check is an answer too. If the transaction was refused as a whole, the zxid may be anything.
+        let ordered = header.error.is_none();
         let lost = ordered && header.zxid > 0 && header.zxid <= self.newest_zxid;
         self.probe = Some(Probe { lost });
         self.push(&Request::CloseSession, Purpose::Close, now);

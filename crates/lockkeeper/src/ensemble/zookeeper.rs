@@ -33,12 +33,6 @@ use crate::wait::passed;
 /// The shortest pause between two rounds of tries.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The maximum time without an answer on a connection, while it is opened and later.
-///
-/// By itself, the client waits for two fifths of the session timeout, which is 12 s by default. A server may accept a
-/// connection while it starts, and forget it. It would block a client for that long.
-const SILENCE: Duration = Duration::from_secs(4);
-
 /// Opens sessions with a list of servers.
 pub(crate) struct ZooKeeper {
     pub(crate) servers: Servers,
@@ -100,7 +94,6 @@ impl ZooKeeper {
         let config = Config {
             credentials: self.credentials.clone(),
             sasl: self.sasl.clone(),
-            max_silence: SILENCE,
             pause: self.reconnect.map(|reconnect| reconnect.delay),
             ..Config::new(self.session_timeout)
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Guard, Lockkeeper};
 use lockkeeper_server::{OpCode as Op, Stats};
-use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
+use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy};
 use lockkeeper_testkit::sim::{Settings, Sim};
 
 use crate::support::{Kind, STEADY, Waiter, World, eventually, on_the_embedded_server, watches_set};
@@ -259,10 +259,10 @@ async fn a_removed_waiter_learns_it_from_its_watch_without_a_query(world: &World
     assert!(waiter.outcome().await.is_err());
     keeper.admin().show(&world.lock()).await.unwrap();
     let since = proxy.counts().since(&before);
-    // The admin's query above is a write that changes nothing (a delete), a listing and a read of the holder. The waiter
+    // The admin's query above is a write that changes nothing (a check), a listing and a read of the holder. The waiter
     // removes its watch on the holder. Another such write shows that the session's end did not delete the node, and a write
     // and a listing look for the record of a break.
-    let asked = [OpCode::GetChildren2, OpCode::GetData, OpCode::RemoveWatches, OpCode::Delete];
+    let asked = [OpCode::GetChildren2, OpCode::GetData, OpCode::RemoveWatches, OpCode::Check];
     let asked = asked.map(|op| since.requested.of(op));
     assert_eq!((asked, since.requested.total(), since.watch_events), ([2, 1, 1, 3], 7, 1), "{since:?}");
     guard.release().await.unwrap();
@@ -275,13 +275,6 @@ async fn a_release_wakes_one_of_a_hundred_waiters(world: &World) {
 
 async fn a_release_wakes_one_of_a_thousand_waiters(world: &World) {
     check_that_a_release_wakes_one(world, 1_000).await;
-}
-
-/// Counts the heartbeats: holders and the next waiters send them at their own pace, whatever happens to the lock.
-fn heartbeats(proxy: &Proxy) -> u64 {
-    let is_heartbeat =
-        |what: &What| matches!(what, What::Request { path: Some(path), .. } if path.ends_with("heartbeat"));
-    proxy.records().iter().filter(|record| is_heartbeat(&record.what)).count() as u64
 }
 
 /// No herd: of all waiters over several sessions, exactly one receives an event of a release, and it sends no request to be
@@ -318,11 +311,11 @@ async fn check_that_a_release_wakes_one(world: &World, count: usize) {
     proxy.wait_until(settled).await;
 
     let (before, seen) = (proxy.counts(), world.embedded().stats());
-    let beats = heartbeats(&proxy);
     guard.release().await.unwrap();
     let mut guard = grants.recv().await.unwrap();
     let since = proxy.counts().since(&before);
-    let beats = heartbeats(&proxy) - beats;
+    // Holders and the next waiters send heartbeats at their own pace, whatever happens to the lock.
+    let beats = since.requested.of(OpCode::Check);
     assert_eq!((since.watch_events, since.requested.total() - beats), (1, 0), "{since:?}");
     // One more event goes to the releaser, which watched its own node too.
     let events = world.embedded().stats().events_sent - seen.events_sent;
@@ -331,13 +324,13 @@ async fn check_that_a_release_wakes_one(world: &World, count: usize) {
     // The same for the next grants. These waiters did not see their predecessor hold, and it might have given up: so each lists
     // when it is woken.
     for _ in 0..5 {
-        let (before, beats) = (proxy.counts(), heartbeats(&proxy));
+        let before = proxy.counts();
         guard.release().await.unwrap();
         guard = grants.recv().await.unwrap();
         let since = proxy.counts().since(&before);
-        let beats = heartbeats(&proxy) - beats;
+        let beats = since.requested.of(OpCode::Check);
         assert!((1..=2).contains(&since.watch_events), "{since:?}");
-        assert_eq!(since.requested.of(OpCode::Delete) - beats, 1, "{since:?}");
+        assert_eq!(since.requested.of(OpCode::Delete), 1, "{since:?}");
         assert_eq!(since.requested.of_any(OpCode::LISTS), 1, "{since:?}");
         let looks = u64::from(world.kind == Kind::Recipe);
         assert_eq!(since.requested.total() - beats, 2 + looks, "{since:?}");

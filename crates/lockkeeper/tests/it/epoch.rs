@@ -97,7 +97,7 @@ async fn raising_an_epoch_sends_the_read_with_the_write_before_it(world: &World)
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let before = proxy.counts();
-    let write = proxy.on(OpCode::Delete).path("heartbeat").hold_reply();
+    let write = proxy.on(OpCode::Check).hold_reply();
     let admin = keeper.admin();
     let raising = tokio::spawn(async move { admin.raise_token_epoch(TokenEpoch::new(1).unwrap()).await });
     write.caught().await;

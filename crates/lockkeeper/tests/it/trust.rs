@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkeeper::{HoldState, Lockkeeper, Loss};
+use lockkeeper_client::wire::ErrorCode;
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::time::Instant;
 
@@ -15,6 +16,7 @@ use crate::support::{
 on_the_embedded_server_for!(
     [native Native, recipe Recipe, numbered Numbered]
     a_server_that_answers_pings_but_orders_nothing_is_not_trusted,
+    a_refusal_by_the_connected_server_is_no_heartbeat,
     a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout,
     case_50_a_session_without_holds_sends_no_heartbeat_writes,
     case_50_a_call_dropped_at_any_request_renews_nothing,
@@ -37,7 +39,7 @@ async fn a_server_that_answers_pings_but_orders_nothing_is_not_trusted(world: &W
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, TIMEOUT).await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
-    let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
+    let cut_off = proxy.on(OpCode::Check).every().hold_request();
     let since = Instant::now();
     let due = since + guard.valid_for();
     let ((loss, known), turn) = tokio::join!(async { (guard.lost().await, Instant::now()) }, turn_at(due));
@@ -52,6 +54,22 @@ async fn a_server_that_answers_pings_but_orders_nothing_is_not_trusted(world: &W
     eventually("the node is deleted", async || world.queue().await.is_empty()).await;
 }
 
+/// With `zookeeper.enableEagerACLCheck`, a follower without its peers refuses a write by itself, if the client has no right for it.
+async fn a_refusal_by_the_connected_server_is_no_heartbeat(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, TIMEOUT).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let since = Instant::now();
+    let refused = proxy.on(OpCode::Check).every().refuse_reply(ErrorCode::NoAuth);
+    let before = proxy.counts();
+    assert_eq!(guard.lost().await, Loss::Unreachable);
+    // A refused heartbeat is repeated, but not at once.
+    let (asked, took) = (proxy.counts().since(&before).requested.of(OpCode::Check), since.elapsed());
+    assert!(refused.has_fired() && u128::from(asked) <= took.as_millis() / 50 + 1, "{asked} heartbeats in {took:?}");
+    drop(refused);
+    eventually("the node is deleted", async || world.queue().await.is_empty()).await;
+}
+
 /// The cost of trust, and how long each write extends it.
 async fn a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout(world: &World) {
     let proxy = world.proxy().await;
@@ -60,7 +78,7 @@ async fn a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout(world: &W
     let since = Instant::now();
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     assert!(guard.valid_for() > timeout / 4 && guard.valid_for() < timeout * 3 / 4, "{:?}", guard.valid_for());
-    proxy.wait_until(|counts| counts.delivered.of(OpCode::Delete) >= 4).await;
+    proxy.wait_until(|counts| counts.delivered.of(OpCode::Check) >= 4).await;
     assert!(since.elapsed() > timeout / 5 * 3, "4 heartbeats in {:?}", since.elapsed());
     assert_eq!(guard.state(), HoldState::Held);
     assert!(guard.valid_for() > timeout / 4);
@@ -78,7 +96,7 @@ async fn case_50_a_session_without_holds_sends_no_heartbeat_writes(world: &World
 async fn renews_nothing(proxy: &Proxy) {
     let before = proxy.counts();
     proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Ping) >= 4).await;
-    assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Delete), 0);
+    assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Check), 0);
 }
 
 /// The caller drops its call while a request or a reply is on its way, for every request of a call.
@@ -117,7 +135,7 @@ async fn case_50_a_waiter_dropped_at_any_request_renews_nothing(world: &World) {
     let waiter = world.enqueue_mutex(&keeper).await;
     watches_set(&proxy, before.delivered.of(OpCode::GetData) + world.kind.reads_to_wait()).await;
     let requests = proxy.counts().since(&before).requested;
-    let steps = REQUESTS.iter().filter(|op| **op != OpCode::Delete).map(|op| requests.of(*op)).sum::<u64>();
+    let steps = REQUESTS.iter().map(|op| requests.of(*op)).sum::<u64>();
     assert!(steps >= 4, "a create, a list and two reads: {requests:?}");
     waiter.abort();
     world.queued(1).await;
@@ -128,7 +146,7 @@ async fn case_50_a_waiter_dropped_at_any_request_renews_nothing(world: &World) {
             let step = format!("replied {replied}, granted {granted}, request {nth} of {steps}");
             let guard = world.mutex(&holder).acquire().await.unwrap();
             let rule = match nth > steps {
-                true => proxy.on(OpCode::Delete).path("heartbeat").every(),
+                true => proxy.on(OpCode::Check).every(),
                 false => proxy.on_any(REQUESTS).path(world.parent()).nth(nth),
             };
             let hold = if replied { rule.hold_reply() } else { rule.hold_request() };
@@ -171,7 +189,7 @@ async fn case_43_a_dropped_guard_renews_nothing(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, TIMEOUT).await;
     let guard = world.mutex(&keeper).acquire().await.unwrap();
-    proxy.wait_until(|counts| counts.requested.of(OpCode::Delete) >= 1).await;
+    proxy.wait_until(|counts| counts.requested.of(OpCode::Check) >= 1).await;
     drop(guard);
     world.queued(0).await;
     renews_nothing(&proxy).await;
@@ -185,7 +203,7 @@ async fn a_grant_waits_for_a_proof_that_the_session_is_alive(world: &World) {
     let session_timeout = Duration::from_secs(4);
     let keeper: Lockkeeper = world.keeper_through(&proxy, session_timeout).await;
     let waiter = world.enqueue_mutex(&keeper).await;
-    let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
+    let cut_off = proxy.on(OpCode::Check).every().hold_request();
     let before = proxy.counts();
     // The trust from its own create expires.
     tokio::time::sleep(session_timeout * 9 / 10).await;
@@ -210,7 +228,7 @@ async fn an_upgrade_waits_for_a_proof_that_the_session_is_alive(world: &World) {
     // It reads the reader's node and its own to watch them.
     proxy.wait_until(|counts| counts.delivered.of(OpCode::GetData) >= 2).await;
     let before = proxy.counts();
-    let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
+    let cut_off = proxy.on(OpCode::Check).every().hold_request();
     cut_off.caught().await;
     // Less than half of the timeout is left of the heartbeat before then.
     tokio::time::sleep(timeout * 3 / 10).await;
@@ -229,7 +247,7 @@ async fn a_downgrade_waits_for_a_proof_that_the_session_is_alive(world: &World) 
     let (proxy, timeout) = (world.proxy().await, TIMEOUT * 6);
     let keeper = world.keeper_through(&proxy, timeout).await;
     let guard = keeper.rwlock(world.lock()).write().acquire().await.unwrap();
-    let cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
+    let cut_off = proxy.on(OpCode::Check).every().hold_request();
     let late = proxy.on(OpCode::Multi).hold_reply();
     let mut downgrade = Box::pin(guard.downgrade());
     assert!((&mut downgrade).now_or_never().is_none());
@@ -254,7 +272,7 @@ async fn only_heartbeats_that_extend_the_trust_are_reported(world: &World) {
         renewed.await;
         assert!(Instant::now() + guard.valid_for() > before);
     }
-    let _cut_off = proxy.on(OpCode::Delete).path("heartbeat").every().hold_request();
+    let _cut_off = proxy.on(OpCode::Check).every().hold_request();
     assert_eq!(guard.lost().await, Loss::Unreachable);
     assert_eq!(guard.renewed().now_or_never(), None, "a lost lock is not renewed");
 }

@@ -106,6 +106,9 @@ fn read_part(op: ReadOp) -> (OpCode, String) {
 
 impl Request {
     /// Decodes a frame; `first` is the ConnectRequest, which has no header. `None` if the header cannot be read.
+    ///
+    /// A multi that only checks the root counts as [`OpCode::Check`]: it is a heartbeat, and servers know no other such
+    /// request.
     pub(super) fn parse(frame: &[u8], first: bool) -> Option<Self> {
         if first {
             return Some(Self { xid: 0, op: OpCode::CreateSession, path: None, parts: Vec::new() });
@@ -131,6 +134,8 @@ impl Request {
                 | OpCode::CloseSession
         );
         let path = if starts_with_path { body.text().ok() } else { None };
+        let is_heartbeat = matches!(&parts_of_it[..], [(OpCode::Check, path)] if path == "/");
+        let op = if is_heartbeat { OpCode::Check } else { op };
         Some(Self { xid, op, path, parts: parts_of_it })
     }
 }

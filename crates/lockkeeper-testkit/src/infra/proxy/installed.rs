@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_wire::OpCode;
+use lockkeeper_wire::{ErrorCode, OpCode};
 
 use super::Cut;
 
@@ -28,6 +28,7 @@ pub(super) enum Fault {
     CutAfterReply,
     HoldReply,
     ReplaceReply { with: Bytes },
+    RefuseReply { error: ErrorCode },
 }
 
 impl Fault {

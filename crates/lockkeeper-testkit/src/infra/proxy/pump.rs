@@ -4,6 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::BytesMut;
+use lockkeeper_wire::response;
 use rustix::net::Shutdown;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -236,6 +238,7 @@ impl Pump {
     async fn reply(&self, client: &TcpStream, frame: &[u8], armed: Option<Armed>, what: What) -> io::Result<()> {
         let mut bytes = frame;
         let mut passed = Fate::Passed;
+        let mut refusal = BytesMut::new();
         match armed.as_ref().map(|armed| &armed.fault) {
             Some(Fault::CutBeforeReply) => return self.cut_off_reply(armed.as_ref(), what).await,
             Some(Fault::CutInsideReply { bytes }) => {
@@ -245,6 +248,12 @@ impl Pump {
             }
             Some(Fault::HoldReply) => self.hold(armed.as_ref()).await,
             Some(Fault::ReplaceReply { with }) => (bytes, passed) = (with, Fate::Replaced),
+            Some(Fault::RefuseReply { error }) => {
+                if let What::Reply { xid, .. } = what {
+                    response::encode(&mut refusal, xid, 0, &Err(*error));
+                    (bytes, passed) = (&refusal, Fate::Replaced);
+                }
+            }
             _ => {}
         }
         let mut what = Some(what);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lockkeeper_wire::ErrorCode;
 
 use super::installed::{Fault, Installed, Matcher};
 use super::shared::Shared;
@@ -98,6 +99,12 @@ impl<'p> On<'p> {
     /// Sends these bytes to the client instead of the reply, unchanged: a length is not added.
     pub fn replace_reply(self, with: impl Into<Bytes>) -> Rule {
         self.install(Fault::ReplaceReply { with: with.into() })
+    }
+
+    /// Sends this error to the client instead of the reply, without a transaction: the refusal of a server that has not asked
+    /// its leader.
+    pub fn refuse_reply(self, error: ErrorCode) -> Rule {
+        self.install(Fault::RefuseReply { error })
     }
 
     fn install(mut self, fault: Fault) -> Rule {

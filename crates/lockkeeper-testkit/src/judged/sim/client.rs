@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use lockkeeper_client::{Connect, Connecting};
+use lockkeeper_client::{Connect, Connecting, Searching};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -26,9 +26,9 @@ impl Connect for Host {
         self.sim.settings.servers
     }
 
-    fn connect(&self, server: usize) -> Connecting {
+    fn connect(&self, server: usize) -> Searching {
         let (sim, host) = (self.sim.clone(), self.number);
-        Box::pin(async move {
+        let connecting: Connecting = Box::pin(async move {
             let travel = sim.within(&sim.settings.network.clone());
             tokio::time::sleep(travel).await;
             loop {
@@ -45,7 +45,8 @@ impl Connect for Host {
             let (connection, to_server, from_client, from_server) = sim.world().accept(host, server);
             tokio::spawn(serve(sim.clone(), connection, from_client));
             Ok(ClientStream { sim, host, to_server, from_server, rest: Bytes::new() }.into())
-        })
+        });
+        Box::pin(std::future::ready(Ok(connecting)))
     }
 
     fn name(&self, server: usize) -> String {

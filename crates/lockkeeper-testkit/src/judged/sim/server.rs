@@ -7,7 +7,7 @@ use lockkeeper_server::machine::{
     ConnectionId, Effect, Identities, Tree, TreeEvent, TxnOp, Watches, answer, watch_left,
 };
 use lockkeeper_wire::request::{self, Packet};
-use lockkeeper_wire::{ErrorCode, EventKind, Request, Response, SetWatches, WatchKind, frame, response};
+use lockkeeper_wire::{ErrorCode, EventKind, Request, Response, SetWatches, WatchKind, WriteOp, frame, response};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -309,6 +309,7 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Delete(_) => "delete",
         Request::GetData(_) => "getData",
         Request::GetChildren(_) | Request::GetChildren2(_) => "getChildren",
+        Request::Multi(ops) if matches!(ops[..], [WriteOp::Check(_)]) => "check",
         Request::Multi(_) => "multi",
         Request::MultiRead(_) => "multiRead",
         Request::Sync { .. } => "sync",

@@ -9,7 +9,7 @@ use crate::ensemble::OpError;
 
 /// The pause before an operation is retried on a connection that is not lost, so that a server in trouble is not
 /// flooded.
-const TROUBLED: Duration = Duration::from_millis(50);
+pub(super) const TROUBLED: Duration = Duration::from_millis(50);
 
 /// The meaning of an error, returned after a pause if an immediate retry would flood a server in trouble.
 pub(super) async fn told(error: RequestError) -> OpError {

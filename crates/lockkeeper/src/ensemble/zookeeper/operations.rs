@@ -12,15 +12,12 @@ use lockkeeper_client::wire::{
 use lockkeeper_client::{Client, MultiError, RequestError, Watcher as ClientWatcher};
 use lockkeeper_core::{SessionId, Zxid};
 
-use super::fault::{at_node, told};
+use super::fault::{TROUBLED, at_node, connection_lives, told};
 use crate::acl::{AclEntry, AclList, LockAcl};
 use crate::ensemble::{
     AclGrant, Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Node, NodeKind, Reply, TxnStep, Undone, Watcher,
     Whole, Written,
 };
-
-/// The name of a node that does not exist.
-const NOBODYS: &str = "lockkeeper-heartbeat";
 
 /// The mode of a new node.
 fn mode(kind: NodeKind) -> CreateMode {
@@ -304,16 +301,20 @@ impl Ensemble for Operations {
     }
 
     fn heartbeat(&self) -> Reply<()> {
-        // A delete that cannot succeed. The leader proposes a failed write like any other, so a majority orders it
-        // (PrepRequestProcessor turns it into an error transaction). It leaves nothing behind and triggers no watch. If
-        // a client creates the node, the version protects it.
-        self.reply(&format!("/{NOBODYS}"), |client, path| async move {
-            match client.delete(&path, Some(i32::MAX)).await {
-                Ok(())
-                | Err(RequestError::Refused(
-                    ErrorCode::NoNode | ErrorCode::BadVersion | ErrorCode::NoAuth | ErrorCode::NotEmpty,
-                )) => Ok(()),
-                Err(error) => Err(error),
+        // A transaction of one check. The leader proposes every transaction, also one whose check fails, so a majority
+        // orders it (PrepRequestProcessor gives it a zxid before it looks at its operations). It changes nothing and
+        // triggers no watch. A single write would not do: with `zookeeper.enableEagerACLCheck`, the connected server itself
+        // answers NoAuth, and it may be cut off from the others. It examines no transaction ahead of the leader.
+        self.reply("/", |client, path| async move {
+            match client.multi(vec![WriteOp::Check(VersionedPath { path, version: -1 })]).await {
+                Ok(_) | Err(MultiError::Operation { .. }) => Ok(()),
+                // The transaction was refused as a whole, and perhaps not ordered. It is not repeated at once.
+                Err(MultiError::Request(error)) => {
+                    if connection_lives(error) {
+                        tokio::time::sleep(TROUBLED).await;
+                    }
+                    Err(error)
+                }
             }
         })
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use lockkeeper_client::{Connect, Connecting, Servers};
+use lockkeeper_client::{Connect, Searching, Servers};
 
 use crate::error::SessionError;
 
@@ -54,7 +54,7 @@ impl Connect for ServerPlace {
         1
     }
 
-    fn connect(&self, _server: usize) -> Connecting {
+    fn connect(&self, _server: usize) -> Searching {
         let search = self.search.clone();
         let locating = {
             let mut search = search.lock().expect("held for a change only");

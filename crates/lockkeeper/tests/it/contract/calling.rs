@@ -167,7 +167,7 @@ async fn case_25_a_callback_that_blocks_loses_no_lock(world: &World) {
     .unwrap();
     let before = proxy.counts();
     // Longer than the session timeout.
-    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Delete) >= 6).await;
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::Check) >= 6).await;
     assert_eq!(steady.state(), HoldState::Held);
     world.kind.lock(&keeper, &path("aside")).acquire().await.unwrap().release().await.unwrap();
     steady.release().await.unwrap();

@@ -273,7 +273,7 @@ async fn a_waiter_whose_node_goes_with_its_session_joins_the_queue_again(world: 
     let node = waiting.node_path(holder.path());
     watched(&proxy, &node).await;
     // The waiter sees the delete first, and asks whether its session lives.
-    let asked = proxy.on(OpCode::Delete).hold_request();
+    let asked = proxy.on(OpCode::Check).hold_request();
     world.remove(&node).await;
     asked.caught().await;
     assert!(world.embedded().faults().expire(waiting.session.0).await.unwrap());

@@ -172,7 +172,7 @@ async fn a_grant_whose_caller_has_gone_is_given_back(world: &World) {
 async fn a_lost_reply_is_neither_an_error_nor_a_second_hold(world: &World) {
     let proxy = world.proxy().await;
     let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
-    for op in [OpCode::Create2, OpCode::Create, OpCode::Multi, OpCode::GetData, OpCode::Delete] {
+    for op in [OpCode::Create2, OpCode::Create, OpCode::Multi, OpCode::GetData, OpCode::Check, OpCode::Delete] {
         let a = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard();
         let rule = proxy.on(op).cut_before_reply();
         let guard = a.acquire().await.unwrap();

@@ -158,7 +158,7 @@ async fn a_hold_is_verified_behind_an_ordered_write(world: &World) {
     guard.verify().await.unwrap();
     let before = proxy.counts();
     guard.verify().await.unwrap();
-    assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Delete), 1);
+    assert_eq!(proxy.counts().since(&before).requested.of(OpCode::Check), 1);
     guard.release().await.unwrap();
 }
 

@@ -104,11 +104,11 @@ impl Waiters {
 }
 
 /// Counts the waiters' requests (pings are never counted) without the queries of [`Waiters::since`], a write and two listings per session.
-/// Heartbeats and the queries' writes are deletes like releases, so deletes are counted elsewhere. A read of several lists gets
-/// the data of each node too.
+/// Heartbeats and the queries' writes are checks, and releases are counted elsewhere. A read of several lists gets the data of each
+/// node too.
 fn asked(since: &Counts) -> u64 {
     let of = |op| since.operations.of(op);
-    since.operations.total() - of(OpCode::Delete) - of(OpCode::GetChildren) - 8
+    since.operations.total() - of(OpCode::Check) - of(OpCode::Delete) - of(OpCode::GetChildren) - 8
 }
 
 /// Counts the requests that a proxy saw since then for the lock at `path`, without deletes. A session's heartbeats are for another
