@@ -230,9 +230,17 @@ impl Contender {
     /// This keeps the order of arrival. The contender behind was blocked by this node in a listing, and numbers only
     /// grow. So no contender of another process is or comes between the two. All others still wait behind both nodes. A
     /// lock delay takes longer: the tombstone must be deleted first.
-    pub fn passes_on(&self) -> Option<&str> {
+    ///
+    /// `writes`: a write that the caller bound to the hold may still take effect. Then the contender behind waits for the
+    /// delete, which is ordered behind that write. Otherwise the write could take effect while the next one holds.
+    pub fn passes_on(&self, writes: bool) -> Option<&str> {
+        self.node().filter(|_| !writes && self.ends_alone())
+    }
+
+    /// Whether its release ends a hold that is alone, without a lock delay.
+    fn ends_alone(&self) -> bool {
         let at_once = self.terms.discipline.lists_decide() && self.terms.delay.is_none();
-        self.node().filter(|_| at_once && self.hold.is_handed_over() && self.is_alone())
+        at_once && self.node().is_some() && self.hold.is_handed_over() && self.is_alone()
     }
 
     /// Whether it watches its node, so the node has existed from its create until the last event.
@@ -266,7 +274,7 @@ impl Contender {
     pub fn handle(&mut self, event: Event) {
         match event {
             Event::Leave => {
-                self.releases.release(self.passes_on().is_some());
+                self.releases.release(self.ends_alone());
                 self.exit.leave(Leaving::Asked);
             }
             Event::Lost => self.exit.leave(Leaving::Lost),

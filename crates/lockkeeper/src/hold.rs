@@ -10,7 +10,7 @@ pub(crate) mod holding;
 pub(crate) mod lease;
 pub(crate) mod upgrade;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -112,6 +112,8 @@ pub(crate) struct Hold {
     pub(crate) asked: latest::Sender<Option<Revocation>>,
     /// Notified when the program has missed its liveness limit: the driver gives the lock up.
     pub(crate) unattended: Notify,
+    /// How many fenced writes may still take effect.
+    writes: AtomicUsize,
     ward: OnceLock<Ward>,
     /// Tasks to notify before the loss, each with how long before.
     early: Mutex<Vec<(Duration, oneshot::Sender<()>)>>,
@@ -158,6 +160,7 @@ impl Hold {
             lost: CancellationToken::new(),
             asked: latest::Sender::new(None),
             unattended: Notify::new(),
+            writes: AtomicUsize::new(0),
             ward: OnceLock::new(),
             early: Mutex::default(),
         };
@@ -392,6 +395,21 @@ impl Hold {
                 heartbeats = hold.session().heartbeats();
             }
         }
+    }
+
+    /// Counts a fenced write until [`Hold::write_is_over`]. A write whose result is unknown is never over: only the delete
+    /// of the hold's node ends it.
+    pub(crate) fn write_begins(&self) {
+        self.writes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn write_is_over(&self) {
+        self.writes.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether a fenced write may still take effect. Its caller may have dropped the future.
+    pub(crate) fn may_still_write(&self) -> bool {
+        self.writes.load(Ordering::Acquire) > 0
     }
 
     /// The program is at work.

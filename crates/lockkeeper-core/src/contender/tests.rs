@@ -235,23 +235,23 @@ fn only_a_hold_that_excludes_all_others_is_passed_on() {
     for mode in [Mode::Exclusive, Mode::Write] {
         let (holder, own) = holds(contender(mode));
         assert!(holder.is_alone());
-        assert_eq!(holder.passes_on(), Some(own.as_str()));
+        assert_eq!(holder.passes_on(false), Some(own.as_str()));
     }
     let (reader, _) = holds(contender(Mode::Read));
-    assert_eq!((reader.is_alone(), reader.passes_on()), (false, None), "other readers may hold");
+    assert_eq!((reader.is_alone(), reader.passes_on(false)), (false, None), "other readers may hold");
     let upgradeable = Contender::upgradeable(NodeFormat::Curator, ID, SessionId(1));
     let (upgradeable, _) = holds(upgradeable);
-    assert_eq!((upgradeable.is_alone(), upgradeable.passes_on()), (false, None), "readers may hold");
+    assert_eq!((upgradeable.is_alone(), upgradeable.passes_on(false)), (false, None), "readers may hold");
     let (delayed, _) = holds(contender(Mode::Exclusive).with_delay(crate::LockDelay::MILLISECOND));
-    assert_eq!((delayed.is_alone(), delayed.passes_on()), (true, None), "its tombstone is deleted first");
+    assert_eq!((delayed.is_alone(), delayed.passes_on(false)), (true, None), "its tombstone is deleted first");
     let (mut downgrading, _) = holds(contender(Mode::Write));
     downgrading.handle(Event::Ask(crate::Ask::Downgrade));
-    assert_eq!((downgrading.is_alone(), downgrading.passes_on()), (false, None), "readers may hold soon");
+    assert_eq!((downgrading.is_alone(), downgrading.passes_on(false)), (false, None), "readers may hold soon");
     let (waiter, _) = second();
-    assert_eq!((waiter.is_alone(), waiter.passes_on()), (false, None));
+    assert_eq!((waiter.is_alone(), waiter.passes_on(false)), (false, None));
     let permits =
         Contender::new(Discipline::Permits { permits: 2 }, NodeFormat::Curator, Mode::Permits(2), ID, SessionId(1));
-    assert_eq!(permits.passes_on(), None);
+    assert_eq!(permits.passes_on(false), None);
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl Machine {
     /// The node whose release lets neighbours continue.
     pub(crate) fn passes_on(&self) -> Option<&str> {
         match &self.engine {
-            Engine::Contender(contender) => contender.passes_on(),
+            Engine::Contender(contender) => contender.passes_on(false),
             Engine::Plain(_) => None,
         }
     }

@@ -43,7 +43,8 @@ const STEP_BYTES: usize = 96;
 /// # Cancel safety
 ///
 /// Dropping the future does not cancel the write: it may take effect or not. A [`Holding::release`] that follows is
-/// ordered behind it, so nothing is written after a release was confirmed.
+/// ordered behind it, so nothing is written after a release was confirmed, or after the lock was granted to another
+/// contender, of this process or another one.
 ///
 /// # Errors
 ///
@@ -207,9 +208,17 @@ impl<'a> IntoFuture for FencedWrite<'a> {
         let session = holds.first().expect("a guard has a hold").session();
         let (caller, outcome) = oneshot::channel();
         let path = holds[0].path.clone();
+        // From now on, no contender may follow these holds before the delete of their nodes.
+        holds.iter().for_each(|hold| hold.write_begins());
         // Runs to its end on the library's thread, whether the caller listens or not. The session does not close
         // before.
-        session.spawn(async move { _ = caller.send(write(&holds, &steps).await) });
+        session.spawn(async move {
+            let wrote = write(&holds, &steps).await;
+            if !matches!(wrote, Err(WriteError::Unknown { .. })) {
+                holds.iter().for_each(|hold| hold.write_is_over());
+            }
+            _ = caller.send(wrote);
+        });
         async move { outcome.await.unwrap_or(Err(WriteError::Unknown { path })) }.boxed()
     }
 }

@@ -377,16 +377,13 @@ impl Driver {
         }
     }
 
-    /// The caller has released: the next contender of this session holds before the delete is sent. Not if the release
-    /// writes a node: the next contender would read that node as it was before.
+    /// The caller has released: the next contender of this session holds before the delete is sent. Not if a write of the
+    /// caller may still take effect, as that of the release does: the next contender would read the node as it was before.
     fn pass_on(&self) {
-        if self.at_release.is_some() {
-            return;
-        }
         let Some(hold) = self.caller.hold() else { return };
         hold.judge();
-        if let (None, Some(_), Some(membership)) = (hold.loss(), self.contender.passes_on(), &self.presence.membership)
-        {
+        let next = self.contender.passes_on(self.at_release.is_some() || hold.may_still_write());
+        if let (None, Some(_), Some(membership)) = (hold.loss(), next, &self.presence.membership) {
             membership.released();
         }
     }

@@ -40,6 +40,8 @@ use crate::wait::{cancelled, or_never};
 ///   Breaking the lock ends the keeping immediately; the next use acquires the lock again.
 /// - The hold lasts as long as its session. After a loss, the next use acquires the lock again.
 /// - A contender that only tries is refused while the lock is kept, and its try ends the keeping.
+/// - A use that drops the future of a [fenced write](crate::fenced::FencedWrite) which is under way, or does not learn its result,
+///   ends the keeping. So the write takes effect before the next use or not at all.
 ///
 /// # Cost
 ///
@@ -62,9 +64,11 @@ struct KeptHold {
 }
 
 impl KeptHold {
-    /// Whether the hold can be used again.
+    /// Whether the hold can be used again. Not if a fenced write of a use may still take effect: the release is ordered
+    /// behind it.
     fn is_kept(&self) -> bool {
-        !self.wanted.is_cancelled() && self.guard.can_be_used_again()
+        let hold = self.guard.hold();
+        !self.wanted.is_cancelled() && self.guard.can_be_used_again() && !hold.may_still_write()
     }
 }
 

@@ -8,7 +8,7 @@ use lockkeeper::fenced::FencedWritten;
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 
 use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};
-use crate::support::{HOLDER_MARKER, STEADY, World, eventually, for_every_kind, on_every_server, watched};
+use crate::support::{HOLDER_MARKER, STEADY, World, eventually, for_every_kind, on_every_server, watched, watches_set};
 
 for_every_kind!(
     a_fenced_write_is_one_transaction_while_the_lock_is_held,
@@ -23,6 +23,8 @@ on_every_server!(
     a_fenced_write_with_a_mistake_changes_nothing,
     several_locks_fence_one_write,
     a_dropped_fenced_write_changes_nothing_after_the_release,
+    a_dropped_fenced_write_changes_nothing_while_the_next_task_holds,
+    a_dropped_fenced_write_changes_nothing_in_the_next_use_of_a_kept_lock,
 );
 
 on_every_record_server!(
@@ -255,6 +257,56 @@ async fn a_dropped_fenced_write_changes_nothing_after_the_release(world: &World)
         world.mutex(&keeper).acquire().await.unwrap().release().await.unwrap();
         assert_eq!(read(world, &path).await.1, version);
     }
+}
+
+/// A release passes the lock on without a round trip, but not while such a write is under way.
+async fn a_dropped_fenced_write_changes_nothing_while_the_next_task_holds(world: &World) {
+    let proxy = world.proxy().await;
+    let (keeper, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let path = data(world, "data").await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    watches_set(&proxy, 1).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
+    watches_set(&proxy, 2).await;
+    let (write, token) = (proxy.on(OpCode::Multi).hold_request(), guard.token());
+    drop(guard.fenced_write().set(&path, "of the first").into_future());
+    write.caught().await;
+    let mut released = std::pin::pin!(guard.release());
+    assert!(futures_util::poll!(&mut released).is_pending());
+    // Behind this, the library's thread has handled the release.
+    other.mutex(world.path("other")).acquire().await.unwrap().release().await.unwrap();
+    assert!(waiter.waits(), "granted while a write of the holder before was under way");
+    write.release();
+    let next = waiter.granted().await;
+    assert!(next.token() > token);
+    assert_eq!(read(world, &path).await, ("of the first".to_owned(), 1));
+    released.await.unwrap();
+    next.release().await.unwrap();
+}
+
+async fn a_dropped_fenced_write_changes_nothing_in_the_next_use_of_a_kept_lock(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let path = data(world, "data").await;
+    let lock = world.mutex(&keeper).keep();
+    let guard = lock.acquire().await.unwrap();
+    eventually("the lock can be kept", async || {
+        let replies = proxy.counts().delivered;
+        replies.of(OpCode::GetChildren) + replies.of(OpCode::GetChildren2) >= 2
+    })
+    .await;
+    let (write, token) = (proxy.on(OpCode::Multi).hold_request(), guard.token());
+    drop(guard.fenced_write().set(&path, "of the first use").into_future());
+    write.caught().await;
+    drop(guard);
+    let mut next = std::pin::pin!(lock.acquire());
+    assert!(futures_util::poll!(&mut next).is_pending(), "used again while a write of the use before was under way");
+    write.release();
+    let next = next.await.unwrap();
+    assert!(next.token() > token);
+    assert_eq!(read(world, &path).await, ("of the first use".to_owned(), 1));
+    next.release().await.unwrap();
+    lock.give_up().await.unwrap();
 }
 
 /// The record fences after the owner's own writes of it, after a requestor's write, and after other clients used the parent
