@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockkeeper::admin::{JobState, JobStatus};
-use lockkeeper::jobs::{EndKind, RunRecord, Schedule, Slot};
+use lockkeeper::jobs::{EndKind, RunRecord};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
@@ -14,7 +14,8 @@ use crate::text::{plain, when_ms};
 /// The number of runs in a sparkline.
 const SPARKS: usize = 12;
 
-const HOUR_MS: i64 = 3_600_000;
+/// Said of a run that does not count.
+const AHEAD: &str = "dated in the future: the clock of a server was ahead";
 
 /// A job with what follows from the servers' time.
 #[derive(Debug, Serialize)]
@@ -24,6 +25,8 @@ pub(crate) struct JobView<'a> {
     pub job: &'a JobStatus,
     /// Whether it is late.
     pub late: bool,
+    /// Whether its last run is dated in the future, so that nothing shows when it ran. Such a job is late.
+    pub ahead: bool,
     #[serde(skip)]
     late_at: Option<i64>,
     #[serde(skip)]
@@ -41,8 +44,9 @@ pub(crate) enum Health {
 impl<'a> JobView<'a> {
     /// Returns the view at this time of the servers. With a limit, a job is late if its last success is older.
     pub(crate) fn of(job: &'a JobStatus, now_ms: i64, limit: Option<Duration>) -> Self {
-        let late_at = late_at(job, limit);
-        JobView { job, late: late_at.is_some_and(|at| now_ms > at), late_at, now_ms }
+        let late_at = late_at(job, now_ms, limit);
+        let ahead = job.state != JobState::Running && job.last().is_some_and(|run| is_ahead(job, run, now_ms));
+        JobView { job, late: ahead || late_at.is_some_and(|at| now_ms > at), ahead, late_at, now_ms }
     }
 
     /// Returns when the passing time changes its line, if nothing else does: it becomes late, or a run takes a second longer.
@@ -100,7 +104,7 @@ impl<'a> JobView<'a> {
         let cells = [name.to_owned(), self.state(), run.slot.name.clone(), start, took, run.by.host.clone()];
         let mut cells = cells.to_vec();
         cells.push(if sparks { sparkline(&self.job.runs) } else { String::new() });
-        cells.push(how.unwrap_or_default());
+        cells.push([how, self.ahead.then(|| AHEAD.to_owned())].into_iter().flatten().collect::<Vec<_>>().join("; "));
         cells
     }
 
@@ -110,7 +114,10 @@ impl<'a> JobView<'a> {
         let text = match (&self.job.unreadable, self.job.last()) {
             (Some(problem), _) => format!("{name}: unreadable: {problem}"),
             (None, None) => format!("{name}: {}", self.state()),
-            (None, Some(run)) => format!("{name}: {}: slot {} {}", self.state(), run.slot.name, outcome(run)),
+            (None, Some(run)) => {
+                let ahead = if self.ahead { format!("; {AHEAD}") } else { String::new() };
+                format!("{name}: {}: slot {} {}{ahead}", self.state(), run.slot.name, outcome(run))
+            }
         };
         plain(&text)
     }
@@ -133,31 +140,26 @@ pub(crate) fn ended(job: &JobStatus) -> Option<&RunRecord> {
     job.runs.iter().rev().find(|run| run.end.is_some())
 }
 
-/// When a job becomes late, if ever: its last success is older than the limit, or, without a limit, a whole slot has passed.
-fn late_at(job: &JobStatus, limit: Option<Duration>) -> Option<i64> {
+/// Whether a run is dated so far in the future that it does not count.
+fn is_ahead(job: &JobStatus, run: &RunRecord, now_ms: i64) -> bool {
+    job.schedule.as_ref().is_some_and(|schedule| schedule.is_ahead(run, now_ms))
+}
+
+/// When a job becomes late, if ever: its last success is older than the limit, or, without a limit, a whole slot has passed. Its
+/// last run may be in the future; then it is late now.
+fn late_at(job: &JobStatus, now_ms: i64, limit: Option<Duration>) -> Option<i64> {
     if job.unreadable.is_some() {
         return None;
     }
     let Some(limit) = limit else {
         let due = job.due_ms.filter(|_| job.state != JobState::Running)?;
-        return Some(due.saturating_add(slot_ms(job.schedule.as_ref()?)?));
+        return Some(due.saturating_add(job.schedule.as_ref()?.longest_ms()?));
     };
-    let success = job.last_success().and_then(|run| run.end_ms);
+    let success = job.runs.iter().rev().find(|run| run.has_succeeded() && !is_ahead(job, run, now_ms));
+    let success = success.and_then(|run| run.end_ms);
     let since = success.or_else(|| job.runs.first().and_then(|run| run.start_ms));
     let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
     Some(since.map_or(i64::MIN, |since| since.saturating_add(limit)))
-}
-
-/// Returns the longest length of a slot.
-fn slot_ms(schedule: &Schedule) -> Option<i64> {
-    match schedule {
-        Schedule::Calendar { per: Slot::Hour, .. } => Some(HOUR_MS),
-        Schedule::Calendar { per: Slot::Day, .. } => Some(25 * HOUR_MS),
-        Schedule::Calendar { per: Slot::Week, .. } => Some((7 * 24 + 1) * HOUR_MS),
-        Schedule::Calendar { .. } => Some((31 * 24 + 1) * HOUR_MS),
-        Schedule::Every { every_ms } => i64::try_from(*every_ms).ok(),
-        _ => None,
-    }
 }
 
 /// Returns the name that people type.

@@ -135,3 +135,42 @@ fn a_slot_that_begins_while_another_one_runs_is_run_by_who_asks_in_it() {
     assert_eq!(runs.len(), 2);
     assert!(runs[0]["end_ms"].as_i64() > runs[0]["slot"]["end_ms"].as_i64(), "{runs:?}");
 }
+
+/// A run of a year ahead silences nothing: `jobs` calls the job late, and the next machine runs it and says why.
+#[test]
+fn a_run_under_a_clock_that_was_a_year_ahead_is_reported_and_does_not_count() {
+    let clock = Clock::start("2027-11-22T02:00:00Z");
+    let nightly = ["nightly", "--once-per", "day"];
+    clock.run_at(&["2027-11-22T02:10:00Z"], &nightly);
+    clock.turn("2026-11-22T02:00:00Z");
+    let checked = clock.home.output(&["jobs", "nightly", "--check"]);
+    let told = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(checked.status.code(), Some(1), "{told}");
+    assert!(told.starts_with("nightly: late: slot 2027-11-22 ") && told.contains("dated in the future"), "{told}");
+    let metrics = clock.home.output(&["jobs", "nightly", "--prometheus", "-"]);
+    let metrics = String::from_utf8(metrics.stdout).unwrap();
+    assert!(metrics.contains("lockkeeper_job_late{job=\"/locks/nightly\"} 1\n"), "{metrics}");
+    let run = || {
+        let output =
+            clock.home.output(&[&["run"], &nightly[..], &["--", "sh", "-c", "echo $LOCKKEEPER_SLOT >> ran"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = run();
+    assert!(told.contains("the run before, slot 2027-11-22, of ") && told.contains("check the clocks"), "{told}");
+    assert_eq!(clock.ran(), ["2027-11-22", "2026-11-22"]);
+    assert_eq!(run(), "", "the slot is done");
+    assert_eq!(clock.home.output(&["jobs", "nightly", "--check"]).status.code(), Some(0));
+}
+
+/// Also without a terminal, because the job misses a run.
+#[test]
+fn a_machine_that_finds_a_later_slot_done_says_so() {
+    let clock = Clock::start("2026-11-24T02:00:00Z");
+    let nightly = ["nightly", "--once-per", "day"];
+    clock.run_at(&["2026-11-24T02:10:00Z", "2026-11-23T12:00:00Z"], &nightly);
+    assert_eq!(clock.ran(), ["2026-11-24"]);
+    let output = clock.home.output(&[&["run"], &nightly[..], &["--", "true"]].concat());
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && told.contains("a later slot, 2026-11-24, has run already"), "{told}");
+}

@@ -11,6 +11,9 @@ pub struct ClaimTerms<'a> {
     pub slots: &'a [RunSlot],
     /// When the host asked, in milliseconds since 1970 by the servers' clock.
     pub now_ms: i64,
+    /// The latest time that the servers have shown to the host: [`ClaimTerms::now_ms`], or a later one if
+    /// [`ClaimTerms::ahead`] names a run. A host may have waited long for the lock, and others ran meanwhile.
+    pub latest_ms: i64,
     /// What follows a failure.
     pub on_failure: Rule,
     /// What follows a crash.
@@ -40,7 +43,7 @@ pub enum SlotDecision {
         /// When the next run is due, if that is known.
         due_ms: Option<i64>,
     },
-    /// A later slot ran already, so this one stays missed.
+    /// A later slot ran already, under a clock that was ahead by less than a period. So this one stays missed.
     Passed {
         /// The run of the later slot.
         run: RunRecord,
@@ -62,18 +65,31 @@ enum Sequel {
 impl ClaimTerms<'_> {
     /// Decides for a host that holds the lock. Every run of the log has ended: [`JobLog::close_crashed`] ends the run of a host
     /// that no longer holds the lock.
+    ///
+    /// A run that is dated in the future ([`Schedule::is_ahead`]) does not count, unless a person must decide about it.
+    /// Otherwise one run under a clock that was a year ahead would silence the job for a year.
     pub fn decide(&self, log: &JobLog) -> SlotDecision {
-        let runs = &log.runs[..];
+        if let Some(run) = self.ahead(log)
+            && matches!(self.sequel(run), Sequel::Kept)
+        {
+            return SlotDecision::Kept { run: run.clone() };
+        }
+        let runs: Vec<_> = log.runs.iter().filter(|run| !self.schedule.is_ahead(run, self.latest_ms)).collect();
         match self.schedule {
-            Schedule::Calendar { .. } => self.calendar(log.schedule == *self.schedule, runs),
-            Schedule::Every { every_ms } => self.every(i64::try_from(*every_ms).unwrap_or(i64::MAX), runs),
-            Schedule::Text { slot } => self.text(slot, runs),
+            Schedule::Calendar { .. } => self.calendar(log.schedule == *self.schedule, &runs),
+            Schedule::Every { every_ms } => self.every(i64::try_from(*every_ms).unwrap_or(i64::MAX), &runs),
+            Schedule::Text { slot } => self.text(slot, &runs),
         }
     }
 
-    fn calendar(&self, same: bool, runs: &[RunRecord]) -> SlotDecision {
+    /// Returns the last run, if it is dated so far in the future that it does not count.
+    pub fn ahead<'a>(&self, log: &'a JobLog) -> Option<&'a RunRecord> {
+        log.runs.last().filter(|run| self.schedule.is_ahead(run, self.latest_ms))
+    }
+
+    fn calendar(&self, same: bool, runs: &[&RunRecord]) -> SlotDecision {
         let current = self.slots.last().expect("a time has a slot");
-        let Some(last) = runs.last() else { return first(current.clone()) };
+        let Some(&last) = runs.last() else { return first(current.clone()) };
         let sequel = self.sequel(last);
         if matches!(sequel, Sequel::Kept) {
             return SlotDecision::Kept { run: last.clone() };
@@ -94,20 +110,24 @@ impl ClaimTerms<'_> {
             let (attempt, catch_up) = (last.attempt.saturating_add(1), slot != current);
             return SlotDecision::Run { slot: slot.clone(), attempt, catch_up, missed_before: 0 };
         }
-        if let Some(slot) = wanted.iter().find(|slot| slot.start_ms > last.slot.start_ms) {
-            let between = |other: &&RunSlot| (last.slot.start_ms + 1..slot.start_ms).contains(&other.start_ms);
+        // A slot may have run early, under a clock that was ahead.
+        let is_missing = |slot: &&RunSlot| {
+            slot.start_ms > last.slot.start_ms && runs.iter().all(|run| run.slot.start_ms != slot.start_ms)
+        };
+        if let Some(slot) = wanted.iter().find(is_missing) {
+            let between = |other: &&RunSlot| is_missing(other) && other.start_ms < slot.start_ms;
             let missed_before = u32::try_from(self.slots.iter().filter(between).count()).unwrap_or(u32::MAX);
             return SlotDecision::Run { slot: slot.clone(), attempt: 1, catch_up: slot != current, missed_before };
         }
         match runs.iter().rev().find(|run| run.slot.start_ms == current.start_ms) {
-            Some(run) => SlotDecision::Done { run: run.clone(), due_ms: current.end_ms },
+            Some(&run) => SlotDecision::Done { run: run.clone(), due_ms: current.end_ms },
             None => SlotDecision::Passed { run: last.clone() },
         }
     }
 
-    fn every(&self, every_ms: i64, runs: &[RunRecord]) -> SlotDecision {
+    fn every(&self, every_ms: i64, runs: &[&RunRecord]) -> SlotDecision {
         let slot = |start_ms: i64| RunSlot { name: self.schedule.to_string(), start_ms, end_ms: None };
-        let Some(last) = runs.last() else { return first(slot(self.now_ms)) };
+        let Some(&last) = runs.last() else { return first(slot(self.now_ms)) };
         let due_ms = last.start_ms.unwrap_or(i64::MIN).saturating_add(every_ms);
         match self.sequel(last) {
             Sequel::Kept => SlotDecision::Kept { run: last.clone() },
@@ -126,8 +146,8 @@ impl ClaimTerms<'_> {
         }
     }
 
-    fn text(&self, text: &str, runs: &[RunRecord]) -> SlotDecision {
-        let Some(last) = runs.iter().rev().find(|run| run.slot.name == text) else {
+    fn text(&self, text: &str, runs: &[&RunRecord]) -> SlotDecision {
+        let Some(&last) = runs.iter().rev().find(|run| run.slot.name == text) else {
             return first(RunSlot { name: text.to_owned(), start_ms: self.now_ms, end_ms: None });
         };
         let run = last.clone();

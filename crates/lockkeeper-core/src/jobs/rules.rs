@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::RunRecord;
+
 /// A calendar period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -63,6 +65,38 @@ pub enum Schedule {
         /// The text.
         slot: String,
     },
+}
+
+impl Schedule {
+    /// The longest time from one slot to the next, in milliseconds. A text has none.
+    pub fn longest_ms(&self) -> Option<i64> {
+        const HOUR_MS: i64 = 3_600_000;
+        match self {
+            Schedule::Calendar { per: Slot::Hour, .. } => Some(HOUR_MS),
+            // The day on which the clocks go back has an hour more.
+            Schedule::Calendar { per: Slot::Day, .. } => Some(25 * HOUR_MS),
+            Schedule::Calendar { per: Slot::Week, .. } => Some((7 * 24 + 1) * HOUR_MS),
+            Schedule::Calendar { per: Slot::Month, .. } => Some((31 * 24 + 1) * HOUR_MS),
+            Schedule::Every { every_ms } => Some(i64::try_from(*every_ms).unwrap_or(i64::MAX)),
+            Schedule::Text { .. } => None,
+        }
+    }
+
+    /// How far a run may be dated in the future and still count, in milliseconds. The clocks of two leaders differ a little.
+    ///
+    /// Within one calendar period, each slot still runs once. A time between two starts leaves no such choice: a start in the
+    /// future delays the next one.
+    fn tolerance_ms(&self) -> Option<i64> {
+        let longest = self.longest_ms()?;
+        Some(if matches!(self, Schedule::Every { .. }) { longest / 10 } else { longest })
+    }
+
+    /// Whether this run is dated so far in the future that it says nothing about the slot of `now_ms`, the servers' time: the
+    /// clock of a leader was ahead when the run was claimed, or is behind now.
+    pub fn is_ahead(&self, run: &RunRecord, now_ms: i64) -> bool {
+        let begun_ms = run.start_ms.map_or(run.slot.start_ms, |start| start.max(run.slot.start_ms));
+        self.tolerance_ms().is_some_and(|tolerance| begun_ms > now_ms.saturating_add(tolerance))
+    }
 }
 
 /// `once per day (Europe/Berlin)`, `every 6h`, `once for 4711`

@@ -9,8 +9,8 @@ use super::Admin;
 use crate::ensemble::paths::is_below;
 use crate::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable, refused};
 use crate::error::{AdminError, SessionError};
+use crate::registers::JOBS;
 use crate::registers::jobs::{self, StoredLog};
-use crate::registers::{JOBS, make};
 
 /// How often a decision is tried if the records change meanwhile.
 const MAX_ATTEMPTS: usize = 10;
@@ -241,18 +241,9 @@ impl Admin {
     ///
     /// The server refuses the write or cannot be reached.
     pub async fn server_now_ms(&self) -> Result<i64, AdminError> {
-        self.on_session(move |ensemble| async move {
-            let written = loop {
-                match ensemble.write(JOBS, Vec::new(), None).await {
-                    Err(OpError::NoNode) => match make(&*ensemble, JOBS).await {
-                        Ok(()) => {}
-                        Err(fault) => break Err(fault),
-                    },
-                    written => break written,
-                }
-            };
-            written.map(|written| written.mtime_ms).map_err(|fault| refused(JOBS, fault))
-        })
+        self.on_session(
+            move |ensemble| async move { jobs::now_ms(&*ensemble).await.map_err(|fault| refused(JOBS, fault)) },
+        )
         .await
     }
 

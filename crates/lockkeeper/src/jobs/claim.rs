@@ -7,7 +7,7 @@ use tracing::debug;
 
 use super::calendar::Calendar;
 use super::job::Job;
-use super::run::Run;
+use super::run::{Before, Run};
 use crate::ensemble::{OpError, linearizable};
 use crate::error::{AcquireError, JobError, SessionError, WriteError};
 use crate::hold::guard::Guard;
@@ -39,7 +39,7 @@ pub enum Skipped {
         /// When the next run is due, in milliseconds since 1970 by the servers' clock, if that is known.
         due_ms: Option<i64>,
     },
-    /// A later slot ran already, so this one stays missed.
+    /// A later slot ran already, under a servers' clock that was ahead by less than a period. So this one stays missed.
     Passed {
         /// The run of the later slot.
         run: Box<RunRecord>,
@@ -80,6 +80,12 @@ impl fmt::Display for Skipped {
             Skipped::Kept { .. } => write!(f, "slot {slot} on {by}: {end}; the job waits for a person to decide"),
         }
     }
+}
+
+/// What a host does, and the last run if it is dated in the future.
+struct Decided {
+    decision: SlotDecision,
+    ahead: Option<RunRecord>,
 }
 
 /// What a claim needs to know.
@@ -165,6 +171,7 @@ impl ClaimRequest {
     async fn claim(self, guard: Guard) -> Result<Claim, JobError> {
         let id = uuid::Uuid::new_v4().to_string();
         let (mut unsure, mut is_sent, mut changes) = (false, false, 0);
+        let mut told = Before::default();
         while changes < MAX_CHANGES {
             let session = guard.session();
             let Some(ensemble) = session.ensemble() else { return Err(self.lost(&guard, is_sent)) };
@@ -209,12 +216,23 @@ impl ClaimRequest {
                 && log.open().is_some_and(|run| run.id == id)
             {
                 // The claim whose reply was lost.
-                return Ok(Claim::Run(Run::new(guard, self.job, log.clone(), version, None)));
+                return Ok(Claim::Run(Run::new(guard, self.job, log.clone(), version, told)));
             }
             let before = log.as_ref().map(|log| log.schedule.clone()).filter(|before| differs(before, &self.schedule));
             let mut log = log.unwrap_or_else(|| JobLog::new(&self.path, self.schedule.clone()));
             let crashed = log.close_crashed();
-            let decision = self.decide(&log, own.ctime_ms);
+            let mut decided = self.decide(&log, own.ctime_ms, own.ctime_ms);
+            if decided.ahead.is_some() {
+                // The runs after the host asked may count, if it has waited for long.
+                match jobs::now_ms(&*ensemble).await {
+                    Ok(now_ms) => decided = self.decide(&log, own.ctime_ms, now_ms.max(own.ctime_ms)),
+                    Err(fault) => {
+                        self.passing(&guard, fault, is_sent)?;
+                        continue;
+                    }
+                }
+            }
+            let Decided { decision, ahead } = decided;
             if let Some(skipped) = skipped(&decision) {
                 if crashed {
                     // So that the records show the crash. What fails is left to the next host.
@@ -223,11 +241,12 @@ impl ClaimRequest {
                 release(guard).await;
                 return Ok(Claim::Skipped(skipped));
             }
+            told = Before { schedule: before, ahead };
             self.begin(&mut log, decision, &id, &guard);
             match guard.fenced_write().set_if(&read, log.to_bytes(), version).await {
                 Ok(written) => {
                     log.stamp(written.stamp_ms().unwrap_or(own.ctime_ms));
-                    return Ok(Claim::Run(Run::new(guard, self.job, log, version + 1, before)));
+                    return Ok(Claim::Run(Run::new(guard, self.job, log, version + 1, told)));
                 }
                 // Someone changed or deleted the records meanwhile.
                 Err(WriteError::BadVersion { .. } | WriteError::NoNode { .. }) => changes += 1,
@@ -243,10 +262,13 @@ impl ClaimRequest {
         Err(JobError::Refused { path: self.path, reason: "they change all the time".to_owned() })
     }
 
-    fn decide(&self, log: &JobLog, now_ms: i64) -> SlotDecision {
+    /// Decides for a host that asked at `now_ms`.
+    fn decide(&self, log: &JobLog, now_ms: i64, latest_ms: i64) -> Decided {
         let slots = self.calendar.as_ref().map(|calendar| calendar.slots(now_ms, MAX_SLOTS_BACK)).unwrap_or_default();
         let Job { on_failure, on_crash, catch_up, .. } = self.job;
-        ClaimTerms { schedule: &self.schedule, slots: &slots, now_ms, on_failure, on_crash, catch_up }.decide(log)
+        let terms =
+            ClaimTerms { schedule: &self.schedule, slots: &slots, now_ms, latest_ms, on_failure, on_crash, catch_up };
+        Decided { decision: terms.decide(log), ahead: terms.ahead(log).cloned() }
     }
 
     fn begin(&self, log: &mut JobLog, decision: SlotDecision, id: &str, guard: &Guard) {

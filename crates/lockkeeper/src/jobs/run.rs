@@ -31,7 +31,16 @@ struct Claimed {
     log: JobLog,
     version: i32,
     record: RunRecord,
-    before: Option<Schedule>,
+    before: Before,
+}
+
+/// What is remarkable about the run before.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    /// Its schedule, if it was another one.
+    pub(super) schedule: Option<Schedule>,
+    /// The run, if it is dated in the future.
+    pub(super) ahead: Option<RunRecord>,
 }
 
 /// The end of a run.
@@ -47,7 +56,7 @@ pub struct FinishedRun {
 }
 
 impl Run {
-    pub(super) fn new(guard: Guard, job: Job, log: JobLog, version: i32, before: Option<Schedule>) -> Self {
+    pub(super) fn new(guard: Guard, job: Job, log: JobLog, version: i32, before: Before) -> Self {
         let record = log.open().expect("a claim leaves an open run").clone();
         Run { guard, claimed: Box::new(Claimed { job, log, version, record, before }) }
     }
@@ -69,7 +78,13 @@ impl Run {
 
     /// Returns the schedule of the run before, if it was another one. Hosts of one job should state the same schedule.
     pub fn schedule_before(&self) -> Option<&Schedule> {
-        self.claimed.before.as_ref()
+        self.claimed.before.schedule.as_ref()
+    }
+
+    /// Returns the run before, if it is dated so far in the future that it did not count: the clock of a server was ahead when
+    /// it was claimed, or is behind now. Its slot does not run again when its time comes.
+    pub fn ahead_before(&self) -> Option<&RunRecord> {
+        self.claimed.before.ahead.as_ref()
     }
 
     /// Records the end and releases the lock, in one transaction.

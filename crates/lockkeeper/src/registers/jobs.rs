@@ -47,6 +47,16 @@ pub(crate) async fn find(ensemble: &dyn Ensemble, path: &str) -> Result<Option<S
     }
 }
 
+/// The servers' time, in milliseconds since 1970: the stamp of a small write.
+pub(crate) async fn now_ms(ensemble: &dyn Ensemble) -> Result<i64, OpError> {
+    loop {
+        match ensemble.write(JOBS, Vec::new(), None).await {
+            Err(OpError::NoNode) => records::make(ensemble, JOBS).await?,
+            written => return Ok(written?.mtime_ms),
+        }
+    }
+}
+
 /// The paths of the locks of all jobs with records.
 pub(crate) async fn paths(ensemble: &dyn Ensemble) -> Result<Vec<String>, OpError> {
     let names = records::names(ensemble, JOBS).await?;

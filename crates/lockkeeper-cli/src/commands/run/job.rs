@@ -186,7 +186,12 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
             tell(format!("{slot}: {}{due}", jobsview::outcome(run)))
         }
         Skipped::Passed { .. } => {
-            tell(format!("{path}: a later slot, {}, has run already, so this one stays missed", run.slot.name))
+            // Not the usual end of a host that comes second: the job misses a run.
+            printer.note(&format!(
+                "{path}: a later slot, {}, has run already, so this one stays missed: a server's clock was ahead then or is behind now",
+                run.slot.name
+            ));
+            Ok(0)
         }
         Skipped::Running { .. } if is_own(line, run, &args.job).await? => {
             tell(format!("{slot}: running on {} since {}", run.by, run.start_ms.map_or_else(String::new, when_ms)))
@@ -233,6 +238,13 @@ async fn run_slot(
     if let Some(before) = run.schedule_before() {
         printer.note(&format!(
             "{path} ran {before} before, and now has another schedule; all machines should use the same"
+        ));
+    }
+    if let Some(ahead) = run.ahead_before() {
+        let at = ahead.start_ms.map_or_else(String::new, |at| format!(", of {}", when_ms(at)));
+        printer.note(&format!(
+            "{path}: the run before, slot {}{at}, is in the future and does not count: a server's clock was ahead then or is behind now; check the clocks of the servers",
+            ahead.slot.name
         ));
     }
     let (ended, output) = match command(args, line, &run, signals, printer).await {
