@@ -23,7 +23,8 @@ use crate::error::ReleaseError;
 use crate::hold::lease::Lease;
 use crate::latest;
 use crate::session::Session;
-use crate::session::on_lost::{LostLock, OnLost};
+use crate::session::callbacks;
+use crate::session::on_lost::{LostCallback, LostLock, OnLost};
 use crate::session::watchdog::{Ward, Watched};
 
 /// How long a process that is about to abort waits for its log.
@@ -167,6 +168,9 @@ impl Hold {
         if let Some(every) = options.liveness {
             let until = AtomicU64::new(nanos(hold.session().now() + every));
             hold.liveness = Some(Liveness { every, until });
+        }
+        if matches!(hold.on_lost, OnLost::Call(_)) {
+            callbacks::prepare();
         }
         let hold = Arc::new(hold);
         if let Some(ward) = hold.session().watch_over(hold.clone()) {
@@ -418,6 +422,29 @@ impl Hold {
             until.fetch_max(nanos(self.session().now() + *every), Ordering::Relaxed);
         }
     }
+
+    fn call(&self, callback: &LostCallback, loss: Loss) {
+        let (callback, token) = (callback.clone(), Some(self.token).filter(|_| self.fences));
+        let lost = LostLock { path: self.path.clone(), token, loss };
+        callbacks::run(move || callback(&lost));
+    }
+
+    /// No work runs under the hold until [`Hold::attend_again`], so the program need not call `alive`.
+    pub(crate) fn attend_later(&self) {
+        if let Some(Liveness { until, .. }) = &self.liveness
+            && !self.judge()
+        {
+            until.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// Work begins after [`Hold::attend_later`].
+    pub(crate) fn attend_again(&self) {
+        if let Some(Liveness { every, until }) = &self.liveness {
+            until.store(nanos(self.session().now() + *every), Ordering::Relaxed);
+            self.ward.get().into_iter().for_each(|ward| ward.look_by(self.due()));
+        }
+    }
 }
 
 /// Times beyond the clock's range count as about 500 years.
@@ -458,25 +485,17 @@ impl Watched for Hold {
                 }
                 std::process::abort();
             }
-            OnLost::Call(callback) => {
-                let (callback, token) = (callback.clone(), Some(token).filter(|_| self.fences));
-                let lost = LostLock { path, token, loss };
-                let calling =
-                    std::thread::Builder::new().name("lockkeeper-on-lost".to_owned()).spawn(move || callback(&lost));
-                if let Err(error) = calling {
-                    tracing::error!(path = %self.path, %error, "cannot create the thread that reports a lost lock");
-                }
-            }
+            OnLost::Call(callback) => self.call(callback, loss),
             OnLost::Nothing | OnLost::Abort => {}
         }
         tracing::warn!(path = %self.path, %node, %token, %loss, "lock lost");
     }
 
     fn tell_tersely(&self) {
-        if let (OnLost::Abort, Some(loss)) = (&self.on_lost, self.loss())
-            && loss != Loss::Closed
-        {
-            std::process::abort();
+        match (&self.on_lost, self.loss()) {
+            (OnLost::Abort, Some(loss)) if loss != Loss::Closed => std::process::abort(),
+            (OnLost::Call(callback), Some(loss)) => self.call(callback, loss),
+            _ => {}
         }
     }
 }

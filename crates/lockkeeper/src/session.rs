@@ -7,6 +7,7 @@
 //! their queues: [`TaskTracker`] counts them. This replaces the janitor of other libraries: the task that created a
 //! node also sees it deleted.
 
+pub(crate) mod callbacks;
 pub(crate) mod context;
 pub(crate) mod epoch;
 pub(crate) mod lag;

@@ -23,6 +23,7 @@ use crate::hold::{HoldOptions, account};
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::queue::requeue::{AcquireReply, Rejoin, Requeue, Requeued};
+use crate::session::callbacks;
 use crate::session::context::Context;
 use crate::session::on_lost::OnLost;
 use crate::session::{Io, Session};
@@ -286,7 +287,7 @@ impl<G> Acquire<G> {
         self
     }
 
-    /// Calls `callback` each time the request joins the queue again, on a separate thread; it may block. See
+    /// Calls `callback` each time the request joins the queue again, on a thread as [`OnLost::call`] describes; it may block. See
     /// [`Acquire::requeue`].
     pub fn on_requeued(mut self, callback: impl Fn(&Requeued) + Send + Sync + 'static) -> Self {
         self.call.terms.requeue.callback = Some(Arc::new(callback));
@@ -382,6 +383,9 @@ impl CallOptions {
     /// Checks everything that can be checked before anything is sent.
     fn check(&self, kind: &Kind) -> Result<(), AcquireError> {
         self.context.check_process()?;
+        if self.requeue.callback.is_some() {
+            callbacks::prepare();
+        }
         kind.check()?;
         Misuse::check_length("message", kind.path.as_str(), self.message.as_deref(), MAX_MESSAGE_BYTES)?;
         if let Some(given) = self.options.delay {

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::error::AcquireError;
 use crate::hold::holding::Holding;
+use crate::session::callbacks;
 
 /// A request that has lost its position in the queue, and joins the queue again. See
 /// [`Acquire::on_requeued`](crate::Acquire::on_requeued).
@@ -51,11 +52,7 @@ impl Requeue {
         let Requeued { path, loss, .. } = &requeued;
         tracing::warn!(%path, %loss, "position in the queue lost; joining the queue again");
         let Some(callback) = self.callback.clone() else { return };
-        let path = path.clone();
-        let name = "lockkeeper-on-requeued".to_owned();
-        if let Err(error) = std::thread::Builder::new().name(name).spawn(move || callback(&requeued)) {
-            tracing::error!(%path, %error, "cannot create the thread that reports a lost position");
-        }
+        callbacks::run(move || callback(&requeued));
     }
 }
 

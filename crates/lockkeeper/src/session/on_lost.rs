@@ -18,12 +18,20 @@ pub enum OnLost {
     /// Ends the process with `abort` after a log event, for programs in which everything depends on the lock. A lock
     /// that is lost because the program closed its handle does not abort the process.
     Abort,
-    /// Calls this on a separate thread.
-    Call(Arc<dyn Fn(&LostLock) + Send + Sync>),
+    /// Calls this on a thread of the library that runs only such callbacks.
+    Call(LostCallback),
 }
 
+/// What [`OnLost::Call`] calls.
+pub(crate) type LostCallback = Arc<dyn Fn(&LostLock) + Send + Sync>;
+
 impl OnLost {
-    /// Calls `callback` for each lost lock, on a separate thread; it may block.
+    /// Calls `callback` for each lost lock, on a thread of the library that runs only such callbacks and those of
+    /// [`Acquire::on_requeued`](crate::Acquire::on_requeued). It may block.
+    ///
+    /// In one process, 16 of these callbacks run at the same time, and further ones wait in order. So a callback that never returns
+    /// keeps one of 16 threads, and 16 of them hold up all others. A program that must end in time uses [`OnLost::Abort`], which
+    /// waits for no callback.
     pub fn call(callback: impl Fn(&LostLock) + Send + Sync + 'static) -> Self {
         OnLost::Call(Arc::new(callback))
     }

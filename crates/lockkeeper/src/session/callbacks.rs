@@ -1,0 +1,162 @@
+//! The threads that run the program's callbacks: for lost holds, and for requests that join their queues again.
+//!
+//! A callback may block, so none runs on a thread that the library needs. A session that expires with 10 000 waiters calls 10 000
+//! callbacks at once, so their threads are limited. A callback that blocks keeps one of them. The first thread is started with the
+//! first request that has a callback and stays, so a loss does not depend on a new thread.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+/// The maximum number of callbacks that run at once.
+pub(crate) const MAX_THREADS: usize = 16;
+
+type Callback = Box<dyn FnOnce() + Send>;
+
+/// Starts a thread that runs this.
+type Start = fn(Box<dyn FnOnce() + Send>) -> std::io::Result<()>;
+
+/// The threads of this process.
+static CALLBACKS: Callbacks =
+    Callbacks::new(|run| std::thread::Builder::new().name("lockkeeper-callback".to_owned()).spawn(run).map(drop));
+
+/// Callbacks that wait for a thread, and their threads.
+struct Callbacks {
+    start: Start,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+struct State {
+    waiting: VecDeque<Callback>,
+    threads: usize,
+    /// The thread that stays has nothing to do.
+    is_idle: bool,
+}
+
+/// Makes sure that a thread for callbacks exists.
+pub(crate) fn prepare() {
+    CALLBACKS.prepare();
+}
+
+/// Runs a callback soon, on a thread of its own or behind [`MAX_THREADS`] others. Never blocks.
+pub(crate) fn run(callback: impl FnOnce() + Send + 'static) {
+    CALLBACKS.run(Box::new(callback));
+}
+
+impl Callbacks {
+    const fn new(start: Start) -> Self {
+        let state = State { waiting: VecDeque::new(), threads: 0, is_idle: false };
+        Callbacks { start, state: Mutex::new(state), work: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("held for a change only")
+    }
+
+    fn prepare(&'static self) {
+        let mut state = self.state();
+        if state.threads == 0 {
+            self.add_thread(&mut state);
+        }
+    }
+
+    fn run(&'static self, callback: Callback) {
+        let mut state = self.state();
+        state.waiting.push_back(callback);
+        if std::mem::take(&mut state.is_idle) {
+            self.work.notify_one();
+        } else if state.threads < MAX_THREADS {
+            self.add_thread(&mut state);
+        }
+    }
+
+    /// Starts a thread. If that fails, the callbacks wait for another thread, or for the next attempt if there is none.
+    fn add_thread(&'static self, state: &mut State) {
+        let stays = state.threads == 0;
+        match (self.start)(Box::new(move || self.work(stays))) {
+            Ok(()) => state.threads += 1,
+            Err(error) => {
+                tracing::error!(%error, waiting = state.waiting.len(), "cannot create a thread for callbacks")
+            }
+        }
+    }
+
+    /// Runs what waits, until nothing waits; then a thread that `stays` waits for more.
+    fn work(&self, stays: bool) {
+        let mut state = self.state();
+        loop {
+            if let Some(callback) = state.waiting.pop_front() {
+                drop(state);
+                // The panic hook has reported it; the other callbacks are not concerned.
+                _ = catch_unwind(AssertUnwindSafe(callback));
+                state = self.state();
+            } else if stays {
+                state.is_idle = true;
+                state = self.work.wait_while(state, |state| state.waiting.is_empty()).expect("held for a change only");
+                // Another thread may have taken the callback, or woken this one without one.
+                state.is_idle = false;
+            } else {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    fn spawned(run: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+        std::thread::Builder::new().spawn(run).map(drop)
+    }
+
+    #[test]
+    fn ten_thousand_callbacks_run_on_a_few_threads_although_some_block_and_one_panics() {
+        const ALL: usize = 10_000;
+        let callbacks: &'static Callbacks = Box::leak(Box::new(Callbacks::new(spawned)));
+        let (report, reports) = mpsc::channel::<ThreadId>();
+        let (unblock, blocked) = mpsc::channel::<()>();
+        let blocked = std::sync::Arc::new(Mutex::new(blocked));
+        for _ in 0..MAX_THREADS - 1 {
+            let blocked = blocked.clone();
+            callbacks.run(Box::new(move || _ = blocked.lock().map(|blocked| blocked.recv())));
+        }
+        callbacks.run(Box::new(|| std::panic::resume_unwind(Box::new("a callback panics"))));
+        for _ in 0..ALL {
+            let report = report.clone();
+            callbacks.run(Box::new(move || _ = report.send(std::thread::current().id())));
+            assert!(callbacks.state().threads <= MAX_THREADS);
+        }
+        let threads: HashSet<_> = reports.iter().take(ALL).collect();
+        // One of them at a time: the others are blocked.
+        assert!(!threads.is_empty());
+        drop(unblock);
+        callbacks.run(Box::new(move || _ = report.send(std::thread::current().id())));
+        reports.recv().expect("the threads go on");
+    }
+
+    #[test]
+    fn a_callback_whose_thread_cannot_be_created_runs_on_another_one() {
+        static STARTS: AtomicUsize = AtomicUsize::new(0);
+        let once: Start = |run| match STARTS.fetch_add(1, Ordering::Relaxed) {
+            0 | 2.. => Err(std::io::Error::other("no more threads")),
+            _ => spawned(run),
+        };
+        let callbacks: &'static Callbacks = Box::leak(Box::new(Callbacks::new(once)));
+        let (report, reports) = mpsc::channel::<usize>();
+        for number in 0..100 {
+            let report = report.clone();
+            callbacks.run(Box::new(move || _ = report.send(number)));
+        }
+        let mut ran: Vec<_> = reports.iter().take(100).collect();
+        ran.sort_unstable();
+        assert!(ran.into_iter().eq(0..100));
+    }
+}
