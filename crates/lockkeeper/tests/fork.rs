@@ -6,12 +6,13 @@
 use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid_nohang};
+use futures_util::FutureExt;
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
-use lockkeeper::{HoldState, Lockkeeper, Loss};
+use lockkeeper::{HoldState, KeptGuard, KeptLock, Lockkeeper, Loss};
 use lockkeeper_server::{Config, Server};
 
 /// Checks what the child sees and returns an exit status: 0 if all is right, otherwise the number of the failed check.
-fn look(keeper: Lockkeeper, guard: lockkeeper::Guard, dropped: lockkeeper::Guard) -> i32 {
+fn look(keeper: Lockkeeper, kept: KeptLock, guard: lockkeeper::Guard, dropped: lockkeeper::Guard) -> i32 {
     if guard.is_held() || guard.alive() {
         return 1;
     }
@@ -25,8 +26,20 @@ fn look(keeper: Lockkeeper, guard: lockkeeper::Guard, dropped: lockkeeper::Guard
     if !matches!(keeper.mutex("/locks/other").try_acquire().wait(), Err(AcquireError::Session(SessionError::Forked))) {
         return 4;
     }
-    if !matches!(guard.release_blocking(), Err(ReleaseError::NotHeld { loss: Loss::Forked })) {
+    let not_held = Err(ReleaseError::NotHeld { loss: Loss::Forked });
+    if guard.release_blocking() != not_held {
         return 5;
+    }
+    // The parent uses it, and that use never ends here.
+    let forked = |used: Option<Result<KeptGuard, _>>| {
+        matches!(used.map(|used| used.map(drop)), Some(Err(AcquireError::Session(SessionError::Forked))))
+    };
+    let limited = kept.acquire_with(|request| request.timeout(Duration::from_secs(60)));
+    if !forked(kept.acquire().now_or_never()) || !forked(limited.now_or_never()) {
+        return 6;
+    }
+    if !forked(kept.try_acquire().now_or_never()) || kept.give_up().now_or_never() != Some(not_held) {
+        return 7;
     }
     drop(keeper);
     0
@@ -41,8 +54,10 @@ fn case_58_a_forked_child_cannot_use_or_release_its_parents_hold() {
     let keeper = Lockkeeper::builder().connect_blocking(&server.connect_string()).unwrap();
     let guard = keeper.mutex("/locks/forked").acquire().wait().unwrap();
     let dropped = keeper.mutex("/locks/dropped").acquire().wait().unwrap();
+    let kept = keeper.mutex("/locks/kept").keep();
+    let used = kept.acquire_blocking().unwrap();
     match fork().unwrap() {
-        Fork::Child => std::process::exit(look(keeper, guard, dropped)),
+        Fork::Child => std::process::exit(look(keeper, kept, guard, dropped)),
         Fork::Parent(child) => {
             let deadline = Instant::now() + Duration::from_secs(30);
             let status = loop {
@@ -60,6 +75,8 @@ fn case_58_a_forked_child_cannot_use_or_release_its_parents_hold() {
         runtime.block_on(guard.verify()).unwrap();
         guard.release_blocking().unwrap();
     }
+    used.release_blocking().unwrap();
+    assert!(kept.is_kept(), "the child did not end the parent's use");
     keeper.close_blocking();
     runtime.block_on(server.shutdown()).unwrap();
 }

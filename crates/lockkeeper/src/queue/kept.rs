@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-use lockkeeper_core::{FencingToken, NodeFormat};
+use lockkeeper_core::{FencingToken, Loss, NodeFormat};
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -38,6 +38,7 @@ use crate::wait::{cancelled, or_never};
 /// - `show` and `why` name this process as the holder, also between two uses.
 /// - A request to release the lock ([`Admin::revoke`](crate::admin::Admin::revoke)) ends the keeping, as another contender does.
 ///   Breaking the lock ends the keeping immediately; the next use acquires the lock again.
+/// - [`Acquire::with_liveness`] counts during a use, from its begin. Between two uses, no work runs that could call `alive`.
 /// - The hold lasts as long as its session. After a loss, the next use acquires the lock again.
 /// - A contender that only tries is refused while the lock is kept, and its try ends the keeping.
 /// - A use that drops the future of a [fenced write](crate::fenced::FencedWrite) which is under way, or does not learn its result,
@@ -107,6 +108,8 @@ impl KeptLock {
     /// As [`KeptLock::acquire`], and those of the options.
     pub async fn acquire_with(&self, options: impl FnOnce(Acquire) -> Acquire) -> Result<KeptGuard, AcquireError> {
         let started = Instant::now();
+        // In a forked child, the turn may be one of the parent's uses, which never ends here.
+        self.context.check_process()?;
         if let Some(guard) = self.kept(started) {
             return Ok(guard);
         }
@@ -144,6 +147,7 @@ impl KeptLock {
     /// [`AcquireError::Held`] if the lock is in use here, or if another contender holds it or is ahead; otherwise as
     /// [`Mutex::try_acquire`](crate::Mutex::try_acquire).
     pub async fn try_acquire(&self) -> Result<KeptGuard, AcquireError> {
+        self.context.check_process()?;
         let request = self.request(true);
         let path = self.path(&request)?;
         self.acquire_now(request, path, Instant::now()).await
@@ -177,6 +181,9 @@ impl KeptLock {
     ///
     /// As [`Holding::release`](crate::Holding::release).
     pub async fn give_up(&self) -> Result<(), ReleaseError> {
+        if self.context.check_process().is_err() {
+            return Err(ReleaseError::NotHeld { loss: Loss::Forked });
+        }
         match self.turn.lock().await.take() {
             Some(kept) => kept.guard.release().await,
             None => Ok(()),
@@ -214,6 +221,7 @@ impl KeptLock {
         started: Instant,
     ) -> Result<KeptGuard, OwnedMutexGuard<Option<KeptHold>>> {
         let Some(kept) = turn.as_ref().filter(|kept| kept.is_kept()) else { return Err(turn) };
+        kept.guard.hold().attend_again();
         let mode = self.kind.as_ref().map(|kind| kind.mode.label()).unwrap_or_default();
         account::report::<AcquireError>(kept.guard.path(), mode, started, Ok(&kept.guard));
         Ok(KeptGuard { turn })
@@ -328,6 +336,7 @@ impl KeptGuard {
     ///
     /// As [`Holding::release`](crate::Holding::release).
     pub async fn release(mut self) -> Result<(), ReleaseError> {
+        self.kept_hold().guard.hold().attend_later();
         match self.turn.take_if(|kept| !kept.is_kept()) {
             Some(kept) => kept.guard.release().await,
             None => Ok(()),
@@ -360,6 +369,9 @@ impl Deref for KeptGuard {
 
 impl Drop for KeptGuard {
     fn drop(&mut self) {
+        if let Some(kept) = self.turn.as_ref() {
+            kept.guard.hold().attend_later();
+        }
         drop(self.turn.take_if(|kept| !kept.is_kept()));
     }
 }

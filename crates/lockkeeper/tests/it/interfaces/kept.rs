@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::{CancellationToken, KeptLock, Loss, NodeFormat};
+use lockkeeper::{Acquire, CancellationToken, KeptLock, Loss, NodeFormat, OnLost};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::on_every_server;
@@ -20,6 +20,7 @@ on_every_server!(
     a_kept_lock_that_is_lost_is_acquired_anew,
     a_dropped_lock_is_kept_no_longer,
     a_wait_for_a_use_ends_as_its_options_say,
+    a_kept_lock_needs_no_sign_of_life_between_two_uses,
     a_lock_whose_nodes_are_beside_others_is_not_kept,
 );
 
@@ -303,4 +304,34 @@ async fn a_lock_whose_nodes_are_beside_others_is_not_kept(world: &World) {
     assert_eq!(misused(&numbered.try_acquire().await.map(drop)), Some("node format"));
     let bad = keeper.mutex("no path").keep();
     assert_eq!(misused(&bad.acquire().await.map(drop)), Some("path"));
+}
+
+/// Between two uses no work runs. A limit below a third of the session timeout does not end the keeping either.
+async fn a_kept_lock_needs_no_sign_of_life_between_two_uses(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let lock = world.mutex(&keeper).keep();
+    let limit = Duration::from_millis(300);
+    assert!(limit < STEADY / 3);
+    let (report, losses) = std::sync::mpsc::channel();
+    let on_lost = OnLost::call(move |lost| _ = report.send(lost.loss));
+    let options = |request: Acquire| request.with_liveness(limit).on_lost(on_lost.clone());
+    let used = lock.acquire_with(options).await.unwrap();
+    let token = used.token();
+    drop(used);
+    kept(&lock).await;
+    // A hold with the same limit, from a later moment, is lost.
+    let control = keeper.mutex(world.path("control")).acquire().with_liveness(limit).await.unwrap();
+    assert_eq!(control.lost().await, Loss::Unattended);
+    assert!(lock.is_kept());
+    let used = lock.acquire().await.unwrap();
+    assert_eq!(used.token(), token);
+    assert!(used.alive());
+    assert_eq!(losses.try_recv().ok(), None);
+    // In a use, the limit counts.
+    assert_eq!(used.lost().await, Loss::Unattended);
+    drop(used);
+    let reported = tokio::task::spawn_blocking(move || losses.recv()).await.unwrap();
+    assert_eq!(reported, Ok(Loss::Unattended));
+    assert!(!lock.is_kept());
 }
