@@ -38,6 +38,8 @@ use crate::wait::{cancelled, passed};
 /// - `show` and `why` name one reader for all of them.
 /// - A request to release the lock ([`Admin::revoke`](crate::admin::Admin::revoke)), a break and a loss concern all of them.
 ///   [`Acquire::on_lost`] is called once for all.
+/// - With [`Acquire::with_liveness`], a call of `alive` by any reader counts for all. So a reader that hangs is not noticed while
+///   another one calls it.
 /// - The options of the hold are the same for all: set them with [`SharedReads::with`].
 ///
 /// # Cost
@@ -53,7 +55,7 @@ pub struct SharedReads {
 struct Seat {
     /// The request that each entry repeats.
     template: Acquire,
-    state: Mutex<SeatState>,
+    state: Arc<Mutex<SeatState>>,
 }
 
 #[derive(Default)]
@@ -96,7 +98,7 @@ impl SeatState {
 
 impl SharedReads {
     pub(crate) fn new(template: Acquire) -> Self {
-        SharedReads { seat: Arc::new(Seat { template, state: Mutex::default() }) }
+        SharedReads { seat: Arc::new(Seat { template, state: Arc::default() }) }
     }
 
     /// Sets options. Those of the hold count for all readers that share it. A timeout or a cancellation counts for each reader.
@@ -193,7 +195,7 @@ impl SharedReads {
 
     fn granted(&self, started: Instant, guard: Arc<Guard>) -> SharedReadGuard {
         account::report::<AcquireError>(guard.path(), Mode::Read.label(), started, Ok(&guard));
-        SharedReadGuard { guard }
+        SharedReadGuard { guard, state: self.seat.state.clone() }
     }
 
     fn refused(&self, started: Instant, error: AcquireError) -> AcquireError {
@@ -257,8 +259,9 @@ impl Seat {
     /// Lists the queue if there is a hold. Returns the watch on the queue if it has nothing but readers.
     async fn look(&self) -> Option<Watcher> {
         let (ensemble, path, node) = {
-            // The hold must be able to end meanwhile.
-            let guard = self.state().usable()?;
+            // The hold must be able to end meanwhile. Under the mutex, so that a reader that ends knows whether it is the last.
+            let state = self.state();
+            let guard = state.usable()?;
             (guard.session().ensemble()?, guard.path().to_owned(), guard.node())
         };
         let listing = ensemble.list_and_watch(&path);
@@ -280,8 +283,11 @@ impl Seat {
             state.abandoned = None;
             (outcome.map(|found| state.settle(found)), std::mem::take(&mut state.waiting))
         };
-        for waiting in waiting.into_values() {
-            _ = waiting.send(outcome.clone());
+        // When the first reader is notified, only the readers have the hold.
+        let outcomes: Vec<_> = waiting.into_values().map(|waiting| (waiting, outcome.clone())).collect();
+        drop(outcome);
+        for (waiting, outcome) in outcomes {
+            _ = waiting.send(outcome);
         }
     }
 
@@ -324,10 +330,17 @@ impl fmt::Debug for SharedReads {
 }
 
 /// One reader of [`SharedReads`]. Dropping it ends its use. The last one that ends releases the lock in the background.
-#[derive(Debug)]
 #[must_use = "the use ends at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct SharedReadGuard {
     guard: Arc<Guard>,
+    /// Locked by those who look at the hold without reading.
+    state: Arc<Mutex<SeatState>>,
+}
+
+impl fmt::Debug for SharedReadGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedReadGuard").field(&self.guard).finish()
+    }
 }
 
 impl SharedReadGuard {
@@ -345,8 +358,13 @@ impl SharedReadGuard {
     ///
     /// As [`Holding::release`](crate::Holding::release).
     pub async fn release(self) -> Result<(), ReleaseError> {
-        let hold = self.guard.hold().clone();
-        match Arc::into_inner(self.guard) {
+        let SharedReadGuard { guard, state } = self;
+        let hold = guard.hold().clone();
+        let last = {
+            let _nobody_looks = state.lock().expect("held for a change only");
+            Arc::into_inner(guard)
+        };
+        match last {
             Some(guard) => guard.release().await,
             None if hold.judge() => Err(ReleaseError::NotHeld { loss: hold.loss().unwrap_or(Loss::Closed) }),
             None => Ok(()),

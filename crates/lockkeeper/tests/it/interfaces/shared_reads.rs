@@ -20,6 +20,7 @@ for_kinds!(
     readers_of_other_processes_do_not_end_the_sharing,
     a_reader_that_leaves_takes_no_place_from_the_others,
     when_all_readers_leave_their_node_is_deleted,
+    the_release_of_the_last_reader_is_confirmed_while_others_look_at_its_hold,
     a_request_to_release_reaches_all_and_ends_the_sharing,
     a_loss_concerns_all_and_the_next_reader_enters_anew,
     each_reader_has_its_own_limits,
@@ -306,4 +307,23 @@ async fn each_reader_has_its_own_limits(world: &World) {
     })
     .await;
     proxy.heal();
+}
+
+/// A reader that comes looks at the hold, and asks the servers who is in the queue. A release at that moment is that of the last
+/// reader all the same.
+async fn the_release_of_the_last_reader_is_confirmed_while_others_look_at_its_hold(world: &World) {
+    let keeper = world.keeper().await;
+    let reads = reads(world, &keeper);
+    for _ in 0..100 {
+        let guard = reads.acquire().await.unwrap();
+        let node = guard.node();
+        let looking = reader(&reads);
+        guard.release().await.unwrap();
+        // The other one reads with that node, or enters anew.
+        let other = looking.granted().await;
+        assert!(other.node() == node || !world.exists(&node).await, "released before the confirmation");
+        let node = other.node();
+        other.release().await.unwrap();
+        assert!(!world.exists(&node).await, "released before the confirmation");
+    }
 }
