@@ -143,6 +143,9 @@ impl Driver {
                 }
                 self.caller.refuse(error);
             }
+            if ended.is_none() && self.is_evicted(&mut pending) {
+                continue;
+            }
             self.hand_over_if_fresh();
             self.report_state();
             self.listen(&mut pending.neighbour);
@@ -298,6 +301,25 @@ impl Driver {
             // A hold that waits for a heartbeat is handed over before the next wake; `run` handles the others.
             Wake::Heartbeat | Wake::LinkChanged | Wake::Closing => {}
         }
+    }
+
+    /// Looks at the watch on the own node before a grant or a changed hold is handed over. Returns whether it has fired.
+    ///
+    /// The deletion of the own node may have been reported before what led to the grant. Two examples are the answer that the
+    /// blocker does not exist, and the heartbeat after a reconnect. Both are ready at the same moment, and the watch is polled last.
+    fn is_evicted(&mut self, pending: &mut Pending) -> bool {
+        if self.granted.is_none() && self.change.happened_at.is_none() {
+            return false;
+        }
+        let own = self.contender.node();
+        let fired = pending.watches.iter_mut().enumerate().find_map(|(at, (name, watcher))| {
+            let fired = own.filter(|own| *own == name).and_then(|_| watcher.now_or_never())?;
+            Some((at, fired))
+        });
+        let Some((at, fired)) = fired else { return false };
+        let (name, _) = pending.watches.remove(at);
+        self.woken(Wake::Fired(name, fired), pending);
+        true
     }
 
     /// Hands a grant, or a changed hold, to the caller once the session is trusted again.

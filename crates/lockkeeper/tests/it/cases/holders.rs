@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::support::{
     HOLDER_MARKER, PATIENCE, REQUESTS, STEADY, World, asked, eventually, for_every_kind, misused,
-    on_the_embedded_server, on_the_embedded_server_for,
+    on_the_embedded_server, on_the_embedded_server_for, watches_set,
 };
 
 for_every_kind!(
@@ -30,6 +30,7 @@ on_the_embedded_server!(
 );
 
 on_the_embedded_server_for!([native Native]
+    a_waiter_that_is_evicted_before_its_blocker_ends_is_not_granted,
     a_holder_is_warned_of_a_loss_as_early_as_it_asks,
     a_blocked_runtime_is_noticed,
     an_invalid_liveness_limit_is_refused_before_anything_is_sent,
@@ -91,6 +92,44 @@ async fn case_32_a_guard_is_lost_by_its_deadline_even_if_the_librarys_thread_is_
     drop(stuck);
     assert_eq!(guard.state(), HoldState::Lost(Loss::Unreachable), "lost is final");
     next.release().await.unwrap();
+}
+
+/// The event about the deletion of the own node and the answer that the blocker does not exist are read at the same moment. The
+/// event comes first, and the waiter behind may hold by then.
+async fn a_waiter_that_is_evicted_before_its_blocker_ends_is_not_granted(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let holder = world.mutex(&world.keeper().await).acquire().await.unwrap();
+    let between = world.enqueue_mutex(&world.keeper().await).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
+    watches_set(&proxy, 2).await;
+    let own = world.node(world.queue().await.last().unwrap());
+    let watch = proxy.on(OpCode::GetData).path(holder.node()).hold_request();
+    between.abort();
+    watch.caught().await;
+    let before = proxy.counts();
+    let (release, until) = mpsc::channel::<()>();
+    let stuck = Arc::new(Stuck { woken: AtomicBool::new(false), until: Mutex::new(until) });
+    let waker = Waker::from(stuck.clone());
+    let mut aside = keeper.mutex(world.path("aside")).acquire().timeout(Duration::from_millis(20)).into_future();
+    assert!(aside.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    eventually("the thread is stuck", async || stuck.woken.load(Ordering::SeqCst)).await;
+    world.remove(&own).await;
+    world.remove(&holder.node()).await;
+    watch.release();
+    proxy
+        .wait_until(|counts| {
+            let since = counts.since(&before);
+            since.delivered.of(OpCode::GetData) > 0 && since.watch_events > 0
+        })
+        .await;
+    drop(release);
+    match waiter.outcome().await {
+        Err(AcquireError::Evicted { path, .. }) => assert_eq!(path, world.lock()),
+        other => panic!("{other:?}"),
+    }
+    drop((aside, holder));
+    world.queued(0).await;
 }
 
 /// Suspected, held again, lost: each change is reported to its waiter. A hold that ended with its session leaves nothing to
