@@ -80,7 +80,8 @@ pub enum End {
 /// Why a request has no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The server refused it. It was not carried out.
+    /// The server answered with an error. It was not carried out if that [is a refusal](ErrorCode::is_refusal); after any
+    /// other error, it may have been.
     #[error("the server answered {0:?}")]
     Refused(ErrorCode),
     /// The connection ended before the reply. It may have been carried out.

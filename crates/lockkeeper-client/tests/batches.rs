@@ -242,6 +242,42 @@ fn one_bad_path_harms_no_other_request() {
     assert_eq!(answered, [a, b, list_a, list_b].map(|id| (id, true)));
 }
 
+/// The server may have carried it out: another create could leave a second node. And a server that has no time for one request
+/// has none for two.
+#[test]
+fn an_error_that_is_no_refusal_of_a_transaction_is_that_of_each_of_its_requests() {
+    for error in
+        [ErrorCode::MarshallingError, ErrorCode::SystemError, ErrorCode::ThrottledOp, ErrorCode::OperationTimeout]
+    {
+        let mut stage = Stage::connected();
+        let ids = [stage.create("/a"), stage.create("/b"), stage.delete("/c/n-0")];
+        let list = stage.list("/a");
+        let sent = stage.sent();
+        stage.reply(sent[0].0, 1, Err(error));
+        assert_eq!(stage.results(), ids.map(|id| (id, Err(RequestError::Refused(error)))));
+        assert_eq!(stage.sent(), [], "{error:?}: made again");
+        let children = Response::Children { names: vec!["n-1".into()], stat: Some(Stat::default()) };
+        stage.reply(sent[1].0, 1, Ok(children.clone()));
+        assert_eq!(stage.results(), [(list, Ok(children))]);
+    }
+}
+
+#[test]
+fn a_transaction_that_is_refused_as_a_whole_is_made_again_one_by_one() {
+    for error in [ErrorCode::NoAuth, ErrorCode::QuotaExceeded, ErrorCode::EphemeralOnLocalSession] {
+        let mut stage = Stage::connected();
+        let ids = [stage.create("/a"), stage.create("/b")];
+        let refused = stage.sent()[0].0;
+        stage.reply(refused, 1, Err(error));
+        assert_eq!(stage.results(), []);
+        let again = stage.sent();
+        assert!(matches!(&again[..], [(_, Request::Create(_)), (_, Request::Create(_))]), "{again:?}");
+        again.iter().for_each(|(xid, _)| stage.reply(*xid, 1, Err(error)));
+        assert_eq!(stage.results(), ids.map(|id| (id, Err(RequestError::Refused(error)))));
+        assert_eq!(stage.sent(), []);
+    }
+}
+
 /// A create that was answered as a delete, a result too few, and a rollback without a reason.
 #[test]
 fn results_of_other_operations_end_the_connection_and_nothing_panics() {

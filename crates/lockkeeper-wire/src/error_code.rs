@@ -46,4 +46,30 @@ impl ErrorCode {
     pub fn known_or_system(number: i32) -> Self {
         Self::from_i32(number).unwrap_or(Self::SystemError)
     }
+
+    /// Returns whether a server that answers a request with this error has examined the request, and has carried out
+    /// nothing of it.
+    ///
+    /// All other errors mean that something went wrong, not that the request is wrong. A server that loses its leader or
+    /// shuts down answers with a marshalling error, a moved session or a code of its own. The request may have been
+    /// carried out.
+    pub fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Self::Unimplemented
+                | Self::BadArguments
+                | Self::NoNode
+                | Self::NoAuth
+                | Self::BadVersion
+                | Self::NoChildrenForEphemerals
+                | Self::NodeExists
+                | Self::NotEmpty
+                | Self::SessionExpired
+                | Self::InvalidAcl
+                | Self::AuthFailed
+                | Self::EphemeralOnLocalSession
+                | Self::SessionClosedRequireSaslAuth
+                | Self::QuotaExceeded
+        )
+    }
 }

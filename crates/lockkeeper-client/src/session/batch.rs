@@ -5,7 +5,8 @@
 //!
 //! If an operation fails, the server carries out nothing of its transaction. That operation gets its error, and the session
 //! makes the others again, each one alone: one bad path harms no other. A list that left after such a transaction is made
-//! again too, behind them, because it may not show them.
+//! again too, behind them, because it may not show them. If the server refuses a transaction as a whole, all its operations
+//! are made again. After any other error of the whole, it may have been carried out, and each operation gets that error.
 
 use std::iter::Peekable;
 use std::time::Duration;
@@ -313,6 +314,12 @@ impl Session {
         let results = match result {
             Ok(Response::Multi(results)) if are_answers(&results, &ops) => results,
             Ok(_) => return self.unreadable(ids),
+            // A server in trouble. A second create would leave a second node, and a server that is too busy for one
+            // request would get a hundred.
+            Err(error) if !error.is_refusal() => {
+                self.refuse_all(ids, error);
+                return Ok(());
+            }
             // The transaction was refused as a whole.
             Err(_) => {
                 self.write_each_alone(ids.into_iter().zip(ops.into_iter().map(alone)), now);
@@ -397,6 +404,11 @@ impl Session {
         for (id, path) in lists {
             self.list_alone(id, path, now);
         }
+    }
+
+    /// Each request gets the error that they have got together.
+    fn refuse_all(&mut self, ids: impl IntoIterator<Item = RequestId>, error: ErrorCode) {
+        ids.into_iter().for_each(|id| self.reply(id, Err(RequestError::Refused(error))));
     }
 
     /// The answer cannot be understood, so the connection is useless.

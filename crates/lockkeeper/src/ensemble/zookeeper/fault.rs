@@ -36,24 +36,30 @@ pub(super) fn fault(error: RequestError) -> OpError {
         RequestError::ConnectionLoss => return OpError::ConnectionLoss,
         RequestError::SessionOver(_) | RequestError::DriverEnded => return OpError::SessionOver,
     };
+    // The operation may have happened, so its result is looked up. If this counted as a refusal, a node could stay
+    // behind forever.
+    if !code.is_refusal() {
+        return OpError::ConnectionLoss;
+    }
     let refused = |reason: &str| OpError::Refused(reason.to_owned());
     match code {
         ErrorCode::NoNode => OpError::NoNode,
         ErrorCode::NodeExists => OpError::NodeExists,
         ErrorCode::BadVersion => OpError::BadVersion,
-        ErrorCode::SessionExpired | ErrorCode::AuthFailed => OpError::SessionOver,
+        ErrorCode::SessionExpired | ErrorCode::AuthFailed | ErrorCode::SessionClosedRequireSaslAuth => {
+            OpError::SessionOver
+        }
         ErrorCode::Unimplemented => OpError::Unsupported,
-        // The server examined the request and refused it, and would refuse it again.
         ErrorCode::NoAuth => refused("not authorized"),
         ErrorCode::InvalidAcl => refused("invalid access list"),
         ErrorCode::NoChildrenForEphemerals => refused("an ephemeral node cannot have children"),
         ErrorCode::NotEmpty => refused("the node has children"),
         ErrorCode::QuotaExceeded => refused("the quota of the path is exceeded"),
         ErrorCode::BadArguments => refused("invalid arguments"),
-        // All other errors mean that something went wrong, not that the request is wrong. A server that loses its
-        // leader or shuts down answers with a marshalling error, a moved session or a code of its own. Treating that as
-        // a refusal would leave a node behind forever. So the operation may have happened, and its result is looked up.
-        _ => OpError::ConnectionLoss,
+        ErrorCode::EphemeralOnLocalSession => refused(
+            "a local session cannot have ephemeral nodes; set localSessionsUpgradingEnabled=true on the servers",
+        ),
+        other => refused(&format!("{other:?}")),
     }
 }
 

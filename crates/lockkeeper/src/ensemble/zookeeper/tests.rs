@@ -45,6 +45,10 @@ fn a_refusal_says_why_and_an_end_is_the_end_of_the_session() {
         (ErrorCode::NotEmpty, "the node has children"),
         (ErrorCode::QuotaExceeded, "the quota of the path is exceeded"),
         (ErrorCode::BadArguments, "invalid arguments"),
+        (
+            ErrorCode::EphemeralOnLocalSession,
+            "a local session cannot have ephemeral nodes; set localSessionsUpgradingEnabled=true on the servers",
+        ),
     ] {
         assert_eq!(fault(RequestError::Refused(code)), OpError::Refused(reason.to_owned()), "{code:?}");
     }
@@ -54,6 +58,7 @@ fn a_refusal_says_why_and_an_end_is_the_end_of_the_session() {
         (ErrorCode::BadVersion, OpError::BadVersion),
         (ErrorCode::SessionExpired, OpError::SessionOver),
         (ErrorCode::AuthFailed, OpError::SessionOver),
+        (ErrorCode::SessionClosedRequireSaslAuth, OpError::SessionOver),
         (ErrorCode::Unimplemented, OpError::Unsupported),
     ] {
         assert_eq!(fault(RequestError::Refused(code)), meaning, "{code:?}");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockkeeper::Loss;
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
-use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
+use lockkeeper::{Guard, Loss};
+use lockkeeper_testkit::proxy::{Cut, ErrorCode, OpCode, Proxy};
 
 use crate::support::{
     PATIENCE, REQUESTS, STEADY, World, asked, eventually, for_kinds, name, on_the_embedded_server_for,
@@ -19,6 +19,11 @@ for_kinds!(
     a_call_that_no_server_has_answered_is_unreachable_soon,
     case_16_a_release_during_the_waiters_disconnect_is_noticed,
     case_38_a_new_session_reads_only_after_its_own_create,
+);
+
+for_kinds!(
+    [native Native, recipe Recipe]
+    a_transaction_whose_success_is_denied_leaves_one_node_for_each_lock,
 );
 
 on_the_embedded_server_for!(
@@ -74,6 +79,42 @@ async fn case_08_a_lost_create_leaves_one_node_and_acquires(world: &World) {
             assert_eq!(made, 1, "effect {effect}, contended {contended}");
             guard.release().await.unwrap();
             assert_eq!(world.queue().await, [""; 0]);
+        }
+    }
+}
+
+/// A server in trouble may carry out a transaction and answer with an error. No attempt then waits behind its own first node.
+async fn a_transaction_whose_success_is_denied_leaves_one_node_for_each_lock(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let paths: Vec<_> = (0..8).map(|lock| world.path(&format!("lock-{lock}"))).collect();
+    let acquire_all = async || {
+        let acquired =
+            paths.iter().map(|path| world.kind.mutex(&keeper, path).acquire().timeout(PATIENCE).into_future());
+        futures_util::future::try_join_all(acquired).await
+    };
+    let release_all = async |guards: Vec<Guard>| {
+        futures_util::future::try_join_all(guards.into_iter().map(Guard::release)).await.unwrap();
+    };
+    // The parents exist now.
+    release_all(acquire_all().await.unwrap()).await;
+    for error in [ErrorCode::MarshallingError, ErrorCode::ThrottledOp] {
+        // Sooner or later some of the creates leave together.
+        let guards = loop {
+            let denied = proxy.on(OpCode::Multi).refuse_reply(error);
+            let guards = acquire_all().await.unwrap();
+            if denied.has_fired() {
+                break guards;
+            }
+            proxy.heal();
+            release_all(guards).await;
+        };
+        for path in &paths {
+            assert_eq!(world.children(path).await.len(), 1, "{path}: a second node");
+        }
+        release_all(guards).await;
+        for path in &paths {
+            assert_eq!(world.children(path).await, [""; 0], "{path}: a node is left");
         }
     }
 }
