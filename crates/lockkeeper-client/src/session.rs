@@ -130,6 +130,8 @@ pub struct Session {
     under_way: UnderWay,
     /// Whether the servers know the read of several lists.
     lists_together: bool,
+    /// The length in bytes that a list of children counts with.
+    longest_list: usize,
     /// The newest sent request that leaves a watch, until it is answered.
     watching: Option<RequestId>,
     /// Requests that wait for a connection.
@@ -194,6 +196,7 @@ impl Session {
             gathered: Gathered::default(),
             under_way: UnderWay::default(),
             lists_together: true,
+            longest_list: batch::LIST,
             watching: None,
             newest_sent: RequestId(0),
             waiting: VecDeque::new(),

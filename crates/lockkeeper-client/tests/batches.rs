@@ -231,13 +231,11 @@ fn one_bad_path_harms_no_other_request() {
     stage.reply(sent[1].0, 1, Ok(Response::Multi([listed(&[]), listed(&[])].concat())));
     assert_eq!(stage.results(), []);
     let lists = stage.sent();
-    assert!(lists.iter().all(|(_, request)| matches!(request, Request::GetChildren2(_))));
+    assert_eq!(lists[0].1, children(&["/a", "/b"]));
     for ((xid, _), zxid) in again.iter().zip(2..) {
         stage.reply(*xid, zxid, Ok(Response::Created { path: "/x/n-1".into(), stat: Some(Stat::default()) }));
     }
-    for (xid, _) in &lists {
-        stage.reply(*xid, 3, Ok(Response::Children { names: vec!["n-1".into()], stat: Some(Stat::default()) }));
-    }
+    stage.reply(lists[0].0, 3, Ok(Response::Multi([listed(&["n-1"]), listed(&["n-1"])].concat())));
     let answered: Vec<_> = stage.results().into_iter().map(|(id, result)| (id, result.is_ok())).collect();
     assert_eq!(answered, [a, b, list_a, list_b].map(|id| (id, true)));
 }
@@ -332,7 +330,8 @@ fn closing_sends_what_has_gathered_first() {
 #[test]
 fn a_server_that_cannot_list_together_is_asked_for_each_list_from_then_on() {
     let mut stage = Stage::connected();
-    let ids = [stage.list("/a"), stage.list("/b")];
+    stage.list("/a");
+    stage.list("/b");
     let sent = stage.sent();
     assert!(matches!(&sent[..], [(_, Request::MultiRead(_))]));
     stage.0.request(Request::Sync { path: "/".to_owned() }, NOW);
@@ -342,7 +341,7 @@ fn a_server_that_cannot_list_together_is_asked_for_each_list_from_then_on() {
     stage.results();
     stage.connect();
 
-    ids.iter().for_each(|_| _ = stage.list("/a"));
+    ["/a", "/b"].into_iter().for_each(|path| _ = stage.list(path));
     let sent = stage.sent();
     assert!(matches!(&sent[..], [(_, Request::MultiRead(_))]), "nothing says that the server does not know it");
     stage.create("/a");
@@ -357,6 +356,74 @@ fn a_server_that_cannot_list_together_is_asked_for_each_list_from_then_on() {
     stage.list("/a");
     stage.list("/b");
     assert!(matches!(&stage.sent()[..], [(_, Request::GetChildren2(_)), (_, Request::GetChildren2(_))]));
+}
+
+/// The refusal of the oldest request arrives in its turn.
+#[test]
+fn a_server_that_refuses_a_read_of_lists_in_its_turn_is_not_asked_for_one_again() {
+    let mut stage = Stage::connected();
+    stage.list("/a");
+    stage.list("/b");
+    let refused = stage.sent()[0].0;
+    stage.reply(refused, 1, Err(ErrorCode::Unimplemented));
+    let alone = [(); 2].map(|()| Request::GetChildren2(WatchedPath { path: String::new(), watch: false }));
+    let kinds =
+        |sent: Vec<(i32, Request)>| -> Vec<_> { sent.into_iter().map(|(_, request)| request.opcode()).collect() };
+    assert_eq!(kinds(stage.sent()), alone.each_ref().map(Request::opcode));
+    stage.0.failed(NOW);
+    stage.results();
+    stage.connect();
+    stage.list("/a");
+    stage.list("/b");
+    assert_eq!(kinds(stage.sent()), alone.each_ref().map(Request::opcode));
+}
+
+#[test]
+fn lists_of_one_path_that_leave_together_are_one_list() {
+    let mut stage = Stage::connected();
+    let (a, b) = ([stage.list("/a"), stage.list("/a")], stage.list("/b"));
+    let sent = stage.sent();
+    assert_eq!((sent.len(), &sent[0].1), (1, &children(&["/a", "/b"])));
+    assert_eq!(stage.0.in_flight(), 3);
+    stage.reply(sent[0].0, 1, Ok(Response::Multi([listed(&["n-1"]), listed(&[])].concat())));
+    let names = |(id, result)| match result {
+        Ok(Response::Children { names, .. }) => (id, names.len()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(stage.results().into_iter().map(names).collect::<Vec<_>>(), [(a[0], 1), (a[1], 1), (b, 0)]);
+
+    let ids = [(); 3].map(|()| stage.list("/a"));
+    let sent = stage.sent();
+    assert!(matches!(&sent[..], [(_, Request::GetChildren2(_))]), "{sent:?}");
+    stage.reply(sent[0].0, 1, Ok(Response::Children { names: vec!["n-1".into()], stat: Some(Stat::default()) }));
+    assert_eq!(stage.results().into_iter().map(names).collect::<Vec<_>>(), ids.map(|id| (id, 1)));
+    assert_eq!(stage.0.in_flight(), 0);
+}
+
+/// A queue has up to 10 000 waiters, and a longer one is known when it has been listed once. Apache's servers refuse requests
+/// of a mebibyte.
+#[test]
+fn a_read_of_lists_and_its_response_fit_into_frames() {
+    let frame = Config::new(NOW).max_frame;
+    let name = "a-name-of-a-node-as-it-is-usual-with-sixty-bytes-of-length-0";
+    for (longest, path_len, most) in
+        [(0, 10, frame / (10_000 * 64)), (10_000, 10, 128), (30_000, 10, 128), (0, 20_000, 3)]
+    {
+        let mut stage = Stage::connected();
+        stage.list("/long");
+        let xid = stage.sent()[0].0;
+        let names = vec![name.into(); longest];
+        stage.reply(xid, 1, Ok(Response::Children { names, stat: Some(Stat::default()) }));
+        (0..300).for_each(|at| _ = stage.list(&format!("/{at:0path_len$}")));
+        let asked = stage.sent().into_iter().map(|(_, request)| match request {
+            Request::MultiRead(ops) => ops.len() / 2,
+            other => panic!("{other:?}"),
+        });
+        let asked: Vec<_> = asked.collect();
+        assert_eq!(asked.iter().sum::<usize>(), 300);
+        let fits = |lists: &usize| *lists <= most && lists * longest * (4 + name.len()) <= frame;
+        assert!(asked.iter().all(fits), "{asked:?} for lists of {longest}");
+    }
 }
 
 const TASKS: usize = 40;

@@ -8,7 +8,9 @@
 //! again too, behind them, because it may not show them. If the server refuses a transaction as a whole, all its operations
 //! are made again. After any other error of the whole, it may have been carried out, and each operation gets that error.
 
+use std::collections::{BTreeSet, HashMap};
 use std::iter::Peekable;
+use std::sync::Arc;
 use std::time::Duration;
 use std::vec::IntoIter;
 
@@ -23,8 +25,11 @@ use crate::types::{RequestError, RequestId};
 const UNDER_WAY: usize = 2;
 /// The largest number of operations of a transaction, and of nodes of a read.
 const OPERATIONS: usize = 128;
-/// The largest sum of the bytes of the paths and the data of a transaction. Apache's servers refuse frames of 1 MiB.
+/// The largest sum of the bytes of the paths and the data of a transaction, and of the paths of a read. Apache's servers
+/// refuse frames of 1 MiB.
 const BYTES: usize = 128 << 10;
+/// The length in bytes that a list of children counts with before a longer one was seen: 10 000 names of 60 bytes.
+pub(super) const LIST: usize = 640 << 10;
 
 /// Requests that have not left.
 #[derive(Debug, Default)]
@@ -32,11 +37,20 @@ pub(super) struct Gathered {
     /// They leave in this order. A transaction creates at most one child of a node, so that each child has a transaction, and a
     /// fencing token, of its own.
     writes: Vec<Writes>,
+    /// The positions of the transactions that have had room for every request until now.
+    with_room: BTreeSet<usize>,
+    /// The position of the last transaction that creates a child of this node.
+    last: HashMap<String, usize>,
     /// Each leaves behind the transactions that had gathered before it: it shows each write that was made before it, and need not
     /// wait for a crowd of later ones.
     lists: Vec<List>,
+    /// How many requests there are.
+    len: usize,
     /// When the oldest one was made.
     at: Duration,
+    /// How many transactions were looked at for a place.
+    #[cfg(test)]
+    looked_at: usize,
 }
 
 /// A transaction that has not left.
@@ -56,6 +70,9 @@ struct List {
     behind: usize,
 }
 
+/// A path whose list of children is asked for, and the requests that get it.
+type Listed = (String, Vec<RequestId>);
+
 /// Requests that have left together.
 #[derive(Debug)]
 pub(super) enum Batch {
@@ -65,7 +82,7 @@ pub(super) enum Batch {
     Writes(Vec<RequestId>, Vec<WriteOp>),
     /// Lists of children.
     Lists {
-        lists: Vec<(RequestId, String)>,
+        lists: Vec<Listed>,
         /// A transaction before them was not carried out, so they are to be made again.
         again: bool,
     },
@@ -77,7 +94,7 @@ impl Batch {
         match self {
             Batch::Write(id) => vec![id],
             Batch::Writes(ids, _) => ids,
-            Batch::Lists { lists, .. } => lists.into_iter().map(|(id, _)| id).collect(),
+            Batch::Lists { lists, .. } => lists.into_iter().flat_map(|(_, ids)| ids).collect(),
         }
     }
 
@@ -86,7 +103,7 @@ impl Batch {
         match self {
             Batch::Write(_) => 0,
             Batch::Writes(ids, _) => ids.len() - 1,
-            Batch::Lists { lists, .. } => lists.len() - 1,
+            Batch::Lists { lists, .. } => lists.iter().map(|(_, ids)| ids.len()).sum::<usize>() - 1,
         }
     }
 
@@ -133,21 +150,18 @@ fn list(path: String) -> Request {
 }
 
 impl Gathered {
-    fn len(&self) -> usize {
-        self.writes.iter().map(|writes| writes.ids.len()).sum::<usize>() + self.lists.len()
-    }
-
-    /// Adds a request; returns one of another kind.
+    /// Adds a request; returns one of another kind. The time does not grow with the number of requests.
     fn add(&mut self, id: RequestId, request: Request, now: Duration) -> Option<Request> {
-        if self.len() == 0 {
+        if self.len == 0 {
             self.at = now;
         }
         match request {
             Request::Create(create) if create.opcode == OpCode::Create2 => {
                 let bytes = create.path.len() + create.data.as_ref().map_or(0, bytes::Bytes::len);
-                let sibling = |op: &WriteOp| matches!(op, WriteOp::Create(other) if parent(other) == parent(&create));
-                let last = self.writes.iter().rposition(|writes| writes.ops.iter().any(sibling));
-                self.add_write(last.map_or(0, |last| last + 1), id, WriteOp::Create(create), bytes);
+                let parent = parent(&create).to_owned();
+                let from = self.last.get(&parent).map_or(0, |last| last + 1);
+                let at = self.add_write(from, id, WriteOp::Create(create), bytes);
+                self.last.insert(parent, at);
             }
             Request::Delete(delete) => {
                 let bytes = delete.path.len();
@@ -158,20 +172,33 @@ impl Gathered {
             }
             other => return Some(other),
         }
+        self.len += 1;
         None
     }
 
-    /// Adds a write to the first transaction that has room, from this one on.
-    fn add_write(&mut self, from: usize, id: RequestId, op: WriteOp, bytes: usize) {
-        let has_room = |writes: &Writes| writes.ids.len() < OPERATIONS && writes.bytes + bytes <= BYTES;
-        let at = (from..self.writes.len()).find(|at| has_room(&self.writes[*at])).unwrap_or(self.writes.len());
-        if at == self.writes.len() {
-            self.writes.push(Writes::default());
-        }
+    /// Adds a write to the first transaction that has room, from this one on. Returns its position.
+    fn add_write(&mut self, from: usize, id: RequestId, op: WriteOp, bytes: usize) -> usize {
+        // Each turn but the last one removes a transaction for good.
+        let at = loop {
+            let Some(at) = self.with_room.range(from..).next().copied() else {
+                self.writes.push(Writes::default());
+                self.with_room.insert(self.writes.len() - 1);
+                break self.writes.len() - 1;
+            };
+            #[cfg(test)]
+            {
+                self.looked_at += 1;
+            }
+            if self.writes[at].ids.len() < OPERATIONS && self.writes[at].bytes + bytes <= BYTES {
+                break at;
+            }
+            self.with_room.remove(&at);
+        };
         let writes = &mut self.writes[at];
         writes.ids.push(id);
         writes.ops.push(op);
         writes.bytes += bytes;
+        at
     }
 
     /// Returns the requests in the order in which they were made.
@@ -206,22 +233,22 @@ impl Session {
 
     /// Returns how many requests wait until others are answered.
     pub(crate) fn held_back(&self) -> usize {
-        if self.under_way.writes < UNDER_WAY { 0 } else { self.gathered.len() }
+        if self.under_way.writes < UNDER_WAY { 0 } else { self.gathered.len }
     }
 
     /// Returns whether there is something to send now.
     pub(crate) fn has_outgoing(&self) -> bool {
-        !self.outgoing.is_empty() || self.gathered.len() > self.held_back()
+        !self.outgoing.is_empty() || self.gathered.len > self.held_back()
     }
 
     /// Returns the number of requests that have no answer, sent or gathered.
     pub fn in_flight(&self) -> usize {
-        self.sent.len() + self.under_way.more + self.gathered.len()
+        self.sent.len() + self.under_way.more + self.gathered.len
     }
 
     /// Sends what has gathered.
     pub(super) fn leave_together(&mut self) {
-        let Gathered { writes, lists, at } = std::mem::take(&mut self.gathered);
+        let Gathered { writes, lists, at, .. } = std::mem::take(&mut self.gathered);
         let mut lists = lists.into_iter().peekable();
         for (gone, Writes { ids, mut ops, .. }) in writes.into_iter().enumerate() {
             self.lists_leave(&mut lists, gone, at);
@@ -240,20 +267,40 @@ impl Session {
 
     /// Sends the lists that leave behind so many transactions.
     fn lists_leave(&mut self, lists: &mut Peekable<IntoIter<List>>, gone: usize, at: Duration) {
-        loop {
-            let due = std::iter::from_fn(|| lists.next_if(|list| list.behind <= gone));
-            let most = if self.lists_together { OPERATIONS } else { 1 };
-            let together: Vec<_> = due.take(most).map(|List { id, path, .. }| (id, path)).collect();
-            match together.len() {
-                0 => return,
-                1 => together.into_iter().for_each(|(id, path)| self.list_alone(id, path, at)),
-                _ => {
-                    let xid = self.take_xid();
-                    request::encode_lists(&mut self.outgoing, xid, together.iter().map(|(_, path)| path.as_str()));
-                    self.note_sent(xid, OpCode::MultiRead, Batch::Lists { lists: together, again: false }, at);
+        let most = self.most_lists();
+        while lists.peek().is_some_and(|list| list.behind <= gone) {
+            let (mut together, mut bytes) = (Vec::<Listed>::new(), 0);
+            let has_room = |together: &[Listed], bytes, path: &str| {
+                together.is_empty() || together.len() < most && bytes + 2 * path.len() <= BYTES
+            };
+            while let Some(List { id, path, .. }) =
+                lists.next_if(|list| list.behind <= gone && has_room(&together, bytes, &list.path))
+            {
+                match together.iter_mut().find(|(same, _)| *same == path) {
+                    Some((_, ids)) => ids.push(id),
+                    None => {
+                        // The read names each path twice.
+                        bytes += 2 * path.len();
+                        together.push((path, vec![id]));
+                    }
                 }
             }
+            self.list_together(together, at);
         }
+    }
+
+    /// How many lists a read may ask for. Its response must not be longer than a frame may be, and the server has it in
+    /// memory.
+    fn most_lists(&self) -> usize {
+        let fit = (self.config.max_frame / self.longest_list).clamp(1, OPERATIONS);
+        if self.lists_together { fit } else { 1 }
+    }
+
+    /// Notes the length of a list. It counts twice, because it may grow until it is asked for again.
+    fn note_list(&mut self, names: &[Arc<str>], stat: Option<&Stat>) {
+        let names: usize = names.iter().map(|name| 4 + name.len()).sum();
+        let data = stat.map_or(0, |stat| usize::try_from(stat.data_length).unwrap_or(0));
+        self.longest_list = self.longest_list.max(2 * (names + data));
     }
 
     fn write_alone(&mut self, id: RequestId, request: &Request, at: Duration) {
@@ -263,12 +310,21 @@ impl Session {
         self.note_sent(xid, opcode, Batch::Write(id), at);
     }
 
-    fn list_alone(&mut self, id: RequestId, path: String, at: Duration) {
-        let (xid, watched) = (self.take_xid(), WatchedPath { path, watch: false });
-        let request = Request::GetChildren2(watched);
-        request::encode(&mut self.outgoing, xid, &request);
-        let Request::GetChildren2(WatchedPath { path, .. }) = request else { unreachable!("made here") };
-        self.note_sent(xid, OpCode::GetChildren2, Batch::Lists { lists: vec![(id, path)], again: false }, at);
+    /// Sends lists as one read.
+    fn list_together(&mut self, mut lists: Vec<Listed>, at: Duration) {
+        let xid = self.take_xid();
+        let opcode = if let [(path, _)] = &mut lists[..] {
+            let request = Request::GetChildren2(WatchedPath { path: std::mem::take(path), watch: false });
+            request::encode(&mut self.outgoing, xid, &request);
+            if let Request::GetChildren2(watched) = request {
+                *path = watched.path;
+            }
+            OpCode::GetChildren2
+        } else {
+            request::encode_lists(&mut self.outgoing, xid, lists.iter().map(|(path, _)| path.as_str()));
+            OpCode::MultiRead
+        };
+        self.note_sent(xid, opcode, Batch::Lists { lists, again: false }, at);
     }
 
     /// Notes what was encoded.
@@ -294,9 +350,8 @@ impl Session {
         match batch {
             Batch::Write(id) => self.reply(id, result.map_err(RequestError::Refused)),
             Batch::Writes(ids, ops) => return self.writes_answered(ids, ops, zxid, result, now),
-            Batch::Lists { lists, again: true } => self.list_each_alone(lists, now),
-            Batch::Lists { lists, .. } if lists.len() == 1 => {
-                self.reply(lists[0].0, result.map_err(RequestError::Refused));
+            Batch::Lists { lists, again: true } if result != Err(ErrorCode::Unimplemented) => {
+                self.list_together(lists, now);
             }
             Batch::Lists { lists, .. } => return self.lists_answered(lists, result, now),
         }
@@ -359,22 +414,37 @@ impl Session {
 
     fn lists_answered(
         &mut self,
-        lists: Vec<(RequestId, String)>,
+        mut lists: Vec<Listed>,
         result: Result<Response, ErrorCode>,
         now: Duration,
     ) -> Result<(), Malformed> {
+        if let [(_, ids)] = &mut lists[..] {
+            if let Ok(Response::Children { names, stat }) = &result {
+                self.note_list(names, stat.as_ref());
+            }
+            let ids = std::mem::take(ids);
+            self.reply_all(ids, result.map_err(RequestError::Refused));
+            return Ok(());
+        }
         let results = match result {
             Ok(Response::Multi(results)) if results.len() == 2 * lists.len() => results,
-            Ok(_) => return self.unreadable(lists.into_iter().map(|(id, _)| id)),
-            Err(_) => {
-                self.list_each_alone(lists, now);
+            Ok(_) => return self.unreadable(lists.into_iter().flat_map(|(_, ids)| ids)),
+            // A server that is too busy for one request would get a hundred.
+            Err(ErrorCode::ThrottledOp) => {
+                self.refuse_all(lists.into_iter().flat_map(|(_, ids)| ids), ErrorCode::ThrottledOp);
+                return Ok(());
+            }
+            Err(error) => {
+                self.lists_together &= error != ErrorCode::Unimplemented;
+                lists.into_iter().for_each(|list| self.list_together(vec![list], now));
                 return Ok(());
             }
         };
         let mut results = results.into_iter();
-        for (id, _) in lists {
+        for (_, ids) in lists {
             let answer = match (results.next(), results.next()) {
                 (Some(OpResult::Children(names)), Some(OpResult::Data { stat, .. })) => {
+                    self.note_list(&names, Some(&stat));
                     Ok(Response::Children { names, stat: Some(stat) })
                 }
                 (Some(OpResult::Failed(error)), _) | (_, Some(OpResult::Failed(error))) => {
@@ -382,7 +452,7 @@ impl Session {
                 }
                 _ => Err(RequestError::ConnectionLoss),
             };
-            self.reply(id, answer);
+            self.reply_all(ids, answer);
         }
         Ok(())
     }
@@ -400,9 +470,13 @@ impl Session {
         }
     }
 
-    fn list_each_alone(&mut self, lists: Vec<(RequestId, String)>, now: Duration) {
-        for (id, path) in lists {
-            self.list_alone(id, path, now);
+    /// Each request gets this result.
+    fn reply_all(&mut self, mut ids: Vec<RequestId>, result: Result<Response, RequestError>) {
+        let last = ids.pop();
+        ids.into_iter().for_each(|id| self.reply(id, result.clone()));
+        // Often there is only one, and a long list is not copied.
+        if let Some(last) = last {
+            self.reply(last, result);
         }
     }
 
@@ -415,5 +489,37 @@ impl Session {
     pub(super) fn unreadable(&mut self, ids: impl IntoIterator<Item = RequestId>) -> Result<(), Malformed> {
         ids.into_iter().for_each(|id| self.reply(id, Err(RequestError::ConnectionLoss)));
         Err(Malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use lockkeeper_wire::{CreateMode, VersionedPath};
+
+    use super::*;
+
+    /// They are added while no other request of the session can leave.
+    #[test]
+    fn a_request_gathers_in_two_steps_however_many_have_gathered() {
+        const LOCKS: u64 = 20_000;
+        static LARGE: [u8; BYTES - 100] = [0; BYTES - 100];
+        let mut gathered = Gathered::default();
+        for at in 0..4 * LOCKS {
+            let path = match at / LOCKS {
+                // Locks, a crowd at one of them, deletes, and the locks again.
+                0 | 3 => format!("/locks/{}/n-", at % LOCKS),
+                _ => "/locks/crowd/n-".to_owned(),
+            };
+            let data = if at % 10 == 3 { Bytes::from_static(&LARGE) } else { Bytes::new() };
+            let request = match at / LOCKS {
+                2 => Request::Delete(VersionedPath { path, version: -1 }),
+                _ => Request::Create(Create::new(path, data, CreateMode::EphemeralSequential)),
+            };
+            assert_eq!(gathered.add(RequestId(at), request, Duration::ZERO), None);
+        }
+        assert_eq!(gathered.len as u64, 4 * LOCKS);
+        assert!(gathered.looked_at <= 2 * gathered.len, "{} steps for {} requests", gathered.looked_at, gathered.len);
+        assert!(gathered.writes.iter().all(|writes| writes.ids.len() <= OPERATIONS && writes.bytes <= BYTES));
     }
 }
