@@ -131,7 +131,7 @@ from_errors!(AcquireError, AdminError, ConnectError, EmbeddedError, LeaseError, 
 fn code(error: &Error) -> Code {
     match error {
         Error::Acquire(AcquireError::SessionLost { loss, .. })
-            if !matches!(loss, Loss::Unreachable | Loss::AuthFailed) =>
+            if !matches!(loss, Loss::Unreachable | Loss::AuthFailed | Loss::AuthRequired) =>
         {
             Code::SessionExpired
         }
@@ -168,6 +168,10 @@ fn hint(error: &Error) -> Option<String> {
             return Some(format!("check the spelling of {chroot}; if it is new, create it with --create-chroot"));
         }
         Error::Session(SessionError::AuthFailed { .. }) => "check the credentials of --auth-file",
+        Error::Session(SessionError::AuthRequired { .. })
+        | Error::Acquire(AcquireError::SessionLost { loss: Loss::AuthRequired, .. }) => {
+            "write the line `sasl USER PASSWORD` into a file and name the file with --auth-file"
+        }
         Error::Session(SessionError::Embedded(EmbeddedError::File { .. })) => {
             "correct that, or choose another directory with --machine=DIR or --state-dir"
         }

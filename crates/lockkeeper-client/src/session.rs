@@ -8,8 +8,8 @@
 //! [`Session::poll`] in their order.
 //!
 //! Invariants:
-//! - The session is over in four cases only. A server reports that it has expired, or refuses its credentials. The
-//!   servers have provably lost transactions that it saw (probe.rs). Its owner closes it.
+//! - The session is over in five cases only. A server reports that it has expired, refuses its credentials, or requires
+//!   some that it does not have. The servers have provably lost transactions that it saw (probe.rs). Its owner closes it.
 //! - Requests leave in the order in which they were made, and their replies are reported in that order. Only those of
 //!   [`Session::request_batched`] may pass each other (batch.rs).
 //! - An event is reported before the reply to any request that the server answered after it.

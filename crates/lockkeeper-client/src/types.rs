@@ -72,6 +72,10 @@ pub enum End {
     /// A server refused a credential.
     #[error("the server refused the credentials")]
     AuthFailed,
+    /// A server accepts only clients that have authenticated, by SASL or by another scheme of its settings, and this
+    /// session has not.
+    #[error("the server accepts only clients that have authenticated, by SASL unless its settings name another scheme")]
+    AuthRequired,
     /// The owner closed it.
     #[error("the session is closed")]
     Closed,

@@ -286,15 +286,40 @@ fn a_server_that_accepts_and_then_fails_is_tried_with_growing_pauses() {
         stage.cut();
     }
     assert!(stage.now - begin > Duration::from_secs(8), "{:?} for 20 attempts", stage.now - begin);
-    // A server that answers has proved itself.
-    stage.accept();
-    stage.ask(sync());
-    let xid = stage.requests()[0].0;
-    stage.reply(xid, 6, Ok(Response::Path("/".to_owned())));
-    let cut = stage.now;
-    stage.cut();
-    stage.accept();
-    assert!(stage.now - cut <= Duration::from_millis(50), "{:?}", stage.now - cut);
+    // A server that examines requests has proved itself. One with nothing but errors of its own has not.
+    for (answer, quickly) in [
+        (Err(ErrorCode::SystemError), false),
+        (Err(ErrorCode::NoNode), true),
+        (Ok(Response::Path("/".to_owned())), true),
+    ] {
+        stage.accept();
+        stage.ask(sync());
+        let xid = stage.requests()[0].0;
+        stage.reply(xid, 6, answer.clone());
+        let cut = stage.now;
+        stage.cut();
+        while stage.session.transport().is_none() {
+            stage.now = stage.session.deadline().unwrap();
+            stage.session.timeout(stage.now);
+        }
+        let pause = stage.now - cut;
+        assert_eq!(pause <= Duration::from_millis(50), quickly, "{pause:?} after {answer:?}");
+    }
+}
+
+/// The server says so to every client without SASL, before anything else, and closes the connection.
+#[test]
+fn a_server_that_requires_authentication_ends_the_session() {
+    for ping in [false, true] {
+        let mut stage = Stage::new();
+        stage.accept();
+        let ids = [sync(), sync()].map(|request| stage.ask(request));
+        let xid = if ping { PING_XID } else { stage.requests()[0].0 };
+        stage.reply(xid, 0, Err(ErrorCode::SessionClosedRequireSaslAuth));
+        let over = Some(RequestError::SessionOver(End::AuthRequired));
+        assert_eq!(stage.results(), ids.map(|id| (id, over)));
+        assert_eq!((stage.session.end(), stage.session.transport()), (Some(End::AuthRequired), None));
+    }
 }
 
 /// With `zookeeper.enableEagerACLCheck`, a server refuses a write itself while an earlier one is under way.

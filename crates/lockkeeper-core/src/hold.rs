@@ -23,6 +23,8 @@ pub enum Loss {
     Closed,
     /// The server refused this process's credentials.
     AuthFailed,
+    /// The server accepts only clients that have authenticated, by SASL or by another scheme of its settings.
+    AuthRequired,
     /// Its lease is over; the next request gets the lock.
     LeaseEnded,
     /// A client of a higher priority got the lock.
@@ -45,6 +47,9 @@ impl std::fmt::Display for Loss {
             Loss::Removed => "the node was deleted by someone else",
             Loss::Closed => "the session was closed",
             Loss::AuthFailed => "the server refused the credentials",
+            Loss::AuthRequired => {
+                "the server accepts only clients that have authenticated, by SASL unless its settings name another scheme"
+            }
             Loss::LeaseEnded => "its lease is over",
             Loss::Preempted => "a client of a higher priority got it",
             Loss::Superseded => "the same owner acquired it again",

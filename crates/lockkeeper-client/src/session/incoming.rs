@@ -114,6 +114,11 @@ impl Session {
     pub(super) fn frame(&mut self, payload: &[u8], now: Duration) -> Result<(), Malformed> {
         let mut reader = Reader::new(payload);
         let header = response::decode_header(&mut reader)?;
+        // The server says so to every request, ahead of its turn, and closes the connection. So would the next one.
+        if header.error == Some(ErrorCode::SessionClosedRequireSaslAuth) && self.probe.is_none() {
+            self.over(End::AuthRequired);
+            return Ok(());
+        }
         match header.xid {
             EVENT_XID => {
                 let event = response::decode_event(&mut reader)?;
@@ -227,8 +232,8 @@ impl Session {
             Purpose::Probe => {}
         }
         // Only now the server has proved to be useful: one that accepts sessions and then fails is not tried in a
-        // tight loop.
-        if self.probe.is_none() {
+        // tight loop, nor one that answers with nothing but errors of its own.
+        if self.probe.is_none() && header.error.is_none_or(ErrorCode::is_refusal) {
             self.rounds = 0;
         }
         Ok(())

@@ -135,6 +135,7 @@ impl ZooKeeper {
                     }
                 }
                 Some(ConnectionState::Over(End::AuthFailed)) => return Err(self.auth_failed()),
+                Some(ConnectionState::Over(End::AuthRequired)) => return Err(self.auth_required()),
                 Some(ConnectionState::Over(_)) | None => {
                     return Err(self.unreachable(&opening.client, opening.started.elapsed()));
                 }
@@ -180,6 +181,7 @@ impl ZooKeeper {
                 _ => {
                     return Err(match error {
                         RequestError::SessionOver(End::AuthFailed) => self.auth_failed(),
+                        RequestError::SessionOver(End::AuthRequired) => self.auth_required(),
                         _ => self.unreachable(client, opening.started.elapsed()),
                     });
                 }
@@ -192,6 +194,10 @@ impl ZooKeeper {
 
     fn auth_failed(&self) -> SessionError {
         SessionError::AuthFailed { servers: self.servers.to_string() }
+    }
+
+    fn auth_required(&self) -> SessionError {
+        SessionError::AuthRequired { servers: self.servers.to_string() }
     }
 
     fn unreachable(&self, client: &Client, waited: Duration) -> SessionError {
@@ -233,6 +239,7 @@ async fn follow(
             ConnectionState::Closing => Connection::Closing,
             ConnectionState::Over(End::Expired) => Connection::Over(Loss::SessionExpired),
             ConnectionState::Over(End::AuthFailed) => Connection::Over(Loss::AuthFailed),
+            ConnectionState::Over(End::AuthRequired) => Connection::Over(Loss::AuthRequired),
             ConnectionState::Over(End::Closed) => Connection::Over(Loss::Closed),
         };
         _ = sender.send(change);

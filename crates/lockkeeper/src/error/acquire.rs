@@ -7,7 +7,7 @@ use lockkeeper_core::{Loss, Revocation};
 use super::kind::ErrorKind;
 use super::mismatch::Mismatch;
 use super::misuse::{Misuse, from_misuse};
-use super::session::SessionError;
+use super::session::{AUTHENTICATE, SessionError};
 use super::text::{because, evicted, holder_and_ahead, short};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
@@ -174,7 +174,7 @@ impl AcquireError {
             AcquireError::Revoked { .. } | AcquireError::Evicted { .. } | AcquireError::ParentVanishes { .. } => {
                 ErrorKind::Withdrawn
             }
-            AcquireError::SessionLost { loss: Loss::AuthFailed, .. } => ErrorKind::Refused,
+            AcquireError::SessionLost { loss: Loss::AuthFailed | Loss::AuthRequired, .. } => ErrorKind::Refused,
             AcquireError::SessionLost { .. } => ErrorKind::Unavailable,
             AcquireError::NoSuchLock { .. } => ErrorKind::NotFound,
             AcquireError::AlreadyHeld { .. } => ErrorKind::Misuse,
@@ -194,6 +194,7 @@ impl AcquireError {
             AcquireError::TooManyWaiters { .. } => {
                 "try again later, spread the work over several locks, or raise max_waiters"
             }
+            AcquireError::SessionLost { loss: Loss::AuthRequired, .. } => AUTHENTICATE,
             AcquireError::SessionLost { .. } | AcquireError::Evicted { .. } => "try again to enter the queue again",
             AcquireError::CleanupUnfinished { .. } => {
                 "wait longer, longer than the cleanup may take, or force the acquire"

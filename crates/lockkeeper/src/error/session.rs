@@ -9,6 +9,10 @@ use super::kind::ErrorKind;
 use super::misuse::{Misuse, from_misuse};
 use super::text::short;
 
+/// What a client without credentials does about servers that require some.
+pub(super) const AUTHENTICATE: &str =
+    "set the user and the password with Builder::sasl or in the file of Builder::auth_file";
+
 /// Why the servers did not carry out a request. Every call can meet these.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -42,6 +46,12 @@ pub enum SessionError {
     /// The servers rejected this client's credentials.
     #[error("{servers} rejected the credentials")]
     AuthFailed {
+        /// The servers that were tried.
+        servers: String,
+    },
+    /// The servers accept only clients that have authenticated, and this client presents nothing of that kind.
+    #[error("{servers} accepts only clients that have authenticated, by SASL unless its settings name another scheme")]
+    AuthRequired {
         /// The servers that were tried.
         servers: String,
     },
@@ -85,7 +95,9 @@ impl SessionError {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. } => ErrorKind::Unavailable,
-            SessionError::Refused { .. } | SessionError::AuthFailed { .. } => ErrorKind::Refused,
+            SessionError::Refused { .. } | SessionError::AuthFailed { .. } | SessionError::AuthRequired { .. } => {
+                ErrorKind::Refused
+            }
             SessionError::NoChroot { .. } | SessionError::TokenEpoch { .. } => ErrorKind::Mismatch,
             #[cfg(feature = "embedded")]
             SessionError::Embedded(error) => error.kind(),
@@ -102,6 +114,7 @@ impl SessionError {
                 Some(format!("check that a ZooKeeper server runs at {servers} and that this machine can reach it"))
             }
             SessionError::Refused { .. } => Some("check the ACL of the lock's node and of its parents".to_owned()),
+            SessionError::AuthRequired { .. } => Some(AUTHENTICATE.to_owned()),
             SessionError::NoChroot { chroot, .. } => {
                 Some(format!("check the spelling of {chroot}; Builder::create_chroot(true) creates it"))
             }

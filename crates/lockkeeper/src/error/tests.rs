@@ -38,7 +38,8 @@ fn what_every_call_can_meet_has_a_kind() {
     let unreachable = SessionError::Unreachable { servers: text(), waited: WAITED, detail: text() };
     are(ErrorKind::Unavailable, own, vec![unreachable, SessionError::ConnectionLost { path: path() }]);
     let refused = SessionError::Refused { path: path(), reason: text() };
-    are(ErrorKind::Refused, own, vec![refused, SessionError::AuthFailed { servers: text() }]);
+    let required = SessionError::AuthRequired { servers: text() };
+    are(ErrorKind::Refused, own, vec![refused, SessionError::AuthFailed { servers: text() }, required]);
     let no_chroot = SessionError::NoChroot { servers: text(), chroot: path() };
     are(ErrorKind::Mismatch, own, vec![no_chroot, SessionError::TokenEpoch { node: path(), problem: text() }]);
     are(ErrorKind::System, own, vec![SessionError::thread(io::Error::other("no thread"))]);
@@ -93,7 +94,7 @@ fn every_error_of_an_acquire_has_a_kind() {
     are(ErrorKind::Cancelled, own, vec![AcquireError::Cancelled { path: path() }, SessionError::Closed.into()]);
     let lost = |loss| AcquireError::SessionLost { path: path(), loss };
     are(ErrorKind::Unavailable, own, vec![lost(Loss::SessionExpired), lost(Loss::Unreachable)]);
-    are(ErrorKind::Refused, own, vec![lost(Loss::AuthFailed)]);
+    are(ErrorKind::Refused, own, vec![lost(Loss::AuthFailed), lost(Loss::AuthRequired)]);
     are(ErrorKind::NotFound, own, vec![AcquireError::NoSuchLock { path: path() }]);
     are(ErrorKind::Misuse, own, vec![AcquireError::AlreadyHeld { path: path() }, Misuse::no_locks().into()]);
     are(ErrorKind::Mismatch, own, mismatches().into_iter().map(AcquireError::from).collect());

@@ -368,7 +368,7 @@ impl MonitorLock {
             ReleaseError::NotHeld { loss: Loss::Unreachable } => {
                 MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error.into()) }
             }
-            ReleaseError::NotHeld { loss } if loss != Loss::AuthFailed => {
+            ReleaseError::NotHeld { loss } if !matches!(loss, Loss::AuthFailed | Loss::AuthRequired) => {
                 MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error.into()) }
             }
             error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error.into()) },

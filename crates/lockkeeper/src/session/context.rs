@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper_core::{LinkState, Owner, SessionId};
+use lockkeeper_core::{LinkState, Loss, Owner, SessionId};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,14 @@ use crate::wait::passed;
 /// How long before a deadline an attempt to open a session ends, so that its own error arrives before the deadline
 /// does.
 const MOMENT: Duration = Duration::from_millis(20);
+
+/// The pause before the next session if the servers have ended the last one because it had not authenticated.
+const REFUSED: Duration = Duration::from_secs(1);
+
+/// Whether the servers have ended the session because it had not authenticated.
+fn needs_login(session: &Session) -> bool {
+    session.link().borrow().state == LinkState::Over(Loss::AuthRequired)
+}
 
 /// The shared state of a `Lockkeeper` and all locks that it creates. Cheap to clone.
 #[derive(Clone)]
@@ -240,6 +248,10 @@ impl Context {
             if let Some(ready) = self.ready_session() {
                 return Ok(ready);
             }
+            // The servers would open the next one too, and end it with the first request.
+            if inner.session.lock().expect("held for a look only").as_deref().is_some_and(needs_login) {
+                tokio::time::sleep(REFUSED).await;
+            }
             let patience = left().map(|left| left.saturating_sub(MOMENT.min(left / 2)));
             let limit = if is_lazy { Duration::MAX } else { inner.connect_timeout };
             let patience = patience.map_or(inner.connect_timeout, |patience| patience.min(limit));
@@ -297,6 +309,9 @@ impl Context {
                         () = passed(deadline) => {}
                     }
                     tokio::time::sleep(MOMENT).await;
+                    if needs_login(&session) {
+                        return Err(SessionError::AuthRequired { servers: self.servers().to_string() });
+                    }
                 }
                 Err(fault) => {
                     let (servers, detail) = (self.servers().to_string(), fault.to_string());

@@ -127,7 +127,9 @@ impl NotGranted for Error {
             Error::Session(SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. }) => {
                 Cause::ConnectionLoss
             }
-            Error::Session(SessionError::AuthFailed { .. } | SessionError::Refused { .. }) => Cause::Other,
+            Error::Session(
+                SessionError::AuthFailed { .. } | SessionError::AuthRequired { .. } | SessionError::Refused { .. },
+            ) => Cause::Other,
             Error::Acquire(error) => match error {
                 AcquireError::Timeout { .. }
                 | AcquireError::Held { .. }
@@ -135,7 +137,7 @@ impl NotGranted for Error {
                 | AcquireError::Preempted { .. }
                 | AcquireError::CleanupUnfinished { .. } => Cause::InstanceLock,
                 AcquireError::SessionLost { loss: Loss::Unreachable, .. } => Cause::ConnectionLoss,
-                AcquireError::SessionLost { loss: Loss::AuthFailed, .. } => Cause::Other,
+                AcquireError::SessionLost { loss: Loss::AuthFailed | Loss::AuthRequired, .. } => Cause::Other,
                 AcquireError::SessionLost { .. } => Cause::SessionExpired,
                 AcquireError::Evicted { .. }
                 | AcquireError::Revoked { .. }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper::{Guard, Loss};
-use lockkeeper_testkit::proxy::{Cut, ErrorCode, OpCode, Proxy};
+use lockkeeper_client::wire::ErrorCode;
+use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
 use crate::support::{
     PATIENCE, REQUESTS, STEADY, World, asked, eventually, for_kinds, name, on_the_embedded_server_for,
@@ -101,7 +102,7 @@ async fn a_transaction_whose_success_is_denied_leaves_one_node_for_each_lock(wor
     for error in [ErrorCode::MarshallingError, ErrorCode::ThrottledOp] {
         // Sooner or later some of the creates leave together.
         let guards = loop {
-            let denied = proxy.on(OpCode::Multi).refuse_reply(error);
+            let denied = proxy.on(OpCode::Multi).path("/lock-").refuse_reply(error);
             let guards = acquire_all().await.unwrap();
             if denied.has_fired() {
                 break guards;

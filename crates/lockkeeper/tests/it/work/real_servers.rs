@@ -310,6 +310,30 @@ fn a_sasl_user_of_an_apache_server_gets_the_lock_and_a_wrong_password_is_refused
     });
 }
 
+/// The server tells each client without SASL so, and closes its connection. Nothing is gained by another one.
+#[test]
+fn an_apache_server_that_requires_sasl_ends_the_session_with_one_connection() {
+    block_on(async {
+        let options = Options::default().property("zookeeper.sessionRequireClientSASLAuth", "true");
+        let options = options.sasl_user("jobs", "secret");
+        let apache = tokio::task::spawn_blocking(|| Apache::single(options).unwrap()).await.unwrap();
+        let proxy = Proxy::start(apache.addr(0)).await;
+        let builder = || Lockkeeper::builder().connect_timeout(PATIENCE);
+        let error: Error = match builder().connect(&proxy.connect_string()).await {
+            Ok(keeper) => keeper.mutex("/sasl/a").acquire().timeout(PATIENCE).await.unwrap_err().into(),
+            Err(error) => error.into(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains("SASL") && error.hint().unwrap().contains("Builder::sasl"), "{error}");
+        assert_eq!(proxy.counts().accepted, 1, "{error}");
+
+        let keeper = builder().sasl("jobs", "secret").connect(&proxy.connect_string()).await.unwrap();
+        keeper.mutex("/sasl/a").acquire().await.unwrap().release().await.unwrap();
+        keeper.close().await;
+        drop(apache);
+    });
+}
+
 /// Creates a node that no one else creates, through lost connections.
 async fn create(writer: &Client, path: &str) {
     loop {
