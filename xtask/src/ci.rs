@@ -238,7 +238,7 @@ impl Part {
         match self {
             Part::Programs => programs::build(&sh, &programs_list(&sh)),
             Part::Dependencies => dependencies(&sh),
-            Part::Advisories => advisories(&sh),
+            Part::Advisories => advisories(&sh, FETCH_SECONDS),
             Part::Features => features(&sh),
             Part::Example => example(&sh),
             Part::Acceptance => {
@@ -267,12 +267,12 @@ fn has_cargo_deny(sh: &Shell) -> bool {
 
 /// Checks the advisories, whose database is a separate repository. A machine that cannot reach it has not tested them, which is
 /// neither a pass nor a failure. The step before it has installed cargo-deny.
-fn advisories(sh: &Shell) -> Result<()> {
+fn advisories(sh: &Shell, seconds: &str) -> Result<()> {
     if !has_cargo_deny(sh) {
         fetched("advisories about dependencies", Err(anyhow::anyhow!("cargo-deny is not installed")))?;
     }
     // A network that answers nothing must not use the time of the whole step.
-    let got = cmd!(sh, "timeout --kill-after=5 {FETCH_SECONDS} cargo deny fetch db").run();
+    let got = cmd!(sh, "timeout --kill-after=5 {seconds} cargo deny fetch db").run();
     fetched("advisories about dependencies, because their database cannot be fetched", got)?;
     Ok(cmd!(sh, "cargo deny check --disable-fetch advisories").run()?)
 }
@@ -323,6 +323,30 @@ mod tests {
         let hows: Vec<_> = ends.into_iter().map(|end| end.how).collect();
         let expected = [How::Failed("HUNG for 0 min".into()), How::Passed, How::Failed("FAILED".into()), How::Untested];
         assert_eq!(hows, expected);
+    }
+
+    /// A database that cannot be reached says nothing about the code, and must not hang CI.
+    #[test]
+    fn advisories_that_cannot_be_fetched_are_not_tested_and_those_that_apply_fail() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let bin = tempfile::tempdir().unwrap();
+        let outcome = |version: &str, fetch: &str, check: &str| {
+            let cargo = bin.path().join("cargo");
+            let cases = format!(r#"'deny --version') {version};; 'deny fetch db') {fetch};; *advisories) {check};;"#);
+            fs::write(&cargo, format!("#!/bin/sh\ncase \"$*\" in {cases} *) exit 9;; esac\n")).unwrap();
+            fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+            let sh = shell().unwrap();
+            sh.set_var("PATH", format!("{}:{}", bin.path().display(), env::var("PATH").unwrap()));
+            advisories(&sh, "0.5")
+        };
+        let is_untested = |result: Result<()>| result.is_err_and(|error| error.is::<untested::Untested>());
+        assert!(outcome("exit 0", "exit 0", "exit 0").is_ok());
+        assert!(is_untested(outcome("exit 1", "exit 0", "exit 0")), "cargo-deny is missing");
+        assert!(is_untested(outcome("exit 0", "exit 1", "exit 0")), "no such host");
+        assert!(is_untested(outcome("exit 0", "exec sleep 1000", "exit 0")), "a network without answers");
+        let found = outcome("exit 0", "exit 0", "exit 1");
+        assert!(found.is_err() && !is_untested(found), "an advisory applies");
     }
 
     #[test]

@@ -169,7 +169,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             ),
             (Code::NotAcquired, "another process was behind the gate until --wait was over", ""),
             (Code::Lost, "the token is stale; nothing was changed", ""),
-            (Code::Mismatch, "the token is more than one epoch above the greatest one; nothing was changed", ""),
+            (Code::Mismatch, "the token is more than one epoch above the greatest; nothing was changed", ""),
         ],
     ),
     (
