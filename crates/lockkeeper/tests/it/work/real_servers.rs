@@ -327,6 +327,14 @@ fn an_apache_server_that_requires_sasl_ends_the_session_with_one_connection() {
         assert!(error.to_string().contains("SASL") && error.hint().unwrap().contains("Builder::sasl"), "{error}");
         assert_eq!(proxy.counts().accepted, 1, "{error}");
 
+        // Calls that open another session end as well.
+        let begin = proxy.counts().accepted;
+        if let Ok(keeper) = builder().connect(&proxy.connect_string()).await {
+            let error = Error::from(keeper.check().await.unwrap_err());
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        }
+        assert!(proxy.counts().accepted - begin <= 2, "{:?}", proxy.counts());
+
         let keeper = builder().sasl("jobs", "secret").connect(&proxy.connect_string()).await.unwrap();
         keeper.mutex("/sasl/a").acquire().await.unwrap().release().await.unwrap();
         keeper.close().await;
