@@ -325,7 +325,7 @@ impl Driver {
         let Driver { shared, connect, states } = &self;
         let (connection, unsent, read) = (Connection::None, BytesMut::new(), vec![0_u8; READ]);
         let mut wire = Wire { connection, unsent, flushed: false, read, delivered: 0, gathered: false };
-        let mut deliveries = Vec::new();
+        let (mut deliveries, mut searches) = (Vec::new(), HashMap::new());
         let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
         let mut sleeps_until = Duration::ZERO;
         let mut is_closing = false;
@@ -350,10 +350,17 @@ impl Driver {
             let Some(deadline) = deadline else { return };
             if wire.connection.transport() != wanted {
                 wire.unsent.clear();
-                wire.connection = match wanted {
-                    None => Connection::None,
-                    Some(transport) => Connection::Searching(transport, connect.connect(transport.server)),
-                };
+                // A search may take longer than an attempt. The next attempt with the same server continues it.
+                if let Connection::Searching(earlier, search) =
+                    std::mem::replace(&mut wire.connection, Connection::None)
+                {
+                    searches.insert(earlier.server, search);
+                }
+                if let Some(transport) = wanted {
+                    let begin = || connect.connect(transport.server);
+                    let search = searches.remove(&transport.server).unwrap_or_else(begin);
+                    wire.connection = Connection::Searching(transport, search);
+                }
             }
             // Each reply moves the deadline. The timer is set only when it has elapsed or must elapse earlier.
             if deadline < sleeps_until || sleep.is_elapsed() {
