@@ -254,4 +254,6 @@ fn open_found(
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]
+mod stored;
+#[cfg(test)]
 mod tests;
