@@ -10,7 +10,7 @@ use std::process::Command;
 
 use jiff::Timestamp;
 use lockkeeper::FencingToken;
-use lockkeeper_fence::{FencedFile, FileError, FilePass, TokenEpoch};
+use lockkeeper_fence::{FencedFile, FileError, FilePass, Refused, TokenEpoch};
 use rustix::fs::fstat;
 use rustix::io::{FdFlags, fcntl_setfd};
 
@@ -131,8 +131,14 @@ fn become_command(command: &[OsString], pass: &FilePass) -> Result<u8, Failure> 
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         match error {
-            FileError::Refused { .. } => {
-                Failure::new(Code::Lost, error.to_string()).hint("a newer holder has the lock; this job must end")
+            FileError::Refused { ref refused, .. } => {
+                let mut hint = "a newer holder has the lock; this job must end".to_owned();
+                if let Refused::Stale { highest, .. } = refused {
+                    hint.push_str(&format!(
+                        ". If the servers were rebuilt or restored instead: lockkeeper epoch --above {highest}"
+                    ));
+                }
+                Failure::new(Code::Lost, error.to_string()).hint(hint)
             }
             FileError::EpochAhead { .. } => Failure::new(Code::Mismatch, error.to_string())
                 .hint("check the token; if the epoch was raised more than once meanwhile, add --force"),
