@@ -122,7 +122,8 @@ pub struct Config {
     pub secret: Option<Secret>,
     /// The superuser and the SASL users. Default none.
     pub accounts: Accounts,
-    /// The zxid before the first transaction of a new store. Default 0.
+    /// The zxid before the first transaction of a new store, if the clock gives no greater one. Default 0. At each start
+    /// a store's zxid is at least 65 536 for each second since 2020, so that tokens grow although a store was lost.
     pub first_zxid: i64,
     /// Maximum length of a client's frame in bytes. Default 0xfffff, as ZooKeeper's `jute.maxbuffer`.
     pub max_frame: usize,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::process::{Command, Output, Stdio};
 
-use crate::harness::{BINARY, Home, failure, until};
+use crate::harness::{BINARY, Home, Served, failure, until};
 
 /// A process of the broken job that became a daemon can no longer change the file.
 #[test]
@@ -80,10 +80,12 @@ fn fence_refuses_invalid_tokens() {
     assert!(!home.file("a.fence").exists() && !home.file("x.fence").exists());
 }
 
-/// The state directory is lost, and with it the counter of the server.
+/// A server begins anew with a clock that is behind.
 #[test]
 fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
-    let home = Home::new();
+    let machine = Home::new();
+    let old = Served::start_after(&machine, 1 << 46);
+    let home = Home::with_servers(&old.address);
     let run = |home: &Home| {
         let output = home.output(&["run", "a", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]);
         String::from_utf8(output.stdout).unwrap().trim().parse::<i64>().unwrap()
@@ -94,6 +96,11 @@ fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
     let (code, line) = failure(&anew.output(&["epoch"]));
     assert_eq!(code, Some(69), "{line}");
     assert!(run(&anew) <= tokens[2]);
+    assert!(home.output(&["fence", "f", "--token", &tokens[2].to_string(), "--", "true"]).status.success());
+    let stale = home.output(&["fence", "f", "--token", &tokens[0].to_string(), "--", "true"]);
+    assert_eq!(stale.status.code(), Some(76));
+    let hint = format!("lockkeeper epoch --above {}", tokens[2]);
+    assert!(String::from_utf8_lossy(&stale.stderr).contains(&hint), "{stale:?}");
     // The epoch cannot be lowered again, so the command needs a confirmation; here is no terminal.
     let (code, line) = failure(&anew.output(&["epoch", "--above", &tokens[2].to_string()]));
     assert!(code == Some(64) && line.contains("there is no terminal to ask on"), "{line}");

@@ -243,7 +243,14 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(home: &Home) -> Self {
-        let mut running = Running::start(&mut home.command(&["serve", "--memory", "--listen", "127.0.0.1:0"]));
+        Self::start_after(home, 0)
+    }
+
+    /// Starts one whose tokens are above this number, and above those of its clock.
+    pub(crate) fn start_after(home: &Home, zxid: i64) -> Self {
+        let zxid = zxid.to_string();
+        let args = ["serve", "--memory", "--listen", "127.0.0.1:0", "--first-zxid", &zxid];
+        let mut running = Running::start(&mut home.command(&args));
         let address = running.line();
         Served { running, address }
     }

@@ -106,7 +106,7 @@ fn moved(from: &str, to: &str) -> i64 {
 #[test]
 fn a_move_between_embedded_servers_takes_all_that_lasts_and_tokens_grow() {
     let machine = Home::new();
-    let (from, to) = (Served::start(&machine), Served::start(&machine));
+    let (from, to) = (Served::start_after(&machine, 1 << 46), Served::start(&machine));
     grow(&from.address);
     moved(&from.address, &to.address);
 
@@ -120,7 +120,7 @@ fn a_move_between_embedded_servers_takes_all_that_lasts_and_tokens_grow() {
 #[test]
 fn a_copy_refuses_other_content_and_tokens_that_fall() {
     let machine = Home::new();
-    let (from, to) = (Served::start(&machine), Served::start(&machine));
+    let (from, to) = (Served::start_after(&machine, 1 << 46), Served::start(&machine));
     grow(&from.address);
     let old = Home::with_servers(&from.address);
 

@@ -224,8 +224,8 @@ fn serve_says_where_and_what_it_is_and_stops_cleanly() {
 fn serve_keeps_its_data_and_first_zxid_lifts_tokens() {
     let machine = Home::new();
     let data = machine.file("data");
-    let args = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap(), "--first-zxid", "5000000000"];
-    let mut last = 5_000_000_000;
+    let args = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap(), "--first-zxid", "70368744177664"];
+    let mut last = 1_i64 << 46;
     for _ in 0..2 {
         let mut serving = Running::start(&mut machine.command(&args));
         let home = Home::with_servers(&serving.line());

@@ -269,25 +269,29 @@ impl Parts {
         let (listener, address) = listen(config, config.listen).await?;
         let (admin, admin_address) = listen(config, config.admin).await?;
         let seed = random()?;
-        let fresh = || State {
-            tree: Tree::new(),
-            sessions: Vec::new(),
-            zxid: config.first_zxid,
-            next_session: first_session(),
-            store_id: seed,
+        let clock = Clock::start();
+        let wall_ms = clock.now().wall_ms;
+        let fresh = || {
+            let (tree, sessions) = (Tree::new(), Vec::new());
+            let mut state =
+                State { tree, sessions, zxid: config.first_zxid, next_session: first_session(), store_id: seed };
+            state.raise_zxid(wall_ms);
+            state
         };
         let (store, state) = match (&config.storage, store) {
             (_, Some(store)) => (Some(store), fresh()),
             (Storage::Memory, None) => (None, fresh()),
             (Storage::Directory(path), None) => {
-                let (store, state) = DiskStore::open(path, fresh)?;
+                let (mut store, mut state) = DiskStore::open(path, fresh)?;
+                if let Some(batch) = state.raise_zxid(wall_ms) {
+                    store.commit(&batch)?;
+                }
                 (Some(Box::new(store) as Box<dyn Store>), state)
             }
         };
         // The store's lock decides who serves. So behind it, a file that a dead server has left can be replaced.
         let socket = config.socket.as_ref().map(|(path, mode)| LocalSocket::bind(path, *mode)).transpose()?;
         let disk = store.map(Disk::start).transpose()?;
-        let clock = Clock::start();
         let now = clock.now();
         let machine_config = MachineConfig {
             tick: config.tick,

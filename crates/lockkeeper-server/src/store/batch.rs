@@ -20,7 +20,29 @@ pub(crate) struct State {
     pub(crate) store_id: i64,
 }
 
+/// 2020-01-01, in milliseconds since 1970.
+const YEAR_2020_MS: i64 = 1_577_836_800_000;
+
+/// How many milliseconds of a clock are believed: until January 2088, which is half of the 48 bits of a zxid.
+const BELIEVED_MS: i64 = (1 << 31) * 1_000;
+
+/// Returns the zxid that a start at this time has at least: 65 536 for each second since 2020.
+///
+/// So tokens grow although a store was deleted, restored or rolled back, if no store carried out more transactions than
+/// that. A clock that is further ahead than [`BELIEVED_MS`] would use up the zxids, and has no say.
+fn least_zxid(wall_ms: i64) -> Option<i64> {
+    let ms = wall_ms.saturating_sub(YEAR_2020_MS);
+    (0..BELIEVED_MS).contains(&ms).then(|| ms * 65_536 / 1_000)
+}
+
 impl State {
+    /// Raises the zxid to that of the time. Returns what must be committed before a client sees it.
+    pub(crate) fn raise_zxid(&mut self, wall_ms: i64) -> Option<Batch> {
+        let zxid = least_zxid(wall_ms).filter(|least| *least > self.zxid)?;
+        self.zxid = zxid;
+        Some(Batch { zxid, next_session: self.next_session, totals: self.totals(), ..Batch::default() })
+    }
+
     pub(super) fn totals(&self) -> Totals {
         Totals::of(&self.tree, self.sessions.len())
     }
@@ -75,4 +97,33 @@ pub(crate) trait Store: Send {
 
     /// Prepares for a fast start. Everything committed is durable without it, and after an error in it.
     fn close(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_zxid_follows_the_clock_from_2020_to_2088_and_leaves_room() {
+        assert_eq!(least_zxid(YEAR_2020_MS), Some(0));
+        assert_eq!(least_zxid(YEAR_2020_MS + 1_000), Some(1 << 16));
+        let last = YEAR_2020_MS + BELIEVED_MS - 1;
+        assert!(least_zxid(last).is_some_and(|zxid| (1 << 46..1 << 47).contains(&zxid)));
+        for wrong in [i64::MIN, 0, YEAR_2020_MS - 1, last + 1, i64::MAX] {
+            assert_eq!(least_zxid(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_or_absurd_keeps_the_stored_zxid() {
+        let fresh = || State { tree: Tree::new(), sessions: Vec::new(), zxid: 5 << 16, next_session: 1, store_id: 5 };
+        for wall_ms in [0, YEAR_2020_MS + 5_000, YEAR_2020_MS + BELIEVED_MS] {
+            let mut state = fresh();
+            assert!(state.raise_zxid(wall_ms).is_none());
+            assert_eq!(state.zxid, 5 << 16);
+        }
+        let mut state = fresh();
+        let batch = state.raise_zxid(YEAR_2020_MS + 6_000).unwrap();
+        assert_eq!((state.zxid, batch.zxid, batch.totals), (6 << 16, 6 << 16, state.totals()));
+    }
 }

@@ -42,15 +42,57 @@ fn everything_acknowledged_is_there_after_a_restart() {
 
     let server = start(directory.path());
     assert_eq!(wait(server.dump()).unwrap(), before);
-    assert_eq!((server.stats().zxid, server.store_id()), (zxid, store));
+    let raised = server.stats().zxid;
+    assert_eq!((raised > zxid, server.store_id()), (true, store));
     let mut client = Client::resume(server.addr(), &session, zxid).expect("sessions survive");
     assert_eq!(client.create("/a/s-", 2).unwrap(), "/a/s-0000000002");
-    assert_eq!(client.last_zxid, zxid + 1);
+    assert_eq!(client.last_zxid, raised + 1);
     assert_eq!(client.set("/a", b"x"), -102, "access lists survive");
     let other = Client::connect(server.addr());
     assert!(other.session.id > session.id, "session ids are never used twice");
     client.close();
     assert_eq!(Client::connect(server.addr()).children("/a", false).unwrap(), ["s-0000000000", "s-0000000002"]);
+}
+
+/// A token is made from a zxid, and resources remember tokens for longer than a store lives.
+#[test]
+fn zxids_grow_although_the_store_was_deleted_restored_or_lost_with_its_memory() {
+    let place = tempfile::tempdir().unwrap();
+    let (data, backup) = (place.path().join("data"), place.path().join("backup"));
+    let mut last = 0;
+    let mut grow = |server: Server, what: &str| {
+        let mut client = Client::connect(server.addr());
+        let zxid = client.create2("/n-", 2).unwrap().1.czxid;
+        assert!(zxid > last && zxid < 1 << 47, "{what}: {zxid} after {last}");
+        last = zxid;
+        wait(server.shutdown()).unwrap();
+    };
+    grow(start(&data), "new");
+    std::fs::create_dir(&backup).unwrap();
+    for entry in std::fs::read_dir(&data).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), backup.join(entry.file_name())).unwrap();
+    }
+    grow(start(&data), "started again");
+    grow(start(&backup), "restored");
+    std::fs::remove_dir_all(&data).unwrap();
+    grow(start(&data), "deleted");
+    grow(wait(Server::ephemeral()).unwrap(), "in memory");
+    // It is durable before a client sees it: a clock that goes back later changes nothing.
+    let server = start(&backup);
+    let raised = server.stats().zxid;
+    let copy = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(&backup).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    wait(server.shutdown()).unwrap();
+    let logs = std::fs::read_dir(copy.path()).unwrap().map(|entry| entry.unwrap().path());
+    let mut logs = logs.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("log."));
+    assert!(logs.any(|log| {
+        let bytes = std::fs::read(log).unwrap();
+        bytes.windows(8).any(|window| window == raised.to_be_bytes())
+    }));
 }
 
 /// Case 14: clients could not reach their sessions while the server was down.
