@@ -61,8 +61,7 @@ pub(crate) struct ServeArgs {
     /// `sasl USER:PASSWORD`
     #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub accounts: Option<PathBuf>,
-    /// In a new data directory, start transactions after this one, if the clock does not give a greater number, so that
-    /// fencing tokens exceed those of a replaced server
+    /// In a new data directory, start transactions after this one, so that fencing tokens exceed those of a replaced server
     #[arg(long, hide_short_help = true, value_name = "ZXID", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
     pub first_zxid: i64,
     /// Keep the default data directory here [env: LOCKKEEPER_STATE_DIR]
