@@ -27,7 +27,7 @@ pub(crate) async fn tell_author(keeper: &Lockkeeper, held: Vec<HeldNode>, printe
         for (path, node, token) in &held {
             let Ok(broken) = keeper.admin().broken(path).await else { continue };
             if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(node, *token)) {
-                printer.note(&format!("{path} was broken by {}: {}", broken.by, broken.reason));
+                printer.note(&format!("{path} was broken by {}{}: {}", broken.by, broken.proof, broken.reason));
             }
         }
     };

@@ -163,8 +163,8 @@ pub(crate) fn asker(request: &Revocation) -> String {
 pub(crate) fn broken_line(broken: &Broken) -> String {
     let at = Timestamp::try_from(broken.at).map(|at| at.to_zoned(TimeZone::system()));
     let at = at.map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
-    let Broken { path, described, by, reason, .. } = broken;
-    plain(&format!("{at}  {path}  {described} removed by {by}: {reason}"))
+    let Broken { path, described, by, proof, reason, .. } = broken;
+    plain(&format!("{at}  {path}  {described} removed by {by}{proof}: {reason}"))
 }
 
 #[cfg(test)]

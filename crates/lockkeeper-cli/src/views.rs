@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, TransferFacts};
+use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Proof, TransferFacts};
 use lockkeeper::jobs::RunRecord;
 use lockkeeper::{Owner, Revocation};
 use serde::Serialize;
@@ -37,13 +37,25 @@ pub(crate) struct ByView<'a> {
     user: &'a str,
     host: &'a str,
     pid: u32,
+    /// The user that the server knows from the kernel, if it proves that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<u32>,
 }
 
 impl<'a> ByView<'a> {
     /// Returns the view of an owner.
     pub(crate) fn of(owner: &'a Owner) -> Self {
         let Owner { user, host, pid, .. } = owner;
-        ByView { user, host, pid: *pid }
+        ByView { user, host, pid: *pid, uid: None }
+    }
+
+    /// Returns the view of the writer of a record.
+    pub(crate) fn proved(owner: &'a Owner, proof: Proof) -> Self {
+        let uid = match proof {
+            Proof::User(uid) => Some(uid),
+            _ => None,
+        };
+        ByView { uid, ..ByView::of(owner) }
     }
 }
 
@@ -85,7 +97,7 @@ impl<'a> BrokenView<'a> {
             since_ms: broken.since_ms,
             token: broken.token.map(|token| token.get()),
             session: broken.session.to_string(),
-            by: ByView::of(&broken.by),
+            by: ByView::proved(&broken.by, broken.proof),
             reason: &broken.reason,
             at: at.map(|at| at.to_string()),
             at_ms: at.map_or(0, Timestamp::as_millisecond),

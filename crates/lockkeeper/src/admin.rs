@@ -33,7 +33,7 @@ pub use jobs::{JobState, JobStatus, Resolve};
 pub use lockkeeper_core::TokenEpoch;
 pub use revoke::{Asked, RevokeAnswer};
 
-pub use crate::broken::Broken;
+pub use crate::broken::{Broken, Proof};
 pub use crate::contender::ContenderInfo;
 pub use crate::registers::journal::{DecisionRecord, EmergencyRecord, TransferFacts};
 pub use crate::registers::requests::TransferRequest;

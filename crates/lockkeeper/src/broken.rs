@@ -1,4 +1,6 @@
-//! What the journal says about a contender that a person removed.
+//! What the journal says about a contender that a person removed, and whose word that is.
+
+use std::fmt;
 
 use std::time::SystemTime;
 
@@ -31,8 +33,11 @@ pub struct Broken {
     /// if it was unknown, as in [`ContenderInfo::token`](crate::admin::ContenderInfo::token).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<FencingToken>,
-    /// The client that broke the lock.
+    /// The client that broke the lock, as it says itself.
     pub by: Owner,
+    /// Whether the server knows its user.
+    #[serde(skip)]
+    pub proof: Proof,
     /// The reason that it gave.
     pub reason: String,
     /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
@@ -46,5 +51,28 @@ impl Broken {
     pub fn removed(&self, node: &str, token: Option<FencingToken>) -> bool {
         // A leased lock has one node, whichever client holds it.
         node_path(&self.path, &self.node) == node && self.token.zip(token).is_none_or(|(its, ours)| its == ours)
+    }
+}
+
+/// What the server knows about the user behind a record of the journal. Shown behind the name that the client claims.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Proof {
+    /// It does not know its clients' users: the name is a claim. This is so on every server behind TCP.
+    #[default]
+    Unknown,
+    /// A process of the user with this number wrote the record, and nobody has changed it.
+    User(u32),
+    /// It knows its clients' users, but the record does not say who wrote it: it was forged or copied.
+    Missing,
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Proof::Unknown => Ok(()),
+            Proof::User(uid) => write!(f, " (uid {uid})"),
+            Proof::Missing => f.write_str(" (not proved)"),
+        }
     }
 }

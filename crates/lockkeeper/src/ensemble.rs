@@ -18,10 +18,12 @@ pub(crate) mod servers;
 pub(crate) mod tls;
 pub(crate) mod zookeeper;
 
+use crate::broken::Proof;
 use crate::error::{AdminError, SessionError};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{Loss, SessionId, Zxid};
 use tokio::sync::mpsc;
@@ -80,6 +82,8 @@ pub enum NodeKind {
     Container,
     /// Persistent.
     Persistent,
+    /// Persistent, and nobody can change it where the server knows who created it: see [`Ensemble::proof`].
+    Record,
 }
 
 /// A node as read.
@@ -283,6 +287,10 @@ pub trait Ensemble: Send + Sync + 'static {
     fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)>;
     /// Reads a node.
     fn read(&self, path: &str) -> Reply<Node>;
+    /// Who created this [`NodeKind::Record`]. No request is sent to a server that does not know its clients' users.
+    fn proof(&self, _path: &str) -> Reply<Proof> {
+        std::future::ready(Ok(Proof::Unknown)).boxed()
+    }
     /// Reads a node and watches it. If the node does not exist, no watch is left.
     fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)>;
     /// Reads the node that states the epoch of tokens, `/lockkeeper/epoch` outside any chroot, and watches it, also for

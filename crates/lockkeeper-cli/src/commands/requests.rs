@@ -150,18 +150,18 @@ fn decision_line(decided: &DecisionRecord) -> String {
     let TransferFacts { path, owner, requestor, .. } = &decided.facts;
     let may = if decided.approved { "may take it from" } else { "may not take it from" };
     let says = match (&decided.on_behalf_of, decided.by_rule) {
-        (Some(rule), true) => format!("rule {rule:?} of {}", decided.by),
-        (Some(who), false) => format!("{who}, asked by {}", decided.by),
-        (None, _) => decided.by.to_string(),
+        (Some(rule), true) => format!("rule {rule:?} of {}{}", decided.by, decided.proof),
+        (Some(who), false) => format!("{who}, asked by {}{}", decided.by, decided.proof),
+        (None, _) => format!("{}{}", decided.by, decided.proof),
     };
     plain(&format!("{at}  {path}  {requestor} {may} {owner}, says {says}: {}", decided.why))
 }
 
 /// `2026-11-20 10:42:03  /locks/a  online-1 requested it in an emergency, says op@desk (pid 7): the index is corrupt`
 fn emergency_line(emergency: &EmergencyRecord) -> String {
-    let EmergencyRecord { path, requestor, by, why, .. } = emergency;
+    let EmergencyRecord { path, requestor, by, proof, why, .. } = emergency;
     let at = to_the_second(emergency.at);
-    plain(&format!("{at}  {path}  {requestor} requested it in an emergency, says {by}: {why}"))
+    plain(&format!("{at}  {path}  {requestor} requested it in an emergency, says {by}{proof}: {why}"))
 }
 
 fn to_the_second(time: SystemTime) -> String {
@@ -210,7 +210,7 @@ impl<'a> EmergencyView<'a> {
             path: &emergency.path,
             requestor: &emergency.requestor,
             message: emergency.message.as_deref(),
-            by: ByView::of(&emergency.by),
+            by: ByView::proved(&emergency.by, emergency.proof),
             why: &emergency.why,
             at_ms: millis(emergency.at),
         }
@@ -238,7 +238,7 @@ impl<'a> DecisionView<'a> {
         DecisionView {
             facts: FactsView::of(&decided.facts),
             approved: decided.approved,
-            by: ByView::of(&decided.by),
+            by: ByView::proved(&decided.by, decided.proof),
             by_rule: decided.by_rule,
             on_behalf_of: decided.on_behalf_of.as_deref(),
             why: &decided.why,

@@ -40,6 +40,7 @@ mod serving;
 mod several;
 mod showing;
 mod signals;
+mod strangers;
 mod streams;
 mod terminal;
 mod waiting;

@@ -65,12 +65,15 @@ fn the_state_directory_is_this_users_alone() {
 #[test]
 fn an_idle_server_ends_and_the_next_command_starts_another() {
     let home = Home::new();
-    let run = || home.command(&["run", "a", "--", "true"]).env("LOCKKEEPER_IDLE_EXIT", "100ms").status().unwrap();
-    assert!(run().success());
+    let mut command = home.command(&["run", "a", "--", "sh", "-c", "echo up; cat"]);
+    let mut running = Running::start(command.env("LOCKKEEPER_IDLE_EXIT", "100ms"));
+    assert_eq!(running.line(), "up");
     let first = home.server().unwrap();
+    running.close_stdin();
+    assert!(running.wait().success());
     until("it ends", || !is_alive(first));
-    assert_eq!(home.server(), None);
-    assert!(run().success());
+    assert!(!home.state().join("socket").exists());
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
 }
 
 #[test]

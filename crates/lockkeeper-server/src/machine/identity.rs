@@ -382,6 +382,21 @@ mod tests {
         assert_eq!(resolved, Ok(vec![entry(3, "digest", "u:h"), entry(3, "sasl", "s"), Acl::READ]));
     }
 
+    /// So an entry with a user of this machine shows who wrote the list.
+    #[test]
+    fn no_client_can_name_another_user_of_the_machine() {
+        let who = user(&[("uid", "1000")]);
+        let resolve = |acl: &[Acl]| resolve(acl, &who, Schemes { sasl: true, x509: true });
+        assert_eq!(resolve(&[Acl::READ, entry(1, "auth", "")]), Ok(vec![Acl::READ, entry(1, "uid", "1000")]));
+        assert!(resolve(&[entry(1, "uid", "1000")]).is_ok());
+        for other in ["0", "01000", "1001", "", "1000 "] {
+            assert_eq!(resolve(&[Acl::READ, entry(1, "uid", other)]), Err(ErrorCode::InvalidAcl), "{other:?}");
+        }
+        assert!(permit(&[entry(Perms::READ, "uid", "1000")], Perms::READ, &who).is_ok());
+        assert!(permit(&[entry(Perms::READ, "uid", "1001")], Perms::READ, &who).is_err());
+        assert!(who.names().contains(&("uid".to_owned(), Some("1000".to_owned()))));
+    }
+
     #[test]
     fn a_masked_list_has_no_hashes() {
         assert_eq!(masked(&[entry(1, "digest", "u:h"), Acl::READ]), [entry(1, "digest", "u:x"), Acl::READ]);

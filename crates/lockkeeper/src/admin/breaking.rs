@@ -12,13 +12,13 @@ use tracing::warn;
 
 use super::describe::{describe, list};
 use super::{Admin, LockInfo, lease};
-use crate::broken::Broken;
+use crate::broken::{Broken, Proof};
 use crate::clock::as_millis_since_1970;
 use crate::contender::ContenderInfo;
 use crate::ensemble::paths::above;
 use crate::ensemble::{Ensemble, OpError, TxnStep, refused};
 use crate::error::{AdminError, Misuse, SessionError};
-use crate::registers::journal::{self, JournalEntry};
+use crate::registers::journal::{self, EntryKind, JournalEntry};
 use crate::registers::make;
 use crate::session::context::Context;
 
@@ -81,12 +81,12 @@ impl Admin {
     }
 
     /// Returns the contenders that [`Admin::break_lock`] and [`Admin::evict`] removed from locks at and below `root`,
-    /// the oldest first. `root` may be `/`. The ensemble keeps the last 224 to 256 entries, including those of
-    /// [`Admin::decisions`].
+    /// the oldest first. `root` may be `/`. The ensemble keeps the last 224 to 256 of them.
     ///
     /// # Cost
     ///
-    /// An ordered write and a listing in one round trip, then one read for each entry.
+    /// An ordered write and a listing in one round trip, then one read for each entry of the journal; on a server of this
+    /// machine two.
     ///
     /// # Cancel safety
     ///
@@ -116,13 +116,13 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
         let ensemble = &*ensemble;
         // The journal shows what happened, whatever happened to the reply.
         if sent {
-            match journal::find(ensemble, id).await {
+            match journal::find(ensemble, EntryKind::Break, id).await {
                 Ok(Some(JournalEntry::Break(broken))) => {
                     journal::prune(ensemble).await;
                     warn!(
                         target: "lockkeeper::audit",
                         %path, node = %broken.node, held = broken.held, removed = %broken.described, token = ?broken.token,
-                        by = %broken.by, %reason, "lock broken"
+                        by = format!("{}{}", broken.by, broken.proof), %reason, "lock broken"
                     );
                     return Ok(broken);
                 }
@@ -145,6 +145,7 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
             session: contender.session,
             token: contender.token.map(|token| token.in_epoch(epoch)),
             by: context.owner().clone(),
+            proof: Proof::default(),
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,
         };

@@ -67,7 +67,7 @@ impl Admin {
 
     /// Returns the decisions about locks at and below `root`, the oldest first. They are those of people, of rules and of
     /// programs, and the rejections because no answer came in time. `root` may be `/`. The ensemble keeps the last 224 to 256
-    /// entries, including those of [`Admin::broken`].
+    /// of them.
     ///
     /// # Cost
     ///
@@ -89,8 +89,7 @@ impl Admin {
     }
 
     /// Returns the requests with the emergency priority for locks at and below `root`, the oldest first, whether they
-    /// were granted or not. `root` may be `/`. The ensemble keeps the last 224 to 256 entries, including those of
-    /// [`Admin::broken`] and [`Admin::decisions`].
+    /// were granted or not. `root` may be `/`. The ensemble keeps the last 224 to 256 of them.
     ///
     /// # Cost
     ///

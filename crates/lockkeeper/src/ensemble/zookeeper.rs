@@ -214,7 +214,8 @@ impl ZooKeeper {
         let Opening { client, connection, .. } = opening;
         let (session, timeout) = (SessionId(client.session()), client.session_timeout());
         let (chroot, acl, create_chroot) = (self.servers.chroot().to_owned(), self.acl.clone(), self.create_chroot);
-        let operations = Operations { client, chroot, create_chroot, session, acl };
+        let signs = self.servers.is_unix();
+        let operations = Operations { client, chroot, create_chroot, session, acl, signs };
         Opened { ensemble: Arc::new(operations), timeout, connection, anchor: None }
     }
 }

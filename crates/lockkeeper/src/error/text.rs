@@ -8,7 +8,7 @@ use crate::contender::ContenderInfo;
 
 pub(super) fn evicted(path: &str, node: &str, by: Option<&Broken>) -> String {
     match by {
-        Some(broken) => format!("the wait for {path} was broken by {}: {}", broken.by, broken.reason),
+        Some(broken) => format!("the wait for {path} was broken by {}{}: {}", broken.by, broken.proof, broken.reason),
         None => format!("the waiter's node {path}/{node} was deleted by someone else"),
     }
 }

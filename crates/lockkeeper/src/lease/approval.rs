@@ -302,6 +302,7 @@ impl PendingDecision {
             facts: self.alert.facts(),
             approved,
             by: self.context.owner().clone(),
+            proof: crate::broken::Proof::default(),
             on_behalf_of: Some(by.clone()),
             by_rule,
             why: why.clone(),

@@ -323,6 +323,7 @@ impl LeaseAttempt {
             requestor: requestor.clone(),
             message: message.clone(),
             by: self.context.owner().clone(),
+            proof: crate::broken::Proof::default(),
             why,
             at: std::time::UNIX_EPOCH,
         });

@@ -2,16 +2,21 @@
 //!
 //! It is in the ensemble, so that every client that may read finds it, whichever machine the break came from. It has
 //! its own parent node, because the server removes a lock's node when the lock is not used for a while. It is bounded:
-//! beyond 256 entries the oldest are deleted.
+//! beyond 256 entries of a kind the oldest of that kind are deleted. The name of a node begins with the kind.
+//!
+//! What an entry says about its writer is the writer's claim. A server of this machine knows the user of each client. There
+//! an entry is a record that names that user in its access list and that nobody can change ([`NodeKind::Record`]).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper_core::Owner;
 use serde::{Deserialize, Serialize};
 
+use futures_util::stream::{self, StreamExt};
+
 use super::records;
-use crate::broken::Broken;
-use crate::ensemble::{Ensemble, Node, NodeKind, OpError, TxnStep, linearizable, refused};
+use crate::broken::{Broken, Proof};
+use crate::ensemble::{Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, TxnStep, linearizable, refused};
 use crate::error::{AdminError, SessionError};
 use crate::session::context::Context;
 
@@ -21,7 +26,7 @@ const MAX_ATTEMPTS: usize = 10;
 /// The parent of all entries.
 pub(crate) const ROOT: &str = "/lockkeeper/audit";
 
-/// How many entries are kept. Each has at most 10 KiB (a reason, a message and an owner), so a few megabytes in all.
+/// How many entries of a kind are kept. Each has at most 10 KiB (a reason, a message and an owner), so a few megabytes in all.
 const LIMIT: usize = 256;
 
 /// How many more are deleted when there are too many, so that not every break has to read them all.
@@ -62,8 +67,11 @@ pub struct DecisionRecord {
     pub facts: TransferFacts,
     /// Whether the lock may be taken.
     pub approved: bool,
-    /// The client that decided. If a rule decided, the process that applied it.
+    /// The client that decided, as it says itself. If a rule decided, the process that applied it.
     pub by: Owner,
+    /// Whether the server knows its user.
+    #[serde(skip)]
+    pub proof: Proof,
     /// The name of the rule, or the name that the deciding program gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_behalf_of: Option<String>,
@@ -89,8 +97,11 @@ pub struct EmergencyRecord {
     /// The requestor's message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The requestor's process.
+    /// The requestor's process, as it says itself.
     pub by: Owner,
+    /// Whether the server knows its user.
+    #[serde(skip)]
+    pub proof: Proof,
     /// The reason that it gave.
     pub why: String,
     /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
@@ -108,6 +119,14 @@ pub(crate) enum JournalEntry {
 }
 
 impl JournalEntry {
+    fn kind(&self) -> EntryKind {
+        match self {
+            JournalEntry::Break(_) => EntryKind::Break,
+            JournalEntry::Decision(_) => EntryKind::Decision,
+            JournalEntry::Emergency(_) => EntryKind::Emergency,
+        }
+    }
+
     /// The break, if it is one.
     pub(crate) fn into_break(self) -> Option<Broken> {
         match self {
@@ -117,23 +136,52 @@ impl JournalEntry {
     }
 }
 
-/// The node of one entry.
-fn node(id: uuid::Uuid) -> String {
-    format!("{ROOT}/{id}")
+/// The kinds of entries, as the names of their nodes begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    Break,
+    Decision,
+    Emergency,
+}
+
+impl EntryKind {
+    const ALL: [EntryKind; 3] = [EntryKind::Break, EntryKind::Decision, EntryKind::Emergency];
+
+    fn prefix(self) -> &'static str {
+        match self {
+            EntryKind::Break => "break-",
+            EntryKind::Decision => "decision-",
+            EntryKind::Emergency => "emergency-",
+        }
+    }
+
+    /// The kind of the node with this name; `None` if it is nobody's entry.
+    fn of(name: &str) -> Option<EntryKind> {
+        EntryKind::ALL.into_iter().find(|kind| name.starts_with(kind.prefix()))
+    }
+
+    /// The node of one entry.
+    fn node(self, id: uuid::Uuid) -> String {
+        format!("{ROOT}/{}{id}", self.prefix())
+    }
 }
 
 /// The step of a transaction that writes an entry.
 pub(crate) fn step(id: uuid::Uuid, entry: &JournalEntry) -> TxnStep {
     let data =
         serde_json::to_vec(entry).expect("a struct of strings and numbers, with text for keys, always serialises");
-    TxnStep::Create { path: node(id), data, kind: NodeKind::Persistent }
+    TxnStep::Create { path: entry.kind().node(id), data, kind: NodeKind::Record }
 }
 
 /// Reads one entry, no older than anything that this session has sent; `None` if it does not exist.
-pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<JournalEntry>, OpError> {
-    let path = node(id);
+pub(crate) async fn find(
+    ensemble: &dyn Ensemble,
+    kind: EntryKind,
+    id: uuid::Uuid,
+) -> Result<Option<JournalEntry>, OpError> {
+    let path = kind.node(id);
     match linearizable(ensemble, ensemble.read(&path)).await {
-        Ok(seen) => Ok(parse(&seen)),
+        Ok(seen) => Ok(parse(&seen, ensemble.proof(&path).await?)),
         Err(OpError::NoNode) => Ok(None),
         Err(fault) => Err(fault),
     }
@@ -142,20 +190,28 @@ pub(crate) async fn find(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Opti
 /// Returns all entries, the oldest first. Data that is not an entry, or of a later version, is left out.
 pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<JournalEntry>, OpError> {
     let entries = oldest_first(ensemble, records::names(ensemble, ROOT).await?).await;
-    Ok(entries.into_iter().filter_map(|(_, seen)| parse(&seen)).collect())
+    let proved = entries.into_iter().map(|(name, seen)| {
+        let proof = ensemble.proof(&format!("{ROOT}/{name}"));
+        // An error: it was deleted meanwhile, or the next reply has the error too.
+        async move { parse(&seen, proof.await.unwrap_or(Proof::Missing)) }
+    });
+    Ok(stream::iter(proved).buffered(READS_IN_FLIGHT).filter_map(std::future::ready).collect().await)
 }
 
-/// Deletes the oldest entries if there are too many. What fails is left to the next break.
+/// Deletes the oldest entries of a kind if there are too many of it. What fails is left to the next break.
 pub(crate) async fn prune(ensemble: &dyn Ensemble) {
     let Ok(names) = records::names(ensemble, ROOT).await else { return };
-    if names.len() <= LIMIT {
-        return;
-    }
-    let entries = oldest_first(ensemble, names).await;
-    let surplus = entries.len().saturating_sub(LIMIT - SPARE);
-    for (name, _) in entries.into_iter().take(surplus) {
-        // Another client may prune at the same time.
-        _ = ensemble.delete(&format!("{ROOT}/{name}"), None).await;
+    for kind in EntryKind::ALL.map(Some).into_iter().chain([None]) {
+        let names: Vec<_> = names.iter().filter(|name| EntryKind::of(name) == kind).cloned().collect();
+        if names.len() <= LIMIT {
+            continue;
+        }
+        let entries = oldest_first(ensemble, names).await;
+        let surplus = entries.len().saturating_sub(LIMIT - SPARE);
+        for (name, _) in entries.into_iter().take(surplus) {
+            // Another client may prune at the same time.
+            _ = ensemble.delete(&format!("{ROOT}/{name}"), None).await;
+        }
     }
 }
 
@@ -165,13 +221,15 @@ async fn oldest_first(ensemble: &dyn Ensemble, names: Vec<String>) -> Vec<(Strin
     entries
 }
 
-fn parse(seen: &Node) -> Option<JournalEntry> {
+fn parse(seen: &Node, proof: Proof) -> Option<JournalEntry> {
     let mut entry = serde_json::from_slice(&seen.data).ok()?;
-    *match &mut entry {
-        JournalEntry::Break(broken) => &mut broken.at,
-        JournalEntry::Decision(decision) => &mut decision.at,
-        JournalEntry::Emergency(emergency) => &mut emergency.at,
-    } = UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0));
+    let (at, shown) = match &mut entry {
+        JournalEntry::Break(broken) => (&mut broken.at, &mut broken.proof),
+        JournalEntry::Decision(decision) => (&mut decision.at, &mut decision.proof),
+        JournalEntry::Emergency(emergency) => (&mut emergency.at, &mut emergency.proof),
+    };
+    *shown = proof;
+    *at = UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0));
     Some(entry)
 }
 

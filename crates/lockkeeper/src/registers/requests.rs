@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockkeeper_core::Owner;
 use serde::{Deserialize, Serialize};
 
-use super::journal::{self, DecisionRecord, JournalEntry, TransferFacts};
+use super::journal::{self, DecisionRecord, EntryKind, JournalEntry, TransferFacts};
 use super::records;
 use crate::clock::as_millis;
 use crate::ensemble::{Ensemble, NodeKind, OpError, TxnStep, Watcher, refused};
@@ -98,7 +98,7 @@ pub(crate) async fn decide(
     for _ in 0..MAX_ATTEMPTS {
         let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;
-        match journal::find(ensemble, name).await {
+        match journal::find(ensemble, EntryKind::Decision, name).await {
             Ok(Some(JournalEntry::Decision(decision))) => {
                 let ours = sent && decision.by == *by && decision.approved == approved && decision.why == why;
                 if !ours {
@@ -125,6 +125,7 @@ pub(crate) async fn decide(
             facts: stored.facts.clone(),
             approved,
             by: by.clone(),
+            proof: crate::broken::Proof::default(),
             on_behalf_of: None,
             by_rule: false,
             why: why.clone(),
@@ -221,7 +222,7 @@ impl Pending {
     }
 
     async fn spoken(&self, ensemble: &dyn Ensemble) -> Result<Option<OperatorDecision>, OpError> {
-        Ok(match journal::find(ensemble, self.id).await? {
+        Ok(match journal::find(ensemble, EntryKind::Decision, self.id).await? {
             Some(JournalEntry::Decision(decision)) => {
                 let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
                 Some(OperatorDecision { approved, by, why })

@@ -150,3 +150,32 @@ fn a_dropped_server_frees_its_port() {
     client.expect_end();
     drop(wait(Server::start(Config::default().with_listen(addr))).unwrap());
 }
+
+/// The file of a server that was killed, or any other file, is replaced.
+#[test]
+fn a_socket_is_served_beside_an_address_and_is_gone_with_the_server() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    drop(UnixListener::bind(&path).unwrap());
+    let nowhere = Config { listen: None, ..Config::default() };
+    assert!(matches!(wait(Server::start(nowhere)), Err(ServerError::Nowhere)));
+    let server = wait(Server::start(Config::default().with_socket(&path, 0o640))).unwrap();
+    assert_eq!((server.listens_on(), server.connect_string()), (None, format!("unix:{}", path.display())));
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+    let word = |word: &str| {
+        let (mut stream, mut answer) = (UnixStream::connect(&path).unwrap(), String::new());
+        stream.write_all(word.as_bytes()).unwrap();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert_eq!(word("ruok"), "imok");
+    wait(server.shutdown()).unwrap();
+    assert!(!path.exists() && !dir.path().join("socket.new").exists());
+
+    let both = Config::default().with_socket(&path, 0o600).with_listen("127.0.0.1:0".parse().unwrap());
+    let server = wait(Server::start(both)).unwrap();
+    Client::connect(server.addr());
+    assert_eq!(word("ruok"), "imok");
+}

@@ -14,10 +14,14 @@ use lockkeeper_core::{SessionId, Zxid};
 
 use super::fault::{TROUBLED, at_node, connection_lives, told};
 use crate::acl::{AclEntry, AclList, LockAcl};
+use crate::broken::Proof;
 use crate::ensemble::{
     AclGrant, Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Node, NodeKind, Reply, TxnStep, Undone, Watcher,
     Whole, Written,
 };
+
+/// The scheme of the user that a server of this machine knows from the kernel. No client can give a node another user's.
+const UID: &str = "uid";
 
 /// The mode of a new node.
 fn mode(kind: NodeKind) -> CreateMode {
@@ -25,7 +29,7 @@ fn mode(kind: NodeKind) -> CreateMode {
         NodeKind::EphemeralSequential => CreateMode::EphemeralSequential,
         NodeKind::Ephemeral => CreateMode::Ephemeral,
         NodeKind::Container => CreateMode::Container,
-        NodeKind::Persistent => CreateMode::Persistent,
+        NodeKind::Persistent | NodeKind::Record => CreateMode::Persistent,
     }
 }
 
@@ -38,6 +42,30 @@ fn list(acl: &LockAcl) -> Vec<Acl> {
         LockAcl::Visible => vec![creator(), Acl::READ],
         LockAcl::Private => vec![creator()],
         LockAcl::List(AclList(entries)) => entries.iter().map(named).collect(),
+    }
+}
+
+/// The access list of a new node of this kind. `signs` says whether the server knows the user of this client.
+///
+/// A record has the creator's identity, which no other client can give a node, and nobody may write to it.
+fn list_of(acl: &LockAcl, kind: NodeKind, signs: bool) -> Vec<Acl> {
+    if kind != NodeKind::Record || !signs {
+        return list(acl);
+    }
+    let creator = AclId::Other { scheme: "auth".to_owned(), id: String::new() };
+    let readers = list(acl).into_iter().map(|entry| entry.id).chain([creator]);
+    readers.map(|id| Acl { perms: Perms::READ, id }).collect()
+}
+
+/// Who created a node with this list.
+fn proved(acl: &[Acl]) -> Proof {
+    let mut users = acl.iter().filter_map(|entry| match &entry.id {
+        AclId::Other { scheme, id } if scheme == UID => Some(id.parse()),
+        _ => None,
+    });
+    match (users.next(), users.next()) {
+        (Some(Ok(user)), None) if acl.iter().all(|entry| entry.perms & !Perms::READ == 0) => Proof::User(user),
+        _ => Proof::Missing,
     }
 }
 
@@ -61,6 +89,8 @@ pub(super) struct Operations {
     pub(super) create_chroot: bool,
     pub(super) session: SessionId,
     pub(super) acl: LockAcl,
+    /// Whether the server knows the users of its clients.
+    pub(super) signs: bool,
 }
 
 /// The path as the server knows it.
@@ -194,7 +224,7 @@ impl Ensemble for Operations {
     }
 
     fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)> {
-        let (acl, chroot) = (list(&self.acl), self.missing_chroot(path));
+        let (acl, chroot) = (list_of(&self.acl, kind, self.signs), self.missing_chroot(path));
         self.reply(path, move |client, path| async move {
             let (made, stat) = MissingChroot::create(chroot, &client, &path, data, &acl, mode(kind)).await?;
             let name = made.rsplit('/').next().unwrap_or(&made).to_owned();
@@ -212,9 +242,10 @@ impl Ensemble for Operations {
 
     fn transact(&self, steps: Vec<TxnStep>) -> Reply<Vec<Done>, Undone> {
         let (client, acl, chroot) = (self.client.clone(), self.acl.clone(), self.chroot.clone());
+        let signs = self.signs;
         async move {
             let paths: Vec<String> = steps.iter().map(|step| full(&chroot, step.path())).collect();
-            let ops = steps.into_iter().map(|step| write_op(step, &acl)).collect();
+            let ops = steps.into_iter().map(|step| write_op(step, &acl, signs)).collect();
             let (step, error) = match client.multi(ops).await {
                 Ok(done) => return Ok(done.into_iter().map(done_by).collect()),
                 Err(MultiError::Operation { index, error }) => (Some(index), RequestError::Refused(error)),
@@ -246,6 +277,13 @@ impl Ensemble for Operations {
             let (data, stat) = client.get(&path).await?;
             Ok(node(data.into(), &stat))
         })
+    }
+
+    fn proof(&self, path: &str) -> Reply<Proof> {
+        if !self.signs {
+            return std::future::ready(Ok(Proof::Unknown)).boxed();
+        }
+        self.reply(path, |client, path| async move { Ok(proved(&client.acl(&path).await?.0)) })
     }
 
     fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)> {
@@ -328,7 +366,8 @@ impl Copies for Operations {
             let same = (stat.czxid, stat.version, stat.aversion) == (later.czxid, later.version, later.aversion);
             Ok(same.then(|| Whole {
                 data: data.into(),
-                acl: acl.iter().map(grant).collect(),
+                // A user of this machine is nobody on another server, which would refuse the list.
+                acl: acl.iter().map(grant).filter(|grant| grant.scheme != UID || acl.len() == 1).collect(),
                 ephemeral: stat.ephemeral_owner != 0,
                 czxid: Zxid(stat.czxid),
                 latest: Zxid(later.mzxid.max(later.pzxid)),
@@ -393,12 +432,12 @@ fn written(stat: &Stat) -> Written {
     Written { version: stat.version, mzxid: Zxid(stat.mzxid), mtime_ms: stat.mtime }
 }
 
-fn write_op(step: TxnStep, acl: &LockAcl) -> WriteOp {
+fn write_op(step: TxnStep, acl: &LockAcl, signs: bool) -> WriteOp {
     let at = |path, version: Option<i32>| VersionedPath { path, version: version.unwrap_or(-1) };
     match step {
         TxnStep::Check { path, version } => WriteOp::Check(at(path, version)),
         TxnStep::Create { path, data, kind } => {
-            WriteOp::Create(Create { acl: list(acl), ..Create::new(path, data, mode(kind)) })
+            WriteOp::Create(Create { acl: list_of(acl, kind, signs), ..Create::new(path, data, mode(kind)) })
         }
         TxnStep::Write { path, data, version } => {
             WriteOp::SetData(SetData { path, data: Some(data.into()), version: version.unwrap_or(-1) })

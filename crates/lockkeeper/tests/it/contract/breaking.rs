@@ -272,7 +272,7 @@ async fn the_oldest_journal_records_are_deleted_above_the_limit(world: &World) {
     let first = world.children(JOURNAL).await.remove(0);
     let (record, _) = world.observer.get_data(&format!("{JOURNAL}/{first}")).await.unwrap();
     let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
-    let copies = (1..256).map(|copy| format!("{JOURNAL}/copy-{copy:03}"));
+    let copies = (1..256).map(|copy| format!("{JOURNAL}/break-copy-{copy:03}"));
     futures_util::future::join_all(copies.map(|copy| {
         let (observer, record, options) = (&world.observer, &record, &options);
         async move { observer.create(&copy, record, options).await.unwrap() }

@@ -1,0 +1,300 @@
+//! Other users of the machine, containers and links: what they can reach of a server of this machine, and what it records.
+//!
+//! Only root can be another user. As another user than root, these tests check nothing.
+
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{BINARY, Home, Running, failure, is_alive, text, until};
+
+/// A user without any rights here.
+const STRANGER: u32 = 54321;
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+/// A home that other users may enter, with a program that they may run.
+fn open_home() -> Home {
+    let home = Home::new();
+    mode(home.state().parent().unwrap(), 0o755);
+    let (program, own) = (Path::new(BINARY), home.file("lockkeeper"));
+    if program.ancestors().all(|at| at.metadata().unwrap().permissions().mode() & 1 != 0) {
+        symlink(program, own).unwrap();
+    } else {
+        std::fs::copy(program, own).unwrap();
+    }
+    home
+}
+
+/// A command of another user. `HOME` is the home's directory.
+fn of_stranger(home: &Home, args: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    let user = STRANGER.to_string();
+    command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"]);
+    command.arg(home.file("lockkeeper")).args(args);
+    home.prepare(&mut command);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// The machine's server in a directory of a home.
+fn serve(home: &Home) -> (Running, String) {
+    let option = format!("--machine={}", home.file("shared").display());
+    let mut server = Running::start(&mut home.command(&["serve", &option]));
+    assert!(server.line().starts_with("unix:"));
+    (server, option)
+}
+
+#[test]
+fn a_stranger_cannot_connect_to_the_own_server_nor_enter_a_closed_machines_server() {
+    if !is_root() {
+        return;
+    }
+    let home = open_home();
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let servers = format!("unix:{}", home.state().join("socket").display());
+    assert!(home.output(&["list", "--servers", &servers]).status.success());
+    let refused = || {
+        let (code, line) = failure(&of_stranger(&home, &["list", "--servers", &servers]).output().unwrap());
+        assert_eq!(code, Some(69), "{line}");
+        assert!(line.contains("Permission denied"), "{line}");
+    };
+    refused();
+    // The socket's own mode refuses him too.
+    mode(&home.state(), 0o755);
+    refused();
+
+    let (_server, machine) = serve(&home);
+    assert!(of_stranger(&home, &["run", "a", &machine, "--", "true"]).output().unwrap().status.success());
+    mode(&home.file("shared"), 0o750);
+    let (code, line) = failure(&of_stranger(&home, &["run", "a", &machine, "--", "true"]).output().unwrap());
+    assert_eq!(code, Some(73), "{line}");
+    assert!(line.contains("Permission denied"), "{line}");
+}
+
+/// He may not open the store, so he learns only from the socket whether the server runs.
+#[test]
+fn a_stranger_learns_at_once_that_the_machines_server_does_not_run() {
+    if !is_root() {
+        return;
+    }
+    let home = open_home();
+    let (mut server, machine) = serve(&home);
+    server.signal(Signal::KILL);
+    server.wait();
+    assert!(home.file("shared/socket").exists());
+    let (code, line) = failure(&of_stranger(&home, &["run", "a", &machine, "--", "true"]).output().unwrap());
+    assert_eq!(code, Some(69), "{line}");
+    assert!(line.contains("this machine's server is not running"), "{line}");
+}
+
+/// The environment says who a command's user claims to be.
+#[test]
+fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
+    if !is_root() {
+        return;
+    }
+    let home = open_home();
+    let (_server, machine) = serve(&home);
+    let mut holder = home.spawn("a", &[&machine], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let breaks = ["break", "a", "--yes", "--reason", "mine now", &machine];
+    let output = of_stranger(&home, &breaks).env("USER", "root").env("LOGNAME", "root").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let (_, told) = holder.end();
+    assert!(told.contains(&format!("(uid {STRANGER}): mine now")), "{told}");
+
+    // He writes a record as if root had made it, and tries to change one of root's.
+    let (servers, runtime) = (format!("unix:{}", home.file("shared/socket").display()), runtime());
+    let mut again = home.spawn("a", &[&machine], "echo up; cat");
+    assert_eq!(again.line(), "up");
+    let output = home.output(&["break", "a", "--yes", "--reason", "the real one", &machine]);
+    assert!(output.status.success(), "{output:?}");
+    drop(again);
+    let (names, records) = runtime.block_on(async {
+        let (client, _states) = lockkeeper_client::Client::open(
+            servers.parse().unwrap(),
+            lockkeeper_client::Config::new(std::time::Duration::from_secs(10)),
+        );
+        let (names, _) = client.children("/lockkeeper/audit").await.unwrap();
+        let mut records = Vec::new();
+        for name in names.iter() {
+            let path = format!("/lockkeeper/audit/{name}");
+            let (data, _) = client.get(&path).await.unwrap();
+            let (acl, _) = client.acl(&path).await.unwrap();
+            // Nobody may change it, and no list names another user than the client's own.
+            client.set(&path, "{}", None).await.unwrap_err();
+            let forged = acl.iter().map(|entry| lockkeeper_client::wire::Acl {
+                id: match &entry.id {
+                    lockkeeper_client::wire::AclId::Other { scheme, .. } => {
+                        lockkeeper_client::wire::AclId::Other { scheme: scheme.clone(), id: (STRANGER + 1).to_string() }
+                    }
+                    anyone => anyone.clone(),
+                },
+                ..entry.clone()
+            });
+            let forged: Vec<_> = forged.collect();
+            let mode = lockkeeper_client::wire::CreateMode::Persistent;
+            client.create("/lockkeeper/audit/break-forged", data.clone(), &forged, mode).await.unwrap_err();
+            records.push(data);
+        }
+        let open = [lockkeeper_client::wire::Acl::OPEN];
+        let mode = lockkeeper_client::wire::CreateMode::Persistent;
+        client.create("/lockkeeper/audit/break-open", records[0].clone(), &open, mode).await.unwrap();
+        client.close();
+        (names.len(), records.len())
+    });
+    assert_eq!((names, records), (2, 2));
+    let listed: Value = serde_json::from_slice(&home.output(&["list", "--broken", "--json", &machine]).stdout).unwrap();
+    let listed: Vec<_> = listed["broken"].as_array().unwrap().iter().collect();
+    let by: Vec<_> = listed.iter().map(|broken| &broken["by"]["uid"]).collect();
+    assert_eq!(by, [&Value::from(STRANGER), &Value::from(0), &Value::Null]);
+    let lines = String::from_utf8(home.output(&["list", "--broken", &machine]).stdout).unwrap();
+    assert!(lines.contains(&format!("(uid {STRANGER}): mine now")), "{lines}");
+    assert!(lines.contains("(uid 0): the real one") && lines.contains("(not proved): "), "{lines}");
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// `su` and `sudo` may keep `HOME`.
+#[test]
+fn root_with_another_users_home_is_refused_and_nothing_is_made_or_emptied() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    let (users, kept) = (home.file("users"), home.file("kept"));
+    mode(home.state().parent().unwrap(), 0o755);
+    std::fs::write(&kept, "content").unwrap();
+    std::fs::create_dir(&users).unwrap();
+    chown(&users, Some(STRANGER), Some(STRANGER)).unwrap();
+    let run = || {
+        let mut command = home.command(&["run", "a", "--", "touch", "ran"]);
+        command.env_remove("LOCKKEEPER_STATE_DIR").env_remove("XDG_STATE_HOME").env("HOME", &users);
+        let (code, line) = failure(&command.output().unwrap());
+        assert_eq!(code, Some(73), "{line}");
+        assert!(line.contains(&format!("belongs to user {STRANGER}")), "{line}");
+    };
+    run();
+    assert_eq!(std::fs::read_dir(&users).unwrap().count(), 0);
+    // He has a directory of his own, with links in the places of the server's files.
+    let state = users.join(".local/state/lockkeeper");
+    std::fs::create_dir_all(&state).unwrap();
+    for file in ["server.log", "starting", "endpoint", "socket", "data"] {
+        symlink(&kept, state.join(file)).unwrap();
+    }
+    for dir in [&state, &users.join(".local/state"), &users.join(".local")] {
+        chown(dir, Some(STRANGER), Some(STRANGER)).unwrap();
+    }
+    run();
+    assert_eq!((text(&kept).as_str(), home.file("ran").exists()), ("content", false));
+}
+
+/// The directory was open to others for a while, and is this user's alone again.
+#[test]
+fn planted_links_are_not_followed() {
+    let home = Home::new();
+    let kept = home.file("kept");
+    std::fs::write(&kept, "content").unwrap();
+    std::fs::create_dir(home.state()).unwrap();
+    symlink(&kept, home.state().join("starting")).unwrap();
+    let (code, line) = failure(&home.output(&["run", "a", "--", "touch", "ran"]));
+    assert_eq!(code, Some(73), "{line}");
+    assert!(line.contains("starting: it is a link"), "{line}");
+    std::fs::remove_file(home.state().join("starting")).unwrap();
+    for file in ["server.log", "socket", "socket.new"] {
+        symlink(&kept, home.state().join(file)).unwrap();
+    }
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    assert_eq!(text(&kept), "content");
+}
+
+#[test]
+fn the_own_server_listens_on_no_port_and_at_any_depth() {
+    let home = Home::new();
+    let deep = home.file("twenty-bytes-of-name").join(["twenty-bytes-of-name"; 10].join("/"));
+    let at = |command: &[&str]| {
+        let mut command = home.command(command);
+        command.env("LOCKKEEPER_STATE_DIR", &deep);
+        command
+    };
+    assert!(at(&["run", "a", "--", "true"]).status().unwrap().success());
+    let listed = at(&["list"]).output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    let server = rustix::fs::open(&deep, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let short = format!("/proc/self/fd/{}/socket", std::os::fd::AsRawFd::as_raw_fd(&server));
+    let stream = std::os::unix::net::UnixStream::connect(short).unwrap();
+    let pid = rustix::net::sockopt::socket_peercred(&stream).unwrap().pid;
+    let inodes = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().flatten();
+    let sockets: Vec<String> = inodes
+        .filter_map(|fd| {
+            let link = std::fs::read_link(fd.path()).ok()?.to_str()?.to_owned();
+            Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+        })
+        .collect();
+    assert!(!sockets.is_empty());
+    for table in ["tcp", "tcp6", "udp", "udp6"] {
+        let table = std::fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
+        let networked = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(9));
+        assert_eq!(networked.filter(|inode| sockets.iter().any(|own| own == inode)).count(), 0, "{table}");
+    }
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    until("it is gone", || !is_alive(pid));
+}
+
+#[test]
+fn another_network_namespace_shares_the_own_server() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--", BINARY, "run", "a", "--try", "--", "true"]).stdin(Stdio::null());
+    home.prepare(&mut command);
+    let output = command.output().unwrap();
+    if String::from_utf8_lossy(&output.stderr).contains("unshare") {
+        // This container may not make one.
+        return;
+    }
+    let (code, line) = failure(&output);
+    assert_eq!(code, Some(75), "{line}");
+    holder.close_stdin();
+    assert_eq!(holder.end().0, Some(0));
+}
+
+/// The choice of a user with clients that know TCP only.
+#[test]
+fn serve_on_the_own_servers_data_serves_foreign_clients_and_the_own_commands() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let server = home.server().unwrap();
+    rustix::process::kill_process(server, Signal::TERM).unwrap();
+    until("it is gone", || !is_alive(server));
+    let data = home.state().join("data");
+    let mut serving =
+        Running::start(&mut home.command(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]));
+    let address = serving.line();
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    assert_eq!(home.server(), None, "no other server was started");
+    let foreign = Home::with_servers(&address);
+    assert_eq!(failure(&foreign.output(&["run", "a", "--try", "--", "true"])).0, Some(75));
+    holder.close_stdin();
+    assert_eq!(holder.end().0, Some(0));
+    serving.signal(Signal::TERM);
+    assert!(serving.wait().success());
+}
