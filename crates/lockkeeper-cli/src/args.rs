@@ -11,6 +11,7 @@ mod mistakes;
 pub(crate) mod pages;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod server;
 pub(crate) mod values;
 
 use std::ffi::OsString;
@@ -25,6 +26,7 @@ use self::jobs::JobsArgs;
 use self::leased::{DecideArgs, RequestsArgs, StatsArgs};
 use self::run::RunArgs;
 use self::serve::ServeArgs;
+use self::server::ServerArgs;
 use self::values::before_command;
 use crate::advice::{self, PlaceOption};
 use crate::exit::Code;
@@ -84,6 +86,8 @@ pub(crate) enum Verb {
     Config(ConfigArgs),
     /// Run the embedded server, as a ZooKeeper for this machine
     Serve(ServeArgs),
+    /// Show, stop or restart the server of this machine, and back up its data
+    Server(ServerArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell.
@@ -114,6 +118,7 @@ impl Verb {
             Verb::Epoch(args) => args.json,
             Verb::Copy(args) => args.json,
             Verb::Config(args) => args.json,
+            Verb::Server(args) => args.verb.place().json,
             Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man(_) | Verb::Version => false,
         }
     }
@@ -143,6 +148,7 @@ impl Verb {
             Verb::Epoch(args) => &args.connect,
             Verb::Copy(args) => &args.connect,
             Verb::Config(args) => &args.settings,
+            Verb::Server(args) => &args.verb.place().connect,
             Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man(_) | Verb::Version => {
                 return Vec::new();
             }

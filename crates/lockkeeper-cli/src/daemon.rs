@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ use crate::streams::{self, STDERR};
 
 /// The argument that starts this part of the program.
 pub(crate) const WORD: &str = "__serve";
+
+/// The file in the home by which a command of a newer version asks the server to end when no session is open.
+pub(crate) const HANDOVER: &str = "handover";
 
 /// Time that the server stays without a session.
 const IDLE_EXIT: Duration = Duration::from_secs(600);
@@ -117,6 +121,9 @@ async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
         report(&Readiness::Ready { notes: Vec::new() });
         return Ok(());
     };
+    // The request was for the server before.
+    let handover = home.dir().join(HANDOVER);
+    _ = std::fs::remove_file(&handover);
     let former = serverlog::open(home.dir())?;
     STDERR.release();
     streams::report_panics();
@@ -133,7 +140,7 @@ async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
             return Err(Failure::new(Code::CannotServe, error.to_string()));
         }
         signal = signals.next() => serverlog::ends_as_asked(&format!("signal {}", signal.as_raw())),
-        () = idle(&hosted, idle_exit) => serverlog::ends_as_asked("no session was open for a while"),
+        why = idle(&hosted, &handover, idle_exit) => serverlog::ends_as_asked(why),
     }
     // The next server reads the last line as soon as it has the store.
     streams::flush();
@@ -161,8 +168,9 @@ async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
     }
 }
 
-/// Returns when no client has used the server for `patience`, and its socket is removed.
-async fn idle(hosted: &Hosted, patience: Duration) {
+/// Returns why, when the server should end and its socket is removed: no client has used it for `patience`, or none uses it
+/// now and there is a request for a newer version.
+async fn idle(hosted: &Hosted, handover: &Path, patience: Duration) -> &'static str {
     let used = || {
         let stats = hosted.server().stats();
         stats.sessions > 0 || stats.connections > 0
@@ -176,13 +184,14 @@ async fn idle(hosted: &Hosted, patience: Duration) {
         if used() {
             since = Instant::now();
         }
-        if since.elapsed() < patience || std::fs::rename(socket, &hidden).is_err() {
+        let asked = !used() && handover.exists();
+        if (since.elapsed() < patience && !asked) || std::fs::rename(socket, &hidden).is_err() {
             continue;
         }
         sleep(LATECOMERS).await;
         if !used() {
             _ = std::fs::remove_file(&hidden);
-            return;
+            return if asked { "a newer version asked for its place" } else { "no session was open for a while" };
         }
         _ = std::fs::rename(&hidden, socket);
         since = Instant::now();

@@ -4,8 +4,6 @@
 //! it ready. The same happens when a server ends while commands use it: each command that loses its connection looks
 //! for the server, and the first one starts it again.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +13,10 @@ use lockkeeper::{Builder, Lockkeeper};
 use tokio::time::Instant;
 
 use crate::advice;
-use crate::daemon::{self, Readiness};
+use crate::control;
 use crate::exit::{Code, Failure};
-use crate::inherited;
 use crate::output::Printer;
 use crate::place::Place;
-use crate::program::this_program;
 use crate::serverlog::LOG;
 
 /// Connects to the server of a home, and starts it if none runs. If the server ends before the session, it is started
@@ -68,7 +64,7 @@ fn starter(home: Home, printer: Printer) -> Starter {
         let home = home.clone();
         Box::pin(async move {
             let (servers, started) = (home.dir().display().to_string(), Instant::now());
-            let start = tokio::task::spawn_blocking(move || start(&home, printer));
+            let start = tokio::task::spawn_blocking(move || control::start(&home, printer));
             let failure = match start.await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => failure.message,
@@ -107,7 +103,9 @@ async fn join(home: &Home, builder: &Builder, hosting: Hosting, found: Endpoint)
 
 /// Returns the server of a home; starts it if none runs.
 async fn ensure(home: &Home, printer: Printer) -> Result<Endpoint, Failure> {
-    if let Some(endpoint) = home.find()? {
+    if let Some(endpoint) = home.find()?
+        && !control::hand_over(home, &endpoint, printer).await
+    {
         return Ok(endpoint);
     }
     let home = home.clone();
@@ -125,48 +123,9 @@ fn ensure_blocking(home: &Home, printer: Printer) -> Result<Endpoint, Failure> {
     if let Some(endpoint) = home.find()? {
         return Ok(endpoint);
     }
-    start(home, printer)?;
+    control::start(home, printer)?;
     home.find()?.ok_or_else(|| {
         Failure::new(Code::CannotServe, "the server ended as soon as it was started")
             .hint(format!("look into {}", dir.join(LOG).display()))
     })
-}
-
-/// Starts the server and returns when it is ready.
-fn start(home: &Home, printer: Printer) -> Result<(), Failure> {
-    let failed = |error| Failure::system("cannot start this user's server", error);
-    let (reader, writer) = std::io::pipe().map_err(failed)?;
-    // The server inherits only this pipe. With our standard output, it would keep `lockkeeper run x -- true | cat`
-    // waiting.
-    let mut server = this_program(daemon::WORD);
-    inherited::few_variables(&mut server);
-    server.arg(home.dir()).stdin(Stdio::null());
-    server.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
-    let mut child = server.spawn().map_err(failed)?;
-    // `server` holds the other end of the pipe.
-    drop(server);
-    let mut reader = BufReader::new(reader);
-    let mut answer = String::new();
-    reader.read_line(&mut answer).map_err(failed)?;
-    match serde_json::from_str(&answer) {
-        Ok(Readiness::Ready { notes }) => {
-            notes.iter().for_each(|note| printer.note(note));
-            // If the server ends before this command, it would stay as a zombie. Without a thread it does.
-            let reap = std::thread::Builder::new().name("lockkeeper-reap".to_owned());
-            _ = reap.spawn(move || child.wait());
-            Ok(())
-        }
-        Ok(Readiness::Failed { message, hint }) => {
-            _ = child.wait();
-            let failure = Failure::new(Code::CannotServe, format!("cannot start this user's server: {message}"));
-            Err(Failure { hint, ..failure })
-        }
-        Err(_) => {
-            // It wrote something else, or nothing: in both cases it is ending.
-            _ = reader.read_to_string(&mut answer);
-            let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            let said = answer.split_whitespace().collect::<Vec<_>>().join(" ");
-            Err(Failure::new(Code::CannotServe, format!("this user's server ended with {how}: {said}")))
-        }
-    }
 }

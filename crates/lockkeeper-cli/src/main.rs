@@ -7,7 +7,7 @@
 //!
 //! 1. `main`
 //! 2. `commands`: one file for each verb
-//! 3. the command under the lock and its processes: `child`, `retrying`, `letters`, `local`, `launcher`, `daemon`, `watchdog`
+//! 3. the command under the lock and its processes: `child`, `retrying`, `letters`, `local`, `control`, `launcher`, `daemon`, `watchdog`
 //! 4. the meaning of the options: `settings`, `kind`, `grace`, `waiting`, `signals` and others
 //! 5. `args`: the parser, help and manual pages
 //! 6. `output`, below it `exit`, `advice` and the definitions of options
@@ -16,10 +16,12 @@
 mod advice;
 mod alert;
 mod args;
+mod backup;
 mod broken;
 mod child;
 mod commands;
 mod confirm;
+mod control;
 mod crontab;
 mod daemon;
 mod exit;
@@ -112,6 +114,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Copy(args) => commands::copy::copy(args, printer).await,
             Verb::Config(args) => commands::config::config(args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
+            Verb::Server(args) => commands::server::server(args, printer).await,
             Verb::Completions { shell } => args::pages::completions(args::definitions(), shell),
             Verb::Man(args) => args::pages::man(args::definitions(), args),
             Verb::Version => args::pages::version(args::definitions()),

@@ -188,6 +188,21 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (Code::Mismatch, "nothing was copied: other content at the target, or tokens would fall", ""),
         ],
     ),
+    (
+        "server",
+        &[
+            (Code::Done, "done; of status: the server runs", ""),
+            (
+                Code::Usage,
+                "the command line or a setting is wrong; nothing was done",
+                "also if the place is an ensemble",
+            ),
+            (Code::Unreachable, "the server is not running, does not answer, or was not started again", ""),
+            (Code::CannotServe, "a directory, a backup or the data cannot be used", ""),
+            (Code::NotAcquired, "of stop and restore: sessions are open, so nothing was done", "`--force` does it"),
+            (Code::Refused, "the server belongs to another user or to another program", ""),
+        ],
+    ),
 ];
 
 /// The exit codes of `show` and `why`.

@@ -41,5 +41,6 @@ pub use net::descriptors::raise_descriptor_limit;
 pub use net::faults;
 pub use net::server::{DumpedNode, Server};
 pub use net::stats::Stats;
+pub use net::words::VERSION;
 #[cfg(feature = "tls")]
 pub use tls::Tls;

@@ -15,4 +15,4 @@ mod reports;
 pub(crate) mod server;
 pub(crate) mod stats;
 mod transport;
-mod words;
+pub(crate) mod words;

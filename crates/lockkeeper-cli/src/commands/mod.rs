@@ -12,6 +12,7 @@ pub(crate) mod requests;
 pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod server;
 pub(crate) mod show;
 pub(crate) mod stats;
 pub(crate) mod why;

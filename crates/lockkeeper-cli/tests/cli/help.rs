@@ -30,6 +30,12 @@ const VERBS: &[&[&str]] = &[
     &["copy"],
     &["config"],
     &["serve"],
+    &["server"],
+    &["server", "status"],
+    &["server", "stop"],
+    &["server", "restart"],
+    &["server", "backup"],
+    &["server", "restore"],
     &["man"],
 ];
 

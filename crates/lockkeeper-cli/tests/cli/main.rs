@@ -36,6 +36,7 @@ mod revoking;
 mod running;
 mod scope;
 mod secured;
+mod server;
 mod serving;
 mod several;
 mod showing;

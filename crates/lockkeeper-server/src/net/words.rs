@@ -12,8 +12,9 @@ use crate::net::peer::Peer;
 use crate::net::reports::{self, Layout, Slices, chain, whole};
 use lockkeeper_wire::OpCode;
 
-/// The version begins with the protocol level, by which clients decide which operations they use.
-pub(crate) const VERSION: &str = concat!("3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"));
+/// The version of a server, as `srvr` and `mntr` show it. It begins with the protocol level, by which clients decide which
+/// operations they use, and ends with the version of Lockkeeper.
+pub const VERSION: &str = concat!("3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"));
 
 /// The first line of `srvr` and `stat`.
 const VERSION_LINE: &str = concat!("Zookeeper version: 3.9.5-lockkeeper-", env!("CARGO_PKG_VERSION"), "\n");

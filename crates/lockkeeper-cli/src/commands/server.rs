@@ -1,0 +1,416 @@
+//! `lockkeeper server`: shows the server of this machine, stops it, starts it again, and copies its data.
+
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use lockkeeper::Builder;
+use lockkeeper::admin::TokenEpoch;
+use lockkeeper::embedded::{Endpoint, Home, Turn};
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::args::server::{ServerArgs, ServerVerb};
+use crate::backup::{self, Copied};
+use crate::control::{self, Report};
+use crate::exit::{Code, Failure};
+use crate::local;
+use crate::output::{self, Printer};
+use crate::place::Place;
+use crate::settings::Settings;
+use crate::text::{counted, moment, plain};
+
+/// How long a service manager may take to start a shared server again, and the pause between looks.
+const RESTARTED: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What is done on one server.
+struct Desk {
+    home: Home,
+    place: Place,
+    builder: Builder,
+    printer: Printer,
+}
+
+/// Obeys the verb; returns the exit status.
+pub(crate) async fn server(args: ServerArgs, printer: &Printer) -> Result<u8, Failure> {
+    let settings = Settings::read(args.verb.place().connect.clone(), printer)?;
+    let Place::Machine(home) = &settings.place else {
+        return Err(Failure::new(Code::Usage, format!("{} is not a server of this machine", settings.place))
+            .hint("leave out --servers and LOCKKEEPER_SERVERS, or name a directory with --state-dir or --machine"));
+    };
+    let (home, place, builder) = (home.clone(), settings.place.clone(), settings.builder());
+    let desk = Desk { home, place, builder, printer: *printer };
+    match args.verb {
+        ServerVerb::Status { .. } => desk.status().await,
+        ServerVerb::Stop { force, .. } => desk.stop(force).await,
+        ServerVerb::Restart { .. } => desk.restart().await,
+        ServerVerb::Backup { directory, .. } => desk.backup(&directory).await,
+        ServerVerb::Restore { directory, force, .. } => desk.restore(&directory, force).await,
+    }
+}
+
+/// The answer of `status`, as `--json` shows it. These fields are documented and stay.
+#[derive(Default, Serialize)]
+struct Status {
+    running: bool,
+    pid: Option<u32>,
+    uid: Option<u32>,
+    version: Option<String>,
+    command_version: String,
+    since: Option<String>,
+    uptime_ms: Option<u64>,
+    sessions: Option<u64>,
+    contenders: Option<u64>,
+    nodes: Option<u64>,
+    directory: String,
+    data_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Stopped {
+    stopped: bool,
+}
+
+#[derive(Serialize)]
+struct Restarted {
+    version: String,
+    paused_ms: u64,
+}
+
+#[derive(Serialize)]
+struct BackedUp {
+    directory: String,
+    files: u64,
+    bytes: u64,
+    paused_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Restored {
+    directory: String,
+    kept: Option<String>,
+    epoch: u32,
+    above: i64,
+}
+
+impl Desk {
+    async fn status(&self) -> Result<u8, Failure> {
+        let directory = self.home.dir().display().to_string();
+        let data_bytes = size(&self.data());
+        let own = control::own_version().to_string();
+        let Some(endpoint) = self.home.find()? else {
+            let status = Status { directory, data_bytes, command_version: own, ..Status::default() };
+            let place = &self.place;
+            self.say(&format!("{place} is not running (its directory is {})\n", status.directory), &status)?;
+            return Ok(Code::Unreachable as u8);
+        };
+        let (pid, report) = (endpoint.pid().await.ok().flatten(), self.report(&endpoint).await?);
+        let Report { version, uptime, sessions, contenders, nodes } = report;
+        let since = SystemTime::now().checked_sub(uptime).unwrap_or(SystemTime::UNIX_EPOCH);
+        // The server has made its socket.
+        let uid = endpoint.socket.metadata().ok().map(|socket| socket.uid());
+        let status = Status {
+            running: true,
+            pid,
+            uid,
+            version: version.map(|version| version.to_string()),
+            command_version: own,
+            since: Timestamp::try_from(since).ok().map(|since| format!("{since:.0}")),
+            uptime_ms: u64::try_from(uptime.as_millis()).ok(),
+            sessions: Some(sessions),
+            contenders: Some(contenders),
+            nodes: Some(nodes),
+            directory,
+            data_bytes,
+        };
+        let shown = |number: Option<u32>| number.map_or_else(|| "unknown".to_owned(), |number| number.to_string());
+        let text = format!(
+            "{} is running\n  process    {} of user {}\n  version    {} (this command: {})\n  since      {} ({})\n  \
+             sessions   {sessions}, with {}\n  directory  {}\n  data       {}, {data_bytes} bytes\n",
+            self.place,
+            shown(pid),
+            shown(uid),
+            status.version.as_deref().unwrap_or("unknown"),
+            status.command_version,
+            moment(since),
+            humantime::format_duration(Duration::from_secs(uptime.as_secs())),
+            counted(contenders, "holder or waiter").replace("holder or waiters", "holders or waiters"),
+            status.directory,
+            counted(nodes, "node"),
+        );
+        self.say(&text, &status)?;
+        Ok(0)
+    }
+
+    async fn stop(&self, force: bool) -> Result<u8, Failure> {
+        control::check_owner(self.home.dir())?;
+        let Some(endpoint) = self.home.find()? else {
+            self.say(&format!("{} is not running\n", self.place), &Stopped { stopped: false })?;
+            return Ok(0);
+        };
+        // A server that does not answer is stopped only by force.
+        if !force {
+            let sessions = self.report(&endpoint).await?.sessions;
+            let hint =
+                "their commands would start it again: end them first; lockkeeper server restart keeps their locks";
+            self.refuse_sessions(sessions, hint)?;
+        }
+        let _turn = control::turn(&self.home).await?;
+        control::stop(&self.home).await?;
+        self.say(&format!("{} is stopped\n", self.place), &Stopped { stopped: true })?;
+        Ok(0)
+    }
+
+    async fn restart(&self) -> Result<u8, Failure> {
+        control::check_owner(self.home.dir())?;
+        if self.home.find()?.is_none() {
+            return Err(local::not_running(&self.home));
+        }
+        let turn = control::turn(&self.home).await?;
+        let Some(stopped) = control::stop(&self.home).await? else { return Err(local::not_running(&self.home)) };
+        let since = stopped.since;
+        self.start_again(turn, stopped).await?;
+        let paused_ms = millis(since);
+        let version = control::own_version().to_string();
+        self.say(
+            &format!("{} was restarted, and was away for {paused_ms} ms\n", self.place),
+            &Restarted { version, paused_ms },
+        )?;
+        Ok(0)
+    }
+
+    async fn backup(&self, directory: &Path) -> Result<u8, Failure> {
+        control::check_owner(self.home.dir())?;
+        let (directory, fresh) = self.new_directory(directory)?;
+        let was_running = self.home.find()?.is_some();
+        let turn = control::turn(&self.home).await?;
+        let Some(stopped) = control::stop(&self.home).await? else {
+            return Err(Failure::new(
+                Code::CannotServe,
+                format!("{} has no data to back up", self.home.dir().display()),
+            ));
+        };
+        let since = stopped.since;
+        // The copy is made durable later: the server is away for as short as possible.
+        let copied = backup::copy(&self.data(), &fresh);
+        let started = match was_running {
+            true => self.start_again(turn, stopped).await,
+            false => Ok(()),
+        };
+        let paused_ms = if was_running { millis(since) } else { 0 };
+        let settled = copied.and_then(|copied| backup::settle(&fresh, &directory).map(|()| copied));
+        if settled.is_err() {
+            _ = std::fs::remove_dir_all(&fresh);
+        }
+        let Copied { files, bytes } = settled?;
+        started?;
+        let name = directory.display().to_string();
+        let text =
+            format!("{name}: {}, {bytes} bytes; the server was away for {paused_ms} ms\n", counted(files, "file"));
+        self.say(&text, &BackedUp { directory: name, files, bytes, paused_ms })?;
+        Ok(0)
+    }
+
+    async fn restore(&self, directory: &Path, force: bool) -> Result<u8, Failure> {
+        control::check_owner(self.home.dir())?;
+        if !directory.join("format").is_file() {
+            let message = format!("{} is not a backup: it has no file named format", directory.display());
+            return Err(
+                Failure::new(Code::CannotServe, message).hint("name the directory that lockkeeper server backup made")
+            );
+        }
+        let turn = control::turn(&self.home).await?;
+        let was_running = self.home.find()?.is_some();
+        let Before { epoch: old, sessions } = self.before().await?;
+        if !force {
+            self.refuse_sessions(sessions, "end their commands, or use --force: their holders lose their locks")?;
+        }
+        // The backup is checked, and its epoch raised, before anything changes.
+        let stage = Home::new(self.home.dir().join("restore.new"));
+        _ = std::fs::remove_dir_all(stage.dir());
+        let changed = match self.prepare(&stage, directory, old).await {
+            Ok(epoch) => self.exchange(&stage, turn, was_running).await.map(|kept| (epoch, kept)),
+            Err(failure) => Err(failure),
+        };
+        _ = std::fs::remove_dir_all(stage.dir());
+        let (epoch, kept) = changed?;
+        let above = i64::from(epoch.get()) << 48;
+        let kept = kept.map(|kept| kept.display().to_string());
+        let before = kept.as_ref().map_or_else(String::new, |kept| format!("the data before it is in {kept}\n"));
+        let directory = directory.display().to_string();
+        let text = format!("restored from {directory}\n{before}token epoch {epoch}: tokens are above {above}\n");
+        self.say(&text, &Restored { directory, kept, epoch: epoch.get(), above })?;
+        Ok(0)
+    }
+
+    /// Asks about the data that a restore replaces. Data that cannot be read is replaced too, and a note says so.
+    async fn before(&self) -> Result<Before, Failure> {
+        if let Some(endpoint) = self.home.find()? {
+            let sessions = self.report(&endpoint).await?.sessions;
+            return Ok(Before { epoch: self.epoch(&self.home).await?, sessions });
+        }
+        if !self.data().exists() {
+            return Ok(Before { epoch: TokenEpoch::default(), sessions: 0 });
+        }
+        let asked = async {
+            let hosted = self.home.host().await?;
+            let sessions = hosted.server().stats().sessions as u64;
+            let epoch = self.epoch(&self.home).await;
+            hosted.shutdown().await?;
+            Ok::<_, Failure>(Before { epoch: epoch?, sessions })
+        };
+        Ok(asked.await.unwrap_or_else(|failure| {
+            self.printer.note(&format!(
+                "the data cannot be read, so its token epoch is unknown: {failure}; if it was raised after the backup, \
+                 raise it again: lockkeeper epoch --above"
+            ));
+            Before { epoch: TokenEpoch::default(), sessions: 0 }
+        }))
+    }
+
+    async fn epoch(&self, home: &Home) -> Result<TokenEpoch, Failure> {
+        let keeper = local::connect_running(home, &self.builder).await?;
+        let epoch = keeper.admin().token_epoch().await;
+        keeper.close().await;
+        Ok(epoch?)
+    }
+
+    /// Copies a backup to a directory beside the data, and raises its epoch above both.
+    async fn prepare(&self, stage: &Home, backup: &Path, old: TokenEpoch) -> Result<TokenEpoch, Failure> {
+        let made = DirBuilder::new().mode(0o700).create(stage.dir());
+        made.map_err(|error| {
+            Failure::new(Code::CannotServe, format!("cannot make {}: {error}", stage.dir().display()))
+        })?;
+        backup::copy(backup, &stage.dir().join("data"))?;
+        let raised = async {
+            let hosted = stage.host().await?;
+            let keeper = local::connect_running(stage, &self.builder).await?;
+            let admin = keeper.admin();
+            let raised = async {
+                let last = admin.token_epoch().await?.max(old);
+                let next = TokenEpoch::new(last.get() + 1);
+                let next = next.ok_or_else(|| Failure::new(Code::Mismatch, format!("epoch {last} is the last one")))?;
+                Ok::<_, Failure>(admin.raise_token_epoch(next).await?)
+            };
+            let raised = raised.await;
+            keeper.close().await;
+            hosted.shutdown().await?;
+            raised
+        };
+        raised.await.map_err(|failure| Failure {
+            message: format!("the backup {} cannot be used: {failure}", backup.display()),
+            ..failure
+        })
+    }
+
+    /// Puts the prepared data in the place of the present data, which keeps another name. Returns that name.
+    async fn exchange(&self, stage: &Home, turn: Turn, was_running: bool) -> Result<Option<PathBuf>, Failure> {
+        let stopped = control::stop(&self.home).await?;
+        let (dir, data) = (self.home.dir(), self.data());
+        let kept = dir.join(format!("data.before-{}", Timestamp::now().strftime("%Y%m%dT%H%M%S.%3fZ")));
+        let kept = data.exists().then_some(kept);
+        let renamed = || {
+            if let Some(kept) = &kept {
+                std::fs::rename(&data, kept)?;
+            }
+            if let Err(error) = std::fs::rename(stage.dir().join("data"), &data) {
+                if let Some(kept) = &kept {
+                    std::fs::rename(kept, &data)?;
+                }
+                return Err(error);
+            }
+            File::open(dir)?.sync_all()
+        };
+        let renamed = renamed().map_err(|error: std::io::Error| {
+            Failure::new(Code::CannotServe, format!("cannot replace {}: {error}", data.display()))
+        });
+        if let (true, Some(stopped)) = (was_running, stopped) {
+            self.start_again(turn, stopped).await?;
+        }
+        renamed.map(|()| kept)
+    }
+
+    /// Starts this user's own server again, or waits until its service manager has started a shared one.
+    async fn start_again(&self, turn: Turn, stopped: control::Stopped) -> Result<(), Failure> {
+        if !self.home.is_shared() {
+            return control::start_again(&self.home, turn, stopped, self.printer).await;
+        }
+        drop((stopped, turn));
+        let since = Instant::now();
+        // The manager tells nobody here.
+        while self.home.find()?.is_none() {
+            if since.elapsed() >= RESTARTED {
+                return Err(Failure::new(Code::Unreachable, format!("{} was not started again", self.place))
+                    .hint("its administrator or its service manager starts it: systemctl start lockkeeper"));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    async fn report(&self, endpoint: &Endpoint) -> Result<Report, Failure> {
+        control::report(endpoint).await.map_err(|error| {
+            Failure::new(Code::Unreachable, format!("{} runs and does not answer: {error}", self.place))
+                .hint("lockkeeper server stop --force ends it, and the next command starts another one")
+        })
+    }
+
+    fn refuse_sessions(&self, sessions: u64, hint: &str) -> Result<(), Failure> {
+        match sessions {
+            0 => Ok(()),
+            open => {
+                let are = if open == 1 { "is" } else { "are" };
+                let message = format!("{} {are} open on {}; nothing was done", counted(open, "session"), self.place);
+                Err(Failure::new(Code::NotAcquired, message).hint(hint))
+            }
+        }
+    }
+
+    /// Returns the absolute name of a new directory, and the name that it has until it is complete.
+    fn new_directory(&self, name: &Path) -> Result<(PathBuf, PathBuf), Failure> {
+        let name =
+            std::path::absolute(name).map_err(|error| Failure::system("cannot read the current directory", error))?;
+        let refuse = |why: &str| Failure::new(Code::CannotServe, format!("{} {why}", name.display()));
+        let Some(last) = name.file_name() else { return Err(refuse("is not a name for a new directory")) };
+        if name.symlink_metadata().is_ok() {
+            return Err(refuse("exists already; choose a new name"));
+        }
+        if name.starts_with(self.data()) {
+            return Err(refuse("is inside the data of the server; choose another place"));
+        }
+        let mut fresh = last.to_owned();
+        fresh.push(".new");
+        Ok((name.clone(), name.with_file_name(fresh)))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.home.dir().join("data")
+    }
+
+    fn say(&self, text: &str, view: &impl Serialize) -> Result<(), Failure> {
+        if self.printer.is_json() {
+            return output::answer(&self.place, view);
+        }
+        let lines = text.lines().map(plain).map(|line| line + "\n");
+        output::data(&lines.collect::<String>())
+    }
+}
+
+/// What a restore replaces.
+struct Before {
+    epoch: TokenEpoch,
+    sessions: u64,
+}
+
+fn millis(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns the size of the files in a directory, as far as they can be seen.
+fn size(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+}
