@@ -84,7 +84,7 @@ pub(crate) async fn hand_over(home: &Home, endpoint: &Endpoint, printer: Printer
     }
     let Ok(turn) = turn(home).await else { return false };
     // Another command may have had the turn before.
-    let still = async { Some(report(&home.find().ok()??).await.ok()?) };
+    let still = async { report(&home.find().ok()??).await.ok() };
     if !still.await.is_some_and(|found| is_older(&found) && found.contenders == 0) {
         return false;
     }

@@ -28,8 +28,11 @@ fn fresh() -> State {
     State { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: SESSION, store_id: 0x1234_5678_9abc_def0 }
 }
 
+/// A node's path, owner, access list and data.
+type StoredNode<'a> = (&'a str, Owner, &'a [Acl], Option<&'a [u8]>);
+
 /// A batch of nodes with every kind of owner, access list and data, and of sessions.
-fn batch(zxid: i64, nodes: &[(&str, Owner, &[Acl], Option<&[u8]>)], sessions: &[i64], totals: Totals) -> Batch {
+fn batch(zxid: i64, nodes: &[StoredNode<'_>], sessions: &[i64], totals: Totals) -> Batch {
     let mut batch = Batch { zxid, next_session: SESSION + 2, totals, ..Batch::default() };
     for (path, owner, acl, data) in nodes {
         let node = Node {
@@ -64,7 +67,7 @@ fn fill(path: &Path) {
     let open = [Acl::OPEN];
     let totals = |nodes: u64, sessions, data_bytes| Totals { nodes: 4 + nodes, sessions, data_bytes };
     let (mut store, _) = DiskStore::open(path, fresh).unwrap();
-    let first: [(&str, Owner, &[Acl], Option<&[u8]>); 4] = [
+    let first: [StoredNode<'_>; 4] = [
         ("/plain", Owner::None, &open, Some(b"data")),
         ("/plain/ephemeral", Owner::Session(SESSION), &open, Some(b"")),
         ("/container", Owner::Container, &lists, None),
@@ -74,7 +77,7 @@ fn fill(path: &Path) {
     store.close();
     drop(store);
     let (mut store, _) = DiskStore::open(path, fresh).unwrap();
-    let second: [(&str, Owner, &[Acl], Option<&[u8]>); 3] = [
+    let second: [StoredNode<'_>; 3] = [
         ("/plain", Owner::None, &lists[..1], Some(b"changed")),
         ("/zookeeper/quota/plain", Owner::None, &open, None),
         ("/zookeeper/quota/plain/zookeeper_limits", Owner::None, &open, Some(b"count=5,bytes=-1=;byteHardLimit=9")),
