@@ -242,7 +242,7 @@ impl Machine {
     /// `AuthFailed` if the identity is too long, or the connection has too many, or the budget is spent. It is the only
     /// error of an authentication that all clients know.
     pub fn identify(&mut self, connection: ConnectionId, identity: Identity) -> Result<(), ErrorCode> {
-        let cost = budget::identity(&identity);
+        let cost = budget::identity(&identity.scheme, &identity.id);
         let fits = self.has_budget_for(cost);
         let Some(peer) = self.connections.get_mut(&connection) else { return Ok(()) };
         if peer.who.has(&identity) {

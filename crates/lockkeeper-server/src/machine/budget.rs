@@ -7,7 +7,6 @@
 use bytes::Bytes;
 use lockkeeper_wire::{Acl, AclId};
 
-use crate::machine::identity::Identity;
 use crate::machine::path;
 
 /// A session with its place among the deadlines.
@@ -38,6 +37,6 @@ pub(crate) fn data(data: Option<&Bytes>) -> u64 {
 }
 
 /// Returns the cost of an identity.
-pub(crate) fn identity(identity: &Identity) -> u64 {
-    ENTRY + (identity.scheme.len() + identity.id.len()) as u64
+pub(crate) fn identity(scheme: &str, id: &str) -> u64 {
+    ENTRY + (scheme.len() + id.len()) as u64
 }

@@ -98,7 +98,7 @@ impl Identities {
 
     /// Returns the cost of all identities.
     pub(crate) fn cost(&self) -> u64 {
-        self.proven.iter().map(budget::identity).sum()
+        self.proven.iter().map(|Identity { scheme, id }| budget::identity(scheme, id)).sum()
     }
 
     /// Returns whether an entry of an access list matches this client.
