@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::servers::{Connect, Connecting, Searching, ServerConnection, Stream};
+use crate::servers::{Connect, Connecting, Searching, Stream};
 use crate::session::Session;
 use crate::types::{ConnectionState, RequestError, RequestId, SessionEvent, Transport, WatchEvent};
 
@@ -297,7 +297,7 @@ impl Connection {
 /// The reason why the driver woke up.
 enum WakeReason {
     Found(std::io::Result<Connecting>),
-    Opened(std::io::Result<ServerConnection>),
+    Opened(std::io::Result<Box<dyn Stream>>),
     Read(std::io::Result<usize>),
     /// There are requests to send, and more may be made in a moment.
     Requests,
@@ -410,9 +410,9 @@ impl Driver {
                         wire.connection = Connection::Opening(transport, connecting);
                     }
                 }
-                WakeReason::Opened(Ok(ServerConnection { stream, credentials })) => {
+                WakeReason::Opened(Ok(stream)) => {
                     if let Connection::Opening(transport, _) = wire.connection {
-                        inner.session.opened(credentials, now);
+                        inner.session.opened(now);
                         wire.connection = Connection::Open(transport, stream);
                     }
                 }

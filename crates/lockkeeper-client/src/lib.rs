@@ -39,7 +39,7 @@ pub use calls::{MultiError, Watched};
 pub use client::{Client, PersistentWatcher, Watcher};
 pub use local::ShortPath;
 pub use lockkeeper_wire as wire;
-pub use servers::{Connect, Connecting, InvalidServers, Searching, ServerConnection, Servers, Stream};
+pub use servers::{Connect, Connecting, InvalidServers, Searching, Servers, Stream};
 pub use session::Session;
 #[cfg(feature = "tls")]
 pub use tls::{InvalidTls, Tls};

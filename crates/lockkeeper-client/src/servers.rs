@@ -24,26 +24,11 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// An open connection to a server.
-pub struct ServerConnection {
-    /// Its bytes.
-    pub stream: Box<dyn Stream>,
-    /// The credentials that only this server must get, for example its own secret: scheme and credential. They are
-    /// presented before those of [`Config`](crate::Config).
-    pub credentials: Vec<(String, Vec<u8>)>,
-}
-
-impl<T: Stream + 'static> From<T> for ServerConnection {
-    fn from(stream: T) -> Self {
-        ServerConnection { stream: Box::new(stream), credentials: Vec::new() }
-    }
-}
-
 /// The result of [`Connect::connect`]: resolves when the server's address is known, with the connection that is to be opened.
 pub type Searching = Pin<Box<dyn Future<Output = io::Result<Connecting>> + Send>>;
 
 /// A connection that is being opened.
-pub type Connecting = Pin<Box<dyn Future<Output = io::Result<ServerConnection>> + Send>>;
+pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
 
 /// Opens connections to a fixed number of servers. [`Servers`] does it for a connect string.
 pub trait Connect: Send + Sync + 'static {
@@ -257,8 +242,10 @@ impl Connect for Servers {
             let (host, port) = match endpoint {
                 Endpoint::Net { host, port } => (host, port),
                 Endpoint::Unix(path) => {
-                    let connecting: Connecting =
-                        Box::pin(async move { Ok(local::dial(&path).await.map_err(unreachable)?.into()) });
+                    let connecting: Connecting = Box::pin(async move {
+                        let stream = local::dial(&path).await.map_err(unreachable)?;
+                        Ok(Box::new(stream) as Box<dyn Stream>)
+                    });
                     return Ok(connecting);
                 }
             };
@@ -270,9 +257,9 @@ impl Connect for Servers {
                 #[cfg(feature = "tls")]
                 if let Some(tls) = tls {
                     let failed = |error| io::Error::other(format!("fails the TLS handshake ({error})"));
-                    return Ok(tls.connect(&host, stream).await.map_err(failed)?.into());
+                    return Ok(Box::new(tls.connect(&host, stream).await.map_err(failed)?) as Box<dyn Stream>);
                 }
-                Ok(stream.into())
+                Ok(Box::new(stream) as Box<dyn Stream>)
             });
             Ok(connecting)
         })

@@ -149,8 +149,6 @@ pub struct Session {
     opened_here: bool,
     /// Whether a server may be opening the session: the current connection has sent the connect request.
     asked: bool,
-    /// The credentials that only the current connection presents.
-    credentials_here: Vec<(String, Vec<u8>)>,
     /// How many of the credentials that the current connection has presented have no answer, while the session waits for
     /// these answers.
     presented: usize,
@@ -209,7 +207,6 @@ impl Session {
             next_id: 0,
             opened_here: false,
             asked: false,
-            credentials_here: Vec::new(),
             presented: 0,
             closing: None,
             evidence: Evidence::new(now),
@@ -265,13 +262,13 @@ impl Session {
         self.state == State::Connected
     }
 
-    /// Reports that the transport is open. This connection presents these credentials before those of every connection.
-    pub fn opened(&mut self, credentials: Vec<(String, Vec<u8>)>, now: Duration) {
+    /// Reports that the transport is open.
+    pub fn opened(&mut self, now: Duration) {
         self.found(now);
         if !matches!(self.state, State::Connecting { .. }) {
             return;
         }
-        (self.asked, self.credentials_here) = (true, credentials);
+        self.asked = true;
         let (last_zxid_seen, session, password) = match self.probe {
             Some(_) => (0, 0, [0; 16]),
             None => (self.newest_zxid, self.id, self.password),

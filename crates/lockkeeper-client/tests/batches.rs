@@ -31,7 +31,7 @@ impl Stage {
             let due = self.0.deadline().unwrap();
             self.0.timeout(due);
         }
-        self.0.opened(Vec::new(), NOW);
+        self.0.opened(NOW);
         self.0.outgoing().clear();
         let mut bytes = BytesMut::new();
         let response = ConnectResponse { timeout_ms: 10_000, session: 7, password: [7; 16] };

@@ -40,7 +40,7 @@ impl Stage {
             self.now = self.session.deadline().unwrap();
             self.session.timeout(self.now);
         }
-        self.session.opened(Vec::new(), self.now);
+        self.session.opened(self.now);
         request::decode_connect(&self.frames()[0]).unwrap()
     }
 

@@ -58,7 +58,7 @@ impl Connect for Narrow {
                 end.notified().await;
                 *unsent.lock().unwrap() = theirs.read(&mut [0; WIDTH]).await.unwrap();
             });
-            Ok(ours.into())
+            Ok(Box::new(ours) as Box<dyn lockkeeper_client::Stream>)
         });
         Box::pin(std::future::ready(Ok(connecting)))
     }

@@ -457,7 +457,7 @@ impl World {
                     silent: !self.healed && self.random.u32(0..12) == 0,
                     closed: false,
                 });
-                client.session.opened(Vec::new(), self.now);
+                client.session.opened(self.now);
             }
             let client = &mut self.clients[who];
             if let Some(link) = &mut client.link {

@@ -52,7 +52,7 @@ impl Session {
     /// A server has accepted the session, and the user if SASL is used. Presents the credentials: the session is not
     /// connected before the server has accepted them.
     fn present(&mut self, now: Duration) {
-        for (scheme, credential) in self.credentials_here.iter().chain(&self.config.credentials) {
+        for (scheme, credential) in &self.config.credentials {
             request::encode_auth(&mut self.outgoing, scheme, credential);
             self.presented += 1;
         }

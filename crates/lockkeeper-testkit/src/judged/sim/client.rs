@@ -44,7 +44,8 @@ impl Connect for Host {
             }
             let (connection, to_server, from_client, from_server) = sim.world().accept(host, server);
             tokio::spawn(serve(sim.clone(), connection, from_client));
-            Ok(ClientStream { sim, host, to_server, from_server, rest: Bytes::new() }.into())
+            let stream = ClientStream { sim, host, to_server, from_server, rest: Bytes::new() };
+            Ok(Box::new(stream) as Box<dyn lockkeeper_client::Stream>)
         });
         Box::pin(std::future::ready(Ok(connecting)))
     }
