@@ -54,7 +54,7 @@ pub(crate) struct ServeArgs {
     pub words: Option<Words>,
     /// Serve only clients that present the secret in this file: 16 to 1024 bytes on one line
     ///
-    /// A client presents it with a line `lockkeeper SECRET` in its --auth-file.
+    /// A client presents it in its --auth-file, in a line of the word lockkeeper and the secret.
     #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// Give more rights to the accounts of this file: lines `super USER:HASH`, which passes every access list, and
