@@ -2,6 +2,7 @@
 //!
 //! Only root can set this up, so it runs when `cargo xtask crash` asks for it.
 
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -82,6 +83,45 @@ impl Drop for Thin {
     }
 }
 
+/// The variable with the file for the warnings of a server.
+const WARNINGS: &str = "LOCKKEEPER_TEST_WARNINGS";
+
+/// Writes this process's warnings to a file, if the variable has one.
+pub(crate) fn keep_warnings() {
+    if let Some(path) = std::env::var_os(WARNINGS) {
+        let file = std::fs::File::options().create(true).append(true).open(path).unwrap();
+        tracing::subscriber::set_global_default(Warnings(file)).unwrap();
+    }
+}
+
+struct Warnings(std::fs::File);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            text.push_str(&format!("{field}: {value:?}, "));
+        });
+        writeln!(&self.0, "{text}").unwrap();
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
 /// The numbers of the log's files.
 fn logs(data: &Path) -> Vec<String> {
     let names = std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -94,25 +134,23 @@ fn logs(data: &Path) -> Vec<String> {
 /// system then has in memory of the snapshot is not on the disk.
 #[test]
 fn a_fold_that_failed_on_a_full_device_loses_nothing_acknowledged() {
-    if std::env::var_os("LOCKKEEPER_DEVICE").is_none() {
-        return;
+    if std::env::var_os("LOCKKEEPER_DEVICE").is_some() {
+        survive("the next fold of the same server", false);
+        survive("the fold of the next server", true);
     }
+}
+
+fn survive(what: &str, restart: bool) {
     let thin = Thin::new();
     let data = thin.path("files/data");
-    let mut victim = Victim::start(&data, "exec \"$@\"");
-    let mut client = Client::connect_with(victim.addr, 600_000);
-    let mut call = |when: &str, operation: i32, body: Bytes| -> Answer {
-        let answer = client.try_call(operation, body);
-        let answer = answer.unwrap_or_else(|_| panic!("{when}: {:?}, {:?}", victim.said(), logs(&data)));
-        assert_eq!(answer.error, 0, "{when}");
-        answer
-    };
-    call("empty", CREATE, bytes().create("/much", b"", 0));
+    let mut server = Serving::start(&data);
+    server.call("empty", CREATE, bytes().create("/much", b"", 0));
+    server.call("empty", CREATE, bytes().create("/small", b"", 0));
     // Three files of the log become long, are folded and are used again, so their blocks exist. Then the current file has
     // one record.
     for (file, records) in [("log.0000000001", RECORDS + 1), ("log.0000000002", RECORDS), ("log.0000000003", RECORDS)] {
         for _ in 0..records {
-            call("room", SET_DATA, bytes().text("/much").buffer(&[7; NODE]).int(-1));
+            server.overwrite("room");
         }
         until("the file is folded", || !logs(&data).iter().any(|log| log == file));
     }
@@ -120,21 +158,58 @@ fn a_fold_that_failed_on_a_full_device_loses_nothing_acknowledged() {
     thin.fill(1 << 20);
     let mut acknowledged = Vec::new();
     while acknowledged.len() < NODES {
-        acknowledged.push(call("full", CREATE, bytes().create("/n-", &[7; NODE], 2)).text());
+        acknowledged.push(server.call("full", CREATE, bytes().create("/n-", &[7; NODE], 2)).text());
     }
+    let warnings = thin.path("warnings");
+    until("the fold fails", || {
+        server.call("full", SET_DATA, bytes().text("/small").buffer(b"").int(-1));
+        std::fs::read_to_string(&warnings).is_ok_and(|text| text.contains("cannot be folded"))
+    });
     let unfolded = logs(&data);
-    thin.make_room();
-    while logs(&data).contains(&unfolded[0]) {
-        call("room again", SET_DATA, bytes().text("/much").buffer(&[8; NODE]).int(-1));
+    if restart {
+        server.victim.kill();
+        thin.make_room();
+        server = Serving::start(&data);
+    } else {
+        thin.make_room();
     }
-    system("sync", &["-f", &thin.path("files").display().to_string()]);
-    victim.kill();
+    while logs(&data).contains(&unfolded[0]) {
+        server.overwrite("room again");
+    }
+    // It reports what failed while the device was full.
+    let _ = Command::new("sync").arg("-f").arg(thin.path("files")).output();
+    server.victim.kill();
     thin.unmount();
     thin.mount();
-    let victim = Victim::start(&data, "exec \"$@\"");
-    let mut client = Client::connect(victim.addr);
-    let there = acknowledged.iter().filter(|path| client.exists(path, false).is_some()).count();
-    victim.kill();
-    println!("{there} of {NODES} nodes that were acknowledged on a full device are there; unfolded then: {unfolded:?}");
+    let mut server = Serving::start(&data);
+    let there = acknowledged.iter().filter(|path| server.client.exists(path, false).is_some()).count();
+    server.victim.kill();
+    println!("{what}: {there} of {NODES} nodes that were acknowledged on a full device are there");
     assert_eq!(there, NODES);
+}
+
+/// A server in a process of its own, and a client of it.
+struct Serving {
+    victim: Victim,
+    client: Client,
+}
+
+impl Serving {
+    fn start(data: &Path) -> Self {
+        let warnings = data.ancestors().nth(2).unwrap().join("warnings");
+        let victim = Victim::start(data, &format!("{WARNINGS}={} exec \"$@\"", warnings.display()));
+        let client = Client::connect_with(victim.addr, 600_000);
+        Self { victim, client }
+    }
+
+    fn call(&mut self, when: &str, operation: i32, body: Bytes) -> Answer {
+        let answer = self.client.try_call(operation, body);
+        let answer = answer.unwrap_or_else(|_| panic!("{when}: {:?}", self.victim.said()));
+        assert_eq!(answer.error, 0, "{when}");
+        answer
+    }
+
+    fn overwrite(&mut self, when: &str) {
+        self.call(when, SET_DATA, bytes().text("/much").buffer(&[7; NODE]).int(-1));
+    }
 }

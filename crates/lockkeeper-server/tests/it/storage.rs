@@ -239,6 +239,8 @@ fn an_address_that_cannot_be_used_is_refused() {
 #[test]
 fn serve_until_killed() {
     let Some(directory) = std::env::var_os("LOCKKEEPER_TEST_SERVE") else { return };
+    #[cfg(target_os = "linux")]
+    crate::device::keep_warnings();
     // A long restart on a busy machine must not expire the session.
     let timeouts = Duration::from_millis(200)..=Duration::from_secs(600);
     let config = config(Path::new(&directory)).with_session_timeouts(timeouts);
@@ -282,9 +284,16 @@ impl Victim {
         self.output.by_ref().map_while(Result::ok).find(|line| line.starts_with("stopped "))
     }
 
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
