@@ -184,6 +184,9 @@ async fn idle(hosted: &Hosted, handover: &Path, patience: Duration) -> &'static 
         if used() {
             since = Instant::now();
         }
+        if !used() && !hosted.can_be_found() {
+            return "its socket was removed";
+        }
         let asked = !used() && handover.exists();
         if (since.elapsed() < patience && !asked) || std::fs::rename(socket, &hidden).is_err() {
             continue;

@@ -76,6 +76,29 @@ fn an_idle_server_ends_and_the_next_command_starts_another() {
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
 }
 
+/// A person removes the whole state directory while its server runs, and the next command makes a new one.
+#[test]
+fn a_server_without_its_directory_ends_and_leaves_the_socket_of_the_next_one() {
+    let home = Home::new();
+    let mut command = home.command(&["run", "a", "--", "sh", "-c", "echo up; cat"]);
+    let mut running = Running::start(command.env("LOCKKEEPER_IDLE_EXIT", "1s"));
+    assert_eq!(running.line(), "up");
+    let first = home.server().unwrap();
+    std::fs::remove_dir_all(home.state()).unwrap();
+    let mut command = home.command(&["run", "a", "--", "sh", "-c", "echo up; cat"]);
+    let mut next = Running::start(command.env("LOCKKEEPER_IDLE_EXIT", "1h"));
+    assert_eq!(next.line(), "up");
+    let second = home.server().unwrap();
+    assert_ne!(first, second);
+    running.close_stdin();
+    running.wait();
+    until("it ends", || !is_alive(first));
+    assert!(home.state().join("socket").exists(), "the socket of the next server");
+    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    next.close_stdin();
+    assert!(next.wait().success());
+}
+
 #[test]
 fn a_server_in_use_does_not_end() {
     let home = Home::new();

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -402,15 +402,26 @@ struct LocalSocket {
     file: SocketFile,
 }
 
-/// The file of a socket. Dropping it removes the file. This happens while the store is locked, so it is not the file of
-/// a later server.
-struct SocketFile(PathBuf);
+/// The file of a socket. Dropping it removes the file, unless another one is in its place: a person may have removed the
+/// whole directory, and another server may serve a new one.
+struct SocketFile {
+    path: PathBuf,
+    /// Its device and inode.
+    id: (u64, u64),
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // It may be gone: its owner may have hidden it before the stop.
-        let _ = std::fs::remove_file(&self.0);
+        if file_id(&self.path).is_ok_and(|id| id == self.id) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Returns the device and the inode of a file; of a link, those of the link.
+fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+    path.symlink_metadata().map(|file| (file.dev(), file.ino()))
 }
 
 impl LocalSocket {
@@ -419,12 +430,13 @@ impl LocalSocket {
         let failed = |source| ServerError::Socket { path: path.to_owned(), source };
         let mut fresh = path.to_owned().into_os_string();
         fresh.push(".new");
-        let fresh = SocketFile(fresh.into());
-        let _ = std::fs::remove_file(&fresh.0);
-        let listener = UnixListener::bind(&fresh.0).map_err(failed)?;
-        std::fs::set_permissions(&fresh.0, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
-        std::fs::rename(&fresh.0, path).map_err(failed)?;
-        Ok(Self { listener, file: SocketFile(path.to_owned()) })
+        let _ = std::fs::remove_file(&fresh);
+        let listener = UnixListener::bind(&fresh).map_err(failed)?;
+        let id = file_id(fresh.as_ref()).map_err(failed)?;
+        let fresh = SocketFile { path: fresh.into(), id };
+        std::fs::set_permissions(&fresh.path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+        std::fs::rename(&fresh.path, path).map_err(failed)?;
+        Ok(Self { listener, file: SocketFile { path: path.to_owned(), id } })
     }
 }
 
