@@ -89,7 +89,21 @@ fn printed(sh: &Shell, classpath: &str, server: &str) -> Result<Vec<String>> {
     if answers.len() < SESSION.lines().count() {
         bail!("the command line on {server} ended early:\n{text}");
     }
-    Ok([answers, events].concat())
+    let mut lines = [answers, events].concat();
+    count_zxids_from_the_first(&mut lines);
+    Ok(lines)
+}
+
+/// Replaces each zxid by its distance from the first one: our server's zxids follow the clock. A zxid of 0 stays.
+fn count_zxids_from_the_first(lines: &mut [String]) {
+    let mut first = None;
+    for line in lines {
+        let Some((text, zxid)) = line.split_once("Zxid = 0x").or_else(|| line.split_once(" zxid: ")) else { continue };
+        let base = if text.starts_with("WatchedEvent") { 10 } else { 16 };
+        if let Ok(zxid @ 1..) = i64::from_str_radix(zxid, base) {
+            *line = format!("{text} zxid +{}", zxid - *first.get_or_insert(zxid));
+        }
+    }
 }
 
 /// Returns the lines that only one of the outputs has, in place.

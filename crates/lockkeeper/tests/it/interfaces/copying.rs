@@ -33,7 +33,7 @@ struct Target {
 }
 
 impl Target {
-    /// New servers, whose tokens are smaller than those of any other.
+    /// New servers.
     async fn fresh() -> Target {
         let server = embedded_server().await;
         let servers = server.connect_string();
@@ -112,6 +112,7 @@ async fn a_copy_takes_what_lasts_with_data_and_access_lists(world: &World) {
     // The parent, the node itself, 70 numbered ones, and the guarded one.
     let expected = [73, 0, 0, 1, 0];
 
+    source.raise_token_epoch(TokenEpoch::new(1).unwrap()).await.unwrap();
     let refused = source.copy_to(&target.admin, &options).await.unwrap();
     assert!(!refused.done && refused.tokens_fall() && counts(&refused) == expected, "{refused:?}");
     assert_eq!(target.data(&tree).await, None);
