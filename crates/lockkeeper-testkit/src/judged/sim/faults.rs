@@ -37,13 +37,11 @@ pub enum Fault {
     FailedServer,
     /// A transaction waited for a slow disk.
     SlowDisk,
-    /// A request waited for an earlier write of its session.
-    HeldBack,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Fault; 16] = [
+    pub const ALL: [Fault; 15] = [
         Fault::CutInsideFrame,
         Fault::LostBytes,
         Fault::LateBytes,
@@ -59,7 +57,6 @@ impl Fault {
         Fault::RefusedSession,
         Fault::FailedServer,
         Fault::SlowDisk,
-        Fault::HeldBack,
     ];
 }
 
