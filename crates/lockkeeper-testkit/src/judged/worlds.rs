@@ -20,8 +20,14 @@ use crate::judged::history::{Claim, Event, Promises, Tally, Violation};
 pub use life::{run, simulate};
 pub use shrink::shrink;
 
-/// The session timeout.
+/// The session timeout of most worlds, and the shortest one.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// The longest session timeout: the library's default.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What an answer takes beside the disk: two messages in pieces, the usual write, and the lag of a server.
+const OVERHEAD: Duration = Duration::from_millis(150);
 
 /// The number of permits.
 pub const PERMITS: u32 = 4;
@@ -87,6 +93,12 @@ pub struct Scenario {
     /// The number of handles, each with a session of its own.
     #[serde(default = "shared")]
     pub handles: usize,
+    /// The session timeout.
+    #[serde(default = "shortest")]
+    pub timeout: u64,
+    /// How much longer each write to disk takes, at all times.
+    #[serde(default)]
+    pub slow: u64,
     /// The faults, one after the other.
     pub strikes: Vec<Strike>,
     /// The requests to holders and waiters to release, one after the other.
@@ -208,25 +220,37 @@ fn shared() -> usize {
     3
 }
 
+/// Returns the default session timeout.
+fn shortest() -> u64 {
+    millis(SESSION_TIMEOUT)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl Scenario {
     /// Returns the world of a seed. Every eighth world is calm: waits are judged by the millisecond, every hold must
-    /// stay healthy, and each contender has a session of its own, which no writes of other contenders keep trusted.
+    /// stay healthy, and each contender has a session of its own, which no writes of other contenders keep trusted. In half of the
+    /// calm worlds, each write takes a fifth of the session timeout, which is less than the quarter that the contract allows.
     pub fn of(seed: u64, family: Family) -> Scenario {
         let rng = &mut fastrand::Rng::with_seed(seed);
         let calm = rng.u8(..8) == 0;
+        let timeout = if rng.bool() { shortest() } else { rng.u64(shortest()..=millis(LONGEST_TIMEOUT)) };
+        let slow = if calm && rng.bool() { timeout / 5 - millis(OVERHEAD) } else { 0 };
         let lives = (0..rng.usize(4..7)).map(|_| (0..rng.usize(8..24)).map(|_| Turn::draw(rng, family)).collect());
         let lives: Vec<_> = lives.collect();
         let mut strikes = Vec::new();
         let mut pleas = Vec::new();
         if !calm {
-            strikes = (0..rng.usize(10..50)).map(|_| Strike::draw(rng)).collect();
+            strikes = (0..rng.usize(10..50)).map(|_| Strike::draw(rng, timeout)).collect();
         }
         if !matches!(family, Family::Mutex(_)) || rng.bool() {
             pleas =
                 (0..rng.usize(..25)).map(|_| Plea { after: rng.u64(100..4000), waiter: rng.u8(..3) == 0 }).collect();
         }
         let handles = if calm { lives.len() } else { shared() };
-        Scenario { noise: seed, family, lasting: rng.bool(), lives, handles, strikes, pleas }
+        Scenario { noise: seed, family, lasting: rng.bool(), lives, handles, timeout, slow, strikes, pleas }
     }
 
     /// Returns a calm world of one queue: this many contenders arrive within moments, each with a session of its own,
@@ -241,16 +265,27 @@ impl Scenario {
         };
         let lives: Vec<_> = (0..contenders).map(&mut life).collect();
         let (strikes, pleas) = (Vec::new(), Vec::new());
-        Scenario { noise: seed, family, lasting: rng.bool(), handles: lives.len(), lives, strikes, pleas }
+        let (handles, timeout) = (lives.len(), shortest());
+        Scenario { noise: seed, family, lasting: rng.bool(), handles, lives, timeout, slow: 0, strikes, pleas }
     }
 
     /// Returns the promises of this world, which depend on its faults.
     pub fn promises(&self) -> Promises {
         let lateness = Duration::from_millis(1);
         let calm = self.strikes.is_empty();
-        let free = if calm { Duration::from_secs(1) } else { SESSION_TIMEOUT * 8 };
-        let healthy = calm.then_some(SESSION_TIMEOUT);
+        // The first contender needs up to nine writes, one after the other: its session, the nodes above its own, its own and a
+        // heartbeat, each create once more behind its parent's.
+        let writes = Duration::from_millis(self.slow) * 12;
+        let free = if calm { Duration::from_secs(1) + writes } else { self.timeout() * 8 };
+        let healthy = calm.then(|| self.timeout());
         Promises { permits: PERMITS, lateness, abandoned: free, idle: free, healthy }
+    }
+}
+
+impl Scenario {
+    /// Returns the session timeout.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout)
     }
 }
 
@@ -293,8 +328,7 @@ impl Turn {
 }
 
 impl Strike {
-    fn draw(rng: &mut fastrand::Rng) -> Strike {
-        let timeout = u64::try_from(SESSION_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
+    fn draw(rng: &mut fastrand::Rng, timeout: u64) -> Strike {
         let blow = match rng.u8(..16) {
             0..=2 => Blow::Silence(rng.usize(..6), rng.u64(100..timeout * 2)),
             3 | 4 => Blow::Server(rng.usize(..3), rng.u64(10..timeout)),

@@ -96,6 +96,8 @@ impl Testbed {
             options.distribution(distribution).config("syncLimit", silence.div_duration_f64(TICK).ceil().to_string());
         // The log is extended by this many KiB at a time; the default is 64 MiB.
         options = options.property("zookeeper.preAllocSize", "256");
+        // A server refuses a write for which the client has no right by itself, also if it is cut off from the others.
+        options = options.property("zookeeper.enableEagerACLCheck", "true");
         if root {
             options = options.disk(DISK);
         } else {

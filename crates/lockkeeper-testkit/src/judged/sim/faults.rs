@@ -37,11 +37,13 @@ pub enum Fault {
     FailedServer,
     /// A transaction waited for a slow disk.
     SlowDisk,
+    /// A request waited for an earlier write of its session.
+    HeldBack,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Fault; 15] = [
+    pub const ALL: [Fault; 16] = [
         Fault::CutInsideFrame,
         Fault::LostBytes,
         Fault::LateBytes,
@@ -57,6 +59,7 @@ impl Fault {
         Fault::RefusedSession,
         Fault::FailedServer,
         Fault::SlowDisk,
+        Fault::HeldBack,
     ];
 }
 

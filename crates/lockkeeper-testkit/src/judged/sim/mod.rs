@@ -506,7 +506,8 @@ fn config(settings: &Settings, next_session: i64) -> MachineConfig {
         tick: settings.tick,
         session_timeouts: settings.tick * 2..=settings.tick * 60,
         container_check: settings.container_check,
-        container_unused: settings.container_check,
+        // A client that has made a container needs one more write for its first child.
+        container_unused: settings.container_check + settings.fsync.end * 2,
         next_session,
         schemes: Schemes::default(),
         enforce_quotas: false,

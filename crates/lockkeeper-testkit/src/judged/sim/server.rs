@@ -1,5 +1,6 @@
 //! The servers: copies of the leader's tree that lag, and the connections that they serve.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
@@ -109,7 +110,8 @@ pub(super) async fn apply(sim: Sim, at: usize, mut txns: mpsc::UnboundedReceiver
     }
 }
 
-/// Serves one connection: requests in order, each answered before the next one is carried out.
+/// Serves one connection: requests in order. As Apache's `CommitProcessor` does, it answers nothing behind a write that is under
+/// way, pings included. Writes are not held back.
 pub(super) async fn serve(sim: Sim, connection: ConnectionId, mut from_client: Outlet) {
     _ = answer_all(&sim, connection, &mut from_client).await;
     sim.world().hang_up_one(connection, World::leave);
@@ -120,25 +122,87 @@ async fn answer_all(sim: &Sim, connection: ConnectionId, from_client: &mut Outle
     let mut received = BytesMut::new();
     let wish = next_frame(&mut received, from_client).await?;
     let session = greet(sim, connection, &wish).await?;
+    // The oldest one is a write.
+    let mut pending: VecDeque<(i32, Pending)> = VecDeque::new();
     loop {
-        let payload = next_frame(&mut received, from_client).await?;
-        let Ok(Packet::Request { xid, request, .. }) = request::decode(&payload) else { return None };
-        if sim.world().connections.get(&connection.0)?.pings_only {
-            let ping = request == Request::Ping;
-            sim.world().counts.add(if ping { Fault::OnlyPing } else { Fault::IgnoredRequest }, 1);
-            if !ping {
+        let oldest = match pending.front() {
+            Some((_, Pending::Write(zxid, _))) => Some(*zxid),
+            _ => None,
+        };
+        let payload = tokio::select! {
+            biased;
+            applied = async { caught_up(sim, connection, oldest.unwrap_or_default()).await }, if oldest.is_some() => {
+                applied?;
+                None
+            }
+            payload = next_frame(&mut received, from_client) => Some(payload?),
+        };
+        if let Some(payload) = payload {
+            let Ok(Packet::Request { xid, request, .. }) = request::decode(&payload) else { return None };
+            if sim.world().connections.get(&connection.0)?.pings_only {
+                let ping = request == Request::Ping;
+                sim.world().counts.add(if ping { Fault::OnlyPing } else { Fault::IgnoredRequest }, 1);
+                if !ping {
+                    continue;
+                }
+            }
+            if !touch(sim, connection) {
+                return None;
+            }
+            if !pending.is_empty() && !is_write(&request) {
+                sim.world().counts.add(Fault::HeldBack, 1);
+                pending.push_back((xid, Pending::Request(request)));
                 continue;
             }
+            match carry_out(sim, connection, session, xid, request) {
+                Step::Answered => {}
+                Step::Gone => return None,
+                Step::OnceApplied(zxid, result) => pending.push_back((xid, Pending::Write(zxid, result))),
+            }
+            continue;
         }
-        match carry_out(sim, connection, session, xid, request) {
-            Step::Answered => {}
-            Step::Gone => return None,
-            Step::OnceApplied(zxid, result) => {
-                caught_up(sim, connection, zxid).await?;
-                sim.world().reply(connection, xid, &result);
+        // The oldest write is applied, and the requests behind it are answered up to the next write.
+        while let Some((xid, next)) = pending.pop_front() {
+            match next {
+                Pending::Write(zxid, result) if sim.world().has_applied(connection, zxid)? => {
+                    sim.world().reply(connection, xid, &result);
+                }
+                write @ Pending::Write(..) => {
+                    pending.push_front((xid, write));
+                    break;
+                }
+                Pending::Request(request) => match carry_out(sim, connection, session, xid, request) {
+                    Step::Answered => {}
+                    Step::Gone => return None,
+                    // A sync: what is behind it waits for it.
+                    Step::OnceApplied(zxid, result) => pending.push_front((xid, Pending::Write(zxid, result))),
+                },
             }
         }
     }
+}
+
+/// A request that has no answer.
+enum Pending {
+    /// Its answer is sent when the connection's server has applied this transaction.
+    Write(i64, Result<Response, ErrorCode>),
+    /// It is carried out when those before it are answered.
+    Request(Request),
+}
+
+/// Whether the leader orders the request and it may pass reads. A `sync` waits with the reads, and so does the close.
+fn is_write(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Create(_) | Request::Delete(_) | Request::SetData(_) | Request::SetAcl { .. } | Request::Multi(_)
+    )
+}
+
+/// Counts a request as a sign of life of its session when it arrives; `false` if the session has ended or moved.
+fn touch(sim: &Sim, connection: ConnectionId) -> bool {
+    let mut effects = Vec::new();
+    sim.world().machine.request(connection, 0, Request::Ping, sim.now(), &mut effects);
+    !effects.is_empty()
 }
 
 /// Returns the payload of the next frame; `None` if the connection ends first.
@@ -215,9 +279,7 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, xid: i32, reques
     };
     world.count(kind_of(&request));
     let mut effects = Vec::new();
-    // Every request counts as a heartbeat for the leader; no effect comes back if the session has ended or moved.
-    world.machine.request(connection, 0, Request::Ping, sim.now(), &mut effects);
-    if effects.is_empty() {
+    if world.machine.session_of(connection).is_none() {
         return Step::Gone;
     }
     match request {
@@ -251,7 +313,6 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, xid: i32, reques
         world.reply(connection, xid, &result);
         return Step::Answered;
     }
-    effects.clear();
     world.machine.request(connection, 0, request, sim.now(), &mut effects);
     sim.commit(world, &effects);
     let answered = effects.into_iter().find_map(|effect| match effect {
@@ -262,6 +323,12 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, xid: i32, reques
 }
 
 impl World {
+    /// Whether the connection's server has applied the transaction; `None` if the connection has ended.
+    fn has_applied(&self, connection: ConnectionId, zxid: i64) -> Option<bool> {
+        let known = self.connections.get(&connection.0)?;
+        Some(self.replicas[known.replica].applied >= zxid)
+    }
+
     fn reply(&mut self, connection: ConnectionId, xid: i32, result: &Result<Response, ErrorCode>) {
         if let Some(known) = self.connections.get(&connection.0) {
             let zxid = self.replicas[known.replica].applied;

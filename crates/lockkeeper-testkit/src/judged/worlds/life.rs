@@ -11,7 +11,7 @@ use lockkeeper::{
 };
 use tokio::time::sleep;
 
-use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, SESSION_TIMEOUT, Scenario, Turn, Want};
+use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, Scenario, Turn, Want};
 use crate::judged::history::{Event, Grant, HoldId, Outcome, QueuePosition, Share, What, judge};
 use crate::judged::sim::{Settings, Sim, Trouble};
 
@@ -60,11 +60,15 @@ pub fn simulate<T>(world: impl Future<Output = T>) -> T {
 async fn live(scenario: &Scenario) -> Lived {
     let usual = Settings::default();
     let container_check = if scenario.lasting { Duration::from_secs(86_400) } else { usual.container_check };
-    let sim = Sim::new(scenario.noise, Settings { container_check, ..usual });
+    let slow = Duration::from_millis(scenario.slow);
+    let fsync = usual.fsync.start + slow..usual.fsync.end + slow;
+    let sim = Sim::new(scenario.noise, Settings { container_check, fsync, ..usual });
     let keeper = |handle| {
         // The same in every process, because the nodes name it.
         let owner = Owner { host: format!("host{handle}"), ..Owner::default() };
-        Lockkeeper::builder().owner(owner).session_timeout(SESSION_TIMEOUT).simulated(sim.network())
+        let builder = Lockkeeper::builder().owner(owner).session_timeout(scenario.timeout());
+        // With the slowest disks, the second attempt to connect succeeds after 12 s.
+        builder.connect_timeout(scenario.timeout().max(Duration::from_secs(10))).simulated(sim.network())
     };
     let keepers: Vec<Lockkeeper> = (0..scenario.handles.max(1)).map(keeper).collect();
     let (family, lasting, hosts) = (scenario.family, scenario.lasting, keepers.len());
@@ -110,7 +114,7 @@ async fn live(scenario: &Scenario) -> Lived {
             keeper.close().await;
         }
         // The nodes of a lost session are deleted with it.
-        sleep(SESSION_TIMEOUT * 2).await;
+        sleep(scenario.timeout() * 2).await;
         let nodes = sim.children(LOCK);
         world.add(0, world.now(), What::LeftBehind { nodes });
     }
