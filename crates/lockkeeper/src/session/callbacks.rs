@@ -56,8 +56,10 @@ impl Callbacks {
 
     fn prepare(&'static self) {
         let mut state = self.state();
-        if state.threads == 0 {
-            self.add_thread(&mut state);
+        let failed = if state.threads == 0 { self.add_thread(&mut state).err() } else { None };
+        drop(state);
+        if let Some(error) = failed {
+            tracing::error!(%error, "cannot create a thread for callbacks; the next callback tries again");
         }
     }
 
@@ -67,19 +69,17 @@ impl Callbacks {
         if std::mem::take(&mut state.is_idle) {
             self.work.notify_one();
         } else if state.threads < MAX_THREADS {
-            self.add_thread(&mut state);
+            // If that fails, the callback waits for another thread, or for the next attempt if there is none. No log: this may be
+            // the watchdog's thread.
+            _ = self.add_thread(&mut state);
         }
     }
 
-    /// Starts a thread. If that fails, the callbacks wait for another thread, or for the next attempt if there is none.
-    fn add_thread(&'static self, state: &mut State) {
+    fn add_thread(&'static self, state: &mut State) -> std::io::Result<()> {
         let stays = state.threads == 0;
-        match (self.start)(Box::new(move || self.work(stays))) {
-            Ok(()) => state.threads += 1,
-            Err(error) => {
-                tracing::error!(%error, waiting = state.waiting.len(), "cannot create a thread for callbacks")
-            }
-        }
+        (self.start)(Box::new(move || self.work(stays)))?;
+        state.threads += 1;
+        Ok(())
     }
 
     /// Runs what waits, until nothing waits; then a thread that `stays` waits for more.
@@ -92,9 +92,9 @@ impl Callbacks {
                 _ = catch_unwind(AssertUnwindSafe(callback));
                 state = self.state();
             } else if stays {
+                // Each turn of the wait: another thread may have taken the callback that woke this one.
                 state.is_idle = true;
-                state = self.work.wait_while(state, |state| state.waiting.is_empty()).expect("held for a change only");
-                // Another thread may have taken the callback, or woken this one without one.
+                state = self.work.wait(state).expect("held for a change only");
                 state.is_idle = false;
             } else {
                 state.threads -= 1;
@@ -140,6 +140,30 @@ mod tests {
         drop(unblock);
         callbacks.run(Box::new(move || _ = report.send(std::thread::current().id())));
         reports.recv().expect("the threads go on");
+    }
+
+    #[test]
+    fn the_thread_that_stays_can_be_woken_again_after_another_one_took_its_callback() {
+        static STARTS: AtomicUsize = AtomicUsize::new(0);
+        let once: Start = |run| match STARTS.fetch_add(1, Ordering::Relaxed) {
+            0 => spawned(run),
+            _ => Err(std::io::Error::other("no more threads")),
+        };
+        let callbacks: &'static Callbacks = Box::leak(Box::new(Callbacks::new(once)));
+        let (report, reports) = mpsc::channel::<()>();
+        let idle = || {
+            while !callbacks.state().is_idle {
+                std::thread::yield_now();
+            }
+        };
+        callbacks.prepare();
+        idle();
+        // As `run` wakes it, when another thread is quicker.
+        callbacks.state().is_idle = false;
+        callbacks.work.notify_one();
+        idle();
+        callbacks.run(Box::new(move || _ = report.send(())));
+        reports.recv().unwrap();
     }
 
     #[test]
