@@ -210,6 +210,15 @@ fn a_service_manager_that_cannot_be_told_is_named() {
     assert!(code == Some(0) && said.contains("NOTIFY_SOCKET=/nowhere/notify"), "{said}");
 }
 
+/// Otherwise any user could make the machine's server end at each start, by its nodes.
+#[test]
+fn what_the_limits_of_the_unit_file_allow_fits_into_its_memory() {
+    let unit = text(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/lockkeeper.service"));
+    let nodes: u64 = unit.split("--max-nodes=").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    let (data, answers) = (1 << 30, 4 * (64 << 20));
+    assert!(unit.contains("MemoryMax=2G") && nodes * 400 + data + answers < 2 << 30);
+}
+
 /// systemd's own rating, where its tool is.
 #[test]
 fn the_unit_file_is_rated_ok() {

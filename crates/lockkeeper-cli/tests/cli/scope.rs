@@ -231,7 +231,7 @@ fn the_unit_file_starts_the_machines_server() {
     let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let shared = Shared::new();
     let words: Vec<_> = start.split(' ').skip(1).collect();
-    let dir = words.last().unwrap().strip_prefix("--machine=").unwrap();
+    let dir = words.iter().find_map(|word| word.strip_prefix("--machine=")).unwrap();
     assert_eq!(dir, lockkeeper::embedded::MACHINE_DIR);
     assert!(unit.contains(&format!("StateDirectory={}\n", dir.strip_prefix("/var/lib/").unwrap())));
     let words: Vec<_> = words.iter().map(|word| word.replace(dir, shared.dir.to_str().unwrap())).collect();
