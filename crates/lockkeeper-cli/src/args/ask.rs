@@ -103,7 +103,7 @@ pub(crate) struct FenceArgs {
     /// The file, or a name for the resource that the command changes; not a symbolic link
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Use this token; with --reset, the greatest one from now on [env: LOCKKEEPER_TOKEN]
+    /// Use this token [default: LOCKKEEPER_TOKEN]; with --reset, lower the greatest one to it
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<FencingToken>,
     /// Wait at most this long for another process behind the gate [default: until it ends]
@@ -119,7 +119,7 @@ pub(crate) struct FenceArgs {
     pub show: bool,
     /// Forget the greatest token, or lower it to --token, for a gate that a wrong token has closed
     ///
-    /// Older holders can pass again. First make sure that none is left.
+    /// LOCKKEEPER_TOKEN does not count. Older holders can pass again. First make sure that none is left.
     #[arg(long, hide_short_help = true, requires = "reason", conflicts_with_all = ["force", "command"])]
     pub reset: bool,
     /// Record this reason for --reset; not empty, at most 1024 bytes

@@ -91,6 +91,14 @@ fn reset(file: &FencedFile, args: &FenceArgs) -> Result<u8, Failure> {
     if reason.is_empty() || reason.len() > MAX_REASON {
         return Err(Failure::new(Code::Usage, format!("--reason must have 1 to {MAX_REASON} bytes")));
     }
+    if let (Some(token), Ok(Some(highest))) = (args.token, file.highest())
+        && token > highest
+    {
+        let message = format!(
+            "token {token} is greater than {highest}, the greatest one so far: it would close the gate further"
+        );
+        return Err(Failure::new(Code::Usage, message).hint("leave out --token to forget the greatest token"));
+    }
     confirm::possible("a reset of the mark", args.yes)?;
     let mark =
         |token: Option<FencingToken>| token.map_or_else(|| "no token".to_owned(), |token| format!("token {token}"));

@@ -234,6 +234,8 @@ fn a_gate_that_a_wrong_token_would_close_stays_open_or_is_opened_with_a_reason()
     assert_eq!(failure(&fence(&home, "dir --reset --yes --reason ' '")).0, Some(64));
     assert_eq!(failure(&fence(&home, "dir --reset --reason typo")).0, Some(64));
     assert!(fence(&home, "dir --reset --token 8 --yes --reason 'a typo\nin a script'").status.success());
+    let (code, line) = failure(&fence(&home, "dir --reset --token 9 --yes --reason up"));
+    assert!(code == Some(64) && line.contains("token 9 is greater than 8"), "{line}");
     let text = shown();
     let (mark, reset) = text.trim_end().split_once('\n').unwrap();
     assert_eq!(mark, "token 8 of epoch 0");
