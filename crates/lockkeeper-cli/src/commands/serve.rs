@@ -66,10 +66,8 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         Some(dir) => {
             let home = Home::new(dir);
             let served = Served::Home(home.host_with(config).await?);
-            printer.note(&format!(
-                "also serving this user's own server in {}; every user of this machine can use its port",
-                home.dir().display()
-            ));
+            let open = if everyone { "; every user of this machine can use its port" } else { "" };
+            printer.note(&format!("also serving this user's own server in {}{open}", home.dir().display()));
             served
         }
     };
