@@ -15,13 +15,18 @@ pub(crate) struct Copied {
 }
 
 /// Copies the files of a data directory into a new directory, which only this user can enter. They may not be on the disk
-/// yet: see [`settle`].
+/// yet: see [`sync`]. After a failure the new directory is removed.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<Copied, Failure> {
+    let made = DirBuilder::new().mode(0o700).create(to);
+    made.map_err(|error| Failure::new(Code::CannotServe, format!("cannot make {}: {error}", to.display())))?;
+    copy_files(from, to).inspect_err(|_| _ = std::fs::remove_dir_all(to))
+}
+
+fn copy_files(from: &Path, to: &Path) -> Result<Copied, Failure> {
     let failed = |what: &str, path: &Path| {
         let what = format!("{what} {}", path.display());
         move |error: io::Error| Failure::new(Code::CannotServe, format!("cannot {what}: {error}"))
     };
-    DirBuilder::new().mode(0o700).create(to).map_err(failed("make", to))?;
     let mut copied = Copied::default();
     for entry in std::fs::read_dir(from).map_err(failed("read", from))? {
         let entry = entry.map_err(failed("read", from))?;
@@ -36,19 +41,19 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<Copied, Failure> {
     Ok(copied)
 }
 
+/// Makes a directory and the files in it durable.
+pub(crate) fn sync(dir: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        File::open(entry?.path())?.sync_all()?;
+    }
+    File::open(dir)?.sync_all()
+}
+
 /// Makes a copy durable, and gives it its name.
-pub(crate) fn settle(copy: &Path, name: &Path) -> Result<(), Failure> {
-    let all = || {
-        for entry in std::fs::read_dir(copy)? {
-            File::open(entry?.path())?.sync_all()?;
-        }
-        File::open(copy)?.sync_all()?;
-        std::fs::rename(copy, name)?;
-        File::open(parent(name))?.sync_all()
-    };
-    all().map_err(|error: io::Error| {
-        Failure::new(Code::CannotServe, format!("cannot write {}: {error}", name.display()))
-    })
+pub(crate) fn settle(copy: &Path, name: &Path) -> io::Result<()> {
+    sync(copy)?;
+    std::fs::rename(copy, name)?;
+    File::open(parent(name))?.sync_all()
 }
 
 /// Returns the directory that contains a path.

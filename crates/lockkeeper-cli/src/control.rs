@@ -4,7 +4,7 @@
 //! of the store. So no other command or program starts one meanwhile, and there are never two servers of one store.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Stdio;
@@ -25,6 +25,9 @@ use crate::program::this_program;
 
 /// Time limit for a server to write what it has and to end.
 const ENDING: Duration = Duration::from_secs(30);
+
+/// The same for a server that is then killed. It loses nothing that it has acknowledged.
+const BEFORE_KILL: Duration = Duration::from_secs(5);
 
 /// Time limit for a server to answer a command that could do without.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -74,7 +77,7 @@ pub(crate) fn own_version() -> Version {
 /// Dropping the future leaves the older server, or none, or the newer one.
 pub(crate) async fn hand_over(home: &Home, endpoint: &Endpoint, printer: Printer) -> bool {
     let Ok(Ok(found)) = timeout(PATIENCE, report(endpoint)).await else { return false };
-    if !is_older(&found) || process(home, endpoint).await.is_err() {
+    if !is_older(&found) || !matches!(process(home, endpoint).await, Ok(Some(_))) {
         return false;
     }
     if found.contenders > 0 {
@@ -88,7 +91,7 @@ pub(crate) async fn hand_over(home: &Home, endpoint: &Endpoint, printer: Printer
     if !still.await.is_some_and(|found| is_older(&found) && found.contenders == 0) {
         return false;
     }
-    let Ok(Some(stopped)) = stop(home).await else { return false };
+    let Ok(Some(stopped)) = stop(home, false).await else { return false };
     // If it does not start, the caller tries again and says why.
     _ = start_again(home, turn, stopped, printer).await;
     true
@@ -114,21 +117,17 @@ pub(crate) struct Stopped {
 }
 
 /// Stops the server, and returns when everything that it acknowledged is on disk; `None` if there is no store. The caller
-/// has the turn.
+/// has the turn. With `kill`, a server that does not end by itself is killed.
 ///
 /// Dropping the future leaves a server that is ending.
-pub(crate) async fn stop(home: &Home) -> Result<Option<Stopped>, Failure> {
+pub(crate) async fn stop(home: &Home, kill: bool) -> Result<Option<Stopped>, Failure> {
     let since = Instant::now();
-    if let Some(endpoint) = home.find()? {
-        let pid = process(home, &endpoint).await?;
-        match rustix::process::kill_process(pid, Signal::TERM) {
-            // It has just ended by itself.
-            Ok(()) | Err(Errno::SRCH) => {}
-            Err(error) => {
-                let message = format!("cannot stop process {}: {error}", pid.as_raw_nonzero());
-                return Err(Failure::new(Code::Refused, message));
-            }
-        }
+    let server = match home.find()? {
+        Some(endpoint) => process(home, &endpoint).await?,
+        None => None,
+    };
+    if let Some(server) = server {
+        signal(server, Signal::TERM)?;
     }
     let file = home.dir().join("data").join("lock");
     let failed = |error| Failure::new(Code::CannotServe, format!("cannot lock {}: {error}", file.display()));
@@ -138,14 +137,30 @@ pub(crate) async fn stop(home: &Home) -> Result<Option<Stopped>, Failure> {
         lock => lock.map_err(failed)?,
     };
     // On a thread that may block: the server's release of the lock is the only event of its end.
-    let waiting = tokio::task::spawn_blocking(move || lock.lock().map(|()| lock));
-    match timeout(ENDING, waiting).await {
+    let mut waiting = tokio::task::spawn_blocking(move || lock.lock().map(|()| lock));
+    let mut ended = timeout(if kill { BEFORE_KILL } else { ENDING }, &mut waiting).await;
+    if let (Err(_), true, Some(server)) = (&ended, kill, server) {
+        signal(server, Signal::KILL)?;
+        ended = timeout(ENDING, waiting).await;
+    }
+    match ended {
         Ok(Ok(lock)) => Ok(Some(Stopped { _lock: lock.map_err(failed)?, since })),
         Ok(Err(error)) => Err(Failure::system("cannot wait for the end of the server", error)),
         Err(_) => {
             let message =
                 format!("{} is still in use {ENDING:?} after its server got the signal to stop", file.display());
-            Err(Failure::new(Code::CannotServe, message))
+            Err(Failure::new(Code::CannotServe, message).hint("lockkeeper server stop --force kills the server"))
+        }
+    }
+}
+
+fn signal(server: Pid, signal: Signal) -> Result<(), Failure> {
+    match rustix::process::kill_process(server, signal) {
+        // It has just ended by itself.
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => {
+            let message = format!("cannot stop process {}: {error}", server.as_raw_nonzero());
+            Err(Failure::new(Code::Refused, message))
         }
     }
 }
@@ -200,13 +215,20 @@ pub(crate) fn start(home: &Home, printer: Printer) -> Result<(), Failure> {
     }
 }
 
-/// Returns the process of the server, which must be a server and nothing else.
+/// Returns the process of the server, which must be a server and nothing else; `None` if it has just ended.
 ///
 /// # Errors
 /// The home belongs to another user, or another program hosts the server.
-pub(crate) async fn process(home: &Home, endpoint: &Endpoint) -> Result<Pid, Failure> {
+async fn process(home: &Home, endpoint: &Endpoint) -> Result<Option<Pid>, Failure> {
     check_owner(home.dir())?;
-    let pid = endpoint.pid().await.ok().flatten().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let pid = match endpoint.pid().await {
+        Ok(pid) => pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)),
+        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => return Ok(None),
+        Err(error) => {
+            let message = format!("cannot ask for the process behind {}: {error}", endpoint.socket.display());
+            return Err(Failure::new(Code::CannotServe, message));
+        }
+    };
     let Some(pid) = pid else {
         return Err(Failure::new(Code::Refused, "the server's process cannot be seen from here")
             .hint("it runs in another container: run this there"));
@@ -215,7 +237,7 @@ pub(crate) async fn process(home: &Home, endpoint: &Endpoint) -> Result<Pid, Fai
     let command = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
     let word = if home.is_shared() { "serve" } else { daemon::WORD };
     if command.split(|byte| *byte == 0).skip(1).any(|found| found == word.as_bytes()) {
-        return Ok(pid);
+        return Ok(Some(pid));
     }
     let name = std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
     Err(Failure::new(Code::Refused, format!("process {number} ({}) hosts the server", name.trim()))

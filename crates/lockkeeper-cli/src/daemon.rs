@@ -117,7 +117,7 @@ async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
     // Until the log is known to be this server's, its lines wait. Standard error is the starter's pipe.
     STDERR.hold();
     streams::log(&settings::variable("LOCKKEEPER_LOG").unwrap_or_else(|| "info".to_owned()));
-    let Some(hosted) = host(home).await? else {
+    let Some(hosted) = wait_to_host(home).await? else {
         report(&Readiness::Ready { notes: Vec::new() });
         return Ok(());
     };
@@ -148,8 +148,9 @@ async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Hosts the server; `None` if another process hosts it already.
-async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
+/// Hosts the server of a home, once the server before it has released the store; `None` if another process hosts it already.
+/// Dropping the future leaves no server.
+pub(crate) async fn wait_to_host(home: &Home) -> Result<Option<Hosted>, EmbeddedError> {
     let deadline = Instant::now() + PREDECESSOR;
     loop {
         match home.host().await {
@@ -163,7 +164,7 @@ async fn host(home: &Home) -> Result<Option<Hosted>, Failure> {
                 }
                 sleep(Duration::from_millis(10)).await;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) enum ServerVerb {
     },
     /// Stop the server, unless sessions are open: their commands would start it again
     Stop {
-        /// Stop it although sessions are open
+        /// Stop it although sessions are open, by SIGKILL if it hangs
         #[arg(long)]
         force: bool,
         /// The server.

@@ -8,13 +8,16 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use lockkeeper::Builder;
 use lockkeeper::admin::TokenEpoch;
-use lockkeeper::embedded::{Endpoint, Home, Turn};
+use lockkeeper::embedded::{Endpoint, Home, ServerError, Turn};
+use lockkeeper::error::EmbeddedError;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use crate::args::server::{ServerArgs, ServerVerb};
 use crate::backup::{self, Copied};
 use crate::control::{self, Report};
+use crate::daemon;
 use crate::exit::{Code, Failure};
 use crate::local;
 use crate::output::{self, Printer};
@@ -76,7 +79,7 @@ struct Stopped {
 
 #[derive(Serialize)]
 struct Restarted {
-    version: String,
+    version: Option<String>,
     paused_ms: u64,
 }
 
@@ -159,7 +162,7 @@ impl Desk {
             self.refuse_sessions(sessions, hint)?;
         }
         let _turn = control::turn(&self.home).await?;
-        control::stop(&self.home).await?;
+        control::stop(&self.home, force).await?;
         self.say(&format!("{} is stopped\n", self.place), &Stopped { stopped: true })?;
         Ok(0)
     }
@@ -170,11 +173,17 @@ impl Desk {
             return Err(local::not_running(&self.home));
         }
         let turn = control::turn(&self.home).await?;
-        let Some(stopped) = control::stop(&self.home).await? else { return Err(local::not_running(&self.home)) };
+        let Some(stopped) = control::stop(&self.home, false).await? else {
+            return Err(local::not_running(&self.home));
+        };
         let since = stopped.since;
         self.start_again(turn, stopped).await?;
         let paused_ms = millis(since);
-        let version = control::own_version().to_string();
+        // A service manager may start another version than this one.
+        let version = match self.home.find()? {
+            Some(endpoint) => self.report(&endpoint).await?.version.map(|version| version.to_string()),
+            None => None,
+        };
         self.say(
             &format!("{} was restarted, and was away for {paused_ms} ms\n", self.place),
             &Restarted { version, paused_ms },
@@ -187,7 +196,7 @@ impl Desk {
         let (directory, fresh) = self.new_directory(directory)?;
         let was_running = self.home.find()?.is_some();
         let turn = control::turn(&self.home).await?;
-        let Some(stopped) = control::stop(&self.home).await? else {
+        let Some(stopped) = control::stop(&self.home, false).await? else {
             return Err(Failure::new(
                 Code::CannotServe,
                 format!("{} has no data to back up", self.home.dir().display()),
@@ -201,11 +210,11 @@ impl Desk {
             false => Ok(()),
         };
         let paused_ms = if was_running { millis(since) } else { 0 };
-        let settled = copied.and_then(|copied| backup::settle(&fresh, &directory).map(|()| copied));
-        if settled.is_err() {
+        let Copied { files, bytes } = copied?;
+        backup::settle(&fresh, &directory).map_err(|error| {
             _ = std::fs::remove_dir_all(&fresh);
-        }
-        let Copied { files, bytes } = settled?;
+            Failure::new(Code::CannotServe, format!("cannot write {}: {error}", directory.display()))
+        })?;
         started?;
         let name = directory.display().to_string();
         let text =
@@ -224,51 +233,86 @@ impl Desk {
         }
         let turn = control::turn(&self.home).await?;
         let was_running = self.home.find()?.is_some();
-        let Before { epoch: old, sessions } = self.before().await?;
-        if !force {
-            self.refuse_sessions(sessions, "end their commands, or use --force: their holders lose their locks")?;
-        }
+        let before = self.before(force).await?;
         // The backup is checked, and its epoch raised, before anything changes.
         let stage = Home::new(self.home.dir().join("restore.new"));
         _ = std::fs::remove_dir_all(stage.dir());
-        let changed = match self.prepare(&stage, directory, old).await {
-            Ok(epoch) => self.exchange(&stage, turn, was_running).await.map(|kept| (epoch, kept)),
-            Err(failure) => Err(failure),
+        let changed = async {
+            let epoch = self.prepare(&stage, directory, before).await?;
+            // The server went on meanwhile.
+            if was_running && self.before(force).await? >= epoch {
+                let message = "the token epoch was raised meanwhile; nothing was done";
+                return Err(Failure::new(Code::NotAcquired, message).hint("restore again"));
+            }
+            let stopped = control::stop(&self.home, false).await?;
+            Ok((epoch, self.exchange(&stage), stopped))
+        };
+        let changed = changed.await;
+        let (epoch, exchanged, stopped) = match changed {
+            Ok(changed) => changed,
+            Err(failure) => {
+                _ = std::fs::remove_dir_all(stage.dir());
+                return Err(failure);
+            }
+        };
+        let started = match stopped {
+            Some(stopped) if was_running => self.start_again(turn, stopped).await,
+            _ => Ok(()),
         };
         _ = std::fs::remove_dir_all(stage.dir());
-        let (epoch, kept) = changed?;
+        let kept = exchanged.map_err(|error| {
+            Failure::new(Code::CannotServe, format!("cannot replace {}: {error}", self.data().display()))
+        })?;
         let above = i64::from(epoch.get()) << 48;
         let kept = kept.map(|kept| kept.display().to_string());
         let before = kept.as_ref().map_or_else(String::new, |kept| format!("the data before it is in {kept}\n"));
         let directory = directory.display().to_string();
         let text = format!("restored from {directory}\n{before}token epoch {epoch}: tokens are above {above}\n");
         self.say(&text, &Restored { directory, kept, epoch: epoch.get(), above })?;
-        Ok(0)
+        started.map(|()| 0)
     }
 
-    /// Asks about the data that a restore replaces. Data that cannot be read is replaced too, and a note says so.
-    async fn before(&self) -> Result<Before, Failure> {
+    /// Returns the token epoch of the data that a restore replaces. Refuses open sessions unless `force`. Damaged data is
+    /// replaced too, and a note says so.
+    async fn before(&self, force: bool) -> Result<TokenEpoch, Failure> {
+        let refuse = |sessions| match force {
+            true => Ok(()),
+            false => {
+                self.refuse_sessions(sessions, "end their commands, or use --force: their holders lose their locks")
+            }
+        };
         if let Some(endpoint) = self.home.find()? {
-            let sessions = self.report(&endpoint).await?.sessions;
-            return Ok(Before { epoch: self.epoch(&self.home).await?, sessions });
+            refuse(self.report(&endpoint).await?.sessions)?;
+            return self.epoch(&self.home).await;
         }
         if !self.data().exists() {
-            return Ok(Before { epoch: TokenEpoch::default(), sessions: 0 });
+            return Ok(TokenEpoch::default());
         }
-        let asked = async {
-            let hosted = self.home.host().await?;
-            let sessions = hosted.server().stats().sessions as u64;
-            let epoch = self.epoch(&self.home).await;
-            hosted.shutdown().await?;
-            Ok::<_, Failure>(Before { epoch: epoch?, sessions })
+        let hosted = match daemon::wait_to_host(&self.home).await {
+            Ok(Some(hosted)) => hosted,
+            Ok(None) => {
+                let message = format!("{} was started just now; nothing was done", self.place);
+                return Err(Failure::new(Code::CannotServe, message).hint("restore again"));
+            }
+            Err(EmbeddedError::Server(error))
+                if matches!(
+                    *error,
+                    ServerError::Damaged { .. } | ServerError::Format { .. } | ServerError::Foreign { .. }
+                ) =>
+            {
+                self.printer.note(&format!(
+                    "the data cannot be read, so its token epoch is unknown: {error}; if it was raised after the backup, \
+                     raise it again: lockkeeper epoch --above"
+                ));
+                return Ok(TokenEpoch::default());
+            }
+            Err(error) => return Err(error.into()),
         };
-        Ok(asked.await.unwrap_or_else(|failure| {
-            self.printer.note(&format!(
-                "the data cannot be read, so its token epoch is unknown: {failure}; if it was raised after the backup, \
-                 raise it again: lockkeeper epoch --above"
-            ));
-            Before { epoch: TokenEpoch::default(), sessions: 0 }
-        }))
+        let sessions = hosted.server().stats().sessions as u64;
+        let epoch = self.epoch(&self.home).await;
+        hosted.shutdown().await?;
+        refuse(sessions)?;
+        epoch
     }
 
     async fn epoch(&self, home: &Home) -> Result<TokenEpoch, Failure> {
@@ -284,7 +328,8 @@ impl Desk {
         made.map_err(|error| {
             Failure::new(Code::CannotServe, format!("cannot make {}: {error}", stage.dir().display()))
         })?;
-        backup::copy(backup, &stage.dir().join("data"))?;
+        let data = stage.dir().join("data");
+        backup::copy(backup, &data)?;
         let raised = async {
             let hosted = stage.host().await?;
             let keeper = local::connect_running(stage, &self.builder).await?;
@@ -300,37 +345,35 @@ impl Desk {
             hosted.shutdown().await?;
             raised
         };
-        raised.await.map_err(|failure| Failure {
+        let raised = raised.await.map_err(|failure| Failure {
             message: format!("the backup {} cannot be used: {failure}", backup.display()),
             ..failure
-        })
+        })?;
+        // The server has synced what it wrote, not what was copied.
+        backup::sync(&data)
+            .map_err(|error| Failure::new(Code::CannotServe, format!("cannot write {}: {error}", data.display())))?;
+        Ok(raised)
     }
 
-    /// Puts the prepared data in the place of the present data, which keeps another name. Returns that name.
-    async fn exchange(&self, stage: &Home, turn: Turn, was_running: bool) -> Result<Option<PathBuf>, Failure> {
-        let stopped = control::stop(&self.home).await?;
-        let (dir, data) = (self.home.dir(), self.data());
-        let kept = dir.join(format!("data.before-{}", Timestamp::now().strftime("%Y%m%dT%H%M%S.%3fZ")));
-        let kept = data.exists().then_some(kept);
-        let renamed = || {
-            if let Some(kept) = &kept {
-                std::fs::rename(&data, kept)?;
-            }
-            if let Err(error) = std::fs::rename(stage.dir().join("data"), &data) {
-                if let Some(kept) = &kept {
-                    std::fs::rename(kept, &data)?;
-                }
+    /// Puts the prepared data in the place of the present data, which keeps another name. Returns that name. At each moment
+    /// there is data, so a server that is started meanwhile never begins with an empty store.
+    fn exchange(&self, stage: &Home) -> std::io::Result<Option<PathBuf>> {
+        let (dir, data, fresh) = (self.home.dir(), self.data(), stage.dir().join("data"));
+        let kept = if data.exists() {
+            let kept = dir.join(format!("data.before-{}", Timestamp::now().strftime("%Y%m%dT%H%M%S.%3fZ")));
+            let exchange = || renameat_with(CWD, &fresh, CWD, &data, RenameFlags::EXCHANGE);
+            exchange()?;
+            if let Err(error) = std::fs::rename(&fresh, &kept) {
+                exchange()?;
                 return Err(error);
             }
-            File::open(dir)?.sync_all()
+            Some(kept)
+        } else {
+            std::fs::rename(&fresh, &data)?;
+            None
         };
-        let renamed = renamed().map_err(|error: std::io::Error| {
-            Failure::new(Code::CannotServe, format!("cannot replace {}: {error}", data.display()))
-        });
-        if let (true, Some(stopped)) = (was_running, stopped) {
-            self.start_again(turn, stopped).await?;
-        }
-        renamed.map(|()| kept)
+        File::open(dir)?.sync_all()?;
+        Ok(kept)
     }
 
     /// Starts this user's own server again, or waits until its service manager has started a shared one.
@@ -353,8 +396,9 @@ impl Desk {
 
     async fn report(&self, endpoint: &Endpoint) -> Result<Report, Failure> {
         control::report(endpoint).await.map_err(|error| {
-            Failure::new(Code::Unreachable, format!("{} runs and does not answer: {error}", self.place))
-                .hint("lockkeeper server stop --force ends it, and the next command starts another one")
+            Failure::new(Code::Unreachable, format!("{} runs and does not answer: {error}", self.place)).hint(
+                "lockkeeper server stop --force ends it, by SIGKILL if it must; the next command starts another one",
+            )
         })
     }
 
@@ -397,12 +441,6 @@ impl Desk {
         let lines = text.lines().map(plain).map(|line| line + "\n");
         output::data(&lines.collect::<String>())
     }
-}
-
-/// What a restore replaces.
-struct Before {
-    epoch: TokenEpoch,
-    sessions: u64,
 }
 
 fn millis(since: Instant) -> u64 {

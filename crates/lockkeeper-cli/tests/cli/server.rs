@@ -92,6 +92,19 @@ fn a_server_with_sessions_is_stopped_by_force_only() {
     holds_on(&home, held, &token);
 }
 
+/// A stopped process takes no SIGTERM.
+#[test]
+fn a_server_that_hangs_is_stopped_by_force() {
+    let home = Home::new();
+    let before = token(&home);
+    let server = home.server().unwrap();
+    kill_process(server, Signal::STOP).unwrap();
+    let output = home.output(&["server", "stop", "--force"]);
+    assert!(output.status.success(), "{output:?}");
+    until("it is gone", || !is_alive(server));
+    assert!(token(&home) > before);
+}
+
 #[test]
 fn a_hold_survives_a_restart() {
     let home = Home::new();
@@ -179,6 +192,11 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
         let (code, line) = failure(&home.output(&["server", "backup", to.to_str().unwrap()]));
         assert!(code == Some(73) && line.contains(say), "{line}");
     }
+    let others = home.file("b.new");
+    std::fs::create_dir(&others).unwrap();
+    std::fs::write(others.join("kept"), "x").unwrap();
+    let (code, line) = failure(&home.output(&["server", "backup", "b"]));
+    assert!(code == Some(73) && line.contains("b.new") && others.join("kept").exists(), "{line}");
     let damaged = home.file("damaged");
     std::fs::create_dir(&damaged).unwrap();
     std::fs::copy(home.state().join("data/format"), damaged.join("format")).unwrap();
@@ -197,6 +215,22 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
         let (code, line) = failure(&home.output(&[&["server"], verb, &["--servers", "zk1:2181"]].concat()));
         assert!(code == Some(64) && line.contains("zk1:2181 is not a server of this machine"), "{line}");
     }
+}
+
+/// The store is in use for a moment, as by a command that looks for the server.
+#[test]
+fn a_restore_that_cannot_look_at_the_data_changes_nothing() {
+    let home = Home::new();
+    token(&home);
+    assert!(home.output(&["server", "backup", "b"]).status.success());
+    until("no session is open", || status(&home)["sessions"] == 0);
+    assert!(home.output(&["server", "stop"]).status.success());
+    let lock = std::fs::File::open(home.state().join("data/lock")).unwrap();
+    lock.lock_shared().unwrap();
+    let (code, line) = failure(&home.output(&["server", "restore", "b"]));
+    assert!(code == Some(73) && line.contains("in use"), "{line}");
+    drop(lock);
+    assert_eq!(json(&home.output(&["server", "restore", "b", "--json"]))["epoch"], 1, "it was not restored before");
 }
 
 /// Data that cannot be read is what a restore is for.
