@@ -2,8 +2,9 @@
 //! grant.
 //!
 //! A hold may be relied on for three quarters of the session timeout, counted from the servers' last answer. Heartbeats
-//! are sent every fifth of the timeout. So half of the timeout is always left while the servers answer. A command with
-//! a third of it as its grace period gets SIGTERM only after a longer interruption.
+//! are sent every fifth of the timeout. So half of the timeout is always left while the servers answer at once, and 0.24 of
+//! it while they need a quarter of it for an answer. A command with a fifth as its grace period gets SIGTERM only after a
+//! longer interruption.
 
 use std::time::Duration;
 
@@ -31,18 +32,18 @@ impl Term {
     /// Returns the longest grace period that fits.
     fn limit(self) -> Duration {
         match self {
-            Term::Session(timeout) => millis(timeout / 3),
+            Term::Session(timeout) => millis(timeout / 5),
             Term::Lease(lease) => millis(lease / 2),
         }
     }
 
-    /// Returns the grace period: as given, otherwise a quarter of the term, at most 5 s, or 10 s of a lease.
+    /// Returns the grace period: as given, otherwise a fifth of the session timeout, at most 5 s, or a quarter of the lease, at most 10 s.
     ///
     /// # Errors
     /// The given grace period does not fit; the message has the arithmetic.
     pub(crate) fn grace(self, given: Option<Duration>) -> Result<Duration, Failure> {
         let usual = match self {
-            Term::Session(timeout) => (timeout / 4).min(USUAL),
+            Term::Session(timeout) => (timeout / 5).min(USUAL),
             Term::Lease(lease) => (lease / 4).min(LEASED),
         };
         let Some(grace) = given else { return Ok(millis(usual)) };
@@ -54,14 +55,14 @@ impl Term {
             Term::Session(timeout) => (
                 format!(
                     "a grace of {given} does not fit into a session timeout of {}: a lock can be relied on for three quarters of \
-                     that from the servers' last answer, they are asked every fifth, and what is left of the rest when an \
-                     answer is late is {limit}",
+                     that from the servers' last answer, they may take a quarter to answer, and what is always left then is more \
+                     than {limit}",
                     format_duration(timeout)
                 ),
                 format!(
                     "give --grace {} or less, or --session-timeout {} or more",
                     joined(self.limit()),
-                    joined(millis(grace) * 3)
+                    joined(millis(grace) * 5)
                 ),
             ),
             Term::Lease(lease) => (
@@ -93,18 +94,18 @@ mod tests {
     #[test]
     fn a_grace_fits_or_is_refused_with_the_arithmetic() {
         let session = Term::Session(Duration::from_secs(10));
-        assert_eq!(session.grace(None).ok(), Some(Duration::from_millis(2_500)));
+        assert_eq!(session.grace(None).ok(), Some(Duration::from_secs(2)));
         assert_eq!(Term::Session(Duration::from_secs(30)).grace(None).ok(), Some(Duration::from_secs(5)));
-        assert_eq!(session.grace(Some(Duration::from_secs(3))).ok(), Some(Duration::from_secs(3)));
+        assert_eq!(session.grace(Some(Duration::from_secs(2))).ok(), Some(Duration::from_secs(2)));
         let failure = session.grace(Some(Duration::from_secs(4))).unwrap_err();
         assert_eq!(failure.code, Code::Usage);
         assert!(
-            failure.message.contains("a grace of 4s") && failure.message.contains("3s 333ms"),
+            failure.message.contains("a grace of 4s") && failure.message.contains("more than 2s"),
             "{}",
             failure.message
         );
         let hint = failure.hint.unwrap();
-        assert!(hint.contains("--grace 3s333ms or less") && hint.contains("--session-timeout 12s"), "{hint}");
+        assert!(hint.contains("--grace 2s or less") && hint.contains("--session-timeout 20s"), "{hint}");
         assert_eq!(Term::Lease(Duration::from_secs(1)).grace(None).ok(), Some(Duration::from_millis(250)));
         assert!(Term::Lease(Duration::from_secs(1)).grace(Some(Duration::from_secs(1))).is_err());
     }

@@ -90,10 +90,10 @@ pub(crate) struct RunArgs {
         hide_possible_values = true
     )]
     pub on_revoke: OnRevoke,
-    /// Give the command this long to end when the lock can no longer be relied on; then kill it [default: a quarter of the
-    /// session timeout or of the lease, at most 5s; of a lease, 10s]
+    /// Give the command this long to end when the lock can no longer be relied on; then kill it [default: a fifth of the
+    /// session timeout, at most 5s; of a lease, a quarter, at most 10s]
     ///
-    /// At most a third of the session timeout, or half of the lease.
+    /// At most a fifth of the session timeout, or half of the lease.
     #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub grace: Option<Duration>,
     /// Stop the command when it has run for this long: SIGTERM to its group, and SIGKILL after the grace period

@@ -53,7 +53,7 @@ fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
 fn a_broken_holder_reads_who_broke_it_while_its_command_still_runs() {
     let home = Home::new();
     let script = "trap '' TERM; echo $$; cat; while :; do sleep 0.01; done";
-    let mut holder = home.spawn("a", &["--session-timeout", "60s", "--grace", "20s"], script);
+    let mut holder = home.spawn("a", &["--session-timeout", "60s", "--grace", "12s"], script);
     let command = holder.pid_line();
     assert!(home.output(&["break", "a", "--reason", "its host burns", "--yes"]).status.success());
     let mut line = String::new();

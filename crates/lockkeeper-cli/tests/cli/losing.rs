@@ -70,13 +70,13 @@ fn case_45_a_cut_off_holders_group_is_gone_before_the_next_command_starts() {
 /// hold may be relied on for 99 hundredths of three quarters of the session timeout.
 #[test]
 fn case_45_both_signals_come_by_the_deadline_of_the_last_answer() {
-    let (timeout, grace) = (Duration::from_secs(16), Duration::from_secs(4));
+    let (timeout, grace) = (Duration::from_secs(16), Duration::from_secs(3));
     let machine = Home::new();
     let served = Served::start(&machine);
     let (proxy, origin) = (Proxy::start_blocking(served.address.parse().unwrap()), Instant::now());
     let home = Home::with_servers(&proxy.connect_string());
     let signals = Signals::of_a_group(&home);
-    let mut running = home.spawn("a", &["--session-timeout", "16s", "--grace", "4s"], Signals::SCRIPT);
+    let mut running = home.spawn("a", &["--session-timeout", "16s", "--grace", "3s"], Signals::SCRIPT);
     assert_eq!([signals.next().0, signals.next().0], ["up", "up"]);
     let stalls = Stalls::watch();
     proxy.black_hole();

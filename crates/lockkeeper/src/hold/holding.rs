@@ -101,7 +101,7 @@ impl Holding {
     /// Returns for how long the lock can still be trusted without another answer from a server: zero once it is lost.
     /// No round trip.
     ///
-    /// A hold starts with at least half of [`Holding::session_timeout`] if the servers answer within a quarter of it.
+    /// A hold starts with at least half of [`Holding::session_timeout`] if the servers answer within 0.24 of it.
     ///
     /// Each step of protected work should end within this time. While something is held, the session renews it with a
     /// write every fifth of its timeout. The new time counts from when that write was sent, by a clock that keeps
@@ -191,8 +191,8 @@ impl Holding {
     /// Waits until the lock can be trusted for no longer than `margin`, or is lost. Use it to stop work that needs
     /// `margin` to stop, so that the work ends before another contender can be granted the lock.
     ///
-    /// While the servers answer, a hold can always be trusted for more than half of [`Holding::session_timeout`], from
-    /// its grant on. So choose at most a third of that timeout. Like [`Holding::lost`], this resolves even if the
+    /// While the servers answer at once, a hold can always be trusted for more than half of [`Holding::session_timeout`], from
+    /// its grant on; while they need a quarter of it for an answer, for 0.24 of it. So choose at most a fifth. Like [`Holding::lost`], this resolves even if the
     /// library's own thread is stuck. It reports the state when it resolves; the hold may recover afterwards.
     ///
     /// # Cancel safety

@@ -361,7 +361,7 @@ impl Case<'_> {
                 _ => continue,
             };
             self.verdict.tally.trusts += 1;
-            let least = if begun.insert(id) { timeout / 2 } else { timeout / 3 };
+            let least = if begun.insert(id) { timeout / 2 } else { timeout * 24 / 100 };
             if !sure || left < least {
                 let how = if sure { "trusted" } else { "suspected" };
                 self.accuse(Claim::Healthy, format!("{id:?} is {how} for {left:?} at {:?}, not {least:?}", event.from));

@@ -159,7 +159,7 @@ proptest! {
         }
         let mut add = |after, what| events.push(Event { contender: 0, lock: 0, from: at + after, until: at + after, what });
         match illness {
-            3 => add(ms(1), What::Trusted { hold, sure: true, left: TIMEOUT / 3 - ms(1) }),
+            3 => add(ms(1), What::Trusted { hold, sure: true, left: TIMEOUT * 24 / 100 - ms(1) }),
             4 => {
                 // A reader that has become a writer begins a new hold.
                 add(Duration::from_nanos(1), What::Changed { hold, share: Share::Alone, token: None });
