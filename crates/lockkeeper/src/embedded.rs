@@ -124,8 +124,6 @@ impl Endpoint {
 pub struct Hosted {
     server: Server,
     endpoint: Endpoint,
-    /// The device and the inode of its socket's file.
-    file: Option<(u64, u64)>,
     /// The path under which the server knows its socket. It is valid until the server has removed the file.
     _socket: ShortPath,
 }
@@ -296,7 +294,7 @@ impl Home {
         let mut config = config.with_directory(data).with_socket(short.as_path(), mode);
         config.listen = listen;
         let server = Server::start(config).await?;
-        Ok(Hosted { server, file: file_id(&socket), endpoint: Endpoint { socket }, _socket: short })
+        Ok(Hosted { server, endpoint: Endpoint { socket }, _socket: short })
     }
 
     /// Creates the directory, for this user only or for all to enter. An existing one is not changed. Nothing is created in
@@ -323,7 +321,7 @@ impl Hosted {
 
     /// Returns whether clients find it: its socket is in its place. Somebody may have removed the directory.
     pub fn can_be_found(&self) -> bool {
-        self.file.is_some() && file_id(&self.endpoint.socket) == self.file
+        self.server.has_socket_at(&self.endpoint.socket)
     }
 
     /// Stops the server and returns when everything is on disk. Sessions survive: a client that still
@@ -475,12 +473,6 @@ impl Network for Embedded {
     fn servers(&self) -> String {
         format!("the server of {}", self.site.home.dir().display())
     }
-}
-
-/// Returns the device and the inode of a file, if it exists.
-fn file_id(path: &Path) -> Option<(u64, u64)> {
-    let file = path.symlink_metadata().ok()?;
-    Some((std::os::unix::fs::MetadataExt::dev(&file), std::os::unix::fs::MetadataExt::ino(&file)))
 }
 
 /// Whether a process listens at this socket. Does not wait for it.

@@ -40,7 +40,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Server {
     address: Option<SocketAddr>,
-    socket: Option<PathBuf>,
+    /// The path of the Unix socket, and its file there.
+    socket: Option<(PathBuf, FileId)>,
     admin: Option<SocketAddr>,
     store_id: i64,
     counters: Arc<Counters>,
@@ -64,6 +65,7 @@ pub struct DumpedNode {
 /// The result of a start; the starting thread waits for it.
 struct Started {
     address: Option<SocketAddr>,
+    socket: Option<(PathBuf, FileId)>,
     admin: Option<SocketAddr>,
     store_id: i64,
     counters: Arc<Counters>,
@@ -99,13 +101,12 @@ impl Server {
         let (commands, inbox) = Commands::channel();
         let (failed, failure) = watch::channel(None);
         let (ready, started) = oneshot::channel();
-        let socket = config.socket.as_ref().map(|(path, _)| path.clone());
         let thread = thread::Builder::new()
             .name("lockkeeper-server".to_owned())
             .spawn(move || run(&config, store, inbox, &failed, ready))
             .map_err(|source| ServerError::System { what: "a thread for the server", source })?;
         match started.await.unwrap_or(Err(ServerError::Stopped)) {
-            Ok(Started { address, admin, store_id, counters }) => {
+            Ok(Started { address, socket, admin, store_id, counters }) => {
                 Ok(Self { address, socket, admin, store_id, counters, commands, failure, thread: Some(thread) })
             }
             Err(error) => {
@@ -134,9 +135,14 @@ impl Server {
     pub fn connect_string(&self) -> String {
         match (&self.address, &self.socket) {
             (Some(address), _) => address.to_string(),
-            (None, Some(path)) => format!("unix:{}", path.display()),
+            (None, Some((path, _))) => format!("unix:{}", path.display()),
             (None, None) => unreachable!("a server without both does not start"),
         }
+    }
+
+    /// Returns whether its socket is at this path. A person may have removed or renamed the directory.
+    pub fn has_socket_at(&self, path: &Path) -> bool {
+        self.socket.as_ref().is_some_and(|(_, id)| file_id(path).is_ok_and(|found| found == *id))
     }
 
     /// Returns the address of the operators' HTTP port, if there is one.
@@ -310,7 +316,9 @@ impl Parts {
         }
         info!(?address, socket = ?config.socket.as_ref().map(|(path, _)| path), zxid = machine.zxid(), nodes = machine.tree().len(), sessions = machine.sessions().len(), "serving");
         let engine = Engine::new(machine, clock, config, address, disk.is_some());
-        let started = Started { address, admin: admin_address, store_id, counters: Arc::clone(&engine.counters) };
+        let file = socket.as_ref().map(|LocalSocket { file, .. }| (file.path.clone(), file.id));
+        let counters = Arc::clone(&engine.counters);
+        let started = Started { address, socket: file, admin: admin_address, store_id, counters };
         Ok((Self { listener, socket, admin, engine: Rc::new(RefCell::new(engine)), disk }, started))
     }
 
@@ -406,9 +414,11 @@ struct LocalSocket {
 /// whole directory, and another server may serve a new one.
 struct SocketFile {
     path: PathBuf,
-    /// Its device and inode.
-    id: (u64, u64),
+    id: FileId,
 }
+
+/// The device and the inode of a file.
+type FileId = (u64, u64);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
@@ -419,8 +429,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Returns the device and the inode of a file; of a link, those of the link.
-fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+/// Of a link, returns the id of the link itself.
+fn file_id(path: &Path) -> io::Result<FileId> {
     path.symlink_metadata().map(|file| (file.dev(), file.ino()))
 }
 
