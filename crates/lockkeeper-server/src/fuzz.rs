@@ -221,7 +221,7 @@ fn machine() {
             let (who, connection) = (usize::from(who % 2), ConnectionId(u64::from(who % 2) + 1));
             if !std::mem::replace(&mut connected[who], true) {
                 let hello = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
-                machine.connect(connection, &hello, [7; 16], now, &mut effects);
+                machine.connect(connection, &hello, [7; 16], true, now, &mut effects);
             }
             match request::decode(frame) {
                 Ok(Packet::Request { xid, request, .. }) => {

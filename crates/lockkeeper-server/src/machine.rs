@@ -293,11 +293,16 @@ impl Machine {
     }
 
     /// Opens a session or resumes one. `password` is for a new session and must be random.
+    ///
+    /// A client that is not `admitted` must still present the server's secret. A new session is only promised to it: it
+    /// begins when [`Machine::admit`] is called, and until then there is nothing to make durable. An existing one is resumed,
+    /// because its password is a proof.
     pub fn connect(
         &mut self,
         connection: ConnectionId,
         request: &ConnectRequest,
         password: [u8; 16],
+        admitted: bool,
         now: Now,
         out: &mut Vec<Effect>,
     ) {
@@ -308,57 +313,36 @@ impl Machine {
         let accepted = if request.session == 0 {
             let id = self.next_session;
             self.next_session += 1;
-            self.sessions.insert(id, timeout, password, now.monotonic);
-            self.commit(id, TxnOp::CreateSession { timeout, password }, now, out);
+            let promised = PromisedSession { id, timeout, password };
+            match admitted {
+                true => self.begin(connection, promised, now, out),
+                false => drop(self.promised.insert(connection, promised)),
+            }
             Some((id, password))
         } else {
-            self.resume(request, timeout, now, out)
+            self.resume(request, timeout, now, out).inspect(|(id, _)| self.join(connection, *id))
         };
-        let response = match accepted {
-            None => ConnectResponse::EXPIRED,
-            Some((id, password)) => {
-                self.join(connection, id);
-                granted_session(timeout, id, password)
-            }
-        };
-        let has_read_only = request.has_read_only;
+        let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        let granted = |(session, password)| ConnectResponse { timeout_ms, session, password };
+        let (response, has_read_only) = (accepted.map_or(ConnectResponse::EXPIRED, granted), request.has_read_only);
         out.push(Effect::Connected { connection, response, has_read_only, zxid: self.zxid });
         if accepted.is_none() {
             out.push(Effect::Close { connection, reason: CloseReason::NoSuchSession });
         }
     }
 
-    /// Answers the connect request of a client that must still present the server's secret. A new session is only
-    /// promised: it begins when [`Machine::admit`] is called, and until then there is nothing to make durable. An existing
-    /// one is resumed, because its password is a proof.
-    pub fn greet(
-        &mut self,
-        connection: ConnectionId,
-        request: &ConnectRequest,
-        password: [u8; 16],
-        now: Now,
-        out: &mut Vec<Effect>,
-    ) {
-        if request.session != 0 {
-            return self.connect(connection, request, password, now, out);
-        }
-        if self.refuses(connection, request, out) {
-            return;
-        }
-        let (id, timeout) = (self.next_session, self.granted(request));
-        self.next_session += 1;
-        self.promised.insert(connection, PromisedSession { id, timeout, password });
-        let (response, has_read_only) = (granted_session(timeout, id, password), request.has_read_only);
-        out.push(Effect::Connected { connection, response, has_read_only, zxid: self.zxid });
-    }
-
     /// Begins the session that was promised to a connection, if there is one.
     pub fn admit(&mut self, connection: ConnectionId, now: Now, out: &mut Vec<Effect>) {
-        let Some(PromisedSession { id, timeout, password }) = self.promised.remove(&connection) else { return };
+        let Some(promised) = self.promised.remove(&connection) else { return };
         if !self.has_room_for_a_session() {
             out.push(Effect::Close { connection, reason: CloseReason::TooManySessions });
             return;
         }
+        self.begin(connection, promised, now, out);
+    }
+
+    fn begin(&mut self, connection: ConnectionId, promised: PromisedSession, now: Now, out: &mut Vec<Effect>) {
+        let PromisedSession { id, timeout, password } = promised;
         self.sessions.insert(id, timeout, password, now.monotonic);
         self.commit(id, TxnOp::CreateSession { timeout, password }, now, out);
         self.join(connection, id);
@@ -649,10 +633,6 @@ impl Machine {
         self.events = events;
         applied
     }
-}
-
-fn granted_session(timeout: Duration, session: i64, password: [u8; 16]) -> ConnectResponse {
-    ConnectResponse { timeout_ms: i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX), session, password }
 }
 
 fn found(found: bool) -> Result<Response, ErrorCode> {

@@ -34,7 +34,7 @@ fn at(ms: u64) -> Now {
 fn connect(machine: &mut Machine, connection: u64) -> Vec<Effect> {
     let mut out = Vec::new();
     let request = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
-    machine.connect(ConnectionId(connection), &request, [7; 16], at(0), &mut out);
+    machine.connect(ConnectionId(connection), &request, [7; 16], true, at(0), &mut out);
     out
 }
 
@@ -147,7 +147,7 @@ proptest! {
                     Step::Connect(id) => {
                         machine.disconnected(ConnectionId(*id));
                         let request = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
-                        machine.connect(ConnectionId(*id), &request, [7; 16], at(now), out);
+                        machine.connect(ConnectionId(*id), &request, [7; 16], true, at(now), out);
                     }
                     Step::Disconnect(id) => machine.disconnected(ConnectionId(*id)),
                     Step::Request(id, request) => machine.request(ConnectionId(*id), 1, request.clone(), at(now), out),
@@ -225,7 +225,7 @@ proptest! {
                 Step::Connect(id) => {
                     machine.disconnected(ConnectionId(id));
                     let request = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
-                    machine.connect(ConnectionId(id), &request, [7; 16], at(now), &mut out);
+                    machine.connect(ConnectionId(id), &request, [7; 16], true, at(now), &mut out);
                 }
                 Step::Disconnect(id) => machine.disconnected(ConnectionId(id)),
                 Step::Request(id, request) => machine.request(ConnectionId(id), 1, request, at(now), &mut out),
@@ -300,7 +300,7 @@ fn data_above_a_limit_that_was_set_later_is_kept_and_may_only_shrink() {
     machine.restore_session(1, Duration::from_secs(1), [7; 16], at(0));
     assert!(machine.cost() > limits.data_bytes && machine.tree().len() == 6);
     let resume = ConnectRequest { session: 1, password: vec![7; 16], timeout_ms: 900, ..ConnectRequest::default() };
-    machine.connect(ConnectionId(1), &resume, [0; 16], at(0), &mut Vec::new());
+    machine.connect(ConnectionId(1), &resume, [0; 16], true, at(0), &mut Vec::new());
     let mut ask = |request| {
         let mut out = Vec::new();
         machine.request(ConnectionId(1), 2, request, at(0), &mut out);
@@ -362,7 +362,7 @@ fn a_promised_session_begins_with_the_secret() {
     let hello = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
     let mut out = Vec::new();
     for connection in [1, 2] {
-        machine.greet(ConnectionId(connection), &hello, [7; 16], at(0), &mut out);
+        machine.connect(ConnectionId(connection), &hello, [7; 16], false, at(0), &mut out);
     }
     let ids: Vec<i64> = out
         .drain(..)
@@ -458,7 +458,7 @@ fn a_request_over_a_replaced_connection_has_no_effect() {
         ..ConnectRequest::default()
     };
     let mut out = Vec::new();
-    machine.connect(ConnectionId(2), &resume, [0; 16], at(10), &mut out);
+    machine.connect(ConnectionId(2), &resume, [0; 16], true, at(10), &mut out);
     assert_eq!(out[0], Effect::Close { connection: ConnectionId(1), reason: CloseReason::Replaced });
     out.clear();
     let create = Request::Create(Create::new("/a", "", CreateMode::Persistent));

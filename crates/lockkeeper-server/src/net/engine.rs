@@ -241,11 +241,8 @@ impl Engine {
                 return Err(Malformed);
             }
             self.stepping = true;
-            if peer.half_open.is_some() {
-                self.machine.greet(id, &request, password, now, &mut self.effects);
-            } else {
-                self.machine.connect(id, &request, password, now, &mut self.effects);
-            }
+            let admitted = peer.half_open.is_none();
+            self.machine.connect(id, &request, password, admitted, now, &mut self.effects);
             self.introduce(id);
             // A resumed session may have a new timeout, which is no transaction.
             if request.session != 0 && self.persistent && self.machine.session_of(id).is_some() {

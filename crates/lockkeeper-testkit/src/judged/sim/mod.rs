@@ -327,7 +327,7 @@ impl Sim {
         let mut world = self.world();
         let connection = world.number_connection();
         let wish = ConnectRequest { timeout_ms: 1000, ..ConnectRequest::default() };
-        world.machine.connect(connection, &wish, [0; 16], now, &mut effects);
+        world.machine.connect(connection, &wish, [0; 16], true, now, &mut effects);
         let delete = Request::Delete(VersionedPath { path: path.to_owned(), version: -1 });
         world.machine.request(connection, 1, delete, now, &mut effects);
         world.machine.request(connection, 2, Request::CloseSession, now, &mut effects);

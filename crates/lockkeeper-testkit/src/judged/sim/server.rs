@@ -229,7 +229,7 @@ async fn greet(sim: &Sim, connection: ConnectionId, wish: &[u8]) -> Option<i64> 
             return None;
         }
         let (mut effects, password) = (Vec::new(), world.rng.u128(..).to_be_bytes());
-        world.machine.connect(connection, &request, password, sim.now(), &mut effects);
+        world.machine.connect(connection, &request, password, true, sim.now(), &mut effects);
         sim.commit(world, &effects);
         let mut accepted = None;
         for effect in effects {
