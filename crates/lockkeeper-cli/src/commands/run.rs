@@ -5,20 +5,17 @@
 //! deleted, or a message says when it will be.
 
 mod job;
+mod line;
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, LeaseError, Misuse, ReleaseError};
-use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
-use lockkeeper::retry::{About, Cause};
-use lockkeeper::{Builder, Holding, LockPath, Lockkeeper, Loss, MultiGuard, Requeued};
-use tokio::sync::watch;
+use lockkeeper::error::{LeaseError, Misuse, ReleaseError};
+use lockkeeper::helix::HelixLock;
+use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, Requeued};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::advice::Suggested;
-use crate::alert::Alerts;
 #[cfg(feature = "webhook")]
 use crate::alert::Webhook;
 use crate::args::leased::LeaseArgs;
@@ -30,15 +27,12 @@ use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
 use crate::kind::Kind;
-use crate::local;
-use crate::nested;
 use crate::output::Printer;
-use crate::place::Place;
 use crate::retrying::RetryPolicy;
 use crate::settings::{Settings, path_to_lock};
 use crate::signals::{self, ENDING, RUNNING, Signals};
-use crate::waiting::{self, Wait};
-use crate::watchdog::Watchdog;
+
+use line::Line;
 
 /// Time limit for leaving the queue after a signal ended the wait.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -340,277 +334,5 @@ impl HandoverTarget {
             Ok(Err(error)) => Ok(Some(format!("not handed to {}: {error}", self.id))),
             Err(_) => Ok(Some(format!("whether {} has the lock now is not known: no answer in time", self.id))),
         }
-    }
-}
-
-/// The requested locks, and everything that an attempt needs.
-struct Line {
-    /// In the order in which they are taken.
-    paths: Vec<LockPath>,
-    kind: Kind,
-    once: bool,
-    message: Option<String>,
-    lock_delay: Option<Duration>,
-    leased: LeaseArgs,
-    #[cfg(feature = "webhook")]
-    webhook: Option<Webhook>,
-    /// The rules by which leased locks change hands without a decision by a person.
-    rules: Vec<TransferRule>,
-    /// The requested leased lock.
-    lock: Option<HelixLock>,
-    /// The preemption of the granted leased lock.
-    preemption: Option<watch::Receiver<Option<Preemption>>>,
-    builder: Builder,
-    place: Place,
-    connect_timeout: Duration,
-    /// Whether no setting limits the attempts to connect, so that a waiter keeps trying, also with new sessions.
-    tries_on: bool,
-    started: Instant,
-    /// The requested session timeout, until the granted one is compared with it.
-    asked_timeout: Option<Duration>,
-    /// Time limit for an attempt.
-    wait: Option<Duration>,
-    deadline: Option<Instant>,
-    /// Kept here, not in the future of the attempt: after that is dropped, the contender can still leave the queue.
-    keeper: Option<Lockkeeper>,
-    /// Whether the servers have confirmed the release: nothing that others wait for is left.
-    released: bool,
-    /// The watchdog of the command, until the command is started.
-    watchdog: Option<Watchdog>,
-    printer: Printer,
-}
-
-impl Line {
-    /// Makes one attempt.
-    async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
-        self.deadline = self.wait.map(|wait| Instant::now() + wait);
-        let stood = self.stand().await.map_err(|failure| self.named(failure));
-        if let Err(failure) = &stood
-            && failure.cause != Cause::InstanceLock
-        {
-            // The next server may be another one, at another place.
-            self.leave(leaving(failure)).await;
-        }
-        stood
-    }
-
-    /// Adds the names of the locks and the message of this command to a failure.
-    fn named(&self, mut failure: Failure) -> Failure {
-        let names_it = self.paths.iter().any(|path| failure.message.contains(path.as_str()));
-        if !names_it {
-            failure.message = format!("{} for {}", failure.message, self.locks());
-        } else if let Some(message) = &self.message {
-            failure.message = format!("{}; asked for: {message:?}", failure.message);
-        }
-        failure.scoped(&self.place)
-    }
-
-    /// Returns a description of the request, for its dead letter.
-    fn about(&self) -> About {
-        let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
-        let class = match self.kind {
-            Kind::Class(class) => Some(class.to_string()),
-            _ => None,
-        };
-        About { monitor_object: paths.join(", "), path: paths.join(", "), lock_info: self.message.clone(), class }
-    }
-
-    /// Waits in the queue until the lock is granted or the deadline has passed.
-    async fn stand(&mut self) -> Result<MultiGuard, Failure> {
-        let keeper = match self.keeper.clone() {
-            // The session of an earlier attempt that was not granted in time.
-            Some(keeper) => keeper,
-            None => {
-                // A process takes about as long to start as a server to answer: the command need not wait for one after
-                // the other.
-                let (connected, watchdog) = tokio::join!(self.connect(), async { Watchdog::start().ok() });
-                self.watchdog = watchdog;
-                connected?
-            }
-        };
-        self.keeper = Some(keeper.clone());
-        self.tell_granted_timeout(&keeper);
-        if let Some(lease) = self.leased.lease {
-            let guard = self.lease(&keeper, lease).await?;
-            self.preemption = Some(guard.follow_preemption());
-            return Ok(guard.into());
-        }
-        let requests = self.paths.iter().map(|path| self.kind.request(&keeper, path.as_str(), self.once));
-        let report = report_requeued(self.printer);
-        let mut acquire = keeper.multi_lock(requests).requeue(self.tries_on).on_requeued(report);
-        if let Some(remaining) = self.remaining() {
-            acquire = acquire.timeout(remaining);
-        }
-        if let Some(delay) = self.lock_delay {
-            acquire = acquire.lock_delay(delay);
-        }
-        if let Some(message) = &self.message {
-            acquire = acquire.message(message);
-        }
-        // Each attempt has its own time; without a limit the line shows the whole wait.
-        let attempt = self.deadline.zip(self.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));
-        let wait = Wait { started: attempt.unwrap_or(self.started), limit: self.wait };
-        let outcome = tokio::select! {
-            biased;
-            outcome = IntoFuture::into_future(acquire) => outcome,
-            // A try does not wait.
-            failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
-            never = waiting::report(&keeper, &self.paths, wait, self.printer) => match never {},
-        };
-        Ok(outcome?)
-    }
-
-    /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
-    async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, AcquireError> {
-        let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.leased;
-        let path = self.paths.first().expect("the parser asks for a name").as_str();
-        let mut lock = keeper.helix_lock(path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();
-        lock = match waiting {
-            Some(Waiting::Limit(limit)) => lock.waiting(limit),
-            Some(Waiting::Infinite) => lock.wait_past_cleanup(),
-            None => lock,
-        };
-        if let Some(reason) = self.leased.reason.as_ref().filter(|_| self.leased.emergency) {
-            lock = lock.emergency(reason);
-        }
-        if let Some(message) = &self.message {
-            lock = lock.message(message);
-        }
-        if forceful {
-            lock = lock.forceful();
-        }
-        if keep_node {
-            lock = lock.keep_node();
-        }
-        if self.leased.is_strict() {
-            lock = lock.strict();
-        }
-        if let Some(id) = &self.leased.id {
-            lock = lock.user_id(id);
-        }
-        if stats {
-            lock = lock.publish_statistics();
-        }
-        for rule in &self.rules {
-            lock = lock.transfer_rule(rule.clone());
-        }
-        if let Some(ask) = ask {
-            lock = lock.ask_operators(ask);
-            let alerts = Alerts {
-                command: self.leased.alert_command.clone(),
-                #[cfg(feature = "webhook")]
-                webhook: self.webhook.clone(),
-                printer: self.printer,
-            };
-            lock = lock.on_unfinished(ask, move |alert| {
-                let [approve, reject] = ["approve", "reject"].map(|verb| {
-                    let id = alert.request.iter().flat_map(|id| ["--id", id]);
-                    alerts.printer.command(&Suggested::new([verb, &alert.path]).with(id).with(["--reason", "WHY"]))
-                });
-                alerts.printer.note(&format!(
-                    "{} has not cleaned up {}; asking operators: transfer the lock: {approve}; keep its owner: {reject}",
-                    alert.owner, alert.path
-                ));
-                alerts.clone().raise(alert)
-            });
-        }
-        self.lock = Some(lock.clone());
-        let mut status = lock.follow_status();
-        let asked = async {
-            // An error means that the lock object is closed; the acquire says so.
-            _ = status.wait_for(|status| *status == LockStatus::Pending).await;
-            waiting::report_lease(keeper, path, (waiting, ask), self.printer).await
-        };
-        let request = if self.once { lock.try_acquire() } else { lock.acquire() };
-        tokio::select! {
-            biased;
-            acquired = request.into_future() => acquired,
-            never = asked => match never {},
-        }
-    }
-
-    /// Prints once that the servers grant another session timeout than the requested one. The granted one determines
-    /// when the lock is free after a crash, and how long a hold can be relied on.
-    fn tell_granted_timeout(&mut self, keeper: &Lockkeeper) {
-        let Some(granted) = keeper.session_timeout() else { return };
-        if let Some(asked) = self.asked_timeout.take().filter(|asked| *asked != granted) {
-            let [granted, asked] = [granted, asked].map(humantime::format_duration);
-            self.printer.note(&format!("the servers grant a session timeout of {granted}, not the requested {asked}"));
-        }
-    }
-
-    /// Opens a session. Dropping the future cancels that.
-    async fn connect(&self) -> Result<Lockkeeper, Failure> {
-        let connecting = self.connect_quietly();
-        if self.printer.is_json() {
-            return connecting.await;
-        }
-        waiting::connecting(&self.place.to_string(), Some(self.connect_limit()), connecting).await
-    }
-
-    /// Returns how long to try to reach a server.
-    fn connect_limit(&self) -> Duration {
-        match self.remaining() {
-            // The wait is the limit, unless a setting limits the attempts to connect.
-            Some(remaining) if self.tries_on => remaining,
-            Some(remaining) => remaining.min(self.connect_timeout),
-            None => self.connect_timeout,
-        }
-    }
-
-    async fn connect_quietly(&self) -> Result<Lockkeeper, Failure> {
-        let patience = self.connect_limit();
-        let builder = self.builder.clone().connect_timeout(patience);
-        match &self.place {
-            Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
-            Place::Machine(home) => {
-                let connecting = local::connect(home, &builder, &self.printer);
-                let Some(remaining) = self.remaining() else {
-                    return connecting.await;
-                };
-                timeout(remaining, connecting).await.unwrap_or_else(|_| {
-                    Err(Failure::new(Code::Unreachable, format!("{} did not start in time", self.place)))
-                })
-            }
-        }
-    }
-
-    /// Returns the owner that gets the lock if the command succeeds.
-    fn handover_target(&self) -> Option<HandoverTarget> {
-        let (lock, id) = (self.lock.clone()?, self.leased.hand_to.clone()?);
-        Some(HandoverTarget { lock, id })
-    }
-
-    /// `lock /locks/nightly (nightly index)`, `locks /locks/a, /locks/b`
-    fn locks(&self) -> String {
-        let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
-        let locks = format!("{} {}", if paths.len() == 1 { "lock" } else { "locks" }, paths.join(", "));
-        match &self.message {
-            Some(message) => format!("{locks} ({message})"),
-            None => locks,
-        }
-    }
-
-    fn remaining(&self) -> Option<Duration> {
-        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
-    }
-
-    /// Leaves the queue and closes the session, within `patience`.
-    async fn leave(&mut self, patience: Duration) {
-        if let Some(lock) = self.lock.take() {
-            // Counts that are not written in time are dropped.
-            _ = lock.flush_statistics(patience).await;
-        }
-        if let Some(keeper) = self.keeper.take() {
-            if self.released {
-                // The next holder need not wait for the end of this session, and neither need this command.
-                _ = timeout(patience, keeper.close_unconfirmed()).await;
-            } else {
-                // If the close is not confirmed in time, the end of the session removes the node.
-                _ = timeout(patience, keeper.close()).await;
-            }
-        }
-        // If there is no command, its watchdog ends here.
-        self.watchdog = None;
     }
 }
