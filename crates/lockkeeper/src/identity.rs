@@ -9,7 +9,8 @@ pub fn this_process() -> Owner {
         name.unwrap_or_else(|| path.to_string_lossy().into_owned())
     });
     Owner {
-        user: whoami::username().unwrap_or_else(|_| "?".to_owned()),
+        // A container may have no name for its user.
+        user: whoami::username().unwrap_or_else(|_| format!("uid {}", rustix::process::geteuid().as_raw())),
         host: gethostname::gethostname().to_string_lossy().into_owned(),
         pid: std::process::id(),
         program,

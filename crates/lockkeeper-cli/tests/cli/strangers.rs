@@ -97,6 +97,16 @@ fn a_stranger_learns_at_once_that_the_machines_server_does_not_run() {
     assert!(line.contains("this machine's server is not running"), "{line}");
 }
 
+#[test]
+fn a_user_without_a_name_is_shown_with_his_number() {
+    if !is_root() {
+        return;
+    }
+    let output = of_stranger(&open_home(), &["server", "status"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.starts_with(&format!("uid {STRANGER}'s own server is not running")), "{output:?}");
+}
+
 /// The environment says who a command's user claims to be.
 #[test]
 fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
