@@ -55,7 +55,7 @@ type Step = (u8, char, u64, &'static str, &'static str);
 ///
 /// A step that uses a core for long never runs beside a step with a time limit. Only one lane of a phase fetches
 /// packages of the system or of Maven, because neither apt nor Maven can run twice at a time.
-const STEPS: [Step; 36] = [
+const STEPS: [Step; 37] = [
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
     (0, 'a', 25, PROGRAMS, "xtask part programs"),
@@ -72,6 +72,7 @@ const STEPS: [Step; 36] = [
     (1, 'b', 4, "advisories about dependencies", "nice -n 19 xtask part advisories"),
     (1, 'b', 25, "invalid inputs", "nice -n 19 xtask fuzz --seconds 30 --at-once 1"),
     (1, 'c', 15, "a sample of mutants", "nice -n 19 xtask mutants --area core,machine --sample 5 --by-commit"),
+    (1, 'c', 15, "two versions on one server", "xtask skew"),
     // These wait for servers, and for sessions to end.
     (2, 'a', 15, "tests against one server and an ensemble", "xtask zookeeper test"),
     (2, 'a', 5, "locks over TLS", "xtask tls"),

@@ -20,6 +20,7 @@ mod peers;
 mod postgres;
 mod programs;
 mod simulate;
+mod skew;
 mod slots;
 mod storm;
 mod tls;
@@ -97,6 +98,8 @@ enum Chore {
     Simulate(simulate::Options),
     /// Run the slots of one job on hosts with wrong clocks while leaders are killed; check that each is claimed exactly once
     Slots(slots::Options),
+    /// Run commands of an older version and of this one on one server of this machine
+    Skew,
     /// Run random jobs through the command under seeded faults, and judge them by their own logs
     Storm(storm::Options),
     /// Run one job of the storm
@@ -139,6 +142,7 @@ fn main() -> ExitCode {
             shell().and_then(|sh| simulate::simulate(&sh, &options)).map(|()| ExitCode::SUCCESS)
         }
         Chore::Slots(options) => slots::run(&options).map(|()| ExitCode::SUCCESS),
+        Chore::Skew => shell().and_then(|sh| skew::run(&sh)).map(|()| ExitCode::SUCCESS),
         Chore::Storm(options) => storm::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::StormJob(job) => job.run(),
         Chore::Postgres(command) => postgres::run(&command).map(|()| ExitCode::SUCCESS),
