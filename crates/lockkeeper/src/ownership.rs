@@ -28,18 +28,30 @@ pub(crate) fn other_writer(metadata: &Metadata) -> Option<String> {
 /// Returns how another user could have replaced the files in a directory: through it, or through one above it.
 ///
 /// A sticky directory such as `/tmp` may be writable by all. What is in it must then belong to this user or to root, as
-/// [`other_writer`] checks.
+/// [`other_writer`] checks. Below a directory that only its owner may enter, and for a private group, the modes do not matter.
 #[cfg(feature = "deadletter")]
 pub(crate) fn other_replacer(dir: &Path) -> io::Result<Option<String>> {
     // Resolve links, so that the directories above are the real ones.
-    for at in dir.canonicalize()?.ancestors() {
+    let dir = dir.canonicalize()?;
+    let mut is_closed = false;
+    for at in dir.ancestors().collect::<Vec<_>>().into_iter().rev() {
         let metadata = at.metadata()?;
         let may_be_shared = metadata.uid() == 0 && metadata.mode() & STICKY != 0;
-        if let Some(how) = other_writer(&metadata).filter(|_| !may_be_shared) {
+        let has_right_owner = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
+        let mode_is_harmless = may_be_shared || has_right_owner && (is_closed || has_private_group(&metadata));
+        if let Some(how) = other_writer(&metadata).filter(|_| !mode_is_harmless) {
             return Ok(Some(format!("{} {how}", at.display())));
         }
+        is_closed |= metadata.mode() & 0o011 == 0;
     }
     Ok(None)
+}
+
+/// Whether only this user's private group may write besides this user. It has the number of the user. On systems with the umask
+/// 002, all of a user's files are of this kind.
+pub(crate) fn has_private_group(metadata: &Metadata) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    me != 0 && metadata.uid() == me && metadata.gid() == me && metadata.mode() & 0o002 == 0
 }
 
 /// Reads a file with credentials. It must belong to this user or to root, no other user may write it, and not every user may read
@@ -65,4 +77,26 @@ pub fn read_credentials(argument: &'static str, file: &Path) -> Result<String, M
     let mut text = String::new();
     open.read_to_string(&mut text).map_err(unreadable)?;
     Ok(text)
+}
+
+#[cfg(all(test, feature = "deadletter"))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// With the umask 002, directories are writable by their group. A home directory that only its owner may enter protects them.
+    #[test]
+    fn below_a_closed_directory_nobody_else_can_replace_a_file() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("local/state");
+        std::fs::create_dir_all(&dir).unwrap();
+        let mode = |dir: &Path, mode| std::fs::set_permissions(dir, PermissionsExt::from_mode(mode)).unwrap();
+        mode(&dir, 0o775);
+        mode(&root.path().join("local"), 0o777);
+        assert_eq!(other_replacer(&dir).unwrap(), None);
+        mode(root.path(), 0o755);
+        let how = other_replacer(&dir).unwrap().unwrap();
+        assert!(how.ends_with("local may be written by other users (mode 777)"), "{how}");
+    }
 }

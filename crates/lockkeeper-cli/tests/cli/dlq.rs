@@ -236,6 +236,8 @@ fn letters_that_another_user_may_have_written_are_replayed_only_by_name_and_on_r
     mode(&file, 0o660);
     refused("dead-letters.jsonl may be written by other users (mode 660)");
     mode(&file, 0o600);
+    // Other users can enter the directory above, as with a home directory of mode 0755.
+    mode(home.state().parent().unwrap(), 0o755);
     mode(&home.state(), 0o777);
     refused("state may be written by other users (mode 777)");
     mode(&home.state(), 0o700);

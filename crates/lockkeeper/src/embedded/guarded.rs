@@ -8,6 +8,8 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::ownership::has_private_group;
+
 /// The permissions to write of others than the owner.
 const WRITTEN_BY_OTHERS: u32 = 0o022;
 /// The permissions to enter of others than the owner.
@@ -50,8 +52,7 @@ pub(super) fn check(dir: &Path, shared: bool) -> Result<()> {
             let remedy = "choose a directory of this user (with sudo, use sudo -H)";
             return refuse(format!("belongs to user {}, who could replace what is in it: {remedy}", this.uid()));
         }
-        let private_group = this.uid() == me() && this.gid() == me() && me() != 0 && this.mode() & 0o002 == 0;
-        if this.mode() & WRITTEN_BY_OTHERS != 0 && !closed && !private_group {
+        if this.mode() & WRITTEN_BY_OTHERS != 0 && !closed && !has_private_group(&this) {
             let next = match depth {
                 0 if !exists => Some(me()),
                 0 => None,
