@@ -37,7 +37,7 @@ use std::time::Instant;
 
 use claims::{
     EXCLUSION, LATE_ENOUGH, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NODE_STANDS, NOTHING_LEFT, OWN_NODES, SETTLES,
-    SOMEONE_IN,
+    SOMEONE_IN, WRITES_IN_TIME,
 };
 use lockkeeper_core::{Discipline, NodeFormat};
 use stateright::{Checker, HasDiscoveries, Model, Path};
@@ -245,6 +245,10 @@ mistakes! {
     seeded_mistake_a_reader_that_passes_the_lock_on_is_found: ReadersPassOn breaks [EXCLUSION]
         in World { neighbours: 3, lag: 0,
             ..world("a reader passes the lock on", Discipline::SharedExclusive, &[READ, READ, WRITE]) };
+    /// The next holder works with a greater token when the write takes effect.
+    seeded_mistake_passing_the_lock_on_before_a_write_is_found: WritersPassOn breaks [WRITES_IN_TIME]
+        in World { neighbours: 2, budget: Budget { writes: 1, ..NO_FAULT }, lag: 0,
+            ..World::new("the lock passed on before a write", 2) };
     /// Case 20.
     seeded_mistake_deleting_by_name_is_found: DeleteByName breaks [OWN_NODES, EXCLUSION]
         in World { node_format: NodeFormat::Recipe, budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT }, lag: 0,

@@ -80,6 +80,17 @@ pub(crate) enum Outcome {
     BadVersion,
 }
 
+/// A write that takes effect only while the node of its holder exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum FencedWrite {
+    /// None was sent, or its outcome is known.
+    None,
+    /// Sent by the holder with this node. All that the client sends later takes effect later.
+    Sent(Name),
+    /// The connection was lost before the reply.
+    Unknown,
+}
+
 /// A one-shot watch on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Watching {
@@ -155,9 +166,9 @@ impl Machine {
     }
 
     /// The node whose release lets neighbours continue.
-    pub(crate) fn passes_on(&self) -> Option<&str> {
+    pub(crate) fn passes_on(&self, writes: bool) -> Option<&str> {
         match &self.engine {
-            Engine::Contender(contender) => contender.passes_on(false),
+            Engine::Contender(contender) => contender.passes_on(writes),
             Engine::Plain(_) => None,
         }
     }
@@ -256,6 +267,7 @@ pub(crate) struct Client {
     pub(crate) heard: Option<bool>,
     /// Its caller has released, and its neighbours may continue without waiting for its delete. Whether it watched its node.
     pub(crate) passed_on: Option<bool>,
+    pub(crate) write: FencedWrite,
 
     // History; only the witnesses use it.
     pub(crate) granted_by: Option<GrantedBy>,

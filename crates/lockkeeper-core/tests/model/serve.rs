@@ -4,7 +4,7 @@ use lockkeeper_core::{
     Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, QueuePlace, Revocation, WatchKind, Zxid,
 };
 
-use super::client::{Client, Flight, Machine, Outcome, Request, Watching};
+use super::client::{Client, FencedWrite, Flight, Machine, Outcome, Request, Watching};
 use super::step::Step;
 use super::tree::{Data, NOBODY, Name, Node, Tree, Txn, attempt};
 use super::world::{Cut, Mistake, Role, Server, session};
@@ -427,6 +427,12 @@ impl Step<'_> {
     }
 
     pub(crate) fn cut(&mut self, i: u8, cut: Cut) {
+        if let FencedWrite::Sent(_) = self.client(i).write {
+            if cut == Cut::After {
+                self.write(i);
+            }
+            self.client(i).write = FencedWrite::Unknown;
+        }
         if let (Cut::After, Flight::Sent(request)) = (cut, self.client(i).flight.clone()) {
             self.decide(i, request);
         }

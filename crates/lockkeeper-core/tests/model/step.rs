@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{Arrival, Ask, Class, Command, End, Event, Mode, Revocation, WatchKind, Zxid};
 
-use super::client::{Client, Flight, GrantedBy, Life, Request, WATCHES, Watching};
+use super::client::{Client, FencedWrite, Flight, GrantedBy, Life, Request, WATCHES, Watching};
 use super::tree::{Data, Fired, Txn};
 use super::world::{Action, Cut, Held, Mistake, Role, Server, State, World};
 
@@ -182,6 +182,12 @@ impl Step<'_> {
                 self.client(i).past.aged = true;
                 self.tell(i, Event::Ask(Ask::Reclassify(Class::FOREGROUND)));
             }
+            Action::Write(i) => {
+                budget.writes -= 1;
+                let client = self.client(i);
+                client.write = FencedWrite::Sent(client.own().expect("it holds"));
+            }
+            Action::WriteEffect(i) => self.write(i),
         }
     }
 
@@ -361,7 +367,8 @@ impl Step<'_> {
         let Some(machine) = &client.machine else { return };
         let any = world.mistake == Some(Mistake::ReadersPassOn) && client.says_it_holds();
         let watched = machine.watches_itself() || world.mistake == Some(Mistake::SaysItWatched);
-        let node = client.own().filter(|_| any || machine.passes_on().is_some());
+        let writes = client.write != FencedWrite::None && world.mistake != Some(Mistake::WritersPassOn);
+        let node = client.own().filter(|_| any || machine.passes_on(writes).is_some());
         let Some(node) = node.filter(|_| i < world.neighbours) else { return };
         client.passed_on = Some(watched);
         for other in world.process(i) {
@@ -445,6 +452,13 @@ impl Step<'_> {
         let (any, writer) = self.state.tokens;
         self.state.token_went_back |= node.czxid < any;
         self.state.tokens = (any, writer.max(node.czxid));
+    }
+
+    /// The fenced write of client `i` takes effect, if the node of its hold exists. No later holder may have been granted the lock.
+    pub(crate) fn write(&mut self, i: u8) {
+        let FencedWrite::Sent(name) = std::mem::replace(&mut self.client(i).write, FencedWrite::None) else { return };
+        let token = self.state.leader.get(name).map(|node| node.czxid);
+        self.state.wrote_late |= token.is_some_and(|token| self.state.tokens.0 > token);
     }
 
     /// The leader decides on a change; the watches of the clients connected to it fire.

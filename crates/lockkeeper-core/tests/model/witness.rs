@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use lockkeeper_core::{Class, End, Mode};
 
-use super::client::{Client, GrantedBy, Life};
+use super::client::{Client, FencedWrite, GrantedBy, Life};
 use super::world::{Role, Server, State, World};
 
 type Look = fn(&World, &State) -> bool;
@@ -41,6 +41,7 @@ witnesses! {
     SecondGrant: "the lock is granted again after a release",
     Handover: "the deletion of a holder's node grants the lock without a second listing",
     NeighbourReleased: "a contender holds while the node of a neighbour that has released exists",
+    WriteOutlastsHold: "a holder has released, its fenced write is still to take effect, and a neighbour waits for its end",
     Unlisted: "a contender that has listed nothing holds",
     RecordGrants: "the record of a release grants the lock without a second listing",
     LaterListing: "a second listing grants",
@@ -115,6 +116,12 @@ impl Witness {
                 holders_with(&|c| c.granted_by.is_some() && c.passed_on.is_none())
                     && clients().any(|c| c.passed_on.is_some() && node(c))
             }
+            WriteOutlastsHold => clients().any(|c| match c.write {
+                FencedWrite::Sent(node) => {
+                    c.left && state.leader.get(node).is_some() && clients().any(|c| c.neighbour == Some(node))
+                }
+                _ => false,
+            }),
             Unlisted => holders_with(&|c| c.past.unlisted),
             LaterListing => granted_by(GrantedBy::LaterListing),
             GrantAfterTheHoldersCrash => held() && clients().any(|c| c.life == Life::Crashed { holding: true }),

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 
 use lockkeeper_core::{Class, Contender, Discipline, End, Limit, LockDelay, Mode, NodeFormat, SessionId};
 
-use super::client::{Client, Engine, Flight, Life, Machine, Past, WATCHES};
+use super::client::{Client, Engine, FencedWrite, Flight, Life, Machine, Past, WATCHES};
 use super::plain::Plain;
 use super::tree::{Data, NOBODY, Name, Node, SOMEBODY, Tree, Txn, attempt};
 use super::witness::Witness;
@@ -102,6 +102,8 @@ pub(crate) struct Budget {
     pub(crate) downgrades: u8,
     /// Waiters that change to the first class.
     pub(crate) ages: u8,
+    /// Fenced writes that a holder sends, and whose outcome its caller does not wait for. Only in worlds without readers.
+    pub(crate) writes: u8,
 }
 
 impl Budget {
@@ -121,6 +123,7 @@ impl Budget {
         stays: 0,
         downgrades: 0,
         ages: 0,
+        writes: 0,
     };
 }
 
@@ -160,6 +163,8 @@ pub(crate) enum Mistake {
     TombstonesUnseen,
     /// A release is reported to neighbours although the hold was not alone.
     ReadersPassOn,
+    /// A release is reported to neighbours although a fenced write of its holder may still take effect.
+    WritersPassOn,
     /// A client without a connection takes the report of a neighbour's release.
     HearsWithoutConnection,
     /// No client hears of the end of a neighbour that has not released.
@@ -202,6 +207,8 @@ pub(crate) struct State {
     pub(crate) granted_to_none: bool,
     /// A token was smaller than an earlier one.
     pub(crate) token_went_back: bool,
+    /// A fenced write took effect after a later holder was granted the lock.
+    pub(crate) wrote_late: bool,
     /// A client deleted the node of another session.
     pub(crate) deleted_foreign: bool,
     /// The holder marker was taken while an older node of the same class existed.
@@ -276,6 +283,10 @@ pub(crate) enum Action {
     StayReader(u8),
     Downgrade(u8),
     Age(u8),
+    /// A holder sends a fenced write.
+    Write(u8),
+    /// The fenced write in flight takes effect if the node of its holder exists.
+    WriteEffect(u8),
 }
 
 pub(crate) fn session(number: u8) -> SessionId {
@@ -333,6 +344,7 @@ impl World {
             neighbour: None,
             heard: None,
             passed_on: None,
+            write: FencedWrite::None,
             granted_by: None,
             past: Past::default(),
         };
@@ -355,6 +367,7 @@ impl World {
             tokens: (0, 0),
             granted_to_none: false,
             token_went_back: false,
+            wrote_late: false,
             deleted_foreign: false,
             overtook: false,
             cooling: [None; 4],
@@ -490,6 +503,9 @@ impl World {
         if (dead || client.overdue) && !state.is_expired(client.session) {
             actions.push(Action::Expire(client.session));
         }
+        if let FencedWrite::Sent(_) = client.write {
+            actions.push(Action::WriteEffect(i));
+        }
         if !client.is_live() {
             return;
         }
@@ -515,7 +531,9 @@ impl World {
         let waits = match client.flight {
             Flight::None => true,
             Flight::Created { wait, .. } | Flight::Decided { wait, .. } => wait > 0,
-            Flight::Sent(_) | Flight::ListedFirst(..) => false,
+            // It was sent after the fenced write.
+            Flight::Sent(_) => matches!(client.write, FencedWrite::Sent(_)),
+            Flight::ListedFirst(..) => false,
         };
         if !waits {
             actions.push(Action::Effect(i));
@@ -571,6 +589,10 @@ impl World {
             }
             if budget.stays > 0 && client.upgrading {
                 actions.push(Action::StayReader(i));
+            }
+            let sends = client.server.is_some() && !matches!(client.flight, Flight::Sent(_));
+            if budget.writes > 0 && sends && client.write == FencedWrite::None {
+                actions.push(Action::Write(i));
             }
             if budget.downgrades > 0 && matches!(role, Role::Upgradeable | Role::Enters(Mode::Write)) {
                 actions.push(Action::Downgrade(i));

@@ -233,6 +233,11 @@ pub(crate) fn neighbours() -> Vec<World> {
             ..neighbours("neighbours: two revocations", 2, &[LOCK; 3])
         },
         World {
+            budget: Budget { writes: 1, cuts: 1, crashes: 1, ..NO_FAULT },
+            witnesses: vec![NeighbourReleased, SecondGrant, Unlisted, WriteOutlastsHold],
+            ..neighbours("neighbours: a fenced write, a connection lost, a crash", 2, &[LOCK; 3])
+        },
+        World {
             node_format: NodeFormat::Recipe,
             budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
             ..neighbours("neighbours: unprotected names, a connection lost, a parent reaped", 2, &[LOCK; 3])
