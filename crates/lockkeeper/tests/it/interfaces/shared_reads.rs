@@ -1,9 +1,11 @@
 //! Readers of one process that share one node.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper::{CancellationToken, Lockkeeper, Loss, OnLost, RwLock, SharedReadGuard, SharedReads};
@@ -309,21 +311,34 @@ async fn each_reader_has_its_own_limits(world: &World) {
     proxy.heal();
 }
 
-/// A reader that comes looks at the hold, and asks the servers who is in the queue. A release at that moment is that of the last
-/// reader all the same.
+/// Another thread looks at the hold, as a reader that comes does. The release of the last reader waits for its confirmation all
+/// the same.
 async fn the_release_of_the_last_reader_is_confirmed_while_others_look_at_its_hold(world: &World) {
-    let keeper = world.keeper().await;
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
     let reads = reads(world, &keeper);
-    for _ in 0..100 {
+    for round in 0..50 {
         let guard = reads.acquire().await.unwrap();
-        let node = guard.node();
-        let looking = reader(&reads);
-        guard.release().await.unwrap();
-        // The other one reads with that node, or enters anew.
-        let other = looking.granted().await;
-        assert!(other.node() == node || !world.exists(&node).await, "released before the confirmation");
-        let node = other.node();
-        other.release().await.unwrap();
-        assert!(!world.exists(&node).await, "released before the confirmation");
+        // Everything behind the first look is held, so no other reader comes, and no release is confirmed.
+        let unanswered = proxy.on_any(OpCode::LISTS).hold_request();
+        let (looks, released) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let mut releasing = pin!(guard.release());
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !released.load(Ordering::Relaxed) {
+                    // The first poll looks at the hold, and asks who is in the queue.
+                    _ = reads.try_acquire().now_or_never();
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            while looks.load(Ordering::Relaxed) < 3 {
+                std::hint::spin_loop();
+            }
+            let outcome = releasing.as_mut().now_or_never();
+            released.store(true, Ordering::Relaxed);
+            assert_eq!(outcome, None, "round {round}: released before the confirmation");
+        });
+        unanswered.release();
+        releasing.await.unwrap();
     }
 }
