@@ -146,7 +146,7 @@ impl Client {
     /// As [`Client::create`].
     ///
     /// # Cost
-    /// At most one round trip more than [`Client::create`], and less work for the servers.
+    /// At most one round trip more than [`Client::create`], or four if another one of them fails, and less work for the servers.
     pub fn create_batched<D: Into<Bytes>>(
         &self,
         path: &str,

@@ -4,9 +4,11 @@
 //! gather, and leave together. None waits while nothing of this kind is under way.
 //!
 //! If an operation fails, the server carries out nothing of its transaction. That operation gets its error, and the session
-//! makes the others again, each one alone: one bad path harms no other. A list that left after such a transaction is made
-//! again too, behind them, because it may not show them. If the server refuses a transaction as a whole, all its operations
-//! are made again. After any other error of the whole, it may have been carried out, and each operation gets that error.
+//! makes the others again, each one alone: one bad path harms no other. If a parent was missing, those of the others may be
+//! missing too. So a read of them comes first: creates without a parent get that error, and the rest is made again as a
+//! transaction. A list that left after the failed transaction is made again too, behind them, because it may not show them. If
+//! the server refuses a transaction as a whole, all its operations are made again. After any other error of the whole, it may
+//! have been carried out, and each operation gets that error.
 
 use std::collections::{BTreeSet, HashMap};
 use std::iter::Peekable;
@@ -15,7 +17,7 @@ use std::time::Duration;
 use std::vec::IntoIter;
 
 use lockkeeper_wire::{
-    Create, ErrorCode, Malformed, OpCode, OpResult, Request, Response, Stat, WatchedPath, WriteOp, request,
+    Create, ErrorCode, Malformed, OpCode, OpResult, ReadOp, Request, Response, Stat, WatchedPath, WriteOp, request,
 };
 
 use super::{Purpose, Sent, Session};
@@ -35,11 +37,11 @@ pub(super) const LIST: usize = 640 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// They leave in this order. A transaction creates at most one child of a node, so that each child has a transaction, and a
-    /// fencing token, of its own.
+    /// fencing token, of its own. Containers do not count.
     writes: Vec<Writes>,
     /// The positions of the transactions that have had room for every request until now.
     with_room: BTreeSet<usize>,
-    /// The position of the last transaction that creates a child of this node.
+    /// The position of the last transaction that creates a child of this node, or this container.
     last: HashMap<String, usize>,
     /// Each leaves behind the transactions that had gathered before it: it shows each write that was made before it, and need not
     /// wait for a crowd of later ones.
@@ -78,8 +80,10 @@ type Listed = (String, Vec<RequestId>);
 pub(super) enum Batch {
     /// A create or delete alone.
     Write(RequestId),
-    /// A transaction.
-    Writes(Vec<RequestId>, Vec<WriteOp>),
+    /// A transaction. `again`: it is what a read of the parents left of another one.
+    Writes { ids: Vec<RequestId>, ops: Vec<WriteOp>, again: bool },
+    /// A read of the parents of creates whose transaction was not carried out.
+    Parents(Vec<RequestId>, Vec<WriteOp>),
     /// Lists of children.
     Lists {
         lists: Vec<Listed>,
@@ -93,7 +97,7 @@ impl Batch {
     pub(super) fn into_ids(self) -> Vec<RequestId> {
         match self {
             Batch::Write(id) => vec![id],
-            Batch::Writes(ids, _) => ids,
+            Batch::Writes { ids, .. } | Batch::Parents(ids, _) => ids,
             Batch::Lists { lists, .. } => lists.into_iter().flat_map(|(_, ids)| ids).collect(),
         }
     }
@@ -102,13 +106,13 @@ impl Batch {
     fn more(&self) -> usize {
         match self {
             Batch::Write(_) => 0,
-            Batch::Writes(ids, _) => ids.len() - 1,
+            Batch::Writes { ids, .. } | Batch::Parents(ids, _) => ids.len() - 1,
             Batch::Lists { lists, .. } => lists.iter().map(|(_, ids)| ids.len()).sum::<usize>() - 1,
         }
     }
 
     fn writes(&self) -> bool {
-        matches!(self, Batch::Write(_) | Batch::Writes(..))
+        !matches!(self, Batch::Lists { .. })
     }
 }
 
@@ -124,6 +128,12 @@ pub(super) struct UnderWay {
 /// The node whose child is created.
 fn parent(create: &Create) -> &str {
     &create.path[..create.path.rfind('/').unwrap_or(0)]
+}
+
+/// The node that must exist before this operation is made: the parent of a new node.
+fn above(op: &WriteOp) -> String {
+    let parent = if let WriteOp::Create(create) = op { parent(create) } else { "" };
+    if parent.is_empty() { "/".to_owned() } else { parent.to_owned() }
 }
 
 /// An operation of a transaction as a request of its own.
@@ -156,12 +166,14 @@ impl Gathered {
             self.at = now;
         }
         match request {
-            Request::Create(create) if create.opcode == OpCode::Create2 => {
+            Request::Create(create) if matches!(create.opcode, OpCode::Create2 | OpCode::CreateContainer) => {
                 let bytes = create.path.len() + create.data.as_ref().map_or(0, bytes::Bytes::len);
-                let parent = parent(&create).to_owned();
-                let from = self.last.get(&parent).map_or(0, |last| last + 1);
+                // Containers need no tokens, but of two creates of one, the second fails.
+                let container = create.opcode == OpCode::CreateContainer;
+                let one_of = if container { create.path.clone() } else { parent(&create).to_owned() };
+                let from = self.last.get(&one_of).map_or(0, |last| last + 1);
                 let at = self.add_write(from, id, WriteOp::Create(create), bytes);
-                self.last.insert(parent, at);
+                self.last.insert(one_of, at);
             }
             Request::Delete(delete) => {
                 let bytes = delete.path.len();
@@ -250,19 +262,24 @@ impl Session {
     pub(super) fn leave_together(&mut self) {
         let Gathered { writes, lists, at, .. } = std::mem::take(&mut self.gathered);
         let mut lists = lists.into_iter().peekable();
-        for (gone, Writes { ids, mut ops, .. }) in writes.into_iter().enumerate() {
+        for (gone, Writes { ids, ops, .. }) in writes.into_iter().enumerate() {
             self.lists_leave(&mut lists, gone, at);
-            if let [id] = ids[..]
-                && let Some(op) = ops.pop()
-            {
-                self.write_alone(id, &alone(op), at);
-            } else {
-                let xid = self.take_xid();
-                request::encode_multi(&mut self.outgoing, xid, &ops);
-                self.note_sent(xid, OpCode::Multi, Batch::Writes(ids, ops), at);
-            }
+            self.write_together(ids, ops, false, at);
         }
         self.lists_leave(&mut lists, usize::MAX, at);
+    }
+
+    /// Sends writes as a transaction.
+    fn write_together(&mut self, ids: Vec<RequestId>, mut ops: Vec<WriteOp>, again: bool, at: Duration) {
+        if let [id] = ids[..]
+            && let Some(op) = ops.pop()
+        {
+            self.write_alone(id, &alone(op), at);
+        } else {
+            let xid = self.take_xid();
+            request::encode_multi(&mut self.outgoing, xid, &ops);
+            self.note_sent(xid, OpCode::Multi, Batch::Writes { ids, ops, again }, at);
+        }
     }
 
     /// Sends the lists that leave behind so many transactions.
@@ -304,8 +321,8 @@ impl Session {
     }
 
     fn write_alone(&mut self, id: RequestId, request: &Request, at: Duration) {
-        let (xid, opcode) =
-            (self.take_xid(), if let Request::Delete(_) = request { OpCode::Delete } else { OpCode::Create2 });
+        let opcode = if let Request::Create(create) = request { create.opcode } else { OpCode::Delete };
+        let xid = self.take_xid();
         request::encode(&mut self.outgoing, xid, request);
         self.note_sent(xid, opcode, Batch::Write(id), at);
     }
@@ -349,7 +366,8 @@ impl Session {
         self.under_way.more -= batch.more();
         match batch {
             Batch::Write(id) => self.reply(id, result.map_err(RequestError::Refused)),
-            Batch::Writes(ids, ops) => return self.writes_answered(ids, ops, zxid, result, now),
+            Batch::Writes { ids, ops, again } => return self.writes_answered(ids, ops, again, zxid, result, now),
+            Batch::Parents(ids, ops) => return self.parents_answered(ids, ops, result, now),
             Batch::Lists { lists, again: true } if result != Err(ErrorCode::Unimplemented) => {
                 self.list_together(lists, now);
             }
@@ -362,6 +380,7 @@ impl Session {
         &mut self,
         ids: Vec<RequestId>,
         ops: Vec<WriteOp>,
+        again: bool,
         zxid: i64,
         result: Result<Response, ErrorCode>,
         now: Duration,
@@ -381,23 +400,28 @@ impl Session {
                 return Ok(());
             }
         };
-        let requests = ids.into_iter().zip(ops.into_iter().map(alone));
         let failed = |result: &OpResult| match result {
             OpResult::Failed(error) if *error != ErrorCode::RuntimeInconsistency => Some(*error),
             _ => None,
         };
         if results.iter().any(|result| matches!(result, OpResult::Failed(_))) {
-            let mut others = Vec::new();
-            for ((id, request), result) in requests.zip(&results) {
+            let (mut others, mut parent_missing) = (Vec::new(), false);
+            for ((id, op), result) in ids.into_iter().zip(ops).zip(&results) {
                 match failed(result) {
-                    Some(error) => self.reply(id, Err(RequestError::Refused(error))),
-                    None => others.push((id, request)),
+                    Some(error) => {
+                        parent_missing |= error == ErrorCode::NoNode && matches!(op, WriteOp::Create(_));
+                        self.reply(id, Err(RequestError::Refused(error)));
+                    }
+                    None => others.push((id, op)),
                 }
             }
-            self.write_each_alone(others, now);
+            match parent_missing && !again {
+                true => self.look_for_parents(others, now),
+                false => self.write_each_alone(others.into_iter().map(|(id, op)| (id, alone(op))), now),
+            }
             return Ok(());
         }
-        for ((id, _), result) in requests.zip(results) {
+        for (id, result) in ids.into_iter().zip(results) {
             let response = match result {
                 // Some servers do not name the transaction of the new node (ZOOKEEPER-4026, ZOOKEEPER-4667). It is this one.
                 OpResult::Created { path, stat } => {
@@ -408,6 +432,69 @@ impl Session {
                 _ => Response::Done,
             };
             self.reply(id, Ok(response));
+        }
+        Ok(())
+    }
+
+    /// Makes writes again whose transaction was not carried out because a parent was missing.
+    fn look_for_parents(&mut self, mut writes: Vec<(RequestId, WriteOp)>, now: Duration) {
+        // A response has the data of as many nodes.
+        let most = self.most_lists();
+        if most == 1 || writes.len() == 1 {
+            return self.write_each_alone(writes.into_iter().map(|(id, op)| (id, alone(op))), now);
+        }
+        self.lists_came_early();
+        while !writes.is_empty() {
+            let rest = writes.split_off(most.min(writes.len()));
+            let (ids, ops): (Vec<_>, Vec<_>) = std::mem::replace(&mut writes, rest).into_iter().unzip();
+            let xid = self.take_xid();
+            let reads = ops.iter().map(|op| ReadOp::GetData { path: above(op) });
+            request::encode(&mut self.outgoing, xid, &Request::MultiRead(reads.collect()));
+            self.note_sent(xid, OpCode::MultiRead, Batch::Parents(ids, ops), now);
+        }
+    }
+
+    /// What the read shows was true after the requests were made. A parent that is created meanwhile costs one more request, and
+    /// one that is deleted meanwhile makes the rest go one by one.
+    fn parents_answered(
+        &mut self,
+        ids: Vec<RequestId>,
+        ops: Vec<WriteOp>,
+        result: Result<Response, ErrorCode>,
+        now: Duration,
+    ) -> Result<(), Malformed> {
+        let results = match result {
+            Ok(Response::Multi(results)) if results.len() == ops.len() => results,
+            Ok(_) => return self.unreadable(ids),
+            Err(error) if !error.is_refusal() => {
+                self.refuse_all(ids, error);
+                return Ok(());
+            }
+            Err(error) => {
+                self.lists_together &= error != ErrorCode::Unimplemented;
+                self.write_each_alone(ids.into_iter().zip(ops.into_iter().map(alone)), now);
+                return Ok(());
+            }
+        };
+        let writes = ids.into_iter().zip(ops);
+        let (mut ids, mut ops) = (Vec::new(), Vec::new());
+        for ((id, op), result) in writes.zip(results) {
+            match (op, result) {
+                (WriteOp::Create(_), OpResult::Failed(ErrorCode::NoNode)) => {
+                    self.reply(id, Err(RequestError::Refused(ErrorCode::NoNode)));
+                }
+                (op, result) => {
+                    if let OpResult::Data { stat, .. } = &result {
+                        self.note_list(&[], Some(stat));
+                    }
+                    ids.push(id);
+                    ops.push(op);
+                }
+            }
+        }
+        self.lists_came_early();
+        if !ids.is_empty() {
+            self.write_together(ids, ops, true, now);
         }
         Ok(())
     }
@@ -457,16 +544,20 @@ impl Session {
         Ok(())
     }
 
-    /// Makes writes again whose transaction was not carried out. The lists behind it do not show them, so those are made again
-    /// when they are answered.
+    /// Makes writes again whose transaction was not carried out.
     fn write_each_alone(&mut self, requests: impl IntoIterator<Item = (RequestId, Request)>, now: Duration) {
+        self.lists_came_early();
+        for (id, request) in requests {
+            self.write_alone(id, &request, now);
+        }
+    }
+
+    /// The lists that have left do not show writes that are made again, so they are made again when they are answered.
+    fn lists_came_early(&mut self) {
         for sent in &mut self.sent {
             if let Purpose::Batch(Batch::Lists { again, .. }) = &mut sent.purpose {
                 *again = true;
             }
-        }
-        for (id, request) in requests {
-            self.write_alone(id, &request, now);
         }
     }
 

@@ -120,7 +120,8 @@ async fn create_with_parents(client: &Client, path: &str, acl: &[Acl]) -> Result
     Ok(())
 }
 
-/// Creates a node. Sequential ones leave together; others often exist already, and would make the others wait.
+/// Creates a node. Sequential ones leave together, and so do containers, because one is created when it was missing. Others often
+/// exist already, and would make the others wait.
 async fn create(
     client: &Client,
     path: &str,
@@ -129,7 +130,7 @@ async fn create(
     mode: CreateMode,
 ) -> Result<(Arc<str>, Stat), RequestError> {
     match mode {
-        CreateMode::EphemeralSequential => client.create_batched(path, data, acl, mode).await,
+        CreateMode::EphemeralSequential | CreateMode::Container => client.create_batched(path, data, acl, mode).await,
         _ => client.create(path, data, acl, mode).await,
     }
 }
