@@ -10,7 +10,8 @@
 //! the server refuses a transaction as a whole, all its operations are made again. After any other error of the whole, it may
 //! have been carried out, and each operation gets that error.
 
-use std::collections::{BTreeSet, HashMap};
+mod gathered;
+
 use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,9 @@ use std::vec::IntoIter;
 use lockkeeper_wire::{
     Create, ErrorCode, Malformed, OpCode, OpResult, ReadOp, Request, Response, Stat, WatchedPath, WriteOp, request,
 };
+
+pub(super) use gathered::Gathered;
+use gathered::{List, Writes};
 
 use super::{Purpose, Sent, Session};
 use crate::types::{RequestError, RequestId};
@@ -32,45 +36,6 @@ const OPERATIONS: usize = 128;
 const BYTES: usize = 128 << 10;
 /// The length in bytes that a list of children counts with before a longer one was seen: 10 000 names of 60 bytes.
 pub(super) const LIST: usize = 640 << 10;
-
-/// Requests that have not left.
-#[derive(Debug, Default)]
-pub(super) struct Gathered {
-    /// They leave in this order. A transaction creates at most one child of a node, so that each child has a transaction, and a
-    /// fencing token, of its own. Containers do not count.
-    writes: Vec<Writes>,
-    /// The positions of the transactions that have had room for every request until now.
-    with_room: BTreeSet<usize>,
-    /// The position of the last transaction that creates a child of this node, or this container.
-    last: HashMap<String, usize>,
-    /// Each leaves behind the transactions that had gathered before it: it shows each write that was made before it, and need not
-    /// wait for a crowd of later ones.
-    lists: Vec<List>,
-    /// How many requests there are.
-    len: usize,
-    /// When the oldest one was made.
-    at: Duration,
-    /// How many transactions were looked at for a place.
-    #[cfg(test)]
-    looked_at: usize,
-}
-
-/// A transaction that has not left.
-#[derive(Debug, Default)]
-struct Writes {
-    ids: Vec<RequestId>,
-    ops: Vec<WriteOp>,
-    bytes: usize,
-}
-
-/// A list of children that has not left.
-#[derive(Debug)]
-struct List {
-    id: RequestId,
-    path: String,
-    /// How many transactions leave before it.
-    behind: usize,
-}
 
 /// A path whose list of children is asked for, and the requests that get it.
 type Listed = (String, Vec<RequestId>);
@@ -157,71 +122,6 @@ fn are_answers(results: &[OpResult], ops: &[WriteOp]) -> bool {
 
 fn list(path: String) -> Request {
     Request::GetChildren2(WatchedPath { path, watch: false })
-}
-
-impl Gathered {
-    /// Adds a request; returns one of another kind. The time does not grow with the number of requests.
-    fn add(&mut self, id: RequestId, request: Request, now: Duration) -> Option<Request> {
-        if self.len == 0 {
-            self.at = now;
-        }
-        match request {
-            Request::Create(create) if matches!(create.opcode, OpCode::Create2 | OpCode::CreateContainer) => {
-                let bytes = create.path.len() + create.data.as_ref().map_or(0, bytes::Bytes::len);
-                // Containers need no tokens, but of two creates of one, the second fails.
-                let container = create.opcode == OpCode::CreateContainer;
-                let one_of = if container { create.path.clone() } else { parent(&create).to_owned() };
-                let from = self.last.get(&one_of).map_or(0, |last| last + 1);
-                let at = self.add_write(from, id, WriteOp::Create(create), bytes);
-                self.last.insert(one_of, at);
-            }
-            Request::Delete(delete) => {
-                let bytes = delete.path.len();
-                self.add_write(0, id, WriteOp::Delete(delete), bytes);
-            }
-            Request::GetChildren2(WatchedPath { path, watch: false }) => {
-                self.lists.push(List { id, path, behind: self.writes.len() });
-            }
-            other => return Some(other),
-        }
-        self.len += 1;
-        None
-    }
-
-    /// Adds a write to the first transaction that has room, from this one on. Returns its position.
-    fn add_write(&mut self, from: usize, id: RequestId, op: WriteOp, bytes: usize) -> usize {
-        // Each turn but the last one removes a transaction for good.
-        let at = loop {
-            let Some(at) = self.with_room.range(from..).next().copied() else {
-                self.writes.push(Writes::default());
-                self.with_room.insert(self.writes.len() - 1);
-                break self.writes.len() - 1;
-            };
-            #[cfg(test)]
-            {
-                self.looked_at += 1;
-            }
-            if self.writes[at].ids.len() < OPERATIONS && self.writes[at].bytes + bytes <= BYTES {
-                break at;
-            }
-            self.with_room.remove(&at);
-        };
-        let writes = &mut self.writes[at];
-        writes.ids.push(id);
-        writes.ops.push(op);
-        writes.bytes += bytes;
-        at
-    }
-
-    /// Returns the requests in the order in which they were made.
-    pub(super) fn into_requests(self) -> Vec<(RequestId, Request)> {
-        let writes =
-            self.writes.into_iter().flat_map(|writes| writes.ids.into_iter().zip(writes.ops.into_iter().map(alone)));
-        let lists = self.lists.into_iter().map(|List { id, path, .. }| (id, list(path)));
-        let mut requests: Vec<_> = writes.chain(lists).collect();
-        requests.sort_unstable_by_key(|(id, _)| *id);
-        requests
-    }
 }
 
 impl Session {
@@ -580,37 +480,5 @@ impl Session {
     pub(super) fn unreadable(&mut self, ids: impl IntoIterator<Item = RequestId>) -> Result<(), Malformed> {
         ids.into_iter().for_each(|id| self.reply(id, Err(RequestError::ConnectionLoss)));
         Err(Malformed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use lockkeeper_wire::{CreateMode, VersionedPath};
-
-    use super::*;
-
-    /// They are added while no other request of the session can leave.
-    #[test]
-    fn a_request_gathers_in_two_steps_however_many_have_gathered() {
-        const LOCKS: u64 = 20_000;
-        static LARGE: [u8; BYTES - 100] = [0; BYTES - 100];
-        let mut gathered = Gathered::default();
-        for at in 0..4 * LOCKS {
-            let path = match at / LOCKS {
-                // Locks, a crowd at one of them, deletes, and the locks again.
-                0 | 3 => format!("/locks/{}/n-", at % LOCKS),
-                _ => "/locks/crowd/n-".to_owned(),
-            };
-            let data = if at % 10 == 3 { Bytes::from_static(&LARGE) } else { Bytes::new() };
-            let request = match at / LOCKS {
-                2 => Request::Delete(VersionedPath { path, version: -1 }),
-                _ => Request::Create(Create::new(path, data, CreateMode::EphemeralSequential)),
-            };
-            assert_eq!(gathered.add(RequestId(at), request, Duration::ZERO), None);
-        }
-        assert_eq!(gathered.len as u64, 4 * LOCKS);
-        assert!(gathered.looked_at <= 2 * gathered.len, "{} steps for {} requests", gathered.looked_at, gathered.len);
-        assert!(gathered.writes.iter().all(|writes| writes.ids.len() <= OPERATIONS && writes.bytes <= BYTES));
     }
 }
