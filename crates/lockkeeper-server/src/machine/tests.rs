@@ -275,6 +275,12 @@ fn everything_that_clients_can_make_longer_counts_in_the_budget() {
     let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
     (1..100).for_each(|connection| drop(connect(&mut machine, connection)));
     assert!(machine.cost() <= limits.data_bytes && machine.sessions().len() < 60, "{}", machine.sessions().len());
+    let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
+    connect(&mut machine, 1);
+    let proved = |id: &usize| {
+        machine.identify(ConnectionId(1), Identity::new(Identity::DIGEST, format!("{id}{}", "x".repeat(990)))).is_ok()
+    };
+    assert!((0..16).take_while(proved).count() < 10, "fewer than one connection may have");
 }
 
 #[test]

@@ -162,6 +162,11 @@ impl Engine {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn half_open(&self) -> usize {
+        self.half_open.taken()
+    }
+
     /// Returns whether a connection must still present the secret.
     pub(crate) fn is_half_open(&self, id: ConnectionId) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.half_open.is_some())

@@ -72,7 +72,45 @@ impl Places {
         place
     }
 
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn leave(&mut self, place: &Rc<HalfOpen>) {
         self.0.retain(|other| !Rc::ptr_eq(other, place));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether it has been told to end. Not whether its time is over.
+    async fn is_evicted(place: &HalfOpen) -> bool {
+        tokio::time::timeout(Duration::ZERO, place.evicted.notified()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn the_oldest_stranger_makes_room_for_a_new_one() {
+        let mut places = Places::default();
+        let oldest: Vec<_> = (0..3).map(|_| places.take()).collect();
+        let outbox = Rc::new(Outbox::default());
+        oldest[1].accepted(&outbox);
+        let others: Vec<_> = (3..PLACES).map(|_| places.take()).collect();
+        for place in oldest.iter().chain(&others) {
+            assert!(!is_evicted(place).await);
+        }
+        let newer = [places.take(), places.take()];
+        assert!(is_evicted(&oldest[0]).await, "before its first frame");
+        assert!(outbox.is_aborted(), "after its first frame");
+        for place in oldest[2..].iter().chain(&others).chain(&newer) {
+            assert!(!is_evicted(place).await);
+        }
+        // One that leaves makes room as well.
+        places.leave(&others[0]);
+        let _last = places.take();
+        assert!(!is_evicted(&oldest[2]).await);
+        assert_eq!(places.0.len(), PLACES);
     }
 }

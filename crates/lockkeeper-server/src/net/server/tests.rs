@@ -179,3 +179,21 @@ fn a_socket_is_served_beside_an_address_and_is_gone_with_the_server() {
     Client::connect(server.addr());
     assert_eq!(word("ruok"), "imok");
 }
+
+/// Otherwise a few that come and go would keep the places, and an admitted client would lose its connection to a crowd.
+#[test]
+fn a_place_for_strangers_is_free_again_however_its_connection_goes_on() {
+    use crate::config::Secret;
+    let config = Config::default().with_secret(Secret::new(*b"open sesame"));
+    let server = wait(Server::start(config)).unwrap();
+    let present = |secret: &[u8]| bytes().int(0).text(Secret::SCHEME).buffer(secret);
+    let silent = socket(server.addr());
+    let greeted = Client::connect(server.addr());
+    let mut refused = Client::connect(server.addr());
+    assert_eq!(refused.call(AUTH, present(b"a guess")).error, -115);
+    let mut owner = Client::connect(server.addr());
+    assert_eq!(owner.call(AUTH, present(b"open sesame")).error, 0);
+    drop((silent, greeted, refused));
+    until("no place is taken", || wait(server.commands.run(|engine| engine.half_open())).unwrap() == 0);
+    owner.ping();
+}

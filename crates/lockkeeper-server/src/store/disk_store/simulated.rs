@@ -436,6 +436,81 @@ fn a_failed_write_or_fsync_of_the_log_is_an_error_and_loses_nothing_before_it() 
     }
 }
 
+/// redb marks a file when it opens it and when it closes it. On a file whose last fold is not on the disk, the mark would be
+/// the only thing that is, and redb would believe the rest.
+#[test]
+fn neither_a_start_nor_an_end_writes_to_the_snapshot() {
+    let disk = Simulated::new(1);
+    let open = || DiskStore::open_on(Arc::new(disk.clone()), Sizes::default(), fresh).unwrap().0;
+    drop(open());
+    let snapshot = || {
+        let disk = disk.disk();
+        disk.inodes[disk.names[STATE]].memory.clone()
+    };
+    let made = snapshot();
+    let mut store = open();
+    Model::sized(0).commit(&mut store, 3);
+    assert!(snapshot() == made, "a start");
+    store.rotate().unwrap();
+    store.folder.wait().unwrap();
+    let folded = snapshot();
+    assert!(folded != made, "a fold");
+    drop(store);
+    assert!(snapshot() == folded, "an end");
+}
+
+/// A client may be told of what is in a file before the next sync of the directory.
+#[test]
+fn a_start_makes_the_names_durable_that_an_interrupted_one_left() {
+    for after in 0.. {
+        let disk = Simulated::new(after);
+        let open = || DiskStore::open_on(Arc::new(disk.clone()), Sizes::default(), fresh);
+        disk.disk().fault = Some(Fault { after, only: Some(Operation::Sync), for_ever: true, full: false });
+        let interrupted = open().is_err();
+        disk.heal();
+        drop(open().unwrap());
+        let disk = disk.disk();
+        assert_eq!(disk.durable, disk.names, "after {after} syncs");
+        if !interrupted {
+            break;
+        }
+    }
+}
+
+/// The new snapshot takes the place of one that is in doubt, and the log that it contains is removed after that.
+#[test]
+fn the_log_stays_until_the_name_of_a_new_snapshot_is_durable() {
+    for after in 0.. {
+        let disk = Simulated::new(after);
+        let mut store = DiskStore::open_on(Arc::new(disk.clone()), Sizes::default(), fresh).unwrap().0;
+        let mut model = Model::sized(0);
+        model.commit(&mut store, 3);
+        let fail = |after, for_ever| {
+            disk.disk().fault = Some(Fault { after, only: Some(Operation::Sync), for_ever, full: true });
+        };
+        // The sync of the directory by the rotation succeeds, and that of the file fails.
+        fail(1, false);
+        store.rotate().unwrap();
+        store.folder.wait().unwrap_err();
+        fail(after, true);
+        store.fold().unwrap();
+        let failed = store.folder.wait().is_err();
+        {
+            let disk = disk.disk();
+            let is_durable = disk.durable.get(STATE) == disk.names.get(STATE);
+            assert!(is_durable || disk.names.contains_key(&log_name(1)), "after {after} syncs");
+        }
+        drop(store);
+        disk.heal();
+        disk.lose_power();
+        let (_, state) = DiskStore::open_on(Arc::new(disk.clone()), Sizes::default(), fresh).unwrap();
+        model.is(&state);
+        if !failed {
+            break;
+        }
+    }
+}
+
 /// `LOCKKEEPER_HISTORIES=n` tries n histories of ten rounds, and `LOCKKEEPER_SEED` is the first seed; `cargo xtask crash`
 /// sets both.
 #[test]

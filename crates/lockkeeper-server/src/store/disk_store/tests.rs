@@ -11,7 +11,7 @@ use redb::{Database, WriteTransaction};
 use super::*;
 use crate::machine::{Node, Owner, Tree};
 use crate::store::batch::{StoredSession, Totals};
-use crate::store::directory::log_name;
+use crate::store::directory::{STATE_NEW, log_name};
 use crate::store::snapshot::{BATCH, LOG, META, NODES, SEAL, SESSIONS, ZXID};
 use lockkeeper_wire::Acl;
 
@@ -192,6 +192,7 @@ fn an_interrupted_first_start_is_repeated() {
     Model::new().is(&open(directory.path()).unwrap().1);
     std::fs::remove_file(&format).unwrap();
     std::fs::remove_file(directory.path().join(STATE)).unwrap();
+    std::fs::write(directory.path().join(STATE_NEW), "a part of a snapshot").unwrap();
     Model::new().is(&open(directory.path()).unwrap().1);
 }
 
