@@ -404,6 +404,18 @@ fn a_run_under_a_clock_that_is_a_little_ahead_counts() {
     assert!(matches!(starts[3], SlotDecision::Run { .. }), "{starts:?}");
 }
 
+/// A start in the future delays the next one, and no other start of the same period makes up for it.
+#[test]
+fn a_start_that_is_a_tenth_of_its_interval_ahead_delays_the_next_one_and_a_later_one_does_not_count() {
+    let every = Schedule::Every { every_ms: HOUR_MS as u64 };
+    for (ahead_ms, counts) in [(HOUR_MS / 10, true), (HOUR_MS / 10 + 1, false)] {
+        let mut log = JobLog::new("/a", every.clone());
+        claim(&mut log, &every, 100 * HOUR_MS + ahead_ms);
+        let decision = claim(&mut log, &every, 100 * HOUR_MS);
+        assert_eq!(matches!(decision, SlotDecision::Done { .. }), counts, "{ahead_ms}: {decision:?}");
+    }
+}
+
 /// A run of the future that failed still waits for its person.
 #[test]
 fn a_run_dated_in_the_future_that_waits_for_a_person_is_kept() {

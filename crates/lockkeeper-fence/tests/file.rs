@@ -100,6 +100,10 @@ fn a_file_has_one_gate_however_its_path_is_written() {
     symlink("f", real.join("g")).unwrap();
     let error = FencedFile::new(real.join("g")).replace(token(10), "ten").unwrap_err();
     assert!(matches!(error, FileError::Link { .. }) && error.to_string().contains("g is a symbolic link"), "{error}");
+    assert!(
+        matches!(FencedFile::new(real.join("g")).enter(token(10)), Err(FileError::Link { .. })),
+        "a change of its own"
+    );
     assert_eq!(names(&real), ["f", "f.fence", "g", "sub", "sub.fence"]);
     assert_eq!(fs::read_to_string(real.join("f")).unwrap(), "nine");
     assert!(FencedFile::new("/").enter(token(1)).is_err());
