@@ -493,6 +493,21 @@ fn listens(socket: &Path) -> std::io::Result<bool> {
 mod tests {
     use super::*;
 
+    /// A server holds the store, and its socket is missing for a moment.
+    #[test]
+    fn a_link_to_another_servers_socket_is_not_the_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path());
+        std::fs::create_dir(dir.path().join("data")).unwrap();
+        let lock = File::create(dir.path().join("data/lock")).unwrap();
+        lock.lock().unwrap();
+        let _other = std::os::unix::net::UnixListener::bind(dir.path().join("other")).unwrap();
+        std::os::unix::fs::symlink("other", home.socket()).unwrap();
+        assert_eq!(home.find().unwrap(), None);
+        std::fs::rename(dir.path().join("other"), home.socket()).unwrap();
+        assert!(home.find().unwrap().is_some());
+    }
+
     /// Later, another process may host it.
     #[tokio::test]
     async fn a_server_that_was_found_is_not_looked_for_again_once_and_at_once() {

@@ -198,8 +198,19 @@ mod tests {
             let error = check(&at, shared).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
-        // The owner of a shared directory is trusted.
+        // The owner of a shared directory is trusted, and nobody else who may write there.
         check(&dir, true).unwrap();
+        let below = dir.join("below");
+        std::fs::create_dir(&below).unwrap();
+        chown(&below, Some(4321), Some(4321)).unwrap();
+        check(&below, true).unwrap();
+        mode(&below, 0o777);
+        assert!(check(&below, true).unwrap_err().to_string().contains("can be written by others"));
+        // Root has no private group.
+        let own = root.path().join("own");
+        std::fs::create_dir(&own).unwrap();
+        mode(&own, 0o775);
+        assert!(check(&own, false).unwrap_err().to_string().contains("can be written by others"));
     }
 
     #[test]

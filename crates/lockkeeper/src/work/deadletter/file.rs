@@ -279,6 +279,18 @@ mod tests {
         assert_eq!(mode(sink.path()), 0o640);
     }
 
+    /// Another user may have planted it in a directory that was open to others.
+    #[test]
+    fn a_link_in_place_of_the_lock_file_is_not_followed() {
+        let (dir, sink) = sink();
+        fs::create_dir(sink.dir().unwrap()).unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        std::os::unix::fs::symlink(&elsewhere, sink.beside(".lock")).unwrap();
+        block(sink.records()).unwrap_err();
+        block(sink.append(&letter("a"))).unwrap_err();
+        assert!(!elsewhere.exists() && !sink.path().exists());
+    }
+
     #[test]
     fn a_torn_line_is_reported_and_spoils_no_other() {
         let (_dir, sink) = sink();
