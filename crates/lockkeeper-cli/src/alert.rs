@@ -296,6 +296,7 @@ mod tests {
     #[test]
     fn what_is_printed_about_a_webhook_has_no_token() {
         let webhook = Webhook::parse("https://u:hunter2@ops.example/T0/hunter2?key=hunter2").unwrap();
+        assert_eq!(format!("{webhook:?}"), r#"Webhook("https://ops.example")"#);
         let text = format!("{} refused; {webhook:?}: no /T0/hunter2?key=hunter2 there", webhook.url);
         let text = webhook.without_secret(&text);
         assert!(!text.contains("hunter2") && text.contains("https://ops.example"), "{text}");

@@ -76,6 +76,19 @@ fn the_server_inherits_neither_umask_nor_environment_nor_oom_score() {
     assert!(environment.contains("TZ=UTC") && environment.contains("PATH="), "{environment}");
 }
 
+/// Otherwise it would keep a lock file locked, a pipe open, a terminal or a file system in use.
+#[test]
+fn the_server_leaves_the_files_the_session_and_the_directory_of_the_first_command() {
+    let home = Home::new();
+    let (server, _) = started_by(&home, "exec 9> inherited; exec");
+    let files = std::fs::read_dir(format!("/proc/{}/fd", server.as_raw_nonzero())).unwrap().flatten();
+    let files: Vec<_> = files.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
+    assert!(!files.is_empty() && files.iter().all(|file| !file.ends_with("inherited")), "{files:?}");
+    assert_eq!(rustix::process::getsid(Some(server)).unwrap(), server);
+    let directory = std::fs::read_link(format!("/proc/{}/cwd", server.as_raw_nonzero())).unwrap();
+    assert_eq!(directory, Path::new("/"));
+}
+
 /// A command that ignores signals, as a shell's background job does, ignores them for itself.
 #[test]
 fn a_server_started_by_a_command_that_ignores_signals_can_be_stopped() {

@@ -247,6 +247,12 @@ fn letters_that_another_user_may_have_written_are_replayed_only_by_name_and_on_r
             refused("belongs to user 65534");
             chown(path, Some(0), None).unwrap();
         }
+        // In a sticky directory, its owner can still replace the file.
+        mode(&home.state(), 0o1700);
+        chown(home.state(), Some(65534), None).unwrap();
+        refused("belongs to user 65534");
+        chown(home.state(), Some(0), None).unwrap();
+        mode(&home.state(), 0o700);
     }
     // An old file counts too.
     let old = home.state().join("dead-letters.jsonl.1");

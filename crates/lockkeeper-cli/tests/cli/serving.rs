@@ -137,7 +137,8 @@ fn serve_refuses_files_that_others_may_read_or_change() {
         std::fs::set_permissions(home.file(file), PermissionsExt::from_mode(mode)).unwrap();
     };
     let serve = |args: &[&str]| {
-        let output = home.output(&[&["serve", "--memory", "--listen", "127.0.0.1:0"], args].concat());
+        // This data is no directory, so a server that believes the file ends as well.
+        let output = home.output(&[&["serve", "--data", "cert.pem", "--listen", "127.0.0.1:0"], args].concat());
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     for bits in [0o644, 0o620, 0o602, 0o660] {

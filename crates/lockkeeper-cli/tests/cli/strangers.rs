@@ -211,6 +211,29 @@ fn root_with_another_users_home_is_refused_and_nothing_is_made_or_emptied() {
     assert_eq!((text(&kept).as_str(), home.file("ran").exists()), ("content", false));
 }
 
+/// Systems with the umask 002 give each user a group of the same number, and make directories that it may write.
+#[test]
+fn the_private_group_of_a_user_may_write_his_directory_and_no_other_group() {
+    if !is_root() {
+        return;
+    }
+    let home = open_home();
+    let own = home.file("own");
+    std::fs::create_dir(&own).unwrap();
+    // A server that does not run any more.
+    drop(std::os::unix::net::UnixListener::bind(own.join("socket")).unwrap());
+    let list = |group| {
+        chown(&own, Some(STRANGER), Some(group)).unwrap();
+        mode(&own, 0o775);
+        let mut command = of_stranger(&home, &["list"]);
+        failure(&command.env("LOCKKEEPER_STATE_DIR", &own).output().unwrap())
+    };
+    let (code, line) = list(STRANGER);
+    assert!(code == Some(69) && line.contains("not running"), "{code:?}, {line}");
+    let (code, line) = list(STRANGER + 1);
+    assert!(code == Some(73) && line.contains("can be written by others"), "{code:?}, {line}");
+}
+
 /// The directory was open to others for a while, and is this user's alone again.
 #[test]
 fn planted_links_are_not_followed() {
@@ -228,6 +251,21 @@ fn planted_links_are_not_followed() {
     }
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     assert_eq!(text(&kept), "content");
+}
+
+/// He made it while the directory was open to others, and could still change what is in it.
+#[test]
+fn data_of_another_user_is_not_served() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    let data = home.state().join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    chown(&data, Some(STRANGER), None).unwrap();
+    let (code, line) = failure(&home.output(&["run", "a", "--", "touch", "ran"]));
+    assert!(code == Some(73) && line.contains(&format!("belongs to user {STRANGER}")), "{code:?}, {line}");
+    assert!(!home.file("ran").exists());
 }
 
 #[test]
