@@ -620,17 +620,11 @@ const TASKS: usize = 40;
 const ROUNDS: usize = 25;
 
 /// Runs tasks of one session, two of them on each node: a create, a list that must show it, and a delete. The transactions
-/// that the creates name must be those of the nodes, and differ below one node.
+/// that the creates name must be those of the nodes, and differ below one node. The tasks create the nodes when they are missing.
 async fn check_that_each_task_gets_what_it_would_get_alone(servers: &str) {
     let (client, _states) = Client::open(servers.parse().unwrap(), Config::new(Duration::from_secs(10)));
     let base = format!("/batches-{}", std::process::id());
-    let persistent = async |path: &str, data: &'static str| {
-        client.create(path, data, &[Acl::OPEN], CreateMode::Persistent).await.unwrap();
-    };
-    persistent(&base, "").await;
-    for parent in 0..TASKS / 2 {
-        persistent(&format!("{base}/{parent}"), "abc").await;
-    }
+    client.create(&base, "", &[Acl::OPEN], CreateMode::Persistent).await.unwrap();
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| tokio::spawn(create_list_delete(client.clone(), format!("{base}/{}", task / 2), task % 10 == 0)))
         .collect();
@@ -652,7 +646,7 @@ async fn check_that_each_task_gets_what_it_would_get_alone(servers: &str) {
 /// `fails`: a delete that fails is made in each round, too.
 async fn create_list_delete(client: Client, parent: String, fails: bool) -> Vec<(String, i64)> {
     let mut tokens = Vec::new();
-    for _ in 0..ROUNDS {
+    while tokens.len() < ROUNDS {
         let path = format!("{parent}/n-");
         let create = client.create_batched(&path, "", &[Acl::OPEN], CreateMode::EphemeralSequential);
         let list = client.children_batched(&parent);
@@ -660,7 +654,15 @@ async fn create_list_delete(client: Client, parent: String, fails: bool) -> Vec<
             let none = client.delete_batched(&format!("{parent}/none"), None).await;
             assert_eq!(none, Err(RequestError::Refused(ErrorCode::NoNode)));
         }
-        let (path, stat) = create.await.unwrap();
+        let created = create.await;
+        let (path, stat) = match created {
+            Err(RequestError::Refused(ErrorCode::NoNode)) => {
+                let made = client.create_batched(&parent, "abc", &[Acl::OPEN], CreateMode::Container).await;
+                assert!(matches!(made, Ok(_) | Err(RequestError::Refused(ErrorCode::NodeExists))), "{made:?}");
+                continue;
+            }
+            created => created.unwrap(),
+        };
         let (names, list_stat) = list.await.unwrap();
         assert!(names.iter().any(|name| path.ends_with(&**name)), "{path} in {names:?}");
         assert_eq!(list_stat.data_length, 3);
