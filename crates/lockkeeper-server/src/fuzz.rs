@@ -259,7 +259,8 @@ fn machine() {
             most = most.max(sizes);
             assert!(machine.tree().len() <= limits.nodes && machine.watches().len() <= limits.watches);
             // The server itself updates the few bytes of a quota's numbers.
-            assert!(machine.cost() <= limits.data_bytes + 100 && machine.sessions().len() <= 3);
+            assert!(machine.tree().cost() <= limits.data_bytes + 100 && machine.sessions().len() <= 3);
+            assert!(machine.watches().cost() <= limits.data_bytes / 2);
             assert_eq!(machine.cost(), machine.recounted());
         }
         let mut hasher = DefaultHasher::new();

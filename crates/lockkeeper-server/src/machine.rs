@@ -239,20 +239,18 @@ impl Machine {
     /// Adds an identity that a connection has proved.
     ///
     /// # Errors
-    /// `AuthFailed` if the identity is too long, or the connection has too many, or the budget is spent. It is the only
-    /// error of an authentication that all clients know.
+    /// `AuthFailed` if the identity is too long, or the connection has too many. It is the only error of an authentication
+    /// that all clients know. A client ends its session then, so a spent budget is no reason: see [`budget`].
     pub fn identify(&mut self, connection: ConnectionId, identity: Identity) -> Result<(), ErrorCode> {
-        let cost = budget::identity(&identity.scheme, &identity.id);
-        let fits = self.has_budget_for(cost);
         let Some(peer) = self.connections.get_mut(&connection) else { return Ok(()) };
         if peer.who.has(&identity) {
             return Ok(());
         }
-        if !fits || !peer.who.has_room_for(&identity) {
+        if !peer.who.has_room_for(&identity) {
             return Err(ErrorCode::AuthFailed);
         }
+        self.identity_bytes += budget::identity(&identity.scheme, &identity.id);
         peer.who.add(identity);
-        self.identity_bytes += cost;
         Ok(())
     }
 
@@ -278,18 +276,23 @@ impl Machine {
         self.tree.iter().map(node).sum::<u64>() + self.watches.recounted() + identities + sessions
     }
 
-    fn has_budget_for(&self, more: u64) -> bool {
-        self.cost().saturating_add(more) <= self.config.limits.data_bytes
+    /// Returns whether watches of these paths may be set again, whatever nodes have spent. A watch that exists already
+    /// counts as a new one.
+    fn has_room_for_watches<'a>(&self, paths: impl Iterator<Item = &'a str> + Clone) -> bool {
+        let Limits { watches, data_bytes, .. } = self.config.limits;
+        let cost: u64 = paths.clone().map(budget::watch).sum();
+        self.watches.len() + paths.count() <= watches
+            && self.watches.cost() + cost <= data_bytes / budget::WATCHES_SHARE
     }
 
-    /// Returns whether watches of these paths may be added. A watch that exists already counts as a new one.
-    fn has_room_for_watches<'a>(&self, paths: impl Iterator<Item = &'a str> + Clone) -> bool {
-        let cost = paths.clone().map(|path| budget::WATCH + path.len() as u64).sum();
-        self.watches.len() + paths.count() <= self.config.limits.watches && self.has_budget_for(cost)
+    /// Returns whether a new watch of this path may be added.
+    fn has_room_for_watch(&self, path: &str) -> bool {
+        let fits = self.cost() + budget::watch(path) <= self.config.limits.data_bytes;
+        fits && self.has_room_for_watches(std::iter::once(path))
     }
 
     fn has_room_for_a_session(&self) -> bool {
-        self.sessions.len() < self.config.limits.sessions && self.has_budget_for(budget::SESSION)
+        self.sessions.len() < self.config.limits.sessions
     }
 
     /// Opens a session or resumes one. `password` is for a new session and must be random.
@@ -420,7 +423,7 @@ impl Machine {
         if let Some(mut result) = answer(&self.tree, session, who, &request, longest) {
             match watch_left(&request, &result) {
                 // Without the watch that it asked for, a client would wait forever.
-                Some((path, _)) if !self.has_room_for_watches(std::iter::once(path)) => {
+                Some((path, _)) if !self.has_room_for_watch(path) => {
                     result = Err(ErrorCode::QuotaExceeded);
                 }
                 Some((path, kind)) => self.watches.add(connection, path, kind),
@@ -451,9 +454,7 @@ impl Machine {
                 let prepared = prepare::multi(&self.tree, requester, &ops);
                 self.multi(session, &ops, prepared, now, out)
             }
-            Request::AddWatch { path, .. } if !self.has_room_for_watches(std::iter::once(path.as_str())) => {
-                Err(ErrorCode::QuotaExceeded)
-            }
+            Request::AddWatch { path, .. } if !self.has_room_for_watch(&path) => Err(ErrorCode::QuotaExceeded),
             Request::AddWatch { path, recursive } => path::validate(&path).map(|()| {
                 let kind = if recursive { WatchKind::PersistentRecursive } else { WatchKind::Persistent };
                 self.watches.add(connection, &path, kind);

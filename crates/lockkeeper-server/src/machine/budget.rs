@@ -3,6 +3,10 @@
 //! Costs are counted when a thing is added and removed. The sum of all costs is the machine's one budget, with the limit
 //! [`Limits::data_bytes`](crate::Limits::data_bytes). The fixed memory of a node is not part of a cost: the limit of nodes
 //! bounds it.
+//!
+//! The budget refuses growth, and nothing that clients live on: sessions and identities are counted but never refused for
+//! it, because their own limits bound them. Deleting needs a session, and the holder of a lock that reconnects proves its
+//! identity again. It also sets its watches again, so these need room in a share of their own only.
 
 use bytes::Bytes;
 use lockkeeper_wire::{Acl, AclId};
@@ -13,6 +17,8 @@ use crate::machine::path;
 pub(crate) const SESSION: u64 = 200;
 /// A watch of a connection, without its path.
 pub(crate) const WATCH: u64 = 100;
+/// All watches together cost at most the budget divided by this.
+pub(crate) const WATCHES_SHARE: u64 = 2;
 /// An entry of an access list, without its texts.
 const ENTRY: u64 = 64;
 
@@ -20,6 +26,11 @@ const ENTRY: u64 = 64;
 pub(crate) fn name(path: &str) -> u64 {
     let name = path::split(path).map_or(0, |(_, name)| name.len());
     (path.len() + name) as u64
+}
+
+/// Returns the cost of a watch, with its path as if no other client watched it.
+pub(crate) fn watch(path: &str) -> u64 {
+    WATCH + path.len() as u64
 }
 
 /// Returns the cost of an access list. All nodes share the usual list, so it costs nothing.

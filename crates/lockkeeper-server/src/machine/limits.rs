@@ -13,7 +13,8 @@ pub struct Limits {
     /// Maximum number of nodes. Default 10 million.
     pub nodes: usize,
     /// Maximum bytes that all clients together make the server keep: data, paths and names, access lists, watches,
-    /// identities and sessions. The fixed memory of a node, about 400 bytes, is not included. Default 1 GiB.
+    /// identities and sessions. Sessions and identities are counted, but never refused for it, and watches cost at most half
+    /// of it. The fixed memory of a node, about 400 bytes, is not included. Default 1 GiB.
     pub data_bytes: u64,
     /// Maximum bytes of one answer. A name in a list counts 16 bytes more than its text. Default 64 MiB.
     pub answer_bytes: usize,

@@ -213,8 +213,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever clients ask for, they make the server keep no more than the budget, and less of something makes room for
-    /// more of another thing.
+    /// Whatever clients ask for, nodes and watches never exceed the budget, and less of something makes room for more of
+    /// another thing.
     #[test]
     fn no_history_exceeds_the_budget(steps in proptest::collection::vec(step(), 1..120)) {
         let limits = Limits::default().with_data_bytes(1_500);
@@ -239,7 +239,8 @@ proptest! {
                     machine.tick(at(now), &mut out);
                 }
             }
-            prop_assert!(machine.cost() <= limits.data_bytes, "{} bytes", machine.cost());
+            let kept = machine.tree().cost() + machine.watches().cost();
+            prop_assert!(kept <= limits.data_bytes, "{kept} bytes");
             prop_assert_eq!(machine.cost(), machine.recounted());
         }
     }
@@ -272,15 +273,14 @@ fn everything_that_clients_can_make_longer_counts_in_the_budget() {
         assert_eq!(result, Err(ErrorCode::QuotaExceeded), "{:.80}", format!("{request:?}"));
         assert!(machine.cost() <= limits.data_bytes);
     }
+    // Sessions and identities are never refused for it, so they take the room of nodes.
     let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
     (1..100).for_each(|connection| drop(connect(&mut machine, connection)));
-    assert!(machine.cost() <= limits.data_bytes && machine.sessions().len() < 60, "{}", machine.sessions().len());
-    let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
-    connect(&mut machine, 1);
-    let proved = |id: &usize| {
-        machine.identify(ConnectionId(1), Identity::new(Identity::DIGEST, format!("{id}{}", "x".repeat(990)))).is_ok()
-    };
-    assert!((0..16).take_while(proved).count() < 10, "fewer than one connection may have");
+    machine.identify(ConnectionId(1), Identity::new("digest", "x".repeat(1_000))).unwrap();
+    assert_eq!((machine.sessions().len(), machine.cost()), (99, machine.tree().cost() + 99 * 200 + 1_070));
+    let mut out = Vec::new();
+    machine.request(ConnectionId(1), 5, Request::Create(create("/a".to_owned(), String::new())), at(0), &mut out);
+    assert!(matches!(out.pop(), Some(Effect::Reply { result: Err(ErrorCode::QuotaExceeded), .. })));
 }
 
 #[test]
@@ -294,28 +294,60 @@ fn a_connection_proves_sixteen_short_identities_at_most() {
     assert_eq!(identify("one more".to_owned()), Err(ErrorCode::AuthFailed));
 }
 
-/// What was stored under a higher limit is served, and can be deleted.
+/// Deleting makes room, so a client must get a session. A client that holds a lock must keep its session, its identity
+/// and its watches, whoever has spent the budget meanwhile.
 #[test]
-fn data_above_a_limit_that_was_set_later_is_kept_and_may_only_shrink() {
-    let mut before = machine();
-    connect(&mut before, 1);
-    let create = |path: &str| Request::Create(Create::new(path, vec![7; 1_000], CreateMode::Persistent));
-    ["/a", "/b"].iter().for_each(|path| before.request(ConnectionId(1), 1, create(path), at(0), &mut Vec::new()));
-    let limits = Limits::default().with_data_bytes(1_600);
-    let mut machine = Machine::new(MachineConfig { limits, ..config() }, before.tree().clone(), 9, at(0));
-    machine.restore_session(1, Duration::from_secs(1), [7; 16], at(0));
-    assert!(machine.cost() > limits.data_bytes && machine.tree().len() == 6);
-    let resume = ConnectRequest { session: 1, password: vec![7; 16], timeout_ms: 900, ..ConnectRequest::default() };
-    machine.connect(ConnectionId(1), &resume, [0; 16], true, at(0), &mut Vec::new());
-    let mut ask = |request| {
+fn a_spent_budget_refuses_growth_and_nothing_that_clients_live_on() {
+    let create = |path: &str, len| Request::Create(Create::new(path, vec![7; len], CreateMode::Persistent));
+    let delete = |path: &str| Request::Delete(VersionedPath { path: path.to_owned(), version: -1 });
+    let ask = |machine: &mut Machine, connection, request| {
         let mut out = Vec::new();
-        machine.request(ConnectionId(1), 2, request, at(0), &mut out);
+        machine.request(ConnectionId(connection), 2, request, at(0), &mut out);
         let Some(Effect::Reply { result, .. }) = out.pop() else { panic!("{out:?}") };
         result.err()
     };
-    assert_eq!(ask(create("/c")), Some(ErrorCode::QuotaExceeded));
-    assert_eq!(ask(Request::Delete(VersionedPath { path: "/a".to_owned(), version: -1 })), None);
-    assert_eq!(ask(Request::Create(Create::new("/c", "x", CreateMode::Persistent))), None);
+    let mut before = machine();
+    connect(&mut before, 1);
+    ["/a", "/b"].iter().for_each(|path| assert_eq!(ask(&mut before, 1, create(path, 1_000)), None));
+    // Exactly full, and far above a limit that was set later.
+    for data_bytes in [before.cost(), 2_000] {
+        let limits = Limits::default().with_data_bytes(data_bytes);
+        let mut machine = Machine::new(MachineConfig { limits, ..config() }, before.tree().clone(), 9, at(0));
+        machine.restore_session(1, Duration::from_secs(1), [7; 16], at(0));
+        assert!(machine.cost() >= data_bytes && machine.tree().len() == 6);
+
+        let resume = ConnectRequest { session: 1, password: vec![7; 16], timeout_ms: 900, ..ConnectRequest::default() };
+        machine.connect(ConnectionId(1), &resume, [0; 16], true, at(0), &mut Vec::new());
+        assert_eq!(machine.identify(ConnectionId(1), Identity::new("digest", "user:hash")), Ok(()));
+        let watches = SetWatches { data: vec!["/a".to_owned()], relative_zxid: 9, ..SetWatches::default() };
+        assert_eq!(ask(&mut machine, 1, Request::SetWatches(watches)), None, "{data_bytes}");
+        assert!(machine.watches().contains(ConnectionId(1), "/a", WatchKind::Data));
+
+        connect(&mut machine, 2);
+        assert!(machine.session_of(ConnectionId(2)).is_some(), "{data_bytes}: a new session");
+        let promised = ConnectRequest { timeout_ms: 900, ..ConnectRequest::default() };
+        machine.connect(ConnectionId(3), &promised, [7; 16], false, at(0), &mut Vec::new());
+        machine.admit(ConnectionId(3), at(0), &mut Vec::new());
+        assert!(machine.session_of(ConnectionId(3)).is_some(), "{data_bytes}: a session with the secret");
+
+        assert_eq!(ask(&mut machine, 2, create("/c", 1)), Some(ErrorCode::QuotaExceeded));
+        assert_eq!(ask(&mut machine, 2, delete("/a")), None);
+        assert_eq!(ask(&mut machine, 2, create("/c", 1)), None, "{data_bytes}: there is room again");
+    }
+}
+
+/// Otherwise watches that were accepted could not be set again after a restart.
+#[test]
+fn watches_of_all_kinds_share_half_of_the_budget() {
+    let limits = Limits::default().with_data_bytes(2_000);
+    let watch = |at: usize| Request::Exists(WatchedPath { path: format!("/{at}"), watch: true });
+    let again = |at: usize| Request::SetWatches(SetWatches { exist: vec![format!("/{at}")], ..SetWatches::default() });
+    for request in [watch as fn(usize) -> Request, again] {
+        let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
+        connect(&mut machine, 1);
+        (0..20).for_each(|at_path| machine.request(ConnectionId(1), 2, request(at_path), at(0), &mut Vec::new()));
+        assert_eq!(machine.watches().len(), 9, "of 102 bytes");
+    }
 }
 
 /// Asking for the same node again and again costs one answer at most, and the error says so.

@@ -298,7 +298,7 @@ impl Engine {
         if let Some(identity) = peer.identity.take()
             && self.machine.identify(id, *identity).is_err()
         {
-            debug!(client = %peer.address, "the subject of the certificate is too long, or the budget is spent");
+            debug!(client = %peer.address, "the subject of the certificate is too long");
         }
     }
 
