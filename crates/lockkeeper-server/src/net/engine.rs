@@ -99,7 +99,7 @@ impl Engine {
             config: config.clone(),
             address,
             peers: HashMap::new(),
-            buffers: Rc::new(Buffers::new(config.limits.answer_bytes)),
+            buffers: Rc::new(Buffers::new(config.limits.answer_bytes, config.max_frame)),
             sockets: HashMap::new(),
             socket_count: 0,
             half_open: Places::default(),

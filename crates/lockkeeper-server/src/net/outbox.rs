@@ -15,13 +15,14 @@ use bytes::{Buf, BytesMut};
 
 use crate::net::transport::WriteHalf;
 
-/// While more bytes than this wait to be sent to a client, its next requests wait too.
+/// While more bytes than this wait to be sent to a client, its next requests wait too. The second one is for a crowd.
 const MAX_BACKLOG: usize = 1 << 20;
-/// Maximum bytes that wait for all clients together, in answers of the longest length. Above it, answers are short, and
-/// clients with too many waiting events are disconnected.
+const MAX_CROWDED_BACKLOG: usize = 64 << 10;
+/// Maximum bytes that wait for all clients together, in answers of the longest length. Above it, clients are a crowd:
+/// answers are no longer than that with the data of one node, and clients with too many waiting events are disconnected.
 const MAX_LONG_ANSWERS: usize = 4;
-/// The longest answer above that maximum.
-const SHORT: usize = 64 << 10;
+/// The most that an answer with the data of a node has besides what fits into a frame.
+const STAT: usize = 128;
 /// Maximum bytes per read.
 pub(crate) const READ_BYTES: usize = 32 << 10;
 /// Maximum number of empty queues that are kept for reuse, and their maximum capacity.
@@ -37,23 +38,29 @@ pub(crate) struct Buffers {
     spare: RefCell<Vec<Box<Content>>>,
     /// Bytes that wait to be sent, on all connections.
     queued: Cell<usize>,
-    /// Maximum bytes of one answer.
-    longest: Cell<usize>,
+    /// Maximum bytes of one answer, and of one in a crowd.
+    longest: usize,
+    short: usize,
 }
 
 impl Buffers {
-    /// Creates buffers for answers of this length.
-    pub(crate) fn new(longest: usize) -> Self {
-        Self { longest: Cell::new(longest), ..Self::default() }
+    /// Creates buffers for answers of this length to requests of this length.
+    pub(crate) fn new(longest: usize, max_frame: usize) -> Self {
+        Self { longest, short: max_frame.saturating_add(STAT), ..Self::default() }
     }
 
     fn max_queued(&self) -> usize {
-        self.longest.get().saturating_mul(MAX_LONG_ANSWERS)
+        self.longest.saturating_mul(MAX_LONG_ANSWERS)
+    }
+
+    /// Returns whether so many bytes wait for all clients that each may have few only.
+    pub(crate) fn are_crowded(&self) -> bool {
+        self.queued.get() > self.max_queued()
     }
 
     /// Returns how long the next answer may be, because others wait.
     pub(crate) fn room(&self) -> usize {
-        self.max_queued().saturating_sub(self.queued.get()).max(SHORT)
+        self.max_queued().saturating_sub(self.queued.get()).max(self.short)
     }
 
     fn changed(&self, before: usize, after: usize) {
@@ -64,7 +71,7 @@ impl Buffers {
 impl Default for Buffers {
     fn default() -> Self {
         let received = RefCell::new(vec![0; READ_BYTES].into());
-        Self { received, spare: RefCell::default(), queued: Cell::new(0), longest: Cell::new(usize::MAX) }
+        Self { received, spare: RefCell::default(), queued: Cell::new(0), longest: usize::MAX, short: usize::MAX }
     }
 }
 
@@ -173,6 +180,8 @@ pub(crate) struct Outbox {
     /// The connection's task, and whether it waits. A running task sees the changes itself.
     task: RefCell<Option<Waker>>,
     asleep: Cell<bool>,
+    /// Whether the task has left requests because the outbox was full. Perhaps it no longer is: the crowd may be gone.
+    stalled: Cell<bool>,
     /// Whether the engine has this outbox in its list of sendable ones.
     sendable_marked: Cell<bool>,
     pub(crate) sent: Cell<u64>,
@@ -196,8 +205,8 @@ impl Outbox {
             return Pushed { bytes: 0, waits: false };
         }
         let waiting = self.queue.borrow().len();
-        let crowded = self.buffers.queued.get() > self.buffers.max_queued();
-        if waiting > MAX_BACKLOG && (crowded || waiting - MAX_BACKLOG > self.buffers.longest.get()) {
+        let crowded = self.buffers.are_crowded();
+        if waiting > MAX_BACKLOG && (crowded || waiting - MAX_BACKLOG > self.buffers.longest) {
             self.abort();
             return Pushed { bytes: 0, waits: false };
         }
@@ -245,9 +254,8 @@ impl Outbox {
     /// Sends what the socket accepts immediately; the rest is for the connection's task.
     pub(crate) fn send_now(&self) {
         self.sendable_marked.set(false);
-        let full = self.is_full();
         let left = self.send_with(|writer, bytes| Poll::Ready(writer.try_send(bytes)));
-        if full || self.is_closing() || !matches!(left, Poll::Ready(Ok(()))) {
+        if self.stalled.get() || self.is_closing() || !matches!(left, Poll::Ready(Ok(()))) {
             self.wake();
         }
     }
@@ -325,9 +333,12 @@ impl Outbox {
         *self.writer.borrow_mut() = None;
     }
 
-    /// Returns whether so many bytes wait that requests must wait too.
+    /// Returns whether so many bytes wait that requests must wait too. If so, the next bytes that are sent wake the task.
     pub(crate) fn is_full(&self) -> bool {
-        self.queue.borrow().len() > MAX_BACKLOG
+        let max = if self.buffers.are_crowded() { MAX_CROWDED_BACKLOG } else { MAX_BACKLOG };
+        let full = self.queue.borrow().len() > max;
+        self.stalled.set(full);
+        full
     }
 
     /// Returns how many frames wait for the disk.
@@ -429,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_client_that_reads_no_events_is_cut_before_they_take_more_than_an_answer() {
-        let buffers = Rc::new(Buffers::new(3 * MAX_BACKLOG));
+        let buffers = Rc::new(Buffers::new(3 * MAX_BACKLOG, MAX_BACKLOG));
         let outbox = with_buffers(&buffers);
         let mut pushed = 0;
         while !outbox.is_aborted() {
@@ -442,12 +453,12 @@ mod tests {
 
     #[test]
     fn many_unread_answers_make_the_next_ones_short_until_their_clients_are_gone() {
-        let buffers = Rc::new(Buffers::new(2 * MAX_BACKLOG));
+        let buffers = Rc::new(Buffers::new(2 * MAX_BACKLOG, MAX_BACKLOG));
         let outboxes: Vec<_> = (0..4).map(|_| with_buffers(&buffers)).collect();
         for outbox in &outboxes {
             outbox.push(1, 1, Duration::ZERO, |out| out.resize(2 * MAX_BACKLOG, 7));
         }
-        assert_eq!(buffers.room(), SHORT);
+        assert_eq!(buffers.room(), MAX_BACKLOG + STAT);
         outboxes[0].push(1, 1, Duration::ZERO, |out| out.extend_from_slice(b"event"));
         assert!(!outboxes[0].is_aborted());
         outboxes[0].push(1, 1, Duration::ZERO, |out| out.extend_from_slice(b"one more"));

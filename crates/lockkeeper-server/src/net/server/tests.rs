@@ -22,8 +22,12 @@ impl Store for Gate {
 }
 
 fn gated() -> (Server, Sender<Result<(), ServerError>>) {
+    gated_with(crate::Limits::default())
+}
+
+fn gated_with(limits: crate::Limits) -> (Server, Sender<Result<(), ServerError>>) {
     let (open, gate) = channel();
-    let config = Config::default().with_tick(Duration::from_millis(100)).with_session_timeouts(
+    let config = Config::default().with_limits(limits).with_tick(Duration::from_millis(100)).with_session_timeouts(
         Duration::from_secs(60)..=Duration::from_secs(60), // no test here is about expiry
     );
     (wait(Server::start_on(config, Box::new(Gate(gate)))).unwrap(), open)
@@ -91,6 +95,50 @@ fn writes_that_come_during_a_commit_share_the_next_one() {
         assert_eq!(client.answer().error, 0);
     }
     assert!(server.stats().commits <= 4, "the session, the first, and at most two groups: {}", server.stats().commits);
+}
+
+/// Clients that read nothing must not make reads of others fail, and what they leave waiting must go on when they are gone.
+#[test]
+fn a_crowd_that_reads_no_answers_delays_reads_of_others_and_fails_none() {
+    let (server, open) = gated_with(crate::Limits::default().with_answer_bytes(2_000_000));
+    let mut client = connected(&server, &open);
+    // The longest that fits into a frame.
+    let len = 1_048_575 - 8 - bytes().create("/big", &[], 0).0.len();
+    for (path, len) in [("/big", len), ("/small", 100_000)] {
+        open.send(Ok(())).unwrap();
+        assert_eq!(client.call(CREATE, bytes().create(path, &vec![7; len], 0)).error, 0);
+    }
+    let crowded = || wait(server.commands.run(|engine| engine.buffers().are_crowded())).unwrap();
+    let mut crowd = Vec::new();
+    let mut more = 4;
+    while more > 0 {
+        more -= usize::from(crowded());
+        let mut silent = connected(&server, &open);
+        for _ in 0..32 {
+            silent.send(GET_DATA, bytes().text("/big").flag(false));
+        }
+        crowd.push(silent);
+        assert!(crowd.len() < 100, "the answers take no room");
+    }
+    for _ in 0..20 {
+        client.send(GET_DATA, bytes().text("/big").flag(false));
+    }
+    for _ in 0..20 {
+        assert_eq!(client.answer().error, 0);
+    }
+    // An answer that waits for the disk, and a request that waits for room until the crowd is gone.
+    let asked = server.stats().requests(OpCode::GetData);
+    client.send(SET_DATA, bytes().text("/big").buffer(b"").int(-1));
+    for _ in 0..3 {
+        client.send(GET_DATA, bytes().text("/small").flag(false));
+    }
+    until("one answer waits for the disk", || server.stats().requests(OpCode::GetData) > asked);
+    drop(crowd);
+    until("the crowd is gone", || !crowded());
+    open.send(Ok(())).unwrap();
+    for _ in 0..4 {
+        assert_eq!(client.answer().error, 0);
+    }
 }
 
 /// A full disk: nothing is acknowledged that is not on it, the clients are disconnected, and the owner gets the
