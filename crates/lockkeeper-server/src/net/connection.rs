@@ -235,7 +235,13 @@ impl Receiving {
     /// Resolves when the client has disconnected or sent a malformed frame, or when the connection closes.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outbox = Rc::clone(&self.outbox);
-        outbox.poll_task(cx, |cx| self.poll_turns(cx))
+        outbox.poll_task(cx, |cx| {
+            let turns = self.poll_turns(cx);
+            if outbox.keeps_unfinished(self.rest.capacity()) {
+                self.engine.borrow_mut().close_greediest();
+            }
+            if turns.is_pending() && outbox.is_closing() { Poll::Ready(Ok(())) } else { turns }
+        })
     }
 
     fn poll_turns(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

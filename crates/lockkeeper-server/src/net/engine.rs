@@ -302,6 +302,18 @@ impl Engine {
         }
     }
 
+    /// Closes the connection that keeps the most bytes of unfinished requests.
+    pub(crate) fn close_greediest(&mut self) {
+        let greediest = self.peers.values().max_by_key(|peer| peer.outbox.unfinished());
+        let Some((address, outbox)) = greediest.map(|peer| (peer.address, Rc::clone(&peer.outbox))) else { return };
+        let bytes = outbox.unfinished();
+        outbox.abort();
+        outbox.keeps_unfinished(0);
+        if let Some(left_out) = self.line() {
+            warn!(client = %address, bytes, left_out, "unfinished requests take too much memory; closing the longest one");
+        }
+    }
+
     fn close(&self, id: ConnectionId) {
         if let Some(peer) = self.peers.get(&id) {
             peer.outbox.close();

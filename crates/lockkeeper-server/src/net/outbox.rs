@@ -1,4 +1,4 @@
-//! The bytes that wait to be sent on one connection.
+//! The bytes that wait to be sent on one connection, and what all connections keep together.
 //!
 //! All frames to a client pass through here in order. A frame that must wait for a transaction stays until that is
 //! durable, and so does everything after it.
@@ -23,6 +23,9 @@ const MAX_CROWDED_BACKLOG: usize = 64 << 10;
 const MAX_LONG_ANSWERS: usize = 4;
 /// The most that an answer with the data of a node has besides what fits into a frame.
 const STAT: usize = 128;
+/// Maximum bytes that are kept of unfinished requests of all clients together, in requests of the longest length. Above it,
+/// the connection that keeps most is closed.
+const MAX_LONG_REQUESTS: usize = 64;
 /// Maximum bytes per read.
 pub(crate) const READ_BYTES: usize = 32 << 10;
 /// Maximum number of empty queues that are kept for reuse, and their maximum capacity.
@@ -41,12 +44,21 @@ pub(crate) struct Buffers {
     /// Maximum bytes of one answer, and of one in a crowd.
     longest: usize,
     short: usize,
+    /// Bytes that were received and are no whole request, on all connections, and their maximum.
+    unfinished: Cell<usize>,
+    max_unfinished: usize,
 }
 
 impl Buffers {
     /// Creates buffers for answers of this length to requests of this length.
     pub(crate) fn new(longest: usize, max_frame: usize) -> Self {
-        Self { longest, short: max_frame.saturating_add(STAT), ..Self::default() }
+        let max_unfinished = max_frame.saturating_add(READ_BYTES).saturating_mul(MAX_LONG_REQUESTS);
+        Self { longest, short: max_frame.saturating_add(STAT), max_unfinished, ..Self::default() }
+    }
+
+    /// Returns how many bytes are kept of unfinished requests.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.unfinished.get()
     }
 
     fn max_queued(&self) -> usize {
@@ -71,7 +83,15 @@ impl Buffers {
 impl Default for Buffers {
     fn default() -> Self {
         let received = RefCell::new(vec![0; READ_BYTES].into());
-        Self { received, spare: RefCell::default(), queued: Cell::new(0), longest: usize::MAX, short: usize::MAX }
+        Self {
+            received,
+            spare: RefCell::default(),
+            queued: Cell::new(0),
+            longest: usize::MAX,
+            short: usize::MAX,
+            unfinished: Cell::new(0),
+            max_unfinished: usize::MAX,
+        }
     }
 }
 
@@ -184,6 +204,8 @@ pub(crate) struct Outbox {
     stalled: Cell<bool>,
     /// Whether the engine has this outbox in its list of sendable ones.
     sendable_marked: Cell<bool>,
+    /// Bytes that the task keeps of unfinished requests.
+    unfinished: Cell<usize>,
     pub(crate) sent: Cell<u64>,
     pub(crate) received: Cell<u64>,
 }
@@ -341,6 +363,21 @@ impl Outbox {
         full
     }
 
+    /// Notes how many bytes the task keeps of unfinished requests. Returns whether all connections together keep too many.
+    pub(crate) fn keeps_unfinished(&self, bytes: usize) -> bool {
+        // The bytes of a closing connection are about to be freed.
+        let bytes = if self.is_closing() { 0 } else { bytes };
+        let before = self.unfinished.replace(bytes);
+        let all = self.buffers.unfinished.get() + bytes - before;
+        self.buffers.unfinished.set(all);
+        all > self.buffers.max_unfinished
+    }
+
+    /// Returns how many bytes the task keeps of unfinished requests.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.unfinished.get()
+    }
+
     /// Returns how many frames wait for the disk.
     pub(crate) fn held(&self) -> u64 {
         let queue = self.queue.borrow();
@@ -419,6 +456,7 @@ impl Outbox {
 impl Drop for Outbox {
     fn drop(&mut self) {
         self.buffers.changed(self.queue.borrow().len(), 0);
+        self.keeps_unfinished(0);
     }
 }
 

@@ -141,6 +141,32 @@ fn a_crowd_that_reads_no_answers_delays_reads_of_others_and_fails_none() {
     }
 }
 
+/// Each sends all but the last byte of a request.
+#[test]
+fn unfinished_requests_take_a_bounded_memory_and_the_longest_ones_go() {
+    let server = wait(Server::start(Config::default().with_max_frame(100_000))).unwrap();
+    let begun = |len: usize| {
+        let mut client = Client::connect_with(server.addr(), 40_000);
+        let frame = [&100_000_i32.to_be_bytes()[..], &vec![7; len]].concat();
+        // The server may have closed it.
+        let _ = std::io::Write::write_all(&mut client.stream, &frame);
+        client
+    };
+    let mut modest = begun(1_000);
+    let greedy: Vec<_> = (0..200).map(|_| begun(99_999)).collect();
+    until("some are closed", || server.stats().connections < 200);
+    assert_eq!(server.stats().sessions, 201, "no session has ended");
+    let unfinished = wait(server.commands.run(|engine| engine.buffers().unfinished())).unwrap();
+    assert!(unfinished <= 64 * (100_000 + (32 << 10)), "{unfinished}");
+    modest.stream.set_nonblocking(true).unwrap();
+    let end = modest.stream.peek(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(end, Err(std::io::ErrorKind::WouldBlock), "the connection with a short one stays");
+    drop(greedy);
+    until("their memory is free", || {
+        wait(server.commands.run(|engine| engine.buffers().unfinished())).unwrap() < 10_000
+    });
+}
+
 /// A full disk: nothing is acknowledged that is not on it, the clients are disconnected, and the owner gets the
 /// reason.
 #[test]
