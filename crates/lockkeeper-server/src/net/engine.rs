@@ -152,7 +152,7 @@ impl Engine {
     /// Gives a new connection a place among the half-open ones, if it must present a secret. The kernel has already said
     /// who connects to the Unix socket.
     pub(crate) fn begin_half_open(&mut self, peer: Peer) -> Option<Rc<HalfOpen>> {
-        (self.needs_secret() && peer.ip().is_some()).then(|| self.half_open.take())
+        (self.needs_secret() && peer.ip().is_some()).then(|| self.half_open.take(peer.origin()))
     }
 
     /// Takes the place back.
