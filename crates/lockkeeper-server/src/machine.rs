@@ -127,6 +127,15 @@ pub enum Effect {
         /// The transaction that must be durable first.
         zxid: i64,
     },
+    /// Report that a subtree has more than the soft limit of its quota. A client can cause as many of them as it likes.
+    QuotaExceeded {
+        /// The root of the subtree.
+        path: Arc<str>,
+        /// Its nodes.
+        nodes: i64,
+        /// Its bytes.
+        bytes: i64,
+    },
     /// Close a connection after everything before has been sent.
     Close {
         /// The connection.
@@ -621,6 +630,8 @@ impl Machine {
         let mut events = std::mem::take(&mut self.events);
         let applied = self.tree.apply(&txn, &mut events);
         out.push(Effect::Committed(txn));
+        let exceeded = self.tree.exceeded_quotas();
+        out.extend(exceeded.map(|(path, nodes, bytes)| Effect::QuotaExceeded { path, nodes, bytes }));
         for TreeEvent { kind, path, acl } in events.drain(..) {
             for connection in self.watches.fire(&path, kind) {
                 let who = self.connections.get(&connection).map(|peer| &peer.who);

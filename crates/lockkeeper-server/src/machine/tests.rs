@@ -180,7 +180,7 @@ proptest! {
                         let any = results.iter().any(|result| matches!(result, OpResult::Failed(_)));
                         prop_assert_eq!(any, failed && !results.is_empty());
                     }
-                    Effect::Reply { .. } | Effect::Connected { .. } => {}
+                    Effect::Reply { .. } | Effect::Connected { .. } | Effect::QuotaExceeded { .. } => {}
                 }
             }
             machine.tree().assert_consistent();
@@ -662,4 +662,31 @@ fn watches_are_set_up_to_the_limit() {
         assert_eq!(*result == Err(ErrorCode::QuotaExceeded), refused, "{out:?}");
     }
     assert_eq!(machine.watches().len(), 4);
+}
+
+/// The driver logs it, and may leave some out: a client can cause as many as it likes.
+#[test]
+fn each_crossing_of_a_soft_limit_is_an_effect() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let mut out = Vec::new();
+    let quota =
+        ["/a", "/zookeeper/quota/a", "/zookeeper/quota/a/zookeeper_stats", "/zookeeper/quota/a/zookeeper_limits"];
+    for (path, data) in quota.into_iter().zip(["", "", "", "count=2"]) {
+        let create = Create::new(path, data, CreateMode::Persistent);
+        machine.request(ConnectionId(1), 1, Request::Create(create), at(0), &mut out);
+    }
+    let create = |path: &str| WriteOp::Create(Create::new(path, "x", CreateMode::Persistent));
+    let delete = |path: &str| WriteOp::Delete(VersionedPath { path: path.to_owned(), version: -1 });
+    for (ops, crossings) in [
+        (vec![create("/a/1")], 0),
+        (vec![create("/a/2")], 1),
+        (vec![create("/a/3")], 0),
+        (vec![delete("/a/3"), delete("/a/2"), create("/a/2"), delete("/a/2"), create("/a/2")], 2),
+    ] {
+        out.clear();
+        machine.request(ConnectionId(1), 1, Request::Multi(ops), at(0), &mut out);
+        let exceeded = Effect::QuotaExceeded { path: "/a".into(), nodes: 3, bytes: 2 };
+        assert_eq!(out.iter().filter(|effect| **effect == exceeded).count(), crossings, "{out:?}");
+    }
 }

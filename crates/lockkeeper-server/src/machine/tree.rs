@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::machine::budget;
 use crate::machine::path;
 use crate::machine::quota::{self, Quota, Quotas};
 use crate::machine::txn::{Owner, Txn, TxnOp};
-use crate::machine::{budget, identity};
 use lockkeeper_wire::{Acl, EventKind, Stat};
 
 /// One node.
@@ -174,6 +174,8 @@ pub struct Tree {
     containers: BTreeSet<Arc<str>>,
     ttls: BTreeSet<Arc<str>>,
     quotas: Quotas,
+    /// The quotas whose soft limits the last transaction has exceeded: path, nodes and bytes.
+    exceeded: Vec<(Arc<str>, i64, i64)>,
     data_bytes: u64,
     /// The cost of all names and access lists; see [`budget`].
     text_bytes: u64,
@@ -211,6 +213,7 @@ impl Tree {
             containers: BTreeSet::new(),
             ttls: BTreeSet::new(),
             quotas: Quotas::default(),
+            exceeded: Vec::new(),
             data_bytes: 0,
             text_bytes: 0,
             open,
@@ -308,6 +311,7 @@ impl Tree {
 
     /// Applies a transaction, and appends the events in ZooKeeper's order.
     pub fn apply(&mut self, txn: &Txn, events: &mut Vec<TreeEvent>) -> Applied {
+        self.exceeded.clear();
         self.apply_op(txn, &txn.op, events)
     }
 
@@ -433,6 +437,11 @@ impl Tree {
         self.get_with_path(&stats).map(|(path, _)| path)
     }
 
+    /// Returns the quotas whose soft limits the last transaction has exceeded: path, nodes and bytes.
+    pub(crate) fn exceeded_quotas(&self) -> impl Iterator<Item = (Arc<str>, i64, i64)> {
+        self.exceeded.iter().cloned()
+    }
+
     /// Returns the nodes and bytes of a subtree, its root included.
     fn holdings(&self, root: &str) -> (i64, i64) {
         let Some((root, node)) = self.get_with_path(root) else { return (0, 0) };
@@ -461,8 +470,8 @@ impl Tree {
         let Some((path, limits, held)) = self.quota_of(node) else { return };
         let now = Quota { nodes: held.nodes + nodes, bytes: held.bytes + bytes, ..held };
         if limits.becomes_exceeded(&held, &now) {
-            let path = identity::shown(path);
-            tracing::warn!(path, nodes = now.nodes, bytes = now.bytes, "quota exceeded");
+            let exceeded = (Arc::from(path), now.nodes, now.bytes);
+            self.exceeded.push(exceeded);
         }
         self.set_holdings(&quota::stats_node(path), now.nodes, now.bytes);
     }

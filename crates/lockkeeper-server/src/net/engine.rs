@@ -32,6 +32,7 @@ use half_open::{HalfOpen, Places};
 
 use crate::config::Config;
 use crate::error::ServerError;
+use crate::machine::identity::shown;
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn};
 use crate::net::outbox::{Buffers, Outbox, WaitingFrames};
 use crate::net::peer::{Origin, Peer};
@@ -390,6 +391,11 @@ impl Engine {
                     self.counters.events_sent.fetch_add(1, Relaxed);
                     self.send(connection, zxid, |out| response::encode_event(out, event_zxid, kind, &path));
                 }
+                Effect::QuotaExceeded { path, nodes, bytes } => {
+                    if let Some(left_out) = self.line() {
+                        warn!(path = shown(&path), nodes, bytes, left_out, "quota exceeded");
+                    }
+                }
                 Effect::Close { connection, reason } => self.close_for(connection, reason),
             }
         }
@@ -557,5 +563,57 @@ impl Engine {
         set(&self.counters.nodes, self.machine.tree().len());
         set(&self.counters.watches, self.machine.watches().len());
         self.counters.zxid.store(self.machine.zxid(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tracing::{Event, Metadata, Subscriber, span};
+
+    use super::*;
+    use crate::machine::{Tree, tests::config};
+
+    /// Counts the lines of the log.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicUsize>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn a_client_that_exceeds_its_quota_again_and_again_fills_no_log() {
+        let clock = Clock::start();
+        let machine = Machine::new(config(), Tree::new(), 0, clock.now());
+        let mut engine = Engine::new(machine, clock, &Config::default(), None, false);
+        let lines = Lines::default();
+        tracing::subscriber::with_default(lines.clone(), || {
+            for nodes in 0..1_000 {
+                engine.effects.push(Effect::QuotaExceeded { path: "/a".into(), nodes, bytes: 0 });
+                engine.carry_out();
+            }
+        });
+        let lines = lines.0.load(Relaxed);
+        assert!((10..100).contains(&lines), "{lines} lines");
     }
 }
