@@ -468,6 +468,7 @@ async fn connection_from(listener: Option<&TcpListener>, local: Option<&UnixList
         accepted = tcp => accepted.map(|(stream, address)| (Socket::Tcp(stream), Peer::Net(address))),
         accepted = unix => {
             let (stream, _) = accepted?;
+            // An error ends this connection only.
             let client = stream.peer_cred()?;
             let uid = client.uid();
             Ok((Socket::Unix(stream, uid), Peer::Local { uid, pid: client.pid() }))
@@ -507,11 +508,10 @@ async fn accept(
             }
             Ok(_) => {}
             Err(error) => {
-                // Most likely the process is out of file descriptors.
                 if let Some(left_out) = engine.borrow_mut().line() {
-                    warn!(%error, left_out, "cannot accept a connection; closing it");
+                    warn!(%error, left_out, "cannot accept a connection");
                 }
-                spare.refuse(connection_from(listener.as_ref(), local.as_ref())).await;
+                spare.failed(&error, connection_from(listener.as_ref(), local.as_ref())).await;
             }
         }
     }
