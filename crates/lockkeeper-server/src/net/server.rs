@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixSocket};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -35,6 +35,8 @@ use lockkeeper_wire::Stat;
 
 /// How long a stopping server waits for its clients to read their last answers.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Maximum number of clients of the Unix socket that wait until they are accepted.
+const BACKLOG: u32 = 1_024;
 
 /// A running server. Dropping it stops it; this waits for the disk, not for clients.
 #[derive(Debug)]
@@ -435,16 +437,19 @@ fn file_id(path: &Path) -> io::Result<FileId> {
 }
 
 impl LocalSocket {
-    /// Listens at this path, and replaces the file that is there. Clients find a socket with the right mode, or none.
+    /// Listens at this path, and replaces the file that is there. Clients find a socket with the right mode, or none: it
+    /// accepts nothing before it has its mode.
     fn bind(path: &Path, mode: u32) -> Result<Self, ServerError> {
         let failed = |source| ServerError::Socket { path: path.to_owned(), source };
         let mut fresh = path.to_owned().into_os_string();
         fresh.push(".new");
         let _ = std::fs::remove_file(&fresh);
-        let listener = UnixListener::bind(&fresh).map_err(failed)?;
+        let socket = UnixSocket::new_stream().map_err(failed)?;
+        socket.bind(&fresh).map_err(failed)?;
         let id = file_id(fresh.as_ref()).map_err(failed)?;
         let fresh = SocketFile { path: fresh.into(), id };
         std::fs::set_permissions(&fresh.path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+        let listener = socket.listen(BACKLOG).map_err(failed)?;
         std::fs::rename(&fresh.path, path).map_err(failed)?;
         Ok(Self { listener, file: SocketFile { path: path.to_owned(), id } })
     }
