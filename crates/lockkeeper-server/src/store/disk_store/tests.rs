@@ -483,7 +483,6 @@ fn the_log_never_exceeds_its_limits() {
     assert!(read.is_err(), "the snapshot stays open");
 }
 
-#[cfg(unix)]
 #[test]
 fn the_log_is_the_users_own() {
     use std::os::unix::fs::PermissionsExt;
@@ -493,4 +492,25 @@ fn the_log_is_the_users_own() {
     for log in logs(directory.path()) {
         assert_eq!(path(directory.path(), log).metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
+}
+
+/// An orderly stop gives the disk all but the records, and the first record of a start needs a chunk again. So a start on a
+/// disk that is full to the last chunk fails.
+#[test]
+fn a_start_after_an_orderly_stop_takes_one_chunk_of_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let allocated = || {
+        let len = |log| path(directory.path(), log).metadata().unwrap().len();
+        logs(directory.path()).into_iter().map(len).sum::<u64>()
+    };
+    let (mut store, _) = open(directory.path()).unwrap();
+    Model::new().commit(&mut store, 3);
+    store.close();
+    drop(store);
+    assert_eq!(allocated(), 0);
+    let (mut store, mut state) = open(directory.path()).unwrap();
+    assert_eq!(allocated(), 0);
+    let raised = state.raise_zxid(1_800_000_000_000).expect("the clock gives a greater number");
+    store.commit(&raised).unwrap();
+    assert_eq!(allocated(), SMALL.chunk);
 }
