@@ -5,6 +5,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use redb::StorageBackend;
@@ -59,9 +60,7 @@ impl Directory {
     /// Creates the directory if it is missing.
     pub(super) fn make(path: &Path) -> Result<Self, ServerError> {
         let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.recursive(true).mode(0o700);
         match builder.create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 Err(ServerError::NotADirectory { path: path.to_owned() })
@@ -74,9 +73,7 @@ impl Directory {
     /// Opens a file that only this user can read, and creates it if it is missing.
     fn file(&self, name: &str) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
         options.open(self.path.join(name))
     }
 }

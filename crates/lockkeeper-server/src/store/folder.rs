@@ -93,7 +93,8 @@ fn fold(files: &dyn Files, snapshot: &mut Snapshot, job: Job) -> Result<(), Serv
         return Err(snapshot.damaged(what));
     }
     snapshot.fold(&replayed.changes, job.before, job.through)?;
-    // The files that are left are not needed; the next start removes them.
+    // The files that are left are not needed. The next start takes them for a fold that was interrupted: it writes the whole
+    // snapshot again, which needs room for it, and removes them.
     if let Err(error) = discard(files, job) {
         warn!(%error, directory = %files.path().display(), "cannot remove a folded file of the log");
     }
