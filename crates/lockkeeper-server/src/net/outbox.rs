@@ -57,6 +57,7 @@ impl Buffers {
     }
 
     /// Returns how many bytes are kept of unfinished requests.
+    #[cfg(test)]
     pub(crate) fn unfinished(&self) -> usize {
         self.unfinished.get()
     }

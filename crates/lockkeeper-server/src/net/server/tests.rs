@@ -152,7 +152,7 @@ fn unfinished_requests_take_a_bounded_memory_and_the_longest_ones_go() {
         let _ = std::io::Write::write_all(&mut client.stream, &frame);
         client
     };
-    let mut modest = begun(1_000);
+    let modest = begun(1_000);
     let greedy: Vec<_> = (0..200).map(|_| begun(99_999)).collect();
     until("some are closed", || server.stats().connections < 200);
     assert_eq!(server.stats().sessions, 201, "no session has ended");
