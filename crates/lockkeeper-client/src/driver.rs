@@ -343,7 +343,13 @@ impl Driver {
                         wire.delivered += 1;
                     }
                     Delivery::Once(fired, watched) => _ = fired.send(watched),
-                    Delivery::ConnectionState(state) => _ = states.send(state),
+                    Delivery::ConnectionState(state) => {
+                        // What an earlier search finds may be out of date when this connection ends.
+                        if state == ConnectionState::Connected {
+                            searches.clear();
+                        }
+                        _ = states.send(state);
+                    }
                     Delivery::Ended(sender) => drop(sender),
                 }
             }

@@ -37,8 +37,8 @@ pub trait Connect: Send + Sync + 'static {
 
     /// Opens a connection to the server with this index, below [`Connect::servers`], in two steps. The first one finds the
     /// server's address. Its time does not count as the server's silence. The second one opens the connection. If the
-    /// first step takes too long, the next attempt with the same server continues it. The session drops a second step that takes
-    /// too long.
+    /// first step takes too long, the next attempt with the same server continues it, unless the session was connected
+    /// meanwhile. The session drops a second step that takes too long.
     ///
     /// The text of an error completes a sentence that begins with the server: `refuses connections`.
     fn connect(&self, server: usize) -> Searching;
