@@ -26,6 +26,8 @@ use crate::net::words::{self, VERSION};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of the request line with its headers.
 const MAX_HEAD: usize = 8 << 10;
+/// A report of at most about this length is sent with its length, a longer one in chunks.
+const MAX_PART: usize = 64 << 10;
 /// Maximum number of concurrent requests; others wait in the listener's queue.
 const MAX_REQUESTS: usize = 16;
 
@@ -62,7 +64,7 @@ async fn one(engine: &RefCell<Engine>, mut stream: TcpStream) -> std::io::Result
         }
     }
     let head = String::from_utf8_lossy(&head);
-    let Request { method, path, trouble } = Request::read(&head, &engine.borrow());
+    let Request { method, path, has_chunks, trouble } = Request::read(&head, &engine.borrow());
     let answer = match trouble {
         Some(trouble) => HttpResponse::plain("403 Forbidden", trouble),
         None => match method {
@@ -71,17 +73,38 @@ async fn one(engine: &RefCell<Engine>, mut stream: TcpStream) -> std::io::Result
         },
     };
     let HttpResponse { status, kind, mut body } = answer;
-    // The length of a body in slices is not known before its end.
-    let head =
-        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await?;
-    let mut slice = String::new();
-    let mut more = method != "HEAD";
-    while more {
-        slice.clear();
-        more = body(&engine.borrow(), &mut slice);
-        stream.write_all(slice.as_bytes()).await?;
+    let (mut part, mut more) = (String::new(), method != "HEAD");
+    while more && part.len() < MAX_PART {
+        more = body(&engine.borrow(), &mut part);
         yield_now().await;
+    }
+    // So a client can tell a whole report from one that was cut off.
+    let chunked = more && has_chunks;
+    let length = if chunked {
+        "Transfer-Encoding: chunked\r\n".to_owned()
+    } else if more || method == "HEAD" {
+        String::new()
+    } else {
+        format!("Content-Length: {}\r\n", part.len())
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{length}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await?;
+    loop {
+        if chunked && !part.is_empty() {
+            part = format!("{:x}\r\n{part}\r\n", part.len());
+        }
+        stream.write_all(part.as_bytes()).await?;
+        if !more {
+            break;
+        }
+        part.clear();
+        more = body(&engine.borrow(), &mut part);
+        yield_now().await;
+    }
+    if chunked {
+        stream.write_all(b"0\r\n\r\n").await?;
     }
     stream.shutdown().await?;
     // Wait until the client has closed: closing a socket with unread bytes would destroy the answer in flight.
@@ -93,6 +116,8 @@ async fn one(engine: &RefCell<Engine>, mut stream: TcpStream) -> std::io::Result
 struct Request<'a> {
     method: &'a str,
     path: &'a str,
+    /// Whether the client understands a body in chunks.
+    has_chunks: bool,
     /// Why it is refused, whatever it asks for.
     trouble: Option<String>,
 }
@@ -103,7 +128,8 @@ impl<'a> Request<'a> {
     fn read(head: &'a str, engine: &Engine) -> Self {
         let mut lines = head.split("\r\n");
         let mut words = lines.next().unwrap_or_default().split(' ');
-        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let mut word = || words.next().unwrap_or_default();
+        let (method, target, has_chunks) = (word(), word(), word() == "HTTP/1.1");
         let path = target.split('?').next().unwrap_or_default();
         let headers = lines.filter_map(|line| line.split_once(':'));
         let is_foreign = |(name, value): &(&str, &str)| {
@@ -122,7 +148,7 @@ impl<'a> Request<'a> {
             let value = crate::machine::identity::shown(value.trim());
             format!("the header {} names {value}; name this server by its address, localhost, or a name that it was given\n", name.trim())
         });
-        Self { method, path, trouble }
+        Self { method, path, has_chunks, trouble }
     }
 }
 

@@ -144,7 +144,30 @@ fn http(server: &Server, request: &str) -> (String, String) {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (head.lines().next().unwrap().to_owned(), body.to_owned())
+    let value = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+    let status = head.lines().next().unwrap().to_owned();
+    // A client can tell a whole body from one that was cut off.
+    if request.starts_with("HEAD") {
+        return (status, body.to_owned());
+    }
+    match (value("Content-Length: "), value("Transfer-Encoding: ").as_deref()) {
+        (Some(len), None) => assert_eq!(len.parse(), Ok(body.len())),
+        (None, Some("chunked")) => return (status, joined(body)),
+        neither_or_both => panic!("{neither_or_both:?}: {head}"),
+    }
+    (status, body.to_owned())
+}
+
+/// Joins chunks, of which the last one is empty.
+fn joined(chunks: &str) -> String {
+    let (len, rest) = chunks.split_once("\r\n").unwrap();
+    let (chunk, rest) = rest.split_at(usize::from_str_radix(len, 16).unwrap());
+    let rest = rest.strip_prefix("\r\n").unwrap();
+    if chunk.is_empty() {
+        assert_eq!(rest, "");
+        return String::new();
+    }
+    chunk.to_owned() + &joined(rest)
 }
 
 fn get(server: &Server, path: &str) -> (String, String) {
@@ -231,6 +254,24 @@ fn http_refuses_what_it_does_not_serve() {
     assert_eq!(get(&guarded, "/commands/ruok").0, "HTTP/1.1 200 OK");
     let everywhere = lockkeeper_server::Config::default().with_admin(([0, 0, 0, 0], 0).into());
     assert!(matches!(wait(Server::start(everywhere)), Err(lockkeeper_server::ServerError::NotLoopback { .. })));
+}
+
+#[test]
+fn a_long_http_report_is_sent_in_chunks_and_is_whole() {
+    let server = wait(Server::start(with_admin())).unwrap();
+    let mut client = Client::connect(server.addr());
+    let paths: Vec<String> = (0..2_000).map(|at| format!("/{}-{at}", "watched".repeat(20))).collect();
+    let listed: Vec<&str> = paths.iter().map(String::as_str).collect();
+    assert_eq!(client.call(SET_WATCHES, bytes().long(0).texts(&[]).texts(&listed).texts(&[])).error, 0);
+    let (status, body) = get(&server, "/commands/watches_by_path");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    let report: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(report["path_to_session_ids"].as_object().unwrap().len(), 2_000);
+    // HTTP/1.0 has no chunks.
+    let mut stream = socket(server.admin_addr().unwrap());
+    std::io::Write::write_all(&mut stream, b"GET /commands/watches_by_path HTTP/1.0\r\n\r\n").unwrap();
+    let text = std::io::read_to_string(stream).unwrap();
+    assert_eq!(text.split_once("\r\n\r\n").unwrap().1, body);
 }
 
 /// Silent, endless and incomplete requests do not stop the service for clients.
