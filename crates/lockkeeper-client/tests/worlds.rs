@@ -365,7 +365,7 @@ impl World {
                 if !std::mem::replace(&mut link.greeted, true) {
                     let connect = request::decode_connect(&payload).unwrap();
                     let password = [u8::try_from(id.0 % 250).unwrap(); 16];
-                    self.machine.connect(id, &connect, password, at, &mut effects);
+                    self.machine.connect(id, &connect, password, true, at, &mut effects);
                 } else if let Ok(request::Packet::Request { xid, request, .. }) = request::decode(&payload) {
                     if link.pings_only && request != Request::Ping {
                         continue;
