@@ -94,6 +94,7 @@ mod tests {
         let mode = |dir: &Path, mode| std::fs::set_permissions(dir, PermissionsExt::from_mode(mode)).unwrap();
         mode(&dir, 0o775);
         mode(&root.path().join("local"), 0o777);
+        mode(root.path(), 0o700);
         assert_eq!(other_replacer(&dir).unwrap(), None);
         mode(root.path(), 0o755);
         let how = other_replacer(&dir).unwrap().unwrap();
