@@ -170,6 +170,11 @@ impl Client {
         self.handle.shared.connect_errors()
     }
 
+    /// As [`Client::connect_errors`], for a caller that has no more time: an attempt that is under way counts as failed now.
+    pub fn unfinished_errors(&self) -> Vec<(String, String)> {
+        self.handle.shared.unfinished_errors()
+    }
+
     /// Changes the current pause between two rounds over all servers: the next round begins after this time. Without a
     /// pause, this does nothing.
     ///

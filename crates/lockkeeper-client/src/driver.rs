@@ -90,14 +90,15 @@ impl SharedState {
     }
 
     pub(crate) fn connect_errors(&self) -> Vec<(String, Option<String>)> {
+        self.lock().connect_errors.clone()
+    }
+
+    pub(crate) fn unfinished_errors(&self) -> Vec<(String, String)> {
         let inner = self.lock();
-        let mut errors = inner.connect_errors.clone();
-        // It has not failed yet, but its caller may have no more time.
         let searched = inner.session.transport().filter(|_| inner.session.is_searching());
-        if let Some((_, error)) = searched.and_then(|transport| errors.get_mut(transport.server)) {
-            error.get_or_insert_with(|| NOT_FOUND.to_owned());
-        }
-        errors
+        let unfinished = |at| if searched.is_some_and(|it| it.server == at) { NOT_FOUND } else { "does not answer" };
+        let errors = inner.connect_errors.iter().cloned().enumerate();
+        errors.map(|(at, (server, error))| (server, error.unwrap_or_else(|| unfinished(at).to_owned()))).collect()
     }
 
     /// Passes a request to the session. The receiver gets the reply, always.

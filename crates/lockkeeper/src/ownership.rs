@@ -49,6 +49,7 @@ pub(crate) fn other_replacer(dir: &Path) -> io::Result<Option<String>> {
 
 /// Whether only this user's private group may write besides this user. It has the number of the user. On systems with the umask
 /// 002, all of a user's files are of this kind.
+#[cfg(any(feature = "deadletter", feature = "embedded"))]
 pub(crate) fn has_private_group(metadata: &Metadata) -> bool {
     let me = rustix::process::geteuid().as_raw();
     me != 0 && metadata.uid() == me && metadata.gid() == me && metadata.mode() & 0o002 == 0

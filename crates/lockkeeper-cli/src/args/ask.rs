@@ -103,7 +103,7 @@ pub(crate) struct FenceArgs {
     /// The file, or a name for the resource that the command changes; not a symbolic link
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Use this token [default: LOCKKEEPER_TOKEN]; with --reset, lower the greatest one to it
+    /// Use this token; with --reset, lower the greatest one to it [env: LOCKKEEPER_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<FencingToken>,
     /// Wait at most this long for another process behind the gate [default: until it ends]

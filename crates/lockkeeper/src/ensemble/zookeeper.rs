@@ -201,10 +201,7 @@ impl ZooKeeper {
     }
 
     fn unreachable(&self, client: &Client, waited: Duration) -> SessionError {
-        let reasons = client.connect_errors().into_iter().map(|(server, error)| {
-            let error = error.as_deref().unwrap_or("does not answer");
-            format!("{server} {error}")
-        });
+        let reasons = client.unfinished_errors().into_iter().map(|(server, error)| format!("{server} {error}"));
         let detail = reasons.collect::<Vec<_>>().join("; ");
         SessionError::Unreachable { servers: self.servers.to_string(), waited, detail }
     }
