@@ -18,22 +18,17 @@ use std::time::Duration;
 use std::vec::IntoIter;
 
 use lockkeeper_wire::{
-    Create, ErrorCode, Malformed, OpCode, OpResult, ReadOp, Request, Response, Stat, WatchedPath, WriteOp, request,
+    ErrorCode, Malformed, OpCode, OpResult, ReadOp, Request, Response, Stat, WatchedPath, WriteOp, request,
 };
 
 pub(super) use gathered::Gathered;
-use gathered::{List, Writes};
+use gathered::{BYTES, List, OPERATIONS, Writes, alone, parent};
 
 use super::{Purpose, Sent, Session};
 use crate::types::{RequestError, RequestId};
 
 /// While so many transactions and lone writes are under way, later ones gather.
 const UNDER_WAY: usize = 2;
-/// The largest number of operations of a transaction, and of nodes of a read.
-const OPERATIONS: usize = 128;
-/// The largest sum of the bytes of the paths and the data of a transaction, and of the paths of a read. Apache's servers
-/// refuse frames of 1 MiB.
-const BYTES: usize = 128 << 10;
 /// The length in bytes that a list of children counts with before a longer one was seen: 10 000 names of 60 bytes.
 pub(super) const LIST: usize = 640 << 10;
 
@@ -90,24 +85,10 @@ pub(super) struct UnderWay {
     more: usize,
 }
 
-/// The node whose child is created.
-fn parent(create: &Create) -> &str {
-    &create.path[..create.path.rfind('/').unwrap_or(0)]
-}
-
 /// The node that must exist before this operation is made: the parent of a new node.
 fn above(op: &WriteOp) -> String {
     let parent = if let WriteOp::Create(create) = op { parent(create) } else { "" };
     if parent.is_empty() { "/".to_owned() } else { parent.to_owned() }
-}
-
-/// An operation of a transaction as a request of its own.
-fn alone(op: WriteOp) -> Request {
-    match op {
-        WriteOp::Create(create) => Request::Create(create),
-        WriteOp::Delete(delete) => Request::Delete(delete),
-        WriteOp::SetData(_) | WriteOp::Check(_) => unreachable!("not gathered"),
-    }
 }
 
 /// Whether these are the results of a transaction of these operations: one for each, or none was carried out.
@@ -118,10 +99,6 @@ fn are_answers(results: &[OpResult], ops: &[WriteOp]) -> bool {
     };
     let failed = results.iter().any(|result| matches!(result, OpResult::Failed(_)));
     results.len() == ops.len() && (failed || results.iter().zip(ops).all(of_its_kind))
-}
-
-fn list(path: String) -> Request {
-    Request::GetChildren2(WatchedPath { path, watch: false })
 }
 
 impl Session {

@@ -3,10 +3,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use lockkeeper_wire::{OpCode, Request, WatchedPath, WriteOp};
+use lockkeeper_wire::{Create, OpCode, Request, WatchedPath, WriteOp};
 
-use super::{BYTES, OPERATIONS, alone, list, parent};
 use crate::types::RequestId;
+
+/// The largest number of operations of a transaction, and of nodes of a read.
+pub(super) const OPERATIONS: usize = 128;
+/// The largest sum of the bytes of the paths and the data of a transaction, and of the paths of a read. Apache's servers
+/// refuse frames of 1 MiB.
+pub(super) const BYTES: usize = 128 << 10;
 
 /// Requests that have not left.
 #[derive(Debug, Default)]
@@ -45,6 +50,24 @@ pub(super) struct List {
     pub(super) path: String,
     /// How many transactions leave before it.
     pub(super) behind: usize,
+}
+
+/// The node whose child is created.
+pub(super) fn parent(create: &Create) -> &str {
+    &create.path[..create.path.rfind('/').unwrap_or(0)]
+}
+
+/// An operation of a transaction as a request of its own.
+pub(super) fn alone(op: WriteOp) -> Request {
+    match op {
+        WriteOp::Create(create) => Request::Create(create),
+        WriteOp::Delete(delete) => Request::Delete(delete),
+        WriteOp::SetData(_) | WriteOp::Check(_) => unreachable!("not gathered"),
+    }
+}
+
+pub(super) fn list(path: String) -> Request {
+    Request::GetChildren2(WatchedPath { path, watch: false })
 }
 
 impl Gathered {
