@@ -42,6 +42,22 @@ pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lo
     join(home, builder, Hosting::Never, found).await
 }
 
+/// Connects to the server of a home, and starts it if it ended because nobody used it. A home that never had a server has no
+/// records: it gets none.
+///
+/// # Errors
+/// [`not_running`] if no server runs, and none has data there.
+pub(crate) async fn connect_to_records(
+    home: &Home,
+    builder: &Builder,
+    printer: &Printer,
+) -> Result<Lockkeeper, Failure> {
+    match home.dir().join("data").is_dir() {
+        true => connect(home, builder, printer).await,
+        false => connect_running(home, builder).await,
+    }
+}
+
 /// Returns the failure for a home without a running server.
 pub(crate) fn not_running(home: &Home) -> Failure {
     let place = Place::Machine(home.clone());

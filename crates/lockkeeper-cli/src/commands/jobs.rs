@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::advice::Suggested;
 use crate::args::jobs::{ForgetArgs, ImportArgs, JobsArgs, JobsVerb, ResolveArgs};
-use crate::commands::show::{connect_running, inquire};
+use crate::commands::show::{connect_to_records, inquire_records};
 use crate::crontab::{self, Format};
 use crate::exit::{Code, Failure};
 use crate::jobsview::{self, Health, JobView};
@@ -54,7 +54,7 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         return watch(&args, path.as_deref(), &settings, printer).await;
     }
     let at = path.clone();
-    let (jobs, now_ms) = inquire(&settings, async move |admin| {
+    let (jobs, now_ms) = inquire_records(&settings, printer, async move |admin| {
         let jobs = match &at {
             Some(path) => admin.job(path).await?.into_iter().collect(),
             None => admin.jobs("/").await?,
@@ -66,7 +66,8 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
     .await?;
     let place = &settings.place;
     if let (Some(path), []) = (&path, &jobs[..]) {
-        return Err(Failure::new(Code::NoSuchLock, format!("{path} never ran as a job"))
+        return Err(Failure::new(Code::NoSuchLock, format!("no run of {path} as a job is recorded"))
+            .hint("an attempt that did not get the lock, or did not start its command, leaves no record")
             .advise("see which jobs there are", Suggested::new(["jobs"]))
             .scoped(place));
     }
@@ -107,7 +108,7 @@ async fn watch(args: &JobsArgs, path: Option<&str>, settings: &Settings, printer
     }
     let mut signals = Signals::default();
     signals.add(&[Signal::INT, Signal::TERM, Signal::HUP])?;
-    let keeper = connect_running(settings, &settings.builder()).await?;
+    let keeper = connect_to_records(settings, printer).await?;
     let shown = tokio::select! {
         biased;
         _ = signals.next() => Ok(0),
@@ -206,7 +207,7 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let how = if args.again { Resolve::RunAgain } else { Resolve::Accept };
     let at = path.clone();
-    let run = inquire(&settings, async move |admin| admin.resolve_job(&at, how).await).await?;
+    let run = inquire_records(&settings, printer, async move |admin| admin.resolve_job(&at, how).await).await?;
     let next = if args.again { "the next machine that asks runs it again" } else { "it counts as done" };
     printer.note(&format!("{path}, slot {}: {next}", run.slot.name));
     Ok(0)
@@ -216,7 +217,7 @@ async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
-    if !inquire(&settings, async move |admin| admin.forget_job(&at).await).await? {
+    if !inquire_records(&settings, printer, async move |admin| admin.forget_job(&at).await).await? {
         return Err(Failure::new(Code::NoSuchLock, format!("{path} has no records")).scoped(&settings.place));
     }
     printer.note(&format!("the records of {path} are deleted"));

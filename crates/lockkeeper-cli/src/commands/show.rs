@@ -57,10 +57,38 @@ pub(crate) async fn inquire<T>(
     settings: &Settings,
     question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
 ) -> Result<T, Failure> {
-    let keeper = connect_running(settings, &settings.builder()).await?;
+    ask(connect_running(settings, &settings.builder()).await?, settings, question).await
+}
+
+/// The same for what the server keeps while nobody uses it: this user's own server is started if it has data.
+pub(crate) async fn inquire_records<T>(
+    settings: &Settings,
+    printer: &Printer,
+    question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
+) -> Result<T, Failure> {
+    ask(connect_to_records(settings, printer).await?, settings, question).await
+}
+
+async fn ask<T>(
+    keeper: Lockkeeper,
+    settings: &Settings,
+    question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
+) -> Result<T, Failure> {
     let answer = question(keeper.admin()).await;
     keeper.close().await;
     answer.map_err(|error| Failure::from(error).scoped(&settings.place))
+}
+
+/// Opens a session; like [`inquire_records`], it starts this user's own server if that has data.
+pub(crate) async fn connect_to_records(settings: &Settings, printer: &Printer) -> Result<Lockkeeper, Failure> {
+    let builder = settings.builder();
+    waiting::connecting(&settings.place.to_string(), Some(settings.connect_timeout()), async {
+        match &settings.place {
+            Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
+            Place::Machine(home) => local::connect_to_records(home, &builder, printer).await,
+        }
+    })
+    .await
 }
 
 /// Returns the session timeout that the server grants.

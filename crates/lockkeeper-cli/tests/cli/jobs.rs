@@ -336,3 +336,21 @@ fn job_names(home: &Home) -> Vec<String> {
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     document["jobs"].as_array().unwrap().iter().map(|job| job["path"].as_str().unwrap().to_owned()).collect()
 }
+
+/// The server ends when nobody uses it, and keeps the records. Nobody needs to know that to read them.
+#[test]
+fn the_records_of_jobs_are_shown_when_the_own_server_has_ended() {
+    let home = Home::new();
+    let (code, line) = failure(&home.output(&["jobs"]));
+    assert_eq!(code, Some(69), "nothing ran here, and nothing is started: {line}");
+    assert_eq!(run(&home, &["nightly", "--once-per", "day"], "true").0, Some(0));
+    for args in [&["jobs"][..], &["jobs", "nightly"], &["jobs", "--check"], &["jobs", "forget", "nightly"]] {
+        assert!(home.output(&["server", "stop", "--force"]).status.success());
+        let output = home.output(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        assert!(home.server().is_some());
+    }
+    let (code, line) = failure(&home.output(&["jobs", "nightly"]));
+    assert_eq!(code, Some(1), "{line}");
+    assert!(line.starts_with("no run of /locks/nightly as a job is recorded"), "{line}");
+}
