@@ -206,7 +206,10 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
 ];
 
 /// The exit codes of `show` and `why`.
-const SHOWN: &[Status] = &[(Code::Done, "printed", ""), (Code::NoSuchLock, "there is no such lock", "")];
+const SHOWN: &[Status] = &[
+    (Code::Done, "printed", ""),
+    (Code::NoSuchLock, "of `show`: there is no such lock", "`why` says that it is free"),
+];
 
 /// The exit codes of `approve` and `reject`.
 const DECIDED: &[Status] = &[

@@ -93,6 +93,20 @@ fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(4096)]
 }
 
+/// What is said of a node without a session.
+pub(crate) const SESSIONLESS: &str = "no session, so it stays until it is deleted; Curator and Kazoo wait behind it";
+
+/// `nobody holds it: 10.0.0.7 since 10:42:03, a foreign client, waits behind the node /a/lock-0000000000, which has no session`, if
+/// that is so.
+pub(crate) fn stuck(lock: &LockInfo) -> Option<String> {
+    let next = lock.waiters.first().filter(|_| lock.holders.is_empty())?;
+    let node = next.blocked_by.as_deref()?;
+    let who = who(next);
+    Some(plain(&format!(
+        "nobody holds it: {who}, a foreign client, waits behind the node {node}, which has no session"
+    )))
+}
+
 /// Returns the full path of a contender's node. For a lease, this is the lock's own node.
 pub(crate) fn node_path(path: &str, node: &str) -> String {
     if node.is_empty() { path.to_owned() } else { format!("{path}/{node}") }

@@ -128,6 +128,7 @@ pub(crate) struct ContenderView<'a> {
     since_ms: i64,
     token: Option<i64>,
     session: String,
+    blocked_by: Option<&'a str>,
 }
 
 /// A lock, as `--json` shows it. These fields are documented and stay.
@@ -137,6 +138,7 @@ pub(crate) struct LockView<'a> {
     permits: Option<u32>,
     holders: Vec<ContenderView<'a>>,
     waiters: Vec<ContenderView<'a>>,
+    sessionless: Vec<ContenderView<'a>>,
     unknown: &'a [String],
     lease: Option<LeaseView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,6 +194,7 @@ impl<'a> LockView<'a> {
             permits: lock.permits,
             holders: lock.holders.iter().map(view).collect(),
             waiters: lock.waiters.iter().enumerate().map(waits).collect(),
+            sessionless: lock.sessionless.iter().map(view).collect(),
             unknown: &lock.unknown,
             lease: lock.lease.as_ref().map(LeaseView::of),
             last_run: None,
@@ -200,8 +203,8 @@ impl<'a> LockView<'a> {
 
     /// Returns the view of a lock whose path has no node.
     pub(crate) fn free(path: &'a str) -> Self {
-        let (holders, waiters) = (Vec::new(), Vec::new());
-        LockView { path, permits: None, holders, waiters, unknown: &[], lease: None, last_run: None }
+        let (holders, waiters, sessionless) = (Vec::new(), Vec::new(), Vec::new());
+        LockView { path, permits: None, holders, waiters, sessionless, unknown: &[], lease: None, last_run: None }
     }
 
     /// Adds the last run of the job with this lock.
@@ -235,6 +238,7 @@ impl<'a> ContenderView<'a> {
             token: contender.token.map(|token| token.get()),
             // In the format of ZooKeeper's own tools; most JSON readers would lose digits of a number of this size.
             session: contender.session.to_string(),
+            blocked_by: contender.blocked_by.as_deref(),
         }
     }
 }

@@ -188,7 +188,10 @@ pub(crate) fn own_place(keeper: &Lockkeeper, lock: &LockInfo) -> Option<usize> {
 fn describe(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize, printer: Printer) -> (String, String) {
     let mut text = format!("waiting for {}", plain(&lock.path));
     let mut others = lock.holders.iter().filter(|holder| holder.owner.as_ref() != Some(keeper.owner()));
-    if let Some(holder) = others.next() {
+    if let Some(stuck) = text::stuck(lock) {
+        text.push_str(": ");
+        text.push_str(&stuck);
+    } else if let Some(holder) = others.next() {
         text.push_str(": held by ");
         text.push_str(&who(holder));
         let more = others.count();

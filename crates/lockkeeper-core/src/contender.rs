@@ -282,7 +282,7 @@ impl Contender {
             Event::Lingered => self.lingered(),
             Event::Placed(place) => self.placed(place),
             Event::Disconnected => self.disconnected(),
-            Event::NoContender(name) => _ = self.no_contender(&name),
+            Event::NoContender(node) => _ = self.no_contender(&node),
             Event::Gone(name) => self.gone(&name),
             Event::Changed(name) => self.changed(&name),
             Event::Released { name, watched } => self.neighbour_released(&name, watched),

@@ -24,6 +24,7 @@ mod payload;
 mod protocol;
 mod queue;
 mod sequence;
+mod sessionless;
 mod text;
 mod token;
 mod tombstone;
@@ -42,5 +43,6 @@ pub use payload::{
 pub use protocol::{Arrival, Ask, Command, End, Event, Failure, Grant, Inspection, Listing, QueuePlace, WatchKind};
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;
+pub use sessionless::Sessionless;
 pub use token::{EpochError, FencingToken, SessionId, TokenEpoch, TokenError, Zxid};
 pub use tombstone::{LockDelay, Tombstone};

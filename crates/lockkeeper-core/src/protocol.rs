@@ -5,7 +5,7 @@
 
 use crate::{
     AttemptId, Class, FencingToken, IncompatibleFormat, LastRelease, Limit, LockDelay, ReleaseRecord, Revocation,
-    SessionId, Zxid,
+    SessionId, Sessionless, Zxid,
 };
 
 /// An event: the outcome of the command in flight, a watch, or a request of the caller.
@@ -48,7 +48,7 @@ pub enum Event {
     /// The outcome of [`Command::Delete`].
     Deleted(Result<(), Failure>),
     /// A read showed that this child is no contender: its node has no session ([`SessionId::is_none`]).
-    NoContender(String),
+    NoContender(Sessionless),
     /// A watched node was deleted, or the first of the queue.
     Gone(String),
     /// A watched node has new data; its watch has fired.
@@ -395,6 +395,9 @@ pub struct QueuePlace {
     /// The first node of the queue, if the owner of the holder marker may be behind this contender and so not in
     /// `ahead`. The owner is in `ahead` if both nodes are of one session and attempt ([`Inspection::is_same_attempt`]).
     pub front: Option<String>,
+    /// The node without a session that blocks the contender of the first node, if that is a foreign client's
+    /// ([`Sessionless::blocks`]).
+    pub blocks_first: Option<Sessionless>,
 }
 
 #[cfg(test)]

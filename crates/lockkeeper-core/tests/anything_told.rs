@@ -149,7 +149,7 @@ fn told() -> impl Strategy<Value = Told> {
         Event::Lingered,
         Event::Disconnected,
         Event::Neighbour,
-        Event::Placed(QueuePlace { ahead: 1, first: "lock-0000000001".to_owned(), front: None }),
+        Event::Placed(QueuePlace { ahead: 1, first: "lock-0000000001".to_owned(), front: None, blocks_first: None }),
         Event::ReleaseRead(Ok(LastRelease { freed: Some(Zxid(1)), version: Some(0) })),
         Event::ReleaseRead(Err(Failure::ConnectionLoss)),
         Event::Refuse("busy".to_owned()),
@@ -194,7 +194,7 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
         }
         Told::EnteredBehind(own, next) => {
             let name = names[*next].clone();
-            let place = QueuePlace { ahead: 1, first: name.clone(), front: None };
+            let place = QueuePlace { ahead: 1, first: name.clone(), front: None, blocks_first: None };
             let arrival = Arrival::Behind { name, place: Some(place).filter(|_| own % 2 == 0) };
             contender.handle(Event::Entered { created: Ok((names[*own].clone(), Zxid(1))), arrival });
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use lockkeeper_core::{AttemptId, Class, FencingToken, Owner, Revocation, SessionId, node_path};
+use lockkeeper_core::{AttemptId, Class, FencingToken, Owner, Revocation, SessionId, Sessionless, Zxid, node_path};
 use serde::{Serialize, Serializer};
 
 use crate::clock::as_millis;
@@ -49,9 +49,16 @@ pub struct ContenderInfo {
     /// record since the grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<FencingToken>,
+    /// The path of the node without a session that this waiter is behind. Its client is a foreign one, which waits until
+    /// somebody deletes that node ([`LockInfo::sessionless`](crate::admin::LockInfo::sessionless)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<String>,
     /// The id of its attempt, if the node has one.
     #[serde(skip)]
     pub(crate) id: Option<AttemptId>,
+    /// The transaction that created its node; 0 for the owner of a leased lock.
+    #[serde(skip)]
+    pub(crate) czxid: Zxid,
 }
 
 fn as_text<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -65,6 +72,11 @@ impl ContenderInfo {
     /// Returns the full path of its node in the lock at `path`.
     pub fn node_path(&self, path: impl AsRef<str>) -> String {
         node_path(path.as_ref(), &self.node)
+    }
+
+    /// Whether this node without a session blocks it; see [`Sessionless::blocks`].
+    pub(crate) fn is_blocked_by(&self, node: &Sessionless) -> bool {
+        node.blocks(self.owner.is_some(), self.czxid)
     }
 
     /// Whether it owns a leased lock.

@@ -11,7 +11,7 @@ use crate::confirm;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path, node_name};
-use crate::text::{plain, who};
+use crate::text::{SESSIONLESS, plain, who};
 use crate::views::BrokenView;
 
 /// Breaks a lock; returns the exit status.
@@ -27,6 +27,8 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
     let node = args.node;
     let choosing = async move |admin: Admin| choose(admin.show(&at).await?, node.as_deref());
     let (target, holds) = inquire(&settings, choosing).await?;
+    let notice = notified(&target);
+    let is_foreign = target.owner.is_none() && !target.session.is_none();
     if !args.yes && !agreed(&path, &target, holds) {
         return Err(Failure::new(Code::NoSuchLock, "nothing was broken"));
     }
@@ -35,14 +37,22 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
     if printer.is_json() {
         output::answer(&settings.place, &BrokenView::of(&broken))?;
     } else {
-        let what = if broken.held { "was taken from" } else { "no longer has the waiter" };
+        let what = match (broken.held, broken.session.is_none()) {
+            (true, _) => "was taken from",
+            (false, true) => "no longer has",
+            (false, false) => "no longer has the waiter",
+        };
         let on = printer.at(&settings.place).on_place();
         printer.note(&format!("{} {what} {}{on}", broken.path, broken.described));
+        if is_foreign {
+            printer.note(notice);
+        }
     }
     Ok(0)
 }
 
-/// Returns the contender to remove, and whether it holds: the one with this node's name or path, or the only holder.
+/// Returns the contender or the node without a session to remove, and whether it holds: the one with this node's name or
+/// path, or the only holder.
 fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool), AdminError> {
     let path = lock.path;
     let Some(node) = node else {
@@ -54,17 +64,32 @@ fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool
     };
     let name = node_name(&path, node);
     let holders = lock.holders.into_iter().map(|holder| (holder, true));
-    let mut all = holders.chain(lock.waiters.into_iter().map(|waiter| (waiter, false)));
-    all.find(|(contender, _)| contender.node == name)
+    let all = holders.chain(lock.waiters.into_iter().map(|waiter| (waiter, false)));
+    all.chain(lock.sessionless.into_iter().map(|node| (node, false)))
+        .find(|(contender, _)| contender.node == name)
         .ok_or_else(|| AdminError::NotContending { path: path.clone(), node: name.to_owned() })
 }
 
 /// Asks for a confirmation on the terminal.
 fn agreed(path: &str, target: &ContenderInfo, holds: bool) -> bool {
     let role = if holds { "is held by" } else { "is waited for by" };
-    confirm::agreed(&format!(
-        "{} {role} {}\nIt is notified, but what it is doing at this moment is not undone. Break it?",
-        plain(path),
-        who(target)
-    ))
+    let path = plain(path);
+    let shown = match target.session.is_none() && target.mode != "lease" {
+        true => format!("{}: {SESSIONLESS}", plain(&target.node_path(&path))),
+        false => format!("{path} {role} {}", who(target)),
+    };
+    confirm::agreed(&format!("{shown}\n{}. Break it?", notified(target)))
+}
+
+/// Returns whether the client of a removed node learns of it.
+fn notified(target: &ContenderInfo) -> &'static str {
+    if target.mode == "lease" {
+        "Its owner learns of it if it watches the lock's node, as Lockkeeper does; what it is doing at this moment is not undone"
+    } else if target.session.is_none() {
+        "No client has this node"
+    } else if target.owner.is_some() {
+        "Its client is notified, but what it is doing at this moment is not undone"
+    } else {
+        "Its client is a foreign one, which may not notice: it is not told, its session goes on, and it may work on"
+    }
 }

@@ -1,4 +1,4 @@
-//! `lockkeeper list`: the locks that have holders or waiters.
+//! `lockkeeper list`: the locks that have holders, waiters or nodes without a session.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{self, Printer};
 use crate::settings::{Settings, list_root};
-use crate::text::{broken_line, permits, plain, term, wanted, who};
+use crate::text::{broken_line, counted, permits, plain, stuck, term, wanted, who};
 use crate::views::{BrokenView, LockView};
 
 #[derive(Serialize)]
@@ -80,7 +80,10 @@ fn line(lock: &LockInfo) -> String {
                 _ = write!(line, " and {} more", others.len());
             }
         }
-        None => line.push_str("  free"),
+        None => match stuck(lock) {
+            Some(stuck) => _ = write!(line, "  {stuck}"),
+            None => line.push_str("  free"),
+        },
     }
     if let Some(permits) = permits(lock) {
         _ = write!(line, ", {permits}");
@@ -93,6 +96,9 @@ fn line(lock: &LockInfo) -> String {
     }
     if !lock.waiters.is_empty() {
         _ = write!(line, ", {} waiting", lock.waiters.len());
+    }
+    if !lock.sessionless.is_empty() {
+        _ = write!(line, ", {} without a session", counted(lock.sessionless.len() as u64, "node"));
     }
     line
 }

@@ -15,7 +15,7 @@ use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::presence::{GONE, is_gone};
 use crate::settings::{Settings, lock_path};
-use crate::text::{ahead, moment, part, permits, plain, revocation, term, wanted};
+use crate::text::{SESSIONLESS, ahead, moment, part, permits, plain, revocation, stuck, term, wanted};
 use crate::views::LockView;
 use crate::waiting;
 
@@ -117,7 +117,11 @@ fn text(lock: &LockInfo) -> String {
         _ = writeln!(text, "  {permits}");
     }
     if lock.holders.is_empty() {
-        text.push_str(if lock.lease.is_some() { "  no holder at this moment\n" } else { "  free\n" });
+        match stuck(lock) {
+            Some(stuck) => _ = writeln!(text, "  {stuck}"),
+            None if lock.lease.is_some() => text.push_str("  no holder at this moment\n"),
+            None => text.push_str("  free\n"),
+        }
     }
     for (at, holder) in lock.holders.iter().enumerate() {
         contender(&mut text, if at == 0 { "held by" } else { "and by" }, &lock.path, holder);
@@ -134,6 +138,9 @@ fn text(lock: &LockInfo) -> String {
     for (at, waiter) in lock.waiters.iter().enumerate() {
         contender(&mut text, &format!("waits {}.", at + 1), &lock.path, waiter);
         _ = writeln!(text, "    ahead    {}", ahead(lock, at));
+    }
+    for node in &lock.sessionless {
+        _ = writeln!(text, "  {SESSIONLESS}: {}", plain(&node.node_path(&lock.path)));
     }
     for name in &lock.unknown {
         _ = writeln!(text, "  not a contender: {}/{}", plain(&lock.path), plain(name));

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use clap::ValueEnum;
 use lockkeeper::NodeFormat;
 use lockkeeper::admin::{Broken, ContenderInfo, LockInfo};
+use lockkeeper::error::AdminError;
 use serde::Serialize;
 
 use crate::advice::{Suggested, can_be_asked};
@@ -16,7 +17,7 @@ use crate::exit::Failure;
 use crate::output::{self, Printer};
 use crate::presence::{GONE, is_gone};
 use crate::settings::{Settings, lock_path};
-use crate::text::{ahead, broken_line, moment, part, permits, plain, revocation, term, wanted};
+use crate::text::{SESSIONLESS, ahead, broken_line, moment, part, permits, plain, revocation, stuck, term, wanted};
 use crate::views::{BrokenView, LockView};
 
 /// Maximum waiters that are printed one by one.
@@ -33,18 +34,43 @@ pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure
     let path = lock_path(&args.name)?;
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
-    let answer =
-        inquire(&settings, async move |admin| Ok((admin.show(at.as_str()).await?, admin.broken(at.as_str()).await?)));
+    let answer = inquire(&settings, async move |admin| {
+        let lock = match admin.show(at.as_str()).await {
+            // The servers delete the node of a lock that nobody uses.
+            Err(AdminError::NoSuchLock { .. }) => None,
+            lock => Some(lock?),
+        };
+        Ok((lock, admin.broken(at.as_str()).await?))
+    });
     let (lock, mut broken) = answer.await?;
-    broken.retain(|broken| broken.path == lock.path);
+    broken.retain(|broken| broken.path == path.as_str());
     if printer.is_json() {
         let broken = broken.iter().map(BrokenView::of).collect();
-        output::answer(&settings.place, &Why { lock: LockView::of(&lock), broken })?;
+        output::answer(
+            &settings.place,
+            &Why { lock: lock.as_ref().map_or_else(|| LockView::free(path.as_str()), LockView::of), broken },
+        )?;
     } else {
         printer.scope(&settings.place);
-        output::data(&text(&lock, &broken, &args.name, SystemTime::now(), printer))?;
+        output::data(&match &lock {
+            Some(lock) => text(lock, &broken, &args.name, SystemTime::now(), printer),
+            None => unused(path.as_str(), &broken),
+        })?;
     }
     Ok(0)
+}
+
+/// The text about a lock without a node.
+fn unused(path: &str, broken: &[Broken]) -> String {
+    let mut text = format!(
+        "{} is free: nobody holds it or waits; it has no node, because it was not used for a while, or never\n",
+        plain(path)
+    );
+    if let Some(last) = broken.last() {
+        // Writing to a string never fails.
+        _ = writeln!(text, "broken before, last on {}", broken_line(last));
+    }
+    text
 }
 
 fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer: &Printer) -> String {
@@ -55,9 +81,13 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
     let path = plain(&lock.path);
     match lock.holders.as_slice() {
         [] if lock.lease.is_none() && lock.waiters.is_empty() => {
-            _ = writeln!(text, "{path} is free: it has no holder and no waiter")
+            _ = writeln!(text, "{path} is free: nobody holds it or waits")
         }
-        [] => _ = writeln!(text, "{path} has no holder at this moment; the next waiter is about to get it"),
+        [] => {
+            let stuck = stuck(lock)
+                .unwrap_or_else(|| "has no holder at this moment; the next waiter is about to get it".to_owned());
+            _ = writeln!(text, "{path} {stuck}");
+        }
         holders => {
             for (at, holder) in holders.iter().enumerate() {
                 let is = if at == 0 { format!("{path} is held by") } else { "and by".to_owned() };
@@ -83,6 +113,9 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
     }
     if let Some(permits) = permits(lock) {
         _ = writeln!(text, "{permits}");
+    }
+    for node in lock.sessionless.iter().take(TOLD) {
+        _ = writeln!(text, "{SESSIONLESS}: {}", plain(&node.node_path(&lock.path)));
     }
     if !lock.waiters.is_empty() {
         let waiters = lock.waiters.len();
@@ -111,11 +144,15 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
     text
 }
 
-/// Returns the possible actions on a held lock, each with its command.
+/// Returns the possible actions on a lock, each with its command.
 fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
-    let Some(first) = lock.holders.first() else { return Vec::new() };
+    let removals = lock.sessionless.iter().take(TOLD).map(|node| {
+        let node = node.node_path(&lock.path);
+        ("delete that node", Suggested::new(["break", name]).with(["--reason", "WHY", "--node", node.as_str()]))
+    });
+    let mut recipes: Vec<_> = removals.collect();
+    let Some(first) = lock.holders.first() else { return recipes };
     let run = |options: &[&str]| Suggested::new(["run", name]).with(options).running(["COMMAND"]);
-    let mut recipes = Vec::new();
     if let Some(lease) = &lock.lease {
         // A lease has no queue: other contenders are refused until it is over.
         recipes.push(("if the lease is over", run(&["--lease", "10m"])));

@@ -2,7 +2,7 @@
 
 use std::io::BufRead;
 
-use crate::harness::{Home, failure, is_alive, until};
+use crate::harness::{Home, Served, failure, is_alive, until};
 
 /// N-22, T-10: the holder's command is stopped, the next one runs, and the record keeps the author and the reason.
 #[test]
@@ -16,6 +16,7 @@ fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
     let output = home.output(&["break", "nightly", "--reason", "its host burns", "--yes"]);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!text.contains("it is not told"), "{text}");
     let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
     assert!(text.starts_with("lockkeeper: /locks/nightly was taken from ") && text.contains(&pid), "{text}");
     let (code, text) = holder.end();
@@ -164,8 +165,66 @@ fn case_55_why_names_the_holder_and_the_possible_actions() {
     }
     assert!(holder.wait().success());
     let text = String::from_utf8(home.output(&["why", "nightly"]).stdout).unwrap();
-    assert_eq!(text, "/locks/nightly is free: it has no holder and no waiter\n");
-    let (code, line) = failure(&home.output(&["why", "other"]));
-    assert_eq!(code, Some(1));
-    assert!(line.starts_with("there is no lock at /locks/other (on "), "{line}");
+    assert_eq!(text, "/locks/nightly is free: nobody holds it or waits\n");
+    // The servers delete the node of a lock that nobody uses, so such a lock looks like one that was never used.
+    let unused = home.output(&["why", "other"]);
+    let text = String::from_utf8(unused.stdout).unwrap();
+    assert!(unused.status.success() && text.starts_with("/locks/other is free: nobody holds it or waits; "), "{text}");
+    let told: serde_json::Value = serde_json::from_slice(&home.output(&["why", "other", "--json"]).stdout).unwrap();
+    assert_eq!((&told["lock"]["path"], &told["lock"]["holders"]), (&"/locks/other".into(), &serde_json::json!([])));
+}
+
+/// Kazoo counts every node with such a name, and its contender waits behind it for ever: it is no holder.
+#[test]
+fn a_node_without_a_session_that_blocks_foreign_clients_is_named_and_removed() {
+    let home = Home::new();
+    let served = Served::start(&home);
+    let home = Home::with_servers(&served.address);
+    let [without, waits] = ["0", "1"].map(|digit| format!("/locks/a/{}__lock__000000000{digit}", digit.repeat(32)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let client = runtime.block_on(async {
+        let client = zookeeper_client::Client::connect(&served.address).await.unwrap();
+        let open = |mode: zookeeper_client::CreateMode| mode.with_acls(zookeeper_client::Acls::anyone_all());
+        let persistent = open(zookeeper_client::CreateMode::Persistent);
+        for (path, data, options) in [
+            ("/locks", "", &persistent),
+            ("/locks/a", "", &persistent),
+            (&without, "", &persistent),
+            (&waits, "10.0.0.7", &open(zookeeper_client::CreateMode::Ephemeral)),
+        ] {
+            client.create(path, data.as_bytes(), options).await.unwrap();
+        }
+        client
+    });
+    let mut waiter = home.spawn("a", &["--format", "kazoo"], "echo in");
+    let mut line = String::new();
+    assert!(waiter.stderr.read_line(&mut line).unwrap() > 0);
+    let names = |text: &str| text.contains(&without) && text.contains("nobody holds it: 10.0.0.7, writing, since ");
+    assert!(line.contains("waiting for /locks/a: ") && names(&line), "{line}");
+    for verb in ["list", "show", "why"] {
+        let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
+        assert!(names(&text) && !text.contains("held by"), "{verb}: {text}");
+    }
+    let why = String::from_utf8(home.output(&["why", "a"]).stdout).unwrap();
+    assert!(why.contains(&format!("lockkeeper break a --reason WHY --node {without}")), "{why}");
+    let shown = home.show("a");
+    assert_eq!(
+        (&shown["sessionless"][0]["node"], &shown["holders"]),
+        (&without.as_str().into(), &serde_json::json!([]))
+    );
+    assert_eq!(shown["waiters"][0]["blocked_by"], without.as_str());
+    let broken = home.output(&["break", "a", "--node", &without, "--reason", "left by a script", "--yes"]);
+    let text = String::from_utf8(broken.stderr).unwrap();
+    assert!(broken.status.success() && text.contains("/locks/a no longer has a node without a session"), "{text}");
+    let text = String::from_utf8(home.output(&["list", "a", "--broken"]).stdout).unwrap();
+    assert!(text.contains("left by a script"), "{text}");
+    // Now the foreign client holds. Nothing tells it that its node was removed.
+    assert_eq!(home.show("a")["holders"][0]["node"], waits.as_str());
+    let broken = home.output(&["break", "a", "--reason", "it hangs", "--yes"]);
+    let text = String::from_utf8(broken.stderr).unwrap();
+    assert!(text.contains("it is not told, its session goes on, and it may work on"), "{text}");
+    assert_eq!(waiter.line(), "in");
+    let (code, text) = waiter.end();
+    assert_eq!(code, Some(0), "{text}");
+    drop(client);
 }

@@ -2,6 +2,7 @@
 
 mod classes;
 mod release;
+mod sessionless;
 
 use super::*;
 use crate::protocol::{Inspection, Listing};

@@ -3,7 +3,7 @@
 use super::marker::HolderMarker;
 use super::{AttemptTerms, Contender, Flight, Leaving};
 use crate::protocol::{Command, Failure, Inspection, Listing, QueuePlace};
-use crate::{IncompatibleFormat, Limit, Queue, Verdict, Watch, Zxid};
+use crate::{IncompatibleFormat, Limit, Queue, Sessionless, Verdict, Watch, Zxid};
 
 /// What blocks this contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +66,7 @@ pub(super) struct View {
     pub(super) blocker: Option<Blocker>,
     pub(super) place: Option<QueuePlace>,
     /// Children with the name of a contender and without a session: they do not count.
-    sessionless: Vec<String>,
+    sessionless: Vec<Sessionless>,
     /// The holder marker as [`Flight::InspectFirst`] saw it.
     marker_seen: Option<Inspection>,
     /// The parent states no limit yet, in data of this version.
@@ -97,8 +97,8 @@ impl View {
         self.listing_due = false;
     }
 
-    /// Takes the position of a waiter from a listing.
-    fn stand(&mut self, terms: &AttemptTerms, queue: &Queue<'_>, own: &str) {
+    /// Takes the position of a waiter from a listing. `names`: all names of the listing.
+    fn stand(&mut self, terms: &AttemptTerms, queue: &Queue<'_>, names: &[String], own: &str) {
         let holder_marker = terms.discipline.holder_marker().filter(|_| queue.has_holder_marker());
         let first = holder_marker.unwrap_or(queue.entries()[0].name);
         // A contender that waits only for the holder marker has the marker's owner ahead of it.
@@ -107,7 +107,12 @@ impl View {
         // The owner of the holder marker was the first of its class, and it may be a higher class than ours.
         let higher = || queue.entries()[position..].iter().any(|later| later.mode != terms.mode);
         let front = (queue.has_holder_marker() && position > 0 && higher()).then(|| queue.entries()[0].name);
-        self.place = Some(QueuePlace { ahead, first: first.to_owned(), front: front.map(str::to_owned) });
+        let blocks_first = (!self.sessionless.is_empty()).then(|| {
+            let all = Queue::read(terms.node_format, names);
+            Sessionless::ahead_of(&self.sessionless, &all, (terms.node_format, terms.discipline), first).cloned()
+        });
+        let blocks_first = blocks_first.flatten();
+        self.place = Some(QueuePlace { ahead, first: first.to_owned(), front: front.map(str::to_owned), blocks_first });
         self.waited = true;
     }
 
@@ -229,8 +234,9 @@ impl Contender {
             }
         }
         self.nodes.suspect_second(&self.terms, &queue);
-        self.view.sessionless.retain(|name| listing.names.contains(name));
-        let queue = queue.without(&self.view.sessionless);
+        self.view.sessionless.retain(|node| listing.names.contains(&node.name));
+        let skipped: Vec<_> = self.view.sessionless.iter().map(|node| &node.name).collect();
+        let queue = queue.without(&skipped);
         (self.view.listing_due, self.view.unlisted) = (false, false);
         self.releases.forget();
         let before = self.view.blocker.take();
@@ -245,7 +251,7 @@ impl Contender {
             Verdict::TakeHolderMarker => self.marker = HolderMarker::Due,
             Verdict::Missing => self.removed(),
             Verdict::Blocked(watch) => {
-                self.view.stand(&self.terms, &queue, &own);
+                self.view.stand(&self.terms, &queue, &listing.names, &own);
                 let ahead = self.view.place.as_ref().map_or(0, |place| place.ahead);
                 if ahead > self.terms.max_ahead && !self.hold.is_granted() && !self.terms.once {
                     self.exit.leave(Leaving::TooManyAhead { ahead });
@@ -258,7 +264,7 @@ impl Contender {
 
     /// The blocker was read, and its watch is set.
     pub(super) fn blocker_watched(&mut self, name: &str, seen: &Inspection) {
-        if seen.owner.is_none() && self.no_contender(name) {
+        if seen.owner.is_none() && self.no_contender(&Sessionless { name: name.to_owned(), czxid: seen.czxid }) {
             return;
         }
         let may_be_recorded = self.view.blocker.as_ref().is_some_and(|blocker| self.may_be_recorded(blocker));
@@ -272,24 +278,28 @@ impl Contender {
     }
 
     /// A node without a session is no contender: nothing would ever end its wait or its hold. All node formats name
-    /// only ephemeral nodes, so a foreign program created it, or a person did by hand. Tombstones and a holder marker
-    /// still block. Returns `true` if the node blocked this contender until now.
-    pub(super) fn no_contender(&mut self, name: &str) -> bool {
+    /// only ephemeral nodes, so a foreign program created it, or a person did by hand. Foreign clients may wait behind it
+    /// ([`Sessionless`]), and this contender behind them. Tombstones and a holder marker still block. Returns `true` if the node blocked this contender until now.
+    pub(super) fn no_contender(&mut self, node: &Sessionless) -> bool {
+        let name = node.name.as_str();
         let counts = self.terms.is_holder_marker(name)
             || self.terms.node_format.tombstone(name).is_some()
-            || self.view.sessionless.iter().any(|known| known == name);
+            || self.view.sessionless.iter().any(|known| known.name == name);
         if counts || !self.waits() {
             return false;
         }
         self.view.leave_place();
-        self.view.sessionless.push(name.to_owned());
+        self.view.sessionless.push(node.clone());
         self.view.listing_due = true;
         true
     }
 
     /// A contender that does not wait has read the first node of the queue.
     pub(super) fn first_inspected(&mut self, name: &str, seen: Result<Inspection, Failure>) {
-        if seen.as_ref().is_ok_and(|seen| seen.owner.is_none()) && self.no_contender(name) {
+        if let Ok(Inspection { owner, czxid, .. }) = &seen
+            && owner.is_none()
+            && self.no_contender(&Sessionless { name: name.to_owned(), czxid: *czxid })
+        {
             return;
         }
         let Some(place) = &mut self.view.place else { return };

@@ -90,7 +90,7 @@ impl Step<'_> {
         let Some((next, name)) = next.and_then(|next| Some((next, world.print(next.own()?)))) else {
             return Arrival::Unknown;
         };
-        let place = QueuePlace { ahead: 1, first: name.clone(), front: None };
+        let place = QueuePlace { ahead: 1, first: name.clone(), front: None, blocks_first: None };
         Arrival::Behind { place: Some(place).filter(|_| next.says_it_holds()), name }
     }
 

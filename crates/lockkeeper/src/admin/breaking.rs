@@ -60,8 +60,8 @@ impl Admin {
         self.remove(path, Whom::Holder, reason).await
     }
 
-    /// Removes one contender, a holder or a waiter, from the lock at `path`. It removes exactly the contender that
-    /// [`Admin::show`] returned, not a later one.
+    /// Removes one contender, a holder or a waiter, from the lock at `path`, or a node without a session
+    /// ([`LockInfo::sessionless`]). It removes exactly the one that [`Admin::show`] returned, not a later one.
     ///
     /// A waiter's call fails with [`AcquireError::Evicted`](crate::error::AcquireError::Evicted). Reason, record, cost
     /// and cancel safety are those of [`Admin::break_lock`].
@@ -243,17 +243,18 @@ fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), Admi
         Whom::This(wanted) => {
             let holders = lock.holders.into_iter().map(|holder| (holder, true));
             let waiters = lock.waiters.into_iter().map(|waiter| (waiter, false));
-            let found = holders.chain(waiters).find(|(contender, _)| is_the_same(contender, wanted));
+            let sessionless = lock.sessionless.into_iter().map(|node| (node, false));
+            let found = holders.chain(waiters).chain(sessionless).find(|(contender, _)| is_the_same(contender, wanted));
             found.ok_or_else(|| AdminError::NotContending { path, node: wanted.node.clone() })
         }
     }
 }
 
-/// Names without an id are used again once the parent was created again; session and time distinguish two contenders of
-/// one name. A lease belongs to its owner, however often the record is written.
+/// Names without an id are used again once the parent was created again; the transaction that created the node distinguishes two
+/// contenders of one name. A lease belongs to its owner, however often the record is written.
 fn is_the_same(one: &ContenderInfo, other: &ContenderInfo) -> bool {
     if one.is_leased() {
         return other.is_leased() && one.described == other.described;
     }
-    (&one.node, one.session, one.since) == (&other.node, other.session, other.since)
+    (&one.node, one.czxid) == (&other.node, other.czxid)
 }

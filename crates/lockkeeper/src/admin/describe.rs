@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
-    Discipline, FencingToken, HOLDER_MARKER, Limit, Mode, NodeData, NodeFormat, PathRecord, Queue, Verdict, node_path,
+    Discipline, FencingToken, HOLDER_MARKER, Limit, Mode, NodeData, NodeFormat, PathRecord, Queue, Sessionless,
+    Verdict, node_path,
 };
 
 use super::info::LockInfo;
@@ -117,17 +118,31 @@ pub(super) async fn describe(
             known.insert(info.node.clone(), info);
         }
     }
-    // Waiters ignore these nodes too.
-    let sessionless: Vec<_> =
-        known.values().filter(|info| info.session.is_none()).map(|info| info.node.clone()).collect();
-    let queue = queue.without(&sessionless);
+    // Our waiters ignore these nodes too.
+    let without_session = |name: &str| known.get(name).filter(|info| info.session.is_none() && !info.abandoned);
+    let skipped: Vec<_> = queue.entries().iter().filter_map(|entry| without_session(entry.name)).cloned().collect();
+    let names: Vec<_> = skipped.iter().map(|info| &info.node).collect();
+    let all = (!skipped.is_empty()).then(|| queue.clone());
+    let queue = queue.without(&names);
     let discipline = discipline(ensemble, path, &queue).await;
+    let nodes: Vec<_> = skipped.iter().map(|info| Sessionless { name: info.node.clone(), czxid: info.czxid }).collect();
+    let blocks = |contender: &ContenderInfo| {
+        let ahead = Sessionless::ahead_of(&nodes, all.as_ref()?, (node_format, discipline), &contender.node)?;
+        contender.is_blocked_by(ahead).then(|| node_path(path, &ahead.name))
+    };
+    let mut unknown: Vec<_> = queue.unknown().iter().map(|name| (*name).to_owned()).collect();
+    let mut sessionless = Vec::new();
+    if node_format.foreign_clients_wait_for_any_node() {
+        unknown.retain(|name| !skipped.iter().any(|info| info.node == *name));
+        sessionless = skipped;
+    }
     let mut info = LockInfo {
         path: path.to_owned(),
         permits: discipline.limit().filter(|permits| *permits != UNSTATED),
         holders: Vec::new(),
         waiters: Vec::new(),
-        unknown: queue.unknown().iter().map(|name| (*name).to_owned()).collect(),
+        sessionless,
+        unknown,
         lease: None,
     };
     for entry in queue.entries() {
@@ -141,7 +156,8 @@ pub(super) async fn describe(
             }
             None => discipline.decide(&queue, entry.name) == Verdict::Granted,
         };
-        if holds {
+        contender.blocked_by = blocks(&contender).filter(|_| holds);
+        if holds && contender.blocked_by.is_none() {
             if let Some(mark) = &holder_marker {
                 contender.token = Some(FencingToken::from_zxid(mark.czxid));
             }

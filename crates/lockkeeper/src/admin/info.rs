@@ -21,6 +21,10 @@ pub struct LockInfo {
     pub holders: Vec<ContenderInfo>,
     /// The waiters, in the order of the queue.
     pub waiters: Vec<ContenderInfo>,
+    /// Nodes with the name of a contender and without a session, in the order of the queue. Contenders of this library skip
+    /// them. Foreign clients may wait behind them ([`ContenderInfo::blocked_by`]) until somebody deletes them:
+    /// [`Admin::evict`](crate::admin::Admin::evict).
+    pub sessionless: Vec<ContenderInfo>,
     /// Children that are not contenders; they are ignored.
     pub unknown: Vec<String>,
     /// The record of a leased lock; its owner is in `holders` too.
@@ -99,7 +103,7 @@ fn duration_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::O
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Survey {
-    /// The locks with holders or waiters, by path.
+    /// The locks with holders, waiters or nodes without a session, by path.
     pub locks: Vec<LockInfo>,
     /// The nodes that this client has no right to read, by path. Locks at and below them are missing in `locks`.
     pub unreadable: Vec<Unreadable>,

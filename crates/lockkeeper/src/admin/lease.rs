@@ -59,7 +59,9 @@ fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
         session: SessionId(0),
         abandoned: false,
         token: record.granted_by(seen.mzxid.0).map(|zxid| FencingToken::from_zxid(Zxid(zxid))),
+        blocked_by: None,
         id: None,
+        czxid: Zxid(0),
     }
 }
 

@@ -56,7 +56,8 @@ impl Admin {
         Ok(info.in_epoch(self.known_epoch().await?))
     }
 
-    /// Returns the locks at and below `root` that have holders or waiters, by path. `root` may be `/`.
+    /// Returns the locks at and below `root` that have holders, waiters or nodes without a session
+    /// ([`LockInfo::sessionless`]), by path. `root` may be `/`.
     ///
     /// A root that does not exist has no locks. Nodes that cannot be read are left out, with everything below them;
     /// [`Admin::survey`] names them.
@@ -122,9 +123,14 @@ impl Admin {
                             }
                             let info = describe(&*ensemble, &path, listed, &mut HashMap::new()).await;
                             let above = path.trim_end_matches('/');
-                            let below = info.unknown.iter().map(|name| format!("{above}/{name}"));
+                            let names = info.unknown.iter().chain(info.sessionless.iter().map(|info| &info.node));
+                            let below = names.map(|name| format!("{above}/{name}"));
                             level.extend(below.filter(|path| !OURS.contains(&path.as_str())));
-                            if info.is_quiet() { quiet.push(info) } else { found.push(info) }
+                            if info.is_quiet() && info.sessionless.is_empty() {
+                                quiet.push(info)
+                            } else {
+                                found.push(info)
+                            }
                         }
                     }
                 }

@@ -23,7 +23,6 @@ impl ContenderInfo {
             },
             permits: mode.and_then(Mode::permits),
             class: mode.and_then(Mode::class),
-            node,
             owner: record.map(|record| record.owner.clone()),
             message: record.and_then(|record| record.message.clone()),
             revocation: record.and_then(|record| record.revocation.clone()).or_else(|| node_data.revocation()),
@@ -32,13 +31,20 @@ impl ContenderInfo {
                     let delay = humantime::format_duration(delay.duration());
                     format!("{node_data}, abandoned (lock delay {delay})")
                 }
+                None if seen.owner.is_none() && node != HOLDER_MARKER => match &node_data {
+                    NodeData::Empty => "a node without a session".to_owned(),
+                    data => format!("a node without a session ({data})"),
+                },
                 None => node_data.to_string(),
             },
             abandoned: abandoned.is_some(),
             since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
             session: seen.owner,
             token: Some(FencingToken::from_zxid(seen.czxid)),
+            blocked_by: None,
             id: node_data.id(),
+            czxid: seen.czxid,
+            node,
         }
     }
 }

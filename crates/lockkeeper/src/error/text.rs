@@ -25,8 +25,13 @@ pub(super) fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> St
 pub(super) fn holder_and_ahead(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::Display {
     let mut text = String::new();
     if let Some(holder) = holder {
-        text.push_str(": held by ");
-        text.push_str(&holder.to_string());
+        match &holder.blocked_by {
+            None => text.push_str(&format!(": held by {holder}")),
+            Some(node) => text.push_str(&format!(
+                ": nobody holds it; the next contender is {holder}, a foreign client behind the node {node}, which has no session \
+                 and blocks it until somebody deletes it"
+            )),
+        }
     }
     if let Some(ahead) = ahead.filter(|ahead| *ahead > 1) {
         text.push_str(&format!(", {ahead} ahead"));

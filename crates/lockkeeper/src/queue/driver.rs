@@ -22,7 +22,7 @@ use std::time::Duration;
 use futures_util::future::ready;
 use futures_util::{FutureExt, poll};
 use lockkeeper_core::{
-    Arrival, Command, Contender, End, Event, Failure, FencingToken, Grant, Loss, TokenEpoch, WatchKind,
+    Arrival, Command, Contender, End, Event, Failure, FencingToken, Grant, Loss, Sessionless, TokenEpoch, WatchKind,
 };
 use tokio::time::{Instant, Sleep};
 use tracing::trace;
@@ -271,8 +271,8 @@ impl Driver {
                 (self.first.info, self.first.holder_behind) = (seen.info, seen.holder_behind);
                 if seen.gone {
                     self.contender.handle(Event::Gone(seen.name));
-                } else if seen.sessionless {
-                    self.contender.handle(Event::NoContender(seen.name));
+                } else if let Some(czxid) = seen.sessionless {
+                    self.contender.handle(Event::NoContender(Sessionless { name: seen.name, czxid }));
                 }
             }
             Wake::Verified(checked) => {
@@ -482,7 +482,7 @@ impl Driver {
         let path = || self.attempt.path.clone();
         match (&self.caller, self.contender.leaves_for()?) {
             (Caller::Waiting(_), End::Held { ahead }) => {
-                Some(AcquireError::Held { path: path(), holder: self.first.info.take(), ahead: Some(ahead) })
+                Some(AcquireError::Held { path: path(), holder: self.take_holder(), ahead: Some(ahead) })
             }
             (Caller::Waiting(_), End::TooManyAhead { ahead }) => {
                 Some(AcquireError::TooManyWaiters { path: path(), ahead, most: self.contender.max_ahead() })

@@ -54,7 +54,7 @@ impl NeighbourQueue {
         let between = number.wrapping_sub(foremost.sequence).cast_unsigned() as usize;
         let ahead = foremost.state.ahead.checked_add(between)?;
         let first = if foremost.state.holds { Some(&foremost.node) } else { self.first.as_ref() };
-        Some(QueuePlace { ahead, first: first?.clone(), front: None })
+        Some(QueuePlace { ahead, first: first?.clone(), front: None, blocks_first: None })
     }
 
     /// Takes in what a member knows of itself and the queue.
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_place_is_known_only_right_behind_a_neighbour_that_would_know_of_its_nodes_deletion() {
-        let place = |ahead| Some(QueuePlace { ahead, first: node(7), front: None });
+        let place = |ahead| Some(QueuePlace { ahead, first: node(7), front: None, blocks_first: None });
         let behind = |number, place| Arrival::Behind { name: node(number), place };
         let blind = MemberState { watches_itself: false, ..HOLDS };
         let far = MemberState { ahead: 4, ..WAITS };
@@ -362,7 +362,7 @@ mod tests {
         let neighbours = Arc::new(Neighbours::default());
         let _last = join(&neighbours, i32::MAX, HOLDS);
         let arrival = neighbours.enter("/lock").arrival(&node(i32::MIN));
-        let place = Some(QueuePlace { ahead: 1, first: node(i32::MAX), front: None });
+        let place = Some(QueuePlace { ahead: 1, first: node(i32::MAX), front: None, blocks_first: None });
         assert_eq!(arrival, Arrival::Behind { name: node(i32::MAX), place });
     }
 

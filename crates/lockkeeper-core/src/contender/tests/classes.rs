@@ -103,19 +103,19 @@ fn a_marker_and_a_tombstone_without_a_session_still_block() {
     let marker = Discipline::Classes.holder_marker().unwrap();
     let mut waiter = of(Class::FOREGROUND);
     enters(&mut waiter, &[marker]);
-    waiter.handle(Event::NoContender(marker.to_owned()));
+    waiter.handle(Event::NoContender(crate::Sessionless { name: marker.to_owned(), czxid: crate::Zxid(1) }));
     assert_eq!(waiter.next_command(), watch(marker, WatchKind::Blocker));
     let left = tombstone(2);
     let mut waiter = contender(Mode::Exclusive);
     enters(&mut waiter, &[&left]);
     assert!(matches!(waiter.next_command(), Some(Command::Delay { .. })));
-    waiter.handle(Event::NoContender(left.clone()));
+    waiter.handle(Event::NoContender(crate::Sessionless { name: left.clone(), czxid: crate::Zxid(1) }));
     assert_eq!(waiter.next_command(), watch(&left, WatchKind::Blocker));
     let foreign = "lock-0000000000";
     let mut waiter = contender(Mode::Exclusive);
     enters(&mut waiter, &[foreign]);
     for lists in [true, false] {
-        waiter.handle(Event::NoContender(foreign.to_owned()));
+        waiter.handle(Event::NoContender(crate::Sessionless { name: foreign.to_owned(), czxid: crate::Zxid(1) }));
         let next = waiter.next_command();
         assert_eq!(matches!(next, Some(Command::List { .. })), lists, "once for each such node: {next:?}");
     }

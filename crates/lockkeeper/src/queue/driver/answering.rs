@@ -12,6 +12,7 @@ use super::Driver;
 use super::attempt::Attempt;
 use super::caller::Caller;
 use super::state::HoldChange;
+use crate::contender::ContenderInfo;
 use crate::ensemble::{OpError, TxnStep};
 use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
 use crate::hold::holding::Holding;
@@ -144,8 +145,9 @@ impl Driver {
     }
 
     /// Ends the attempt and reports the outcome to every caller that still waits.
-    pub(super) fn finish(self, end: End) {
+    pub(super) fn finish(mut self, end: End) {
         let loss = session_loss(self.session.link().borrow().state);
+        let first = self.take_holder();
         let refusal = self.refusal;
         let Attempt { path, discipline, rejoin, .. } = self.attempt;
         match self.caller {
@@ -171,7 +173,7 @@ impl Driver {
                         Mismatch::Permits { path, ours: discipline.limit().unwrap_or_default(), stated }.into()
                     }
                     End::IncompatibleFormat(theirs) => Mismatch::Format { path, theirs }.into(),
-                    End::Held { ahead } => AcquireError::Held { path, holder: self.first.info, ahead: Some(ahead) },
+                    End::Held { ahead } => AcquireError::Held { path, holder: first, ahead: Some(ahead) },
                     End::TooManyAhead { ahead } => {
                         AcquireError::TooManyWaiters { path, ahead, most: self.contender.max_ahead() }
                     }
@@ -212,13 +214,23 @@ impl Driver {
         self.contender.handle(lockkeeper_core::Event::Leave);
     }
 
+    /// Returns the first contender of the queue, for the caller's error. It is the holder, unless a node without a session
+    /// blocks it.
+    pub(super) fn take_holder(&mut self) -> Option<Box<ContenderInfo>> {
+        let mut first = self.first.info.take()?;
+        let blocks = self.contender.place().and_then(|place| place.blocks_first.as_ref());
+        let blocks = blocks.filter(|node| first.is_blocked_by(node));
+        first.blocked_by = blocks.map(|node| node_path(&self.attempt.path, &node.name));
+        Some(first)
+    }
+
     /// Returns the error of a call at its deadline. `unanswered` is when the oldest request without an answer was sent,
     /// by the session's clock.
     pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> AcquireError {
         let path = self.attempt.path.clone();
         let place = self.contender.place().map(|place| place.ahead + usize::from(self.first.holder_behind));
         if let (true, Some(ahead)) = (self.contender.is_once(), place) {
-            return AcquireError::Held { path, holder: self.first.info.take(), ahead: Some(ahead) };
+            return AcquireError::Held { path, holder: self.take_holder(), ahead: Some(ahead) };
         }
         let waited = self.attempt.timeout.unwrap_or_default();
         let detail = if !self.session.link().borrow().connected {
@@ -229,7 +241,7 @@ impl Driver {
             // It waits for nothing but the servers.
             "the servers answered too slowly, or the connection was lost again and again"
         } else {
-            return AcquireError::Timeout { path, waited, holder: self.first.info.take(), ahead: place };
+            return AcquireError::Timeout { path, waited, holder: self.take_holder(), ahead: place };
         };
         let servers = self.attempt.servers.to_string();
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()

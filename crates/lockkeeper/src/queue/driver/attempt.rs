@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Class, Discipline, NodeFormat, Payload};
+use lockkeeper_core::{Class, Discipline, NodeFormat, Payload, Zxid};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -88,7 +88,7 @@ pub(super) struct Looked {
     pub(super) info: Option<Box<ContenderInfo>>,
     /// The node is deleted.
     pub(super) gone: bool,
-    /// The node belongs to no session.
-    pub(super) sessionless: bool,
+    /// The node belongs to no session; the transaction that created it.
+    pub(super) sessionless: Option<Zxid>,
     pub(super) holder_behind: bool,
 }

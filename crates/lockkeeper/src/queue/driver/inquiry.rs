@@ -95,7 +95,7 @@ impl Driver {
     }
 
     pub(super) fn look(&mut self, place: QueuePlace) -> BoxFuture<'static, Looked> {
-        let QueuePlace { first, front, .. } = place;
+        let QueuePlace { first, front, ahead: _, blocks_first: _ } = place;
         let child = |name: &str| self.attempt.ensemble.read(&node_path(&self.attempt.path, name));
         let (read, front) = (child(&first), front.map(|front| child(&front)));
         self.first = FirstOfQueue { node: Some(first.clone()), ..FirstOfQueue::default() };
@@ -114,7 +114,7 @@ impl Driver {
             Looked {
                 info: Some(Box::new(ContenderInfo::read(first.clone(), &first_node))),
                 gone: false,
-                sessionless: first_node.owner.is_none(),
+                sessionless: first_node.owner.is_none().then_some(first_node.czxid),
                 holder_behind: front.is_some_and(behind),
                 name: first,
             }

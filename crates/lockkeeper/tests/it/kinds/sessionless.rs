@@ -4,7 +4,7 @@ use lockkeeper::error::AcquireError;
 use lockkeeper_core::{AttemptId, Mode};
 use lockkeeper_testkit::proxy::OpCode;
 
-use crate::support::{HOLDER_MARKER, Kind, PATIENCE, STEADY, World, for_every_kind, on_the_embedded_server};
+use crate::support::{HOLDER_MARKER, Kind, PATIENCE, STEADY, World, for_every_kind, for_kinds, on_the_embedded_server};
 
 for_every_kind!(
     a_waiter_ignores_a_node_without_a_session,
@@ -13,6 +13,8 @@ for_every_kind!(
 );
 
 on_the_embedded_server!(a_try_behind_a_holder_sends_no_extra_requests,);
+
+for_kinds!([native Native, recipe Recipe, kazoo Kazoo, write Write] a_foreign_waiter_behind_a_node_without_a_session_is_no_holder);
 
 /// Makes a persistent node that is named like a contender which excludes the subject, with this number.
 async fn make_sessionless(world: &World, number: u32) -> String {
@@ -85,8 +87,44 @@ async fn a_lock_with_nodes_without_a_session_is_described_without_them(world: &W
     let names =
         |contenders: &[lockkeeper::admin::ContenderInfo]| contenders.iter().map(|c| c.node.clone()).collect::<Vec<_>>();
     assert_eq!((names(&info.holders), names(&info.waiters)), (vec![guard.name()], vec![]));
-    assert_eq!(info.unknown.len(), 2, "{info:?}");
+    // To a foreign client of the other node formats, such a node is no contender either.
+    let blocks = world.kind.node_format().foreign_clients_wait_for_any_node();
+    let expected = if blocks { (2, 0) } else { (0, 2) };
+    assert_eq!((info.sessionless.len(), info.unknown.len()), expected, "{info:?}");
     guard.release().await.unwrap();
+    remove_all(world).await;
+}
+
+/// Curator and Kazoo count every node with such a name, so theirs waits until somebody deletes it.
+async fn a_foreign_waiter_behind_a_node_without_a_session_is_no_holder(world: &World) {
+    let keeper = world.keeper().await;
+    world.make(&world.lock()).await;
+    let foreign = |number: u128| {
+        let prefix = world.kind.node_format().prefix(Mode::Exclusive, AttemptId::new(number)).unwrap();
+        format!("{prefix}{number:010}")
+    };
+    let (without, waiting) = (foreign(0), foreign(1));
+    world.make(&world.node(&without)).await;
+    let admin = keeper.admin();
+    let listed = admin.list(&world.lock()).await.unwrap();
+    assert_eq!(listed.len(), 1, "nobody waits yet, and every foreign client would");
+    world.make_foreign(&world.node(&waiting)).await;
+    let shown = admin.show(&world.lock()).await.unwrap();
+    let blocked = shown.waiters.first().map(|waiter| (waiter.node.clone(), waiter.blocked_by.clone()));
+    assert_eq!(blocked, Some((waiting.clone(), Some(world.node(&without)))), "{shown:?}");
+    assert!(shown.holders.is_empty(), "{shown:?}");
+    // The numbers go on behind those two, because they count all creates.
+    let error = world.subject(&keeper).try_acquire().await.unwrap_err();
+    let text = error.to_string();
+    let AcquireError::Held { holder: Some(first), .. } = error else { panic!("{error:?}") };
+    assert_eq!((first.node, first.blocked_by), (waiting.clone(), Some(world.node(&without))), "{text}");
+    assert!(text.contains(": nobody holds it; ") && !text.contains("held by"), "{text}");
+    let broken = admin.evict(&world.lock(), &shown.sessionless[0], "left by a script").await.unwrap();
+    assert_eq!((broken.node, broken.held, broken.described.as_str()), (without, false, "a node without a session"));
+    let gone = admin.evict(&world.lock(), &shown.sessionless[0], "again").await;
+    assert!(matches!(gone, Err(lockkeeper::error::AdminError::NotContending { .. })), "{gone:?}");
+    let shown = admin.show(&world.lock()).await.unwrap();
+    assert_eq!((shown.holders[0].node.as_str(), shown.holders[0].blocked_by.as_ref()), (waiting.as_str(), None));
     remove_all(world).await;
 }
 
