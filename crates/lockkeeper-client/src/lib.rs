@@ -34,6 +34,7 @@ mod session;
 mod tls;
 mod types;
 mod watches;
+mod words;
 
 pub use calls::{MultiError, Watched};
 pub use client::{Client, PersistentWatcher, Watcher};
@@ -44,3 +45,4 @@ pub use session::Session;
 #[cfg(feature = "tls")]
 pub use tls::{InvalidTls, Tls};
 pub use types::{Config, ConnectionState, End, RequestError, RequestId, Resume, SessionEvent, Transport, WatchEvent};
+pub use words::ask;

@@ -6,6 +6,7 @@
 mod fault;
 mod operations;
 mod place;
+mod states;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub(crate) use self::place::Locate;
 #[cfg(feature = "embedded")]
 pub(crate) use self::place::{Located, Locating};
 use self::place::{Search, ServerPlace};
+use self::states::{ASKING, states};
 use crate::acl::LockAcl;
 use crate::ensemble::{Connection, Network, OpError, Opened, Reconnect};
 use crate::error::SessionError;
@@ -73,12 +75,28 @@ impl Network for ZooKeeper {
         async move {
             let mut opening = self.start(patience);
             let deadline = opening.started.checked_add(patience);
-            let opened = tokio::select! {
-                biased;
-                opened = self.accepted(&mut opening) => opened,
-                () = passed(deadline) => Err(self.unreachable(&opening.client, patience)),
+            let opened = {
+                let before = deadline.map(|deadline| deadline - ASKING.min(patience / 4));
+                let asking = async {
+                    passed(before).await;
+                    let states = self.states().await;
+                    passed(deadline).await;
+                    states
+                };
+                // The next server that is tried may accept the session while the others are asked.
+                tokio::select! {
+                    biased;
+                    opened = self.accepted(&mut opening) => Ok(opened),
+                    states = asking => Err(states),
+                    // The answers came too late.
+                    () = passed(deadline) => Err(Vec::new()),
+                }
             };
-            opened.map(|()| self.opened(opening))
+            match opened {
+                Ok(opened) => opened?,
+                Err(states) => return Err(self.unreachable(&opening.client, patience, &states)),
+            }
+            Ok(self.opened(opening))
         }
         .boxed()
     }
@@ -126,7 +144,9 @@ impl ZooKeeper {
                     }
                     let waited = opening.started.elapsed();
                     // All retries are used up before the deadline.
-                    let Some(pause) = pauses.next() else { return Err(self.unreachable(&opening.client, waited)) };
+                    let Some(pause) = pauses.next() else {
+                        return Err(self.unreachable(&opening.client, waited, &self.states().await));
+                    };
                     // The nearer the deadline, the shorter the pauses, so that a server that starts just before it is
                     // found. A pause that the caller chose stays.
                     if self.reconnect.is_none() {
@@ -137,7 +157,7 @@ impl ZooKeeper {
                 Some(ConnectionState::Over(End::AuthFailed)) => return Err(self.auth_failed()),
                 Some(ConnectionState::Over(End::AuthRequired)) => return Err(self.auth_required()),
                 Some(ConnectionState::Over(_)) | None => {
-                    return Err(self.unreachable(&opening.client, opening.started.elapsed()));
+                    return Err(self.unreachable(&opening.client, opening.started.elapsed(), &[]));
                 }
             }
         }
@@ -182,7 +202,7 @@ impl ZooKeeper {
                     return Err(match error {
                         RequestError::SessionOver(End::AuthFailed) => self.auth_failed(),
                         RequestError::SessionOver(End::AuthRequired) => self.auth_required(),
-                        _ => self.unreachable(client, opening.started.elapsed()),
+                        _ => self.unreachable(client, opening.started.elapsed(), &[]),
                     });
                 }
             }
@@ -200,8 +220,21 @@ impl ZooKeeper {
         SessionError::AuthRequired { servers: self.servers.to_string() }
     }
 
-    fn unreachable(&self, client: &Client, waited: Duration) -> SessionError {
-        let reasons = client.unfinished_errors().into_iter().map(|(server, error)| format!("{server} {error}"));
+    /// Asks the servers for their states. A simulation has no servers to ask. Dropping the future closes the connections.
+    async fn states(&self) -> Vec<Option<&'static str>> {
+        match self.simulated {
+            None => states(&self.servers).await,
+            Some(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the error of a session that no server accepted. `states`: those of the servers, if they were asked.
+    fn unreachable(&self, client: &Client, waited: Duration, states: &[Option<&'static str>]) -> SessionError {
+        let reasons = client.unfinished_errors().into_iter().enumerate().map(|(at, (server, error))| {
+            let state = states.get(at).copied().flatten();
+            let error = state.unwrap_or(&error);
+            format!("{server} {error}")
+        });
         let detail = reasons.collect::<Vec<_>>().join("; ");
         SessionError::Unreachable { servers: self.servers.to_string(), waited, detail }
     }

@@ -380,3 +380,48 @@ async fn servers_are_tried_until_the_deadline() {
         other => panic!("{other:?}"),
     }
 }
+
+/// The servers are asked without a session, and each one is named with its own cause.
+#[tokio::test]
+async fn servers_that_accept_no_session_are_told_apart() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listen = || async { tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap() };
+    let (minority, full, hanging) = (listen().await, listen().await, listen().await);
+    let closed = listen().await.local_addr().unwrap();
+    let addresses = [&minority, &full, &hanging].map(|listener| listener.local_addr().unwrap());
+    let serving = async {
+        let minority = async {
+            loop {
+                let (mut stream, _) = minority.accept().await.unwrap();
+                let mut word = [0; 4];
+                _ = stream.read_exact(&mut word).await;
+                if word == *b"srvr" {
+                    _ = stream.write_all(b"This ZooKeeper instance is not currently serving requests\n").await;
+                }
+            }
+        };
+        let full = async {
+            loop {
+                drop(full.accept().await.unwrap());
+            }
+        };
+        // The kernel accepts for the third one, which reads nothing.
+        tokio::join!(minority, full)
+    };
+    let [minority_at, full_at, hanging_at] = addresses;
+    let servers = format!("{minority_at},{full_at},{hanging_at},{closed}");
+    let network = network(&servers, Duration::from_secs(4));
+    let error = tokio::select! {
+        opened = network.open(Duration::from_secs(2)) => opened.err().unwrap(),
+        _ = serving => unreachable!(),
+    };
+    let SessionError::Unreachable { detail, .. } = error else { panic!("{error:?}") };
+    for told in [
+        format!("{minority_at} runs and serves no requests: it has no majority of the servers"),
+        format!("{full_at} closes the connection without an answer: it has as many connections as its limit allows"),
+        format!("{hanging_at} does not answer"),
+        format!("{closed} refuses connections (nothing listens there)"),
+    ] {
+        assert!(detail.contains(&told), "{told:?} is missing in {detail}");
+    }
+}

@@ -1,0 +1,37 @@
+//! The states of servers that accept no session: without a majority, at their limit of connections, or hanging.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockkeeper_client::{Connect, ask};
+use tokio::time::timeout;
+
+/// How long a server may take to answer the question about its state.
+pub(super) const ASKING: Duration = Duration::from_millis(300);
+
+/// The word that asks for it. Apache's server answers it by default.
+const WORD: &str = "srvr";
+
+/// Returns the state of each server, as the end of a sentence that begins with the server; `None` if the answer explains
+/// nothing. Takes at most [`ASKING`]. Dropping the future closes the connections.
+pub(super) async fn states(servers: &impl Connect) -> Vec<Option<&'static str>> {
+    let asked = (0..servers.servers()).map(|server| timeout(ASKING, ask(servers, server, WORD)));
+    join_all(asked).await.into_iter().map(|answer| state(answer.ok())).collect()
+}
+
+/// `answer`: `None` if there was none in time.
+fn state(answer: Option<io::Result<String>>) -> Option<&'static str> {
+    match answer {
+        None => Some("does not answer"),
+        // The attempt of the session has the same error.
+        Some(Err(_)) => None,
+        Some(Ok(answer)) if answer.is_empty() => Some(
+            "closes the connection without an answer: it has as many connections as its limit allows, or it is no ZooKeeper server",
+        ),
+        Some(Ok(answer)) if answer.contains("not currently serving requests") => {
+            Some("runs and serves no requests: it has no majority of the servers")
+        }
+        Some(Ok(_)) => None,
+    }
+}
