@@ -58,6 +58,11 @@ pub(crate) async fn report(endpoint: &Endpoint) -> std::io::Result<Report> {
     })
 }
 
+/// Returns whether a server answers at all. Dropping the future leaves no connection.
+pub(crate) async fn answers(endpoint: &Endpoint) -> bool {
+    matches!(timeout(PATIENCE, endpoint.ask("ruok")).await, Ok(Ok(_)))
+}
+
 /// Returns the version of lockkeeper in a server's version.
 fn version(text: &str) -> Option<Version> {
     Version::parse(text.split_once("-lockkeeper-")?.1.split([',', ' ']).next()?).ok()

@@ -12,7 +12,11 @@ use lockkeeper_server::ServerError;
 
 use crate::advice::{Suggested, can_be_asked};
 use crate::place::Place;
+use crate::serverlog::{self, LOG};
 pub(crate) use crate::statuses::Code;
+
+/// How the library's hint about a server begins that cannot be reached.
+const ANY_SERVER: &str = "check that a ZooKeeper server runs";
 
 /// A failed command.
 #[derive(Debug)]
@@ -88,8 +92,18 @@ impl Failure {
     pub(crate) fn scoped(mut self, place: &Place) -> Self {
         let about_locks = matches!(self.code, Code::NoSuchLock | Code::NotAcquired | Code::Mismatch);
         let name = place.to_string();
-        if about_locks && matches!(place, Place::Machine(_)) && !self.message.contains(&name) {
+        let Place::Machine(home) = place else { return self };
+        if about_locks && !self.message.contains(&name) {
             self.message = format!("{} (on {name})", self.message);
+        }
+        // The library speaks of any server.
+        if self.code == Code::Unreachable && self.hint.as_ref().is_some_and(|hint| hint.starts_with(ANY_SERVER)) {
+            let log = home.dir().join(LOG);
+            let status = "lockkeeper server status says how it is now";
+            self.hint = Some(match serverlog::why_it_ended(&log) {
+                Some(why) if !matches!(home.find(), Ok(Some(_))) => format!("it ended: {why} (see {})", log.display()),
+                _ => format!("{status}; its log is {}", log.display()),
+            });
         }
         self
     }

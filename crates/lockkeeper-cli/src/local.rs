@@ -12,12 +12,12 @@ use lockkeeper::error::{ConnectError, EmbeddedError, SessionError};
 use lockkeeper::{Builder, Lockkeeper};
 use tokio::time::Instant;
 
-use crate::advice;
+use crate::advice::{self, Suggested};
 use crate::control;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
 use crate::place::Place;
-use crate::serverlog::LOG;
+use crate::serverlog::{self, LOG};
 
 /// Connects to the server of a home, and starts it if none runs. If the server ends before the session, it is started
 /// again. Each start prints why the last server ended, unless it ended as it should.
@@ -61,7 +61,9 @@ pub(crate) async fn connect_to_records(
 /// Returns the failure for a home without a running server.
 pub(crate) fn not_running(home: &Home) -> Failure {
     let place = Place::Machine(home.clone());
-    let message = format!("{place} is not running (its directory is {})", home.dir().display());
+    let ended =
+        serverlog::why_it_ended(&home.dir().join(LOG)).map_or_else(String::new, |why| format!("; it ended: {why}"));
+    let message = format!("{place} is not running (its directory is {}){ended}", home.dir().display());
     let failure = Failure::new(Code::Unreachable, message);
     match home.is_shared() {
         true => failure.hint(format!(
@@ -83,6 +85,7 @@ fn starter(home: Home, printer: Printer) -> Starter {
             let start = tokio::task::spawn_blocking(move || control::start(&home, printer));
             let failure = match start.await {
                 Ok(Ok(())) => return Ok(()),
+                Ok(Err(Failure { message, hint: Some(hint), .. })) => format!("{message} ({hint})"),
                 Ok(Err(failure)) => failure.message,
                 Err(error) => error.to_string(),
             };
@@ -91,26 +94,52 @@ fn starter(home: Home, printer: Printer) -> Starter {
     })
 }
 
+/// Returns the failure of an attempt that ended without a session after this time. Asks the server, if one runs, whether it
+/// answers at all. `detail` may be empty. Dropping the future leaves no connection.
+pub(crate) async fn no_session(home: &Home, waited: Duration, detail: &str) -> Failure {
+    let waited = humantime::format_duration(Duration::from_millis(waited.as_millis() as u64));
+    let place = Place::Machine(home.clone());
+    let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+    let log = home.dir().join(LOG);
+    let endpoint = match home.find() {
+        Ok(Some(endpoint)) => endpoint,
+        Ok(None) => {
+            let message = format!("{place} does not run, and opened no session within {waited}{detail}");
+            let failure = Failure::new(Code::Unreachable, message);
+            return match serverlog::why_it_ended(&log) {
+                Some(why) => failure.hint(format!("the last server ended: {why} (see {})", log.display())),
+                None => failure,
+            };
+        }
+        Err(error) => return error.into(),
+    };
+    let pid = match endpoint.pid().await {
+        Ok(Some(pid)) => format!(" (pid {pid})"),
+        _ => String::new(),
+    };
+    match control::answers(&endpoint).await {
+        true => Failure::new(Code::Unreachable, format!("{place}{pid} opened no session within {waited}{detail}"))
+            .hint(format!("look into {}", log.display())),
+        false => {
+            let failure = Failure::new(Code::Unreachable, format!("{place}{pid} runs and does not answer"));
+            match home.is_shared() {
+                true => failure.hint(format!(
+                    "its owner ends it, by SIGKILL if it must, with: lockkeeper server stop --force {}",
+                    advice::machine(home)
+                )),
+                false => failure.advise(
+                    "end it, by SIGKILL if it must; the next command starts another one",
+                    Suggested::new(["server", "stop", "--force"]),
+                ),
+            }
+        }
+    }
+}
+
 async fn join(home: &Home, builder: &Builder, hosting: Hosting, found: Endpoint) -> Result<Lockkeeper, Failure> {
     match builder.clone().embedded_at(home.clone(), hosting, Some(found)).await {
         Err(ConnectError::Session(SessionError::Unreachable { waited, detail, .. })) => {
-            let waited = humantime::format_duration(Duration::from_millis(waited.as_millis() as u64));
-            let place = Place::Machine(home.clone());
-            let failure = |who: &str| {
-                let message = format!("{place}{who} opened no session within {waited}: {detail}");
-                Failure::new(Code::Unreachable, message)
-            };
-            Err(match home.find()? {
-                Some(endpoint) => {
-                    let log = home.dir().join(LOG);
-                    match endpoint.pid().await {
-                        Ok(Some(pid)) => failure(&format!(" (pid {pid})"))
-                            .hint(format!("look into {}; end it with: kill {pid}", log.display())),
-                        _ => failure("").hint(format!("look into {}", log.display())),
-                    }
-                }
-                None => failure(""),
-            })
+            Err(no_session(home, waited, &detail).await)
         }
         Err(ConnectError::Session(SessionError::Embedded(EmbeddedError::NotRunning { .. }))) => Err(not_running(home)),
         other => Ok(other?),

@@ -76,7 +76,7 @@ fn renew(dir: &Path) -> io::Result<()> {
 }
 
 /// Returns why the server of a log ended; `None` if it ended as it should, or if there was none.
-fn why_it_ended(log: &Path) -> Option<String> {
+pub(crate) fn why_it_ended(log: &Path) -> Option<String> {
     let mut file = File::open(log).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
@@ -95,7 +95,8 @@ fn why_it_ended(log: &Path) -> Option<String> {
     }
     let last = tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let last: String = last.chars().take(SHOWN).collect();
-    Some(format!("it was killed, or it crashed, and the last line of its log is {last:?}"))
+    // A full disk takes no last line either.
+    Some(format!("it was killed, it crashed, or its disk was full; the last line of its log is {last:?}"))
 }
 
 #[cfg(test)]

@@ -287,6 +287,26 @@ fn a_full_disk_is_named_and_no_server_stays() {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// The disk becomes full while the server runs, so the command that finds it loses its session and starts it again.
+#[test]
+fn a_disk_that_becomes_full_behind_a_running_server_is_named() {
+    use rustix::process::{Resource, Rlimit, prlimit};
+    let home = Home::new();
+    let limited = |limit: &str, command: &str| {
+        let script = format!("trap '' XFSZ; {limit} exec {} {command}", crate::harness::BINARY);
+        let mut shell = std::process::Command::new("sh");
+        home.prepare(shell.args(["-c", &script]));
+        shell.output().unwrap()
+    };
+    assert!(limited("", "run a -- true").status.success());
+    let full = Rlimit { current: Some(100), maximum: Some(100) };
+    prlimit(home.server(), Resource::Fsize, full).unwrap();
+    let (code, line) = failure(&limited("ulimit -f 1;", "run a --wait 20s -- touch ran"));
+    assert!(matches!(code, Some(69 | 73)), "{line}");
+    assert!(line.contains("no space left for ") && line.contains("free space on the disk of "), "{line}");
+    assert!(!line.contains("ZooKeeper") && !home.file("ran").exists(), "{line}");
+}
+
 fn data(state: &Path, file: &str, text: &str) {
     std::fs::create_dir_all(state.join("data")).unwrap();
     std::fs::write(state.join("data").join(file), text).unwrap();

@@ -99,6 +99,13 @@ fn a_server_that_hangs_is_stopped_by_force() {
     let before = token(&home);
     let server = home.server().unwrap();
     kill_process(server, Signal::STOP).unwrap();
+    for args in [&["run", "a", "--wait", "1s", "--", "true"][..], &["run", "a", "--try", "--", "true"]] {
+        let output = home.output(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{said}");
+        assert!(said.contains(&format!("(pid {server}) runs and does not answer")), "{said}");
+        assert!(said.contains("lockkeeper server stop --force"), "{said}");
+    }
     let output = home.output(&["server", "stop", "--force"]);
     assert!(output.status.success(), "{output:?}");
     until("it is gone", || !is_alive(server));

@@ -16,7 +16,7 @@ use crate::alert::Alerts;
 use crate::alert::Webhook;
 use crate::args::leased::LeaseArgs;
 use crate::args::values::Waiting;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::kind::Kind;
 use crate::local;
 use crate::nested;
@@ -250,9 +250,10 @@ impl Line {
                 let Some(remaining) = self.remaining() else {
                     return connecting.await;
                 };
-                timeout(remaining, connecting).await.unwrap_or_else(|_| {
-                    Err(Failure::new(Code::Unreachable, format!("{} did not start in time", self.place)))
-                })
+                match timeout(remaining, connecting).await {
+                    Ok(connected) => connected,
+                    Err(_) => Err(local::no_session(home, remaining, "").await),
+                }
             }
         }
     }
