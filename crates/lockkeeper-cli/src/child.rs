@@ -36,6 +36,7 @@ use crate::output::Printer;
 use crate::signals::{self, Signals};
 use crate::streams;
 use crate::terminal::Terminal;
+use crate::text;
 use crate::watchdog::{self, Deadline, Reaped, Watchdog};
 
 /// Pause between two checks of a group whose first process has ended. The other processes are not our children, so no
@@ -48,6 +49,12 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Time limit for printing a line before a signal is sent, so that a reader sees the line before the command's
 /// reaction.
 const IN_ORDER: Duration = Duration::from_millis(20);
+
+/// How late this process reacts at most if the machine is only busy. A longer delay is a pause.
+const BUSY: Duration = Duration::from_millis(100);
+
+/// Why a hold ends that this process did not watch over in time.
+pub(crate) const PAUSED: &str = "lockkeeper was paused for too long";
 
 /// The answer to a revoke request if the command gets no signal for it.
 const REFUSAL: &str = "its command ignores requests (--on-revoke ignore)";
@@ -120,6 +127,10 @@ pub(crate) struct CommandEnd {
     pub killed_by: Option<i32>,
     /// Whether a person or a program asked the command to end: by a signal to lockkeeper, or by a revoke.
     pub asked_to_end: bool,
+    /// Who asked for the end and why, or why the hold ended, if that is known.
+    pub why: Option<String>,
+    /// Whether this process was paused until the hold had almost ended, or longer.
+    pub paused: bool,
     _watchdog: Option<Reaped>,
 }
 
@@ -178,9 +189,11 @@ impl Job {
         let mut stopped = false;
         let mut too_long = false;
         let mut asked_to_end = false;
+        let mut why_it_ends = None;
+        let mut paused = false;
         // A sum that is too large means no limit.
         let mut run_end = terms.max_run.and_then(|limit| Instant::now().checked_add(limit));
-        let mut author: Option<BoxFuture<'_, ()>> = None;
+        let mut author: Option<BoxFuture<'_, Option<String>>> = None;
         let lost = guard.lost();
         let unreliable = unreliable(&guard, terms.grace, terms.on_suspect);
         tokio::pin!(lost, unreliable);
@@ -195,20 +208,24 @@ impl Job {
             let ending = stopped || loss.is_some();
             if !self.move_deadline(guard, terms.grace, kill_at, ending) && !ending {
                 stopped = true;
-                kill_at = Some(self.overtaken(guard, terms.grace, printer));
+                paused |= self.was_paused(terms.grace);
+                kill_at = Some(self.overtaken(guard, terms.grace, paused, printer));
             }
             let deadline = kill_at.unwrap_or_else(Instant::now);
             tokio::select! {
                 biased;
                 why = &mut lost, if loss.is_none() => {
                     loss = Some(why);
+                    let by_time = matches!(why, Loss::Unreachable | Loss::SessionExpired | Loss::LeaseEnded);
+                    paused |= !stopped && by_time && self.was_paused(terms.grace);
                     preempted |= why == Loss::Preempted;
                     let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
                     if why == Loss::Removed {
                         author = keeper.map(|keeper| broken::tell_author(keeper, broken::holds(guard), printer).boxed());
                     }
                     let stopping = if stopped { "" } else { "; stopping the command" };
-                    printer.note(&format!("lock {path} is lost: {why}{stopping}"));
+                    let cause = if paused && by_time { PAUSED.to_owned() } else { why.to_string() };
+                    printer.note(&format!("lock {path} is lost: {cause}{stopping}"));
                     if !std::mem::replace(&mut stopped, true) && !self.watchdog_has_acted() {
                         self.stop();
                     }
@@ -225,7 +242,8 @@ impl Job {
                     // If the lock is lost already, the branch above reports that next.
                     if self.watchdog_has_acted() {
                         stopped = true;
-                        kill_at = Some(self.overtaken(guard, terms.grace, printer));
+                        paused |= self.was_paused(terms.grace);
+                        kill_at = Some(self.overtaken(guard, terms.grace, paused, printer));
                     } else if !matches!(state, HoldState::Lost(_)) {
                         let left = guard.valid_for();
                         let remaining = humantime::format_duration(Duration::from_millis(left.as_millis() as u64));
@@ -244,6 +262,7 @@ impl Job {
                     printer.asked(holding.path(), &request, signal.map(|(_, name)| name), again);
                     match signal {
                         Some((signal, _)) => {
+                            why_it_ends = Some(text::revocation(&request));
                             reported.retain(|(path, _)| *path != holding.path());
                             reported.push((holding.path(), request));
                             streams::STDERR.flush(IN_ORDER);
@@ -270,7 +289,8 @@ impl Job {
                     if let Some(status) = ended(change) {
                         if self.watchdog_has_acted() && !stopped && loss.is_none() {
                             stopped = true;
-                            kill_at = Some(self.overtaken(guard, terms.grace, printer));
+                            paused |= self.was_paused(terms.grace);
+                            kill_at = Some(self.overtaken(guard, terms.grace, paused, printer));
                         }
                         break (status, change.terminating_signal());
                     }
@@ -292,7 +312,10 @@ impl Job {
                 }
                 // The new deadline goes to the watchdog at the start of the loop.
                 () = renewed => {}
-                () = async { author.as_mut().expect("checked").await }, if author.is_some() => author = None,
+                text = async { author.as_mut().expect("checked").await }, if author.is_some() => {
+                    author = None;
+                    why_it_ends = text.or(why_it_ends);
+                }
             }
         };
         if let Some(terminal) = &self.terminal {
@@ -306,13 +329,26 @@ impl Job {
                 self.outlast(deadline).await;
             }
         };
-        tokio::join!(outlasted, async {
-            if let Some(author) = author {
-                author.await;
+        let ((), text) = tokio::join!(outlasted, async {
+            match author {
+                Some(author) => author.await,
+                None => None,
             }
         });
+        let why = if paused { Some(PAUSED.to_owned()) } else { text.or(why_it_ends) };
         let watchdog = self.watchdog.map(Watchdog::dismiss);
-        Ok(CommandEnd { status, loss, stopped, preempted, too_long, killed_by, asked_to_end, _watchdog: watchdog })
+        Ok(CommandEnd {
+            status,
+            loss,
+            stopped,
+            preempted,
+            too_long,
+            killed_by,
+            asked_to_end,
+            why,
+            paused,
+            _watchdog: watchdog,
+        })
     }
 
     /// Sets the deadline in the watchdog; returns `false` if the watchdog has begun to end the group.
@@ -340,12 +376,18 @@ impl Job {
         self.watchdog.as_ref().is_some_and(Watchdog::has_acted)
     }
 
+    /// Whether this process was paused: it comes later than the watchdog's SIGTERM, which is later than its own by a quarter of
+    /// the grace period.
+    fn was_paused(&self, grace: Duration) -> bool {
+        let late = self.watchdog.as_ref().and_then(Watchdog::acted_for);
+        late.is_some_and(|late| late + grace / 4 >= BUSY)
+    }
+
     /// Lets the watchdog, which acted first, end the group. Returns the instant of its SIGKILL.
-    fn overtaken(&mut self, guard: Held<'_>, grace: Duration, printer: Printer) -> Instant {
+    fn overtaken(&mut self, guard: Held<'_>, grace: Duration, paused: bool, printer: Printer) -> Instant {
         let lock = locks(guard);
-        printer.note(&format!(
-            "lockkeeper was paused for too long: its watchdog stopped the command, because {lock} was about to be lost"
-        ));
+        let cause = if paused { PAUSED } else { reason(guard, HoldState::Held) };
+        printer.note(&format!("{cause}; the watchdog stopped the command, because {lock} was about to be lost"));
         let left = guard.valid_for().min(grace);
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.end_by(watchdog::now() + left);

@@ -117,6 +117,8 @@ pub(crate) struct Watchdog {
     pipe: PipeWriter,
     process: Reaped,
     sent: Option<Deadline>,
+    /// When it sent SIGTERM, if an order came after that.
+    acted: Option<Duration>,
 }
 
 impl Watchdog {
@@ -127,7 +129,7 @@ impl Watchdog {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
         let mut watch = this_program(WORD);
         let child = watch.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        Ok(Watchdog { pipe, process: Reaped(child), sent: None })
+        Ok(Watchdog { pipe, process: Reaped(child), sent: None, acted: None })
     }
 
     /// Runs `spawn`, during which a started process inherits the pipe, for [`introduce`].
@@ -151,12 +153,20 @@ impl Watchdog {
             self.order(Order::Until(deadline));
         }
         // Checked after the write: the watchdog obeys an order that was written before its deadline.
-        !before.is_some_and(Deadline::has_begun)
+        let begun = before.filter(|before| before.has_begun());
+        self.acted = self.acted.or(begun.map(|begun| begun.term));
+        begun.is_none()
     }
 
     /// Whether the watchdog has sent SIGTERM, or is about to.
     pub(crate) fn has_acted(&self) -> bool {
         self.sent.is_some_and(Deadline::has_begun)
+    }
+
+    /// How long ago the watchdog has sent SIGTERM, if it has.
+    pub(crate) fn acted_for(&self) -> Option<Duration> {
+        let at = self.acted.or_else(|| Some(self.sent.filter(|sent| sent.has_begun())?.term))?;
+        Some(now().saturating_sub(at))
     }
 
     /// Lets the watchdog send SIGTERM, unless it has, and kill the group at `kill`.

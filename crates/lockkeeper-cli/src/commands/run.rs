@@ -22,7 +22,7 @@ use crate::args::leased::LeaseArgs;
 use crate::args::run::{KindArgs, RunArgs};
 use crate::args::values::Waiting;
 use crate::broken;
-use crate::child::{CommandEnd, Extras, Job, RunTerms};
+use crate::child::{CommandEnd, Extras, Job, PAUSED, RunTerms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
@@ -186,7 +186,8 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         Err(Loss::Preempted) => Ok(Code::Preempted as u8),
         Err(Loss::Removed) => Ok(Code::NoNode as u8),
         Err(loss) => {
-            printer.note(&format!("{} was lost before the command ended: {loss}", line.locks()));
+            let cause = if outcome.paused { PAUSED.to_owned() } else { loss.to_string() };
+            printer.note(&format!("{} was lost before the command ended: {cause}", line.locks()));
             Ok(Code::Lost as u8)
         }
     }

@@ -354,3 +354,23 @@ fn the_records_of_jobs_are_shown_when_the_own_server_has_ended() {
     assert_eq!(code, Some(1), "{line}");
     assert!(line.starts_with("no run of /locks/nightly as a job is recorded"), "{line}");
 }
+
+/// The journal and the request say who ended the run and why, and so does its record.
+#[test]
+fn the_record_of_a_revoked_or_broken_run_says_who_ended_it_and_why() {
+    let home = Home::new();
+    for (verb, kind, told) in [("revoke", "stopped", "asked to release by "), ("break", "lost", "broken by ")] {
+        let mut running = home.spawn(verb, &["--once-per", "day"], "echo up; exec sleep 1000");
+        assert_eq!(running.line(), "up");
+        let yes: &[&str] = if verb == "break" { &["--yes"] } else { &[] };
+        let output = home.output(&[&[verb, verb, "--reason", "deploying"], yes].concat());
+        assert!(output.status.success(), "{output:?}");
+        running.end();
+        let end = &job(&home, verb)["runs"][0]["end"];
+        assert_eq!(end["kind"], kind, "{end}");
+        let why = end["why"].as_str().unwrap();
+        assert!(why.starts_with(told) && why.ends_with(": deploying"), "{why}");
+        let history = String::from_utf8(home.output(&["jobs", verb, "--history"]).stdout).unwrap();
+        assert!(history.contains(why) && !history.contains("someone else"), "{history}");
+    }
+}

@@ -17,7 +17,7 @@ use crate::advice::Suggested;
 use crate::args::jobs::JobArgs;
 use crate::args::run::RunArgs;
 use crate::broken;
-use crate::child::{CommandEnd, Extras, RunTerms};
+use crate::child::{CommandEnd, Extras, PAUSED, RunTerms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
@@ -267,7 +267,8 @@ async fn run_slot(
             Code::NoNode as u8
         }
         Err(loss) => {
-            printer.note(&format!("{path} was lost before the command ended: {loss}"));
+            let cause = if ended.paused { PAUSED.to_owned() } else { loss.to_string() };
+            printer.note(&format!("{path} was lost before the command ended: {cause}"));
             Code::Lost as u8
         }
         Ok(()) => status(&ended),
@@ -320,8 +321,10 @@ fn record(ended: &CommandEnd, output: Option<&str>, max_run: Option<Duration>) -
     if let (true, Some(limit)) = (ended.too_long, max_run) {
         end = end.with_why(format!("ran longer than {}", humantime::format_duration(limit)));
     }
-    if let Some(loss) = ended.loss {
-        end = end.with_why(loss.to_string());
+    match (&ended.why, ended.loss) {
+        (Some(why), _) if ended.asked_to_end || kind == EndKind::Lost => end = end.with_why(why),
+        (None, Some(loss)) => end = end.with_why(loss.to_string()),
+        _ => {}
     }
     match output {
         Some(output) if !output.is_empty() => end.with_output(output),
