@@ -77,7 +77,7 @@ pub(crate) fn who(contender: &ContenderInfo) -> String {
     let mut text = match contender.mode {
         // The record of a lease does not say when the hold began.
         "lease" => short(&contender.described).to_owned(),
-        _ => format!("{}{part} since {}", short(&contender.described), moment(contender.since)),
+        _ => format!("{}{part}{}", short(&contender.described), since(contender)),
     };
     if let Some(message) = &contender.message {
         _ = write!(text, " ({})", short(message));
@@ -86,6 +86,17 @@ pub(crate) fn who(contender: &ContenderInfo) -> String {
         _ = write!(text, ", {}", revocation(request));
     }
     plain(&text)
+}
+
+/// ` since 10:42:03`. A record of a lease does not say when the hold began, and a tombstone not when its hold was lost.
+pub(crate) fn since(contender: &ContenderInfo) -> String {
+    match contender.mode {
+        "lease" => String::new(),
+        _ if contender.abandoned => {
+            format!(", held since {}; when it was abandoned is not known", moment(contender.since))
+        }
+        _ => format!(" since {}", moment(contender.since)),
+    }
 }
 
 /// The beginning of a text that another program wrote: no longer than the longest message that we write.

@@ -36,7 +36,8 @@ pub struct ContenderInfo {
     /// The request to release the lock, and the refusal if it refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Revocation>,
-    /// When its node was created, by the server's clock. For a leased lock, when its record was last written.
+    /// When its node was created, by the server's clock. For a leased lock, when its record was last written. For an abandoned
+    /// hold, when the hold began; when it was lost is not known.
     #[serde(serialize_with = "as_millis", rename = "since_ms")]
     pub since: SystemTime,
     /// Its session; 0 for the owner of a leased lock, which survives sessions.
@@ -90,7 +91,10 @@ impl fmt::Display for ContenderInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.described)?;
         // The record of a lease does not say since when.
-        if !self.is_leased() {
+        if self.abandoned {
+            let since = humantime::format_rfc3339_seconds(self.since);
+            write!(f, ", held since {since}; when it was abandoned is not known")?;
+        } else if !self.is_leased() {
             write!(f, " since {}", humantime::format_rfc3339_seconds(self.since))?;
         }
         match &self.message {

@@ -15,7 +15,7 @@ use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::presence::{GONE, is_gone};
 use crate::settings::{Settings, lock_path};
-use crate::text::{SESSIONLESS, ahead, moment, part, permits, plain, revocation, stuck, term, wanted};
+use crate::text::{SESSIONLESS, ahead, part, permits, plain, revocation, since, stuck, term, wanted};
 use crate::views::LockView;
 use crate::waiting;
 
@@ -150,9 +150,7 @@ fn text(lock: &LockInfo) -> String {
 
 fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInfo) {
     // Writing to a string never fails.
-    // The record of a lease does not say when the hold began.
-    let since = if contender.mode == "lease" { String::new() } else { format!(" since {}", moment(contender.since)) };
-    _ = writeln!(text, "  {role} {}{since}", plain(&contender.described));
+    _ = writeln!(text, "  {role} {}{}", plain(&contender.described), since(contender));
     let detail = |text: &mut String, name: &str, value: &str| {
         _ = writeln!(text, "    {name:<8} {}", plain(value));
     };

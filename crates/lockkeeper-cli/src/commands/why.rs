@@ -17,7 +17,9 @@ use crate::exit::Failure;
 use crate::output::{self, Printer};
 use crate::presence::{GONE, is_gone};
 use crate::settings::{Settings, lock_path};
-use crate::text::{SESSIONLESS, ahead, broken_line, moment, part, permits, plain, revocation, stuck, term, wanted};
+use crate::text::{
+    self, SESSIONLESS, ahead, broken_line, moment, part, permits, plain, revocation, stuck, term, wanted,
+};
 use crate::views::{BrokenView, LockView};
 
 /// Maximum waiters that are printed one by one.
@@ -211,6 +213,7 @@ fn since(contender: &ContenderInfo, now: SystemTime) -> String {
     let mut text = match contender.mode {
         // The record of a lease does not say when the hold began.
         "lease" => contender.described.clone(),
+        _ if contender.abandoned => format!("{}{part}{}", contender.described, text::since(contender)),
         _ => format!("{}{part} since {}, {} ago", contender.described, moment(contender.since), coarse(ago)),
     };
     if let Some(message) = &contender.message {

@@ -364,6 +364,12 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
     holder.wait();
     let mut waiter = site.wait_behind(ODD, &[]);
     until("the hold is abandoned", || site.shown(ODD)["holders"][0]["abandoned"] == true);
+    // Its node has the time of its start only.
+    for verb in ["show", "why", "list"] {
+        let text = String::from_utf8(site.output(verb, &[ODD]).stdout).unwrap();
+        let told = text.contains(", held since ") && text.contains("; when it was abandoned is not known");
+        assert!(told && !text.contains("abandoned (lock delay 10m) since"), "{verb}: {text}");
+    }
     let taken = commands(&stderr(&site.output("run", &[ODD, "--try", "--", "true"])));
     let recipes = [taken, site.why(ODD)].concat();
     assert!(recipes.iter().all(|(what, _)| what != "ask the holder to release it"), "{recipes:?}");
