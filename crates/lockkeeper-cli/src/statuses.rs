@@ -37,6 +37,8 @@ pub(crate) enum Code {
     NoNode = 81,
     /// An earlier run of the job failed, and a person must decide.
     Kept = 82,
+    /// The command of a job succeeded, but its end is not in the records, or may not be.
+    NotRecorded = 83,
     /// The command ran for longer than its limit.
     TooLong = 124,
     /// The command cannot be executed.
@@ -89,6 +91,11 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
                 Code::Kept,
                 "an earlier run of the job failed or crashed, and a person must decide",
                 "only with --on-failure keep or --on-crash keep; lockkeeper jobs resolve decides",
+            ),
+            (
+                Code::NotRecorded,
+                "the command of a job succeeded, but the records may show a crash",
+                "no server confirmed the end, or the records were changed meanwhile; under --on-crash retry, another machine may run the slot again",
             ),
             (Code::TooLong, "the command ran for longer than --max-run, and was stopped", "the status of timeout(1)"),
             (Code::NotExecutable, "the command cannot be executed", "no permission, or its interpreter is missing"),

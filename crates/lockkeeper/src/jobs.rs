@@ -11,6 +11,7 @@
 //! match job.run(async |run| make_report(&run.slot().name).await).await? {
 //!     Ran::Done(()) => println!("done"),
 //!     Ran::Failed(error) => println!("failed: {error}"),
+//!     Ran::Unrecorded { work, why } => println!("ended ({work:?}), but the records may show a crash: {why}"),
 //!     Ran::Lost(loss) => println!("stopped: {loss}"),
 //!     Ran::Skipped(skipped) => println!("{skipped}"),
 //! }
@@ -49,5 +50,5 @@ pub use lockkeeper_core::jobs::{
 
 pub use self::claim::{Claim, Skipped};
 pub use self::job::Job;
-pub use self::run::{FinishedRun, Run};
+pub use self::run::{FinishedRun, NotRecorded, Run};
 pub use self::work::Ran;

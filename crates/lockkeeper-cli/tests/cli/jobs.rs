@@ -207,6 +207,22 @@ fn the_record_has_the_limit_the_signal_and_the_last_output() {
     assert_eq!(job(&home, "stopped")["runs"][0]["end"]["kind"], "stopped");
 }
 
+/// The servers are silent when the command ends, so nothing confirms the end of the run.
+#[test]
+fn a_success_that_is_not_confirmed_to_be_recorded_is_no_success_of_run() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut run = home.spawn("a", &["--slot", "1", "--session-timeout", "60s"], "echo up; cat");
+    assert_eq!(run.line(), "up");
+    served.running.signal(Signal::STOP);
+    run.close_stdin();
+    let (code, text) = run.end();
+    assert_eq!(code, Some(83), "{text}");
+    assert!(text.contains("/locks/a, slot 1: ") && text.contains("the records may show a crash"), "{text}");
+    served.running.signal(Signal::CONT);
+}
+
 /// What the command leaves running keeps its standard error open.
 #[test]
 fn a_daemon_of_the_command_does_not_delay_the_end() {

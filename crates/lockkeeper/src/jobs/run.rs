@@ -1,7 +1,7 @@
 //! A claimed run, and its end.
 
 use lockkeeper_core::Loss;
-use lockkeeper_core::jobs::{EndKind, JobLog, RunEnd, RunRecord, RunSlot, Schedule};
+use lockkeeper_core::jobs::{EndKind, JobLog, LogError, RunEnd, RunRecord, RunSlot, Schedule};
 use tracing::warn;
 
 use super::job::Job;
@@ -10,6 +10,7 @@ use crate::error::{ReleaseError, SessionError};
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 use crate::registers::jobs;
+use crate::session::context::Context;
 
 /// How often the end of a run is recorded after its release, if a reply is lost.
 const MAX_ATTEMPTS: usize = 8;
@@ -44,15 +45,39 @@ pub(super) struct Before {
 }
 
 /// The end of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FinishedRun {
     /// The record of the run. Its end time is known if it was written.
     pub record: RunRecord,
-    /// Whether the end is in the records. Otherwise the next host finds a run that crashed.
-    pub recorded: bool,
+    /// Whether the end is in the records, and why not. If it is not, [`Job::on_crash`] decides whether the slot runs again.
+    pub recorded: Result<(), NotRecorded>,
     /// The loss of the lock, if it was lost before its release.
     pub loss: Option<Loss>,
+}
+
+/// Why the end of a run is not in the records, or may not be.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotRecorded {
+    /// Another host or a person has changed the records after the lock was lost. The run counts as crashed.
+    #[error("the records were changed meanwhile, and the run counts as crashed")]
+    Crashed,
+    /// The records of the job, or of this run, are deleted.
+    #[error("the records of the run are deleted")]
+    Deleted,
+    /// The records cannot be read any more.
+    #[error(transparent)]
+    Unreadable(#[from] LogError),
+    /// A server refuses to read or write the records. The run counts as crashed.
+    #[error("the server refused: {reason}")]
+    Refused {
+        /// The server's reason.
+        reason: String,
+    },
+    /// No server has confirmed that the end is recorded. Either it is, or the run counts as crashed.
+    #[error("no server has confirmed it: {0}")]
+    Unknown(SessionError),
 }
 
 impl Run {
@@ -113,56 +138,54 @@ impl Run {
                 None
             }
         };
-        let stamp = match written {
-            Some(written) => Some(written.mtime_ms),
+        let recorded = match written {
+            Some(written) => Ok(written.mtime_ms),
             None => {
-                let (context, id) = (job.context.clone(), record.id.clone());
-                let log = log.clone();
-                let written = job.context.run_while_answered(async move {
-                    Ok::<_, SessionError>(record_later(&context, &path, &id, log, version).await)
-                });
-                written.await.ok().flatten()
+                let (context, id, log) = (job.context.clone(), record.id.clone(), log.clone());
+                let later = async move { Ok(record_later(&context, &path, &id, log, version).await) };
+                job.context.run_while_answered(later).await.unwrap_or_else(|error| Err(NotRecorded::Unknown(error)))
             }
         };
-        if let Some(stamp) = stamp {
+        if let Ok(stamp) = recorded {
             log.stamp(stamp);
         }
         if let Some(last) = log.runs.pop() {
             record = last;
         }
-        FinishedRun { record, recorded: stamp.is_some(), loss }
+        FinishedRun { record, recorded: recorded.map(drop), loss }
     }
 }
 
 /// Records the end of a run if no later write has changed the records. Returns when it was recorded.
 async fn record_later(
-    context: &crate::session::context::Context,
+    context: &Context,
     path: &str,
     id: &str,
     mut log: JobLog,
     version: i32,
-) -> Option<i64> {
+) -> Result<i64, NotRecorded> {
+    let refused = |fault: OpError| NotRecorded::Refused { reason: fault.to_string() };
     for _ in 0..MAX_ATTEMPTS {
-        let (_session, ensemble) = context.session(None).await.ok()?;
+        let (_session, ensemble) = context.session(None).await.map_err(NotRecorded::Unknown)?;
         let stored = match jobs::find(&*ensemble, path).await {
-            Ok(stored) => stored?,
+            Ok(stored) => stored.ok_or(NotRecorded::Deleted)?,
             Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,
-            Err(_) => return None,
+            Err(fault) => return Err(refused(fault)),
         };
-        let seen = stored.log.ok()??;
-        let ours = seen.runs.iter().find(|run| run.id == id)?;
-        if let Some(end) = &ours.end {
-            return ours.end_ms.filter(|_| end.kind != EndKind::Crashed);
-        }
-        if stored.version != version {
-            return None;
+        let seen = stored.log?.ok_or(NotRecorded::Deleted)?;
+        let ours = seen.runs.iter().find(|run| run.id == id).ok_or(NotRecorded::Deleted)?;
+        match &ours.end {
+            Some(end) if end.kind == EndKind::Crashed => return Err(NotRecorded::Crashed),
+            Some(_) => return ours.end_ms.ok_or(NotRecorded::Crashed),
+            None if stored.version != version => return Err(NotRecorded::Crashed),
+            None => {}
         }
         match ensemble.write(&jobs::node(path), log.to_bytes(), Some(version)).await {
-            Ok(written) => return Some(written.mtime_ms),
+            Ok(written) => return Ok(written.mtime_ms),
             // The next read shows whether it was written, or who was first.
-            Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::BadVersion) => {}
-            Err(_) => return None,
+            Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::BadVersion | OpError::NoNode) => {}
+            Err(fault) => return Err(refused(fault)),
         }
     }
-    None
+    Err(NotRecorded::Unknown(SessionError::ConnectionLost { path: path.to_owned() }))
 }

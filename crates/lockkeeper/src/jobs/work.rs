@@ -4,22 +4,30 @@ use std::fmt::Display;
 
 use lockkeeper_core::Loss;
 use lockkeeper_core::jobs::{EndKind, RunEnd};
-use tracing::warn;
 
 use super::claim::{Claim, Skipped};
 use super::job::Job;
-use super::run::Run;
+use super::run::{NotRecorded, Run};
 use crate::error::JobError;
 use crate::hold::holding::run_until;
 
 /// The result of [`Job::run`].
 #[derive(Debug)]
 pub enum Ran<T, E> {
-    /// The work succeeded.
+    /// The work succeeded, and the records say so.
     Done(T),
-    /// The work failed.
+    /// The work failed, and the records say so.
     Failed(E),
-    /// The lock was lost, so the work was dropped at its next await.
+    /// The work has ended, but the records do not say so, or may not. If the run counts as crashed, [`Job::on_crash`] decides
+    /// whether another host runs the slot again.
+    Unrecorded {
+        /// The result of the work.
+        work: Result<T, E>,
+        /// Why its end is not recorded.
+        why: NotRecorded,
+    },
+    /// The lock was lost, so the work was dropped at its next await. The run counts as crashed, whether or not its end is
+    /// recorded.
     Lost(Loss),
     /// This host ran nothing.
     Skipped(Skipped),
@@ -56,15 +64,12 @@ impl Job {
             Ok(Err(error)) => RunEnd::failed(error.to_string()),
             Err(loss) => RunEnd::of(EndKind::Lost).with_why(loss.to_string()),
         };
-        let finished = run.finish(end).await;
-        if !finished.recorded {
-            warn!(path = %self.path.as_ref().map_or("", |path| path.as_str()), slot = %finished.record.slot.name,
-                "the end of a run was not recorded");
-        }
-        Ok(match done {
-            Ok(Ok(value)) => Ran::Done(value),
-            Ok(Err(error)) => Ran::Failed(error),
-            Err(loss) => Ran::Lost(loss),
+        let recorded = run.finish(end).await.recorded;
+        Ok(match (done, recorded) {
+            (Err(loss), _) => Ran::Lost(loss),
+            (Ok(work), Err(why)) => Ran::Unrecorded { work, why },
+            (Ok(Ok(value)), Ok(())) => Ran::Done(value),
+            (Ok(Err(error)), Ok(())) => Ran::Failed(error),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{JobState, JobStatus, Resolve};
 use lockkeeper::error::{AdminError, Error, ErrorKind, JobError};
-use lockkeeper::jobs::{Claim, EndKind, Job, Ran, Rule, Run, RunEnd, Schedule, Skipped, Slot};
+use lockkeeper::jobs::{Claim, EndKind, Job, NotRecorded, Ran, Rule, Run, RunEnd, Schedule, Skipped, Slot};
 use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client::{Acl, Acls, AuthId, Client, Permission};
 
@@ -32,10 +32,14 @@ for_kinds!(
     following_jobs_reads_only_what_changed,
     a_run_says_that_the_one_before_had_another_schedule,
     an_end_whose_request_is_lost_is_recorded,
+    work_whose_end_is_not_recorded_is_not_reported_as_done,
     a_claim_is_decided_anew_when_the_records_change,
     records_that_may_not_be_read_refuse_the_claim,
     a_program_without_async_runs_a_job,
 );
+
+/// A session timeout that a test waits for.
+const SHORT: Duration = Duration::from_secs(2);
 
 fn build(world: &World, keeper: &Lockkeeper, slot: &str) -> Job {
     keeper.job(world.lock()).slot(slot)
@@ -101,7 +105,10 @@ async fn the_end_is_recorded_in_the_transaction_of_the_release(world: &World) {
     for code in [OpCode::SetData, OpCode::GetData, OpCode::Create, OpCode::Create2] {
         assert_eq!(after.since(&between).requested.of(code), 0, "{code:?}");
     }
-    assert!(finished.recorded && finished.loss.is_none() && finished.record.duration().is_some(), "{finished:?}");
+    assert!(
+        finished.recorded.is_ok() && finished.loss.is_none() && finished.record.duration().is_some(),
+        "{finished:?}"
+    );
     let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.last()), (JobState::Failed, Some(&finished.record)));
 }
@@ -124,7 +131,7 @@ async fn a_release_with_a_record_grants_no_one_before_it_is_written(world: &Worl
     assert_eq!(world.queue().await.len(), 2);
     assert!(waiter.waits());
     release.release();
-    assert!(finished.await.unwrap().recorded);
+    assert!(finished.await.unwrap().recorded.is_ok());
     waiter.granted().await.release().await.unwrap();
 }
 
@@ -135,7 +142,7 @@ async fn an_end_whose_reply_is_lost_is_recorded_once(world: &World) {
     let cut = proxy.on(OpCode::Multi).cut_before_reply();
     let finished = run.finish(RunEnd::succeeded()).await;
     assert!(cut.has_fired());
-    assert!(finished.recorded && finished.record.end_ms.is_some(), "{finished:?}");
+    assert!(finished.recorded.is_ok() && finished.record.end_ms.is_some(), "{finished:?}");
     let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
 }
@@ -148,9 +155,53 @@ async fn an_end_whose_request_is_lost_is_recorded(world: &World) {
     let cut = proxy.on(OpCode::Multi).cut_before_request();
     let finished = run.finish(RunEnd::succeeded()).await;
     assert!(cut.has_fired());
-    assert!(finished.recorded && finished.record.end_ms.is_some(), "{finished:?}");
+    assert!(finished.recorded.is_ok() && finished.record.end_ms.is_some(), "{finished:?}");
     let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
+}
+
+/// Another host may run the slot again then.
+async fn work_whose_end_is_not_recorded_is_not_reported_as_done(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, SHORT).await, world.keeper().await);
+    let unrecorded = |ran: Ran<i32, Error>| match ran {
+        Ran::Unrecorded { work: Ok(7), why } => why,
+        ran => panic!("{ran:?}"),
+    };
+
+    let forgotten = async |_: &Run| {
+        assert!(other.admin().forget_job(world.lock()).await.unwrap());
+        Ok(7)
+    };
+    let why = unrecorded(build(world, &one, "1").run(forgotten).await.unwrap());
+    assert!(matches!(why, NotRecorded::Deleted), "{why:?}");
+
+    let client = Client::connect(&world.servers()).await.unwrap();
+    let locked = async |_: &Run| {
+        client.set_acl(&log_node(world), &[Acl::new(Permission::READ, AuthId::anyone())], None).await.unwrap();
+        Ok(7)
+    };
+    let why = unrecorded(build(world, &one, "2").run(locked).await.unwrap());
+    assert!(matches!(&why, NotRecorded::Refused { reason } if reason.contains("not authorized")), "{why:?}");
+    assert!(other.admin().forget_job(world.lock()).await.unwrap());
+
+    // The network fails at the end of the work. The other host finds a crash, and runs the slot again.
+    let (ended, retry) = (tokio::sync::Notify::new(), Rule::Retry { most: None });
+    let work = async |_: &Run| {
+        proxy.black_hole();
+        ended.notify_one();
+        Ok(7)
+    };
+    let (job, next) = (build(world, &one, "3").on_crash(retry), build(world, &other, "3").on_crash(retry));
+    let again = async {
+        ended.notified().await;
+        let ran = next.run(async |_| Ok::<_, Error>(8)).await.unwrap();
+        assert!(matches!(ran, Ran::Done(8)), "{ran:?}");
+        proxy.heal();
+    };
+    let (ran, ()) = tokio::join!(job.run(work), again);
+    let why = unrecorded(ran.unwrap());
+    assert!(matches!(why, NotRecorded::Crashed), "{why:?}");
 }
 
 /// Hosts of one job should state the same schedule. Names of slots are no schedule that could differ.
@@ -174,7 +225,7 @@ async fn a_claim_whose_reply_is_lost_is_claimed_once(world: &World) {
     let cut = proxy.on(OpCode::Multi).cut_before_reply();
     let run = claimed(&build(world, &keeper, "1")).await;
     assert!(cut.has_fired());
-    assert!(run.finish(RunEnd::succeeded()).await.recorded);
+    assert!(run.finish(RunEnd::succeeded()).await.recorded.is_ok());
     let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
     let slots: Vec<_> = status.runs.iter().map(|run| (run.slot.name.as_str(), run.has_succeeded())).collect();
     assert_eq!(slots, [("first", true), ("1", true)]);
@@ -312,7 +363,7 @@ async fn a_run_whose_lock_is_lost_records_that_itself(world: &World) {
     world.remove(&run.guard().node()).await;
     let loss = run.guard().lost().await;
     let finished = run.finish(RunEnd::of(EndKind::Lost).with_why(loss.to_string())).await;
-    assert!(finished.recorded && finished.loss.is_some(), "{finished:?}");
+    assert!(finished.recorded.is_ok() && finished.loss.is_some(), "{finished:?}");
     let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.last()), (JobState::Crashed, Some(&finished.record)));
 }
@@ -347,7 +398,7 @@ async fn an_end_between_two_reads_is_no_crash(world: &World) {
     let (admin, lock) = (other.admin(), world.lock().to_owned());
     let asked = tokio::spawn(async move { admin.job(lock).await });
     held.caught().await;
-    assert!(run.finish(RunEnd::succeeded()).await.recorded);
+    assert!(run.finish(RunEnd::succeeded()).await.recorded.is_ok());
     held.release();
     // A server of an ensemble may not have the end yet.
     let state = asked.await.unwrap().unwrap().unwrap().state;
@@ -406,7 +457,7 @@ async fn a_claim_is_decided_anew_when_the_records_change(world: &World) {
         held.release();
     };
     let (run, ()) = tokio::join!(claimed(&job), change());
-    assert!(run.finish(RunEnd::succeeded()).await.recorded);
+    assert!(run.finish(RunEnd::succeeded()).await.recorded.is_ok());
 
     let (job, before) = (build(world, &keeper, "3"), proxy.counts());
     let tries = || proxy.counts().since(&before).requested.of(OpCode::Multi);

@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use lockkeeper::error::JobError;
-use lockkeeper::jobs::{Claim, EndKind, Job, Run, RunEnd, RunRecord, Skipped};
+use lockkeeper::jobs::{Claim, EndKind, Job, NotRecorded, Run, RunEnd, RunRecord, Skipped};
 use lockkeeper::settings::IfUnreachable;
 use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
 use tokio::time::{Instant, timeout};
@@ -271,7 +271,9 @@ async fn run_slot(
             printer.note(&format!("{path} was lost before the command ended: {cause}"));
             Code::Lost as u8
         }
-        Ok(()) => status(&ended),
+        // The other machines find a crash, or may find one.
+        Ok(false) if status(&ended) == 0 => Code::NotRecorded as u8,
+        Ok(_) => status(&ended),
     })
 }
 
@@ -332,19 +334,27 @@ fn record(ended: &CommandEnd, output: Option<&str>, max_run: Option<Duration>) -
     }
 }
 
-/// Records the end and releases the lock; prints a message if the end is not recorded.
+/// Records the end and releases the lock; prints a message if the end may not be recorded. Returns whether it is.
 ///
 /// # Errors
 /// The loss, if the lock was lost before.
-async fn finish(run: Run, end: RunEnd, path: &str, printer: Printer) -> Result<(), Loss> {
+async fn finish(run: Run, end: RunEnd, path: &str, printer: Printer) -> Result<bool, Loss> {
+    let slot = run.slot().name.clone();
     let Ok(finished) = timeout(RELEASING, run.finish(end)).await else {
-        printer.note(&format!("{path}: no server confirmed the end of the run in time; its records may show a crash"));
-        return Ok(());
+        let limit = humantime::format_duration(RELEASING);
+        printer.note(&format!(
+            "{path}, slot {slot}: no server has confirmed within {limit} that the end of the run is recorded; the records may show a crash"
+        ));
+        return Ok(false);
     };
-    if !finished.recorded {
-        printer.note(&format!("the end of the run of {path} was not recorded; its records show a crash"));
+    match &finished.recorded {
+        Ok(()) => {}
+        Err(NotRecorded::Unknown(error)) => printer.note(&format!(
+            "{path}, slot {slot}: no server has confirmed that the end of the run is recorded; the records may show a crash: {error}"
+        )),
+        Err(why) => printer.note(&format!("{path}, slot {slot}: the end of the run is not recorded: {why}")),
     }
-    finished.loss.map_or(Ok(()), Err)
+    finished.loss.map_or(Ok(finished.recorded.is_ok()), Err)
 }
 
 impl From<JobError> for Failure {
