@@ -425,3 +425,35 @@ fn a_run_dated_in_the_future_that_waits_for_a_person_is_kept() {
     let decision = claim(&mut log, &hourly(), 100 * HOUR_MS);
     assert!(matches!(&decision, SlotDecision::Kept { run } if run.id == "0"), "{decision:?}");
 }
+
+/// Whatever slot the next host asks for, and also if its own rule is another one.
+#[test]
+fn a_kept_run_stops_the_job_until_a_person_decides() {
+    let text = |slot: &str| Schedule::Text { slot: slot.to_owned() };
+    let every = Schedule::Every { every_ms: HOUR_MS as u64 };
+    for (kept, next) in [(hourly(), hourly()), (every.clone(), every), (text("1"), text("2")), (text("1"), hourly())] {
+        for (rule, own) in [(Rule::Keep, Rule::Keep), (Rule::Keep, Rule::Next), (Rule::Next, Rule::Keep)] {
+            let mut log = JobLog::new("/a", kept.clone());
+            claim(&mut log, &kept, 100 * HOUR_MS);
+            (log.runs[0].end, log.on_failure) = (Some(RunEnd::failed("x")), rule);
+            let decide = |log: &JobLog| {
+                let (slots, now_ms, on_crash) = (slots(103), 103 * HOUR_MS, Rule::Next);
+                let terms = ClaimTerms {
+                    schedule: &next,
+                    slots: &slots,
+                    now_ms,
+                    latest_ms: now_ms,
+                    on_failure: own,
+                    on_crash,
+                    catch_up: 0,
+                };
+                terms.decide(log)
+            };
+            let decision = decide(&log);
+            assert!(matches!(&decision, SlotDecision::Kept { run } if run.id == "0"), "{next:?}: {decision:?}");
+            assert!(log.resolve(false, Owner::default()));
+            let decision = decide(&log);
+            assert!(matches!(&decision, SlotDecision::Run { attempt: 1, .. }), "{next:?}: {decision:?}");
+        }
+    }
+}

@@ -125,6 +125,21 @@ fn a_person_decides_about_a_run_that_was_kept() {
     assert_eq!(failure(&home.output(&["jobs", "forget", "a"])).0, Some(1));
 }
 
+#[test]
+fn a_run_that_was_kept_stops_the_other_slots_too() {
+    let home = Home::new();
+    let args = |slot| ["a", "--slot", slot, "--on-failure", "keep"];
+    assert_eq!(run(&home, &args("1"), "exit 3").0, Some(3));
+    let (code, text) = run(&home, &args("2"), "touch ran");
+    assert_eq!(code, Some(82), "{text}");
+    assert!(text.contains("/locks/a, slot 1: failed") && text.contains("lockkeeper jobs resolve /locks/a"), "{text}");
+    assert!(!home.file("ran").exists());
+    assert_eq!(job(&home, "a")["state"], "kept");
+    assert_eq!(home.output(&["jobs", "resolve", "a", "--accept"]).status.code(), Some(0));
+    assert_eq!(run(&home, &args("2"), "touch ran").0, Some(0));
+    assert!(home.file("ran").exists());
+}
+
 /// The process is killed while its command runs, so it records nothing.
 #[test]
 fn the_rule_says_what_follows_a_kill() {

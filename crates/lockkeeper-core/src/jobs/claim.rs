@@ -55,23 +55,16 @@ pub enum SlotDecision {
     },
 }
 
-/// What follows a run that has ended.
-enum Sequel {
-    Over,
-    Again,
-    Kept,
-}
-
 impl ClaimTerms<'_> {
     /// Decides for a host that holds the lock. Every run of the log has ended: [`JobLog::close_crashed`] ends the run of a host
     /// that no longer holds the lock.
     ///
-    /// A run that is dated in the future ([`Schedule::is_ahead`]) does not count, unless a person must decide about it.
-    /// Otherwise one run under a clock that was a year ahead would silence the job for a year.
+    /// A last run that waits for a person stops the job, whatever slot the host asks for and whenever the run is dated.
+    ///
+    /// Any other run that is dated in the future ([`Schedule::is_ahead`]) does not count. Otherwise one run under a clock that
+    /// was a year ahead would silence the job for a year.
     pub fn decide(&self, log: &JobLog) -> SlotDecision {
-        if let Some(run) = self.ahead(log)
-            && matches!(self.sequel(run), Sequel::Kept)
-        {
+        if let Some(run) = log.runs.last().filter(|run| self.is_kept(log, run)) {
             return SlotDecision::Kept { run: run.clone() };
         }
         let runs: Vec<_> = log.runs.iter().filter(|run| !self.schedule.is_ahead(run, self.latest_ms)).collect();
@@ -90,11 +83,7 @@ impl ClaimTerms<'_> {
     fn calendar(&self, same: bool, runs: &[&RunRecord]) -> SlotDecision {
         let current = self.slots.last().expect("a time has a slot");
         let Some(&last) = runs.last() else { return first(current.clone()) };
-        let sequel = self.sequel(last);
-        if matches!(sequel, Sequel::Kept) {
-            return SlotDecision::Kept { run: last.clone() };
-        }
-        let again = matches!(sequel, Sequel::Again);
+        let again = self.runs_again(last);
         if !same {
             // Slots of two schedules cannot be compared by name: one run within the slot is enough.
             return match last.start_ms.unwrap_or(i64::MIN) {
@@ -129,51 +118,49 @@ impl ClaimTerms<'_> {
         let slot = |start_ms: i64| RunSlot { name: self.schedule.to_string(), start_ms, end_ms: None };
         let Some(&last) = runs.last() else { return first(slot(self.now_ms)) };
         let due_ms = last.start_ms.unwrap_or(i64::MIN).saturating_add(every_ms);
-        match self.sequel(last) {
-            Sequel::Kept => SlotDecision::Kept { run: last.clone() },
-            _ if due_ms <= self.now_ms => {
-                let missed = self.now_ms.saturating_sub(due_ms) / every_ms.max(1);
-                let missed_before = u32::try_from(missed).unwrap_or(u32::MAX).min(super::MAX_SLOTS_BACK);
-                SlotDecision::Run { slot: slot(self.now_ms), attempt: 1, catch_up: false, missed_before }
-            }
-            Sequel::Again => SlotDecision::Run {
-                slot: last.slot.clone(),
-                attempt: last.attempt.saturating_add(1),
-                catch_up: false,
-                missed_before: 0,
-            },
-            Sequel::Over => SlotDecision::Done { run: last.clone(), due_ms: Some(due_ms) },
+        if due_ms <= self.now_ms {
+            let missed = self.now_ms.saturating_sub(due_ms) / every_ms.max(1);
+            let missed_before = u32::try_from(missed).unwrap_or(u32::MAX).min(super::MAX_SLOTS_BACK);
+            return SlotDecision::Run { slot: slot(self.now_ms), attempt: 1, catch_up: false, missed_before };
+        }
+        match self.runs_again(last) {
+            true => again(last),
+            false => SlotDecision::Done { run: last.clone(), due_ms: Some(due_ms) },
         }
     }
 
     fn text(&self, text: &str, runs: &[&RunRecord]) -> SlotDecision {
-        let Some(&last) = runs.iter().rev().find(|run| run.slot.name == text) else {
-            return first(RunSlot { name: text.to_owned(), start_ms: self.now_ms, end_ms: None });
-        };
-        let run = last.clone();
-        match self.sequel(last) {
-            Sequel::Kept => SlotDecision::Kept { run },
-            Sequel::Over => SlotDecision::Done { run, due_ms: None },
-            Sequel::Again => {
-                let attempt = run.attempt.saturating_add(1);
-                SlotDecision::Run { slot: run.slot, attempt, catch_up: false, missed_before: 0 }
-            }
+        match runs.iter().rev().find(|run| run.slot.name == text) {
+            None => first(RunSlot { name: text.to_owned(), start_ms: self.now_ms, end_ms: None }),
+            Some(last) if self.runs_again(last) => again(last),
+            Some(&last) => SlotDecision::Done { run: last.clone(), due_ms: None },
         }
     }
 
-    /// What follows this run.
-    fn sequel(&self, run: &RunRecord) -> Sequel {
-        let Some(end) = run.end.as_ref().filter(|_| run.has_failed()) else { return Sequel::Over };
+    /// Whether a last run waits for a person: it has failed, and the rule of its host or that of this one is to keep it.
+    fn is_kept(&self, log: &JobLog, run: &RunRecord) -> bool {
+        let Some(end) = run.end.as_ref().filter(|_| run.has_failed() && run.resolved.is_none()) else { return false };
+        let rules = if end.kind.is_crash() { [self.on_crash, log.on_crash] } else { [self.on_failure, log.on_failure] };
+        rules.contains(&Rule::Keep)
+    }
+
+    /// Whether the slot of a run that has ended runs again.
+    fn runs_again(&self, run: &RunRecord) -> bool {
+        let Some(end) = run.end.as_ref().filter(|_| run.has_failed()) else { return false };
         if let Some(resolved) = &run.resolved {
-            return if resolved.run_again { Sequel::Again } else { Sequel::Over };
+            return resolved.run_again;
         }
         match if end.kind.is_crash() { self.on_crash } else { self.on_failure } {
-            Rule::Next => Sequel::Over,
-            Rule::Retry { most } if most.is_none_or(|most| run.attempt <= most) => Sequel::Again,
-            Rule::Retry { .. } => Sequel::Over,
-            Rule::Keep => Sequel::Kept,
+            Rule::Retry { most } => most.is_none_or(|most| run.attempt <= most),
+            Rule::Next | Rule::Keep => false,
         }
     }
+}
+
+/// The next run of the slot of this one.
+fn again(run: &RunRecord) -> SlotDecision {
+    let attempt = run.attempt.saturating_add(1);
+    SlotDecision::Run { slot: run.slot.clone(), attempt, catch_up: false, missed_before: 0 }
 }
 
 /// The first run of a slot.
