@@ -73,18 +73,46 @@ impl LockAcl {
 impl FromStr for LockAcl {
     type Err = AclError;
 
-    /// Reads `open`, `creator-all`, `creator-all-world-read`, or entries `SCHEME:ID:PERMS` with commas between them.
+    /// Reads `open`, `creator-all`, `creator-all-world-read`, or entries `SCHEME:ID:PERMS` with commas between them. An id may
+    /// contain commas, as that of a certificate does: `x509:CN=client,O=Acme:cdrwa`.
     fn from_str(text: &str) -> Result<Self, AclError> {
         Ok(match text {
             "open" => LockAcl::Open,
             "creator-all" => LockAcl::Private,
             "creator-all-world-read" => LockAcl::Visible,
-            entries => LockAcl::List(AclList(entries.split(',').map(entry).collect::<Result<_, _>>()?)),
+            entries => LockAcl::List(AclList(split(entries).into_iter().map(entry).collect::<Result<_, _>>()?)),
         })
     }
 }
 
-/// Reads an entry. The id may contain colons.
+/// The schemes of ZooKeeper. After a comma, each of them begins an entry.
+const SCHEMES: [&str; 7] = ["auth", "digest", "ip", "sasl", "super", "world", "x509"];
+
+/// Splits a list at the commas between its entries. Another scheme begins an entry only if the entry before it is complete;
+/// otherwise the comma belongs to the id.
+fn split(text: &str) -> Vec<&str> {
+    let (mut entries, mut start) = (Vec::new(), 0);
+    for (at, _) in text.match_indices(',') {
+        let (before, rest) = (&text[start..at], &text[at + 1..]);
+        let is_whole = || before.rsplit_once(':').is_some_and(|(_, perms)| are_perms(perms));
+        let begins = rest.split_once(':').is_some_and(|(scheme, _)| {
+            let is_word = !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric());
+            SCHEMES.contains(&scheme) || (is_word && is_whole())
+        });
+        if begins || rest.is_empty() {
+            entries.push(before);
+            start = at + 1;
+        }
+    }
+    entries.push(&text[start..]);
+    entries
+}
+
+fn are_perms(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|letter| PERMS.contains(letter))
+}
+
+/// Reads an entry. The id may contain colons and commas.
 fn entry(text: &str) -> Result<AclEntry, AclError> {
     let fault = |problem: &str| AclError { entry: text.to_owned(), problem: problem.to_owned() };
     let (scheme, rest) = text.split_once(':').ok_or_else(|| fault("it has no colon"))?;
@@ -95,7 +123,7 @@ fn entry(text: &str) -> Result<AclEntry, AclError> {
     if (scheme == "world") != (id == "anyone") {
         return Err(fault("the scheme world has the id anyone, and no other scheme has it"));
     }
-    if perms.is_empty() || perms.chars().any(|letter| !PERMS.contains(letter)) {
+    if !are_perms(perms) {
         return Err(fault(&format!("its permissions are not letters of {PERMS}")));
     }
     Ok(AclEntry { scheme: scheme.to_owned(), id: id.to_owned(), perms: perms.to_owned() })
@@ -131,10 +159,15 @@ mod tests {
             "world:anyone:r",
             "digest:a:x=:cdrwa,ip:::1:r",
             "auth::r",
+            "x509:CN=client,O=Acme:cdrwa",
+            "world:anyone:r,x509:CN=client,OU=a:b,O=Acme:cdrwa,custom:me:r",
+            "sasl:smith,joe:cdrwa",
         ];
         for text in all {
             assert_eq!(text.parse::<LockAcl>().map(|acl| acl.to_string()), Ok(text.to_owned()));
         }
+        let entries = split("world:anyone:r,x509:CN=client,OU=a:b,O=Acme:cdrwa,custom:me:r");
+        assert_eq!(entries, ["world:anyone:r", "x509:CN=client,OU=a:b,O=Acme:cdrwa", "custom:me:r"]);
         for wrong in [
             "",
             "private",
@@ -145,6 +178,9 @@ mod tests {
             "world:me:r",
             "ip:anyone:r",
             "auth::r,",
+            "auth::r,,world:anyone:r",
+            "sasl:jobs:crx,world:anyone:r",
+            "sasl:jobs,world:anyone:r",
         ] {
             assert!(wrong.parse::<LockAcl>().is_err(), "{wrong}");
         }
