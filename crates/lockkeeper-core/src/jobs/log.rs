@@ -45,6 +45,9 @@ pub enum LogError {
     /// It is no log.
     #[error("the records are damaged ({0}); delete them to start again")]
     Damaged(String),
+    /// A server does not show it to this client.
+    #[error("the server does not show the records: {0}")]
+    Refused(String),
 }
 
 /// A run that begins.

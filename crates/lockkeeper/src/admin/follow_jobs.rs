@@ -18,8 +18,8 @@ use crate::registers::{JOBS, jobs};
 
 /// The changes of jobs. Created by [`Admin::follow_jobs`].
 ///
-/// It watches the records of each job, the list of the jobs, and the node of each run that goes on. It is meant for a person, not
-/// for a fleet.
+/// It watches the records of each job, the list of the jobs, and the node of each run that goes on. Records that the server does not
+/// show are read again with each change of another job. It is meant for a person, not for a fleet.
 pub struct FollowJobs {
     admin: Admin,
     root: Result<String, PathError>,
@@ -32,8 +32,8 @@ pub struct FollowJobs {
 struct Followed {
     /// `None` if it has no records any more.
     status: Option<JobStatus>,
-    /// Watches what was read; empty after a change.
-    changes: Vec<Watcher>,
+    /// Watches what was read; `None` after a change. Records that the server does not show have no watch.
+    changes: Option<Vec<Watcher>>,
 }
 
 impl Admin {
@@ -68,17 +68,18 @@ impl FollowJobs {
             }
             let mut all_seen = is_listed;
             for job in self.jobs.values_mut().filter(|job| job.status.is_some()) {
-                if job.changes.iter_mut().any(|change| change.poll_unpin(context).is_ready()) {
-                    job.changes.clear();
+                if job.changes.iter_mut().flatten().any(|change| change.poll_unpin(context).is_ready()) {
+                    job.changes = None;
                 }
-                all_seen &= !job.changes.is_empty();
+                all_seen &= job.changes.is_some();
             }
             if all_seen { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
         let lists = self.list.is_none();
+        let is_watched = |job: &Followed| job.changes.as_ref().is_some_and(|changes| !changes.is_empty());
         let seen: BTreeSet<_> =
-            self.jobs.iter().filter(|(_, job)| !job.changes.is_empty()).map(|(path, _)| path.clone()).collect();
+            self.jobs.iter().filter(|(_, job)| is_watched(job)).map(|(path, _)| path.clone()).collect();
         let known: Vec<_> = self.jobs.keys().cloned().collect();
         let (list, paths, read) = self
             .admin
@@ -98,7 +99,7 @@ impl FollowJobs {
                         let looked = look(ensemble, &path, Some(&mut changes)).await;
                         let looked = looked.map_err(|fault| refused(&path, fault))?;
                         let status = looked.map(|looked| JobStatus::of(path.clone(), looked));
-                        Ok::<_, AdminError>((path, Followed { status, changes }))
+                        Ok::<_, AdminError>((path, Followed { status, changes: Some(changes) }))
                     }
                 });
                 let read: Vec<_> = stream::iter(looks).buffered(READS_IN_FLIGHT).try_collect().await?;

@@ -128,7 +128,8 @@ pub enum Resolve {
 }
 
 impl Admin {
-    /// Returns the jobs at and below `root` that have records, by path. `root` may be `/`.
+    /// Returns the jobs at and below `root` that have records, by path. `root` may be `/`. A job whose records the server does
+    /// not show to this client is [`JobState::Unreadable`].
     ///
     /// # Cost
     ///
@@ -294,13 +295,16 @@ pub(super) async fn look(
         let stored = match read(ensemble, &jobs::node(path), changes.as_deref_mut()).await {
             Ok(node) => StoredLog::of(&node),
             Err(OpError::NoNode) => return Ok(None),
+            // The access list of one job says nothing about the others.
+            Err(OpError::Refused(reason)) => StoredLog { log: Err(LogError::Refused(reason)), version: 0 },
             Err(fault) => return Err(fault),
         };
         let Some(run) = stored.log.as_ref().ok().and_then(|log| log.as_ref()?.open()) else {
             return Ok(Some(JobLook { stored, is_running: false }));
         };
         match read(ensemble, &format!("{path}/{}", run.node), changes.as_deref_mut()).await {
-            Ok(_) => return Ok(Some(JobLook { stored, is_running: true })),
+            // A server looks for a node before it looks at the access list.
+            Ok(_) | Err(OpError::Refused(_)) => return Ok(Some(JobLook { stored, is_running: true })),
             // The end of a run and the deletion of its node are one transaction. It may be between the two reads: only a log that
             // is the same behind the deletion says that the host crashed.
             Err(OpError::NoNode) if without_node == Some(stored.version) => {
