@@ -336,7 +336,7 @@ impl Job {
             }
         });
         let why = if paused { Some(PAUSED.to_owned()) } else { text.or(why_it_ends) };
-        let watchdog = self.watchdog.map(Watchdog::dismiss);
+        let watchdog = self.watchdog.map(|watchdog| watchdog.dismiss(printer));
         Ok(CommandEnd {
             status,
             loss,

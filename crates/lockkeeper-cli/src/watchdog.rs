@@ -16,18 +16,19 @@ use std::fmt;
 use std::fs::File;
 use std::io::{PipeWriter, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::process::{Child, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 
 use crate::daemon::detach;
 use crate::exit::Code;
 use crate::group;
+use crate::output::Printer;
 use crate::program::this_program;
 
 /// The argument that starts this part of the program.
@@ -129,7 +130,7 @@ impl Watchdog {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
         let mut watch = this_program(WORD);
         let child = watch.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        Ok(Watchdog { pipe, process: Reaped(child), sent: None, acted: None })
+        Ok(Watchdog { pipe, process: Reaped { pid: Pid::from_child(&child), printer: None }, sent: None, acted: None })
     }
 
     /// Runs `spawn`, during which a started process inherits the pipe, for [`introduce`].
@@ -181,9 +182,10 @@ impl Watchdog {
         self.order(Order::Paused);
     }
 
-    /// Tells the watchdog that the command has ended while lockkeeper ran.
-    pub(crate) fn dismiss(mut self) -> Reaped {
+    /// Tells the watchdog that the command has ended while lockkeeper ran. `printer` says so if the watchdog is stopped.
+    pub(crate) fn dismiss(mut self, printer: Printer) -> Reaped {
         self.order(Order::Dismissed);
+        self.process.printer = Some(printer);
         self.process
     }
 
@@ -205,13 +207,32 @@ pub(crate) fn introduce(group: Pid, descriptor: RawFd) {
 }
 
 /// The process of a watchdog that is about to end. The drop waits for its end, so that no zombie stays where process 1 does
-/// not reap. After a command, that wait does not delay the release.
+/// not reap. After a command, that wait does not delay the release. A watchdog that is stopped (`kill -STOP`) would not end, so
+/// the drop kills it.
 #[derive(Debug)]
-pub(crate) struct Reaped(Child);
+pub(crate) struct Reaped {
+    pid: Pid,
+    printer: Option<Printer>,
+}
 
 impl Drop for Reaped {
     fn drop(&mut self) {
-        _ = self.0.wait();
+        loop {
+            match waitpid(Some(self.pid), WaitOptions::UNTRACED) {
+                Ok(Some((_, status))) if status.stopped() => {
+                    if let Some(printer) = self.printer {
+                        printer.note(&format!(
+                            "the watchdog of the command (pid {}) was stopped by a signal, and is killed now: meanwhile nothing would have ended the command if lockkeeper had been killed or stopped",
+                            self.pid.as_raw_nonzero()
+                        ));
+                    }
+                    // The pid is that of the watchdog until it is reaped.
+                    _ = kill_process(self.pid, Signal::KILL);
+                }
+                Err(Errno::INTR) => {}
+                _ => return,
+            }
+        }
     }
 }
 
