@@ -7,6 +7,7 @@ use lockkeeper::admin::{Admin, Asked, RevokeAnswer};
 use lockkeeper::error::AdminError;
 use serde::Serialize;
 
+use crate::advice::Suggested;
 use crate::args::ask::RevokeArgs;
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
@@ -43,6 +44,11 @@ pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Fa
             for asked in &asked {
                 printer.note(&format!("asked {} to release {path}{}", who(asked.contender()), printer.on_place()));
             }
+        }
+        if let (false, None, [first, _, ..]) = (printer.is_json(), node, &asked[..]) {
+            let one = Suggested::new(["revoke", path.as_str(), "--node", first.contender().node.as_str()]);
+            let command = printer.command(&one);
+            printer.note(&format!("all {} holders were asked; to ask one of them: {command}", asked.len()));
         }
         let answers = match args.wait {
             Some(wait) => Some(hear(&asked, wait, printer).await?),

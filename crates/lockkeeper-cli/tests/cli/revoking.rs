@@ -45,6 +45,27 @@ fn a_request_signals_the_command_within_a_second_whatever_the_kind() {
     }
 }
 
+/// Someone who wants one permit would otherwise end all holders without knowing it.
+#[test]
+fn a_request_to_several_holders_says_so_and_how_to_ask_one() {
+    let home = Home::new();
+    let mut holders: Vec<_> =
+        (0..2).map(|_| home.spawn("p", &["--permits", "2"], "echo up; exec sleep 1000")).collect();
+    assert!(holders.iter_mut().all(|holder| holder.line() == "up"));
+    let lock = home.show("p");
+    let nodes = lock["holders"].as_array().unwrap().iter().map(|holder| holder["node"].as_str().unwrap());
+    let text = stderr(&home.output(&["revoke", "p", "--wait", "30s"]));
+    let advice = "all 2 holders were asked; to ask one of them: lockkeeper revoke /locks/p --node ";
+    let mut names = nodes.map(|node| node.rsplit('/').next().unwrap());
+    assert!(names.any(|name| text.contains(&format!("{advice}{name}"))), "{text}");
+    holders.iter_mut().for_each(|holder| _ = holder.wait());
+    let mut holder = home.spawn("p", &["--permits", "2"], "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    let text = stderr(&home.output(&["revoke", "p", "--wait", "30s"]));
+    assert!(!text.contains("holders were asked"), "{text}");
+    holder.wait();
+}
+
 /// The whole group gets the signal; the exit status is the command's, as with a signal from any other process.
 #[test]
 fn a_command_that_knows_of_nothing_is_ended_and_the_next_runs() {
