@@ -46,6 +46,12 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
         Some(ContextValue::String(typed)) if error.kind() == ErrorKind::UnknownArgument => nearest(command, typed),
         _ => None,
     };
+    if let ("run", ErrorKind::UnknownArgument, Some(ContextValue::String(typed))) =
+        (verbs.first().copied().unwrap_or_default(), error.kind(), error.get(ContextKind::InvalidArg))
+        && let Some(meant) = of_flock(typed, words)
+    {
+        return help(failure.hint(format!("write {meant}")));
+    }
     help(match (error.kind(), tip, unknown()) {
         (_, _, Some(meant)) => failure.hint(format!("did you mean --{meant}?")),
         (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, ..) if verbs == ["run"] && !separated => {
@@ -65,6 +71,29 @@ fn command_of<'a>(root: &'a clap::Command, words: &'a [OsString]) -> (&'a clap::
         command = verb;
     }
     (command, verbs)
+}
+
+/// Returns the option of `run` for one of flock, and of programs like it.
+fn of_flock(typed: &str, words: &[OsString]) -> Option<String> {
+    let (option, joined) = typed.split_once('=').map_or((typed, None), |(option, value)| (option, Some(value)));
+    match option {
+        "-n" | "--nb" | "--nonblock" | "--nonblocking" | "--non-blocking" | "--nowait" | "--no-wait" => {
+            Some("--try".to_owned())
+        }
+        "-w" | "--timeout" => {
+            let words = before_command(words).iter().filter_map(|word| word.to_str());
+            let (mut after, text) = (words.clone().skip_while(|word| *word != option).skip(1), words);
+            let glued = text.filter_map(|word| word.strip_prefix(option)).find(|value| !value.is_empty());
+            let value = joined.or_else(|| glued.map(|value| value.trim_start_matches('='))).or_else(|| after.next());
+            let value = value.filter(|value| value.starts_with(|c: char| c.is_ascii_digit())).unwrap_or("30s");
+            // flock counts in seconds.
+            let unit = if value.ends_with(|c: char| c.is_ascii_digit()) { "s" } else { "" };
+            Some(format!("--wait {value}{unit}"))
+        }
+        "-E" => Some("--conflict-exit-code STATUS".to_owned()),
+        "-s" => Some("--shared".to_owned()),
+        _ => None,
+    }
 }
 
 /// Returns the option that was probably meant. The parser's own measure does not recognise two swapped letters.
@@ -144,7 +173,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
             failure.advise("take it from its holder", about("break", name.as_ref()).with(["--reason", "WHY"]))
         }
         "status" | "info" if named => failure.advise("see its holders and waiters", about("show", None)),
-        "status" | "info" | "locks" => failure.advise("see which locks there are", about("list", None)),
+        "status" | "info" | "locks" | "top" => failure.advise("see which locks there are", about("list", None)),
         "history" | "log" => failure
             .advise("see what was broken, by whom and why", about("list", None).with(["--broken"]))
             .advise("see what was decided about leased locks", about("requests", None).with(["--decided"])),

@@ -108,7 +108,14 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 24] = [
+        (&["top"], "see which locks there are: lockkeeper list --"),
+        (&["run", "a", "--nowait", "--", "b"], "hint: write --try\n"),
+        (&["run", "a", "-n", "--", "b"], "hint: write --try\n"),
+        (&["run", "-w", "3", "a", "--", "b"], "hint: write --wait 3s\n"),
+        (&["run", "-w3", "a", "--", "b"], "hint: write --wait 3s\n"),
+        (&["run", "a", "--timeout=2m", "--", "b"], "hint: write --wait 2m\n"),
+        (&["run", "a", "--timeout", "--", "b"], "hint: write --wait 30s\n"),
         (&["status"], "see which locks there are: lockkeeper list --"),
         (&["status", "a b"], "see its holders and waiters: lockkeeper show 'a b' --"),
         (&["lock", "a"], "run a command under the lock: lockkeeper run a --"),
