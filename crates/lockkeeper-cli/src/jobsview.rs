@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockkeeper::admin::{JobState, JobStatus};
-use lockkeeper::jobs::{EndKind, RunRecord};
+use lockkeeper::jobs::{EndKind, RunEnd, RunRecord};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
@@ -167,30 +167,36 @@ fn name_of(path: &str) -> &str {
     path.strip_prefix("/locks/").unwrap_or(path)
 }
 
-/// `done by db7 at 02:13:05`, `failed on db7 at 02:13:05 with exit status 3`
+/// `done by db7 at 02:13:05`, `failed with exit status 3 on db7 at 02:13:05`, `crashed on db7, started at 02:13:05: …`
 pub(crate) fn outcome(run: &RunRecord) -> String {
     let host = &run.by.host;
     let at = run.end_ms.or(run.start_ms).map_or_else(|| "?".to_owned(), when_ms);
     plain(&match &run.end {
         None => format!("started on {host} at {at}"),
         Some(end) if end.kind == EndKind::Succeeded => format!("done by {host} at {at}"),
-        Some(_) => format!("{} on {host} at {at}", how(run)),
+        Some(end) => {
+            // Nobody knows when a crash was.
+            let when = if run.end_ms.is_some() { " at" } else { ", started at" };
+            let why = end.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            format!("{} on {host}{when} {at}{why}", kind_of(end))
+        }
     })
 }
 
 /// `failed with exit status 3`, `timed out with signal 15: ran longer than 1h`
 fn how(run: &RunRecord) -> String {
     let Some(end) = &run.end else { return "running".to_owned() };
-    let mut text = end.kind.to_string();
+    let why = end.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    format!("{}{why}", kind_of(end))
+}
+
+/// `failed with exit status 3`, `timed out with signal 15`
+fn kind_of(end: &RunEnd) -> String {
     match (end.signal, end.status) {
-        (Some(signal), _) => _ = write!(text, " with signal {signal}"),
-        (None, Some(status)) if status != 0 => _ = write!(text, " with exit status {status}"),
-        _ => {}
+        (Some(signal), _) => format!("{} with signal {signal}", end.kind),
+        (None, Some(status)) if status != 0 => format!("{} with exit status {status}", end.kind),
+        _ => end.kind.to_string(),
     }
-    if let Some(why) = &end.why {
-        _ = write!(text, ": {why}");
-    }
-    text
 }
 
 /// `4m 3s`, with as much precision as people need.

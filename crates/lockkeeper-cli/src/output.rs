@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use lockkeeper::Revocation;
@@ -44,6 +45,7 @@ struct Timed<'a> {
 enum LogEvent<'a> {
     Note { message: &'a str },
     Waiting { message: &'a str, lock: LockView<'a>, ahead: usize },
+    Acquired { message: &'a str, paths: Vec<&'a str>, waited_ms: u64 },
     Asked { message: &'a str, path: &'a str, request: RequestView<'a>, signal: Option<&'a str> },
     Error { exit_code: u8, message: &'a str, hint: Option<String>, commands: Vec<String> },
 }
@@ -112,6 +114,16 @@ impl Printer {
     pub(crate) fn waiting(self, message: &str, lock: &LockInfo, ahead: usize) {
         if self.json {
             self.event(&LogEvent::Waiting { message, lock: LockView::of(lock), ahead });
+        } else {
+            self.say(message);
+        }
+    }
+
+    /// Prints that the wait has ended with the locks.
+    pub(crate) fn acquired(self, message: &str, paths: Vec<&str>, waited: Duration) {
+        if self.json {
+            let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            self.event(&LogEvent::Acquired { message, paths, waited_ms });
         } else {
             self.say(message);
         }

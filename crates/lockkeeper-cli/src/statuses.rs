@@ -146,9 +146,17 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
     (
         "jobs",
         &[
-            (Code::Done, "printed; with --check, every job is in order", ""),
+            (
+                Code::Done,
+                "printed; with --check, every job is in order",
+                "a job whose records cannot be read is printed as `unreadable`, and the others as they are",
+            ),
             (Code::NoSuchLock, "there is no such job; with --check, a job is late", ""),
-            (Code::Declined, "with --check: the last run of a job failed, or a person must decide", ""),
+            (
+                Code::Declined,
+                "with --check: a job failed, is unreadable, or waits for a person",
+                "",
+            ),
             (Code::Unreachable, "no server was reachable", ""),
         ],
     ),

@@ -1,16 +1,18 @@
 //! The output of a waiting command: the lock's holder with its time, host and reason, and how many contenders are
 //! ahead.
 //!
-//! It is one live line if stderr is a terminal, and one plain line otherwise. A short wait prints nothing.
+//! It is one live line if stderr is a terminal, and otherwise a few plain lines, with one at the end of the wait. A short wait
+//! prints nothing.
 
-use std::collections::HashSet;
 use std::convert::Infallible;
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt, select_all};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper::{LockPath, Lockkeeper};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::args::values::Waiting;
 use crate::liveline::{LiveLine, progress, spell};
@@ -22,6 +24,12 @@ const SHORT: Duration = Duration::from_millis(250);
 
 /// Pause before a failed question is asked again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// A log gets a line at the latest this long after the line before.
+const SILENCE: Duration = Duration::from_secs(600);
+
+/// Pause between two looks for a log, for each contender ahead.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// When a wait began, and how long it may take.
 #[derive(Clone, Copy, Debug)]
@@ -44,65 +52,160 @@ impl Wait {
     }
 }
 
-/// Prints which contenders this process waits for, until it is dropped.
-pub(crate) async fn report(keeper: &Lockkeeper, paths: &[LockPath], wait: Wait, printer: Printer) -> Infallible {
-    sleep(SHORT).await;
-    let mut looks = select_all(paths.iter().map(|path| looks(keeper, path.as_str()).boxed()));
-    if !printer.is_json()
-        && let Some(line) = LiveLine::on_terminal()
-    {
-        return live(keeper, paths, &mut looks, wait, (line, printer)).await;
+/// A line of a log about a wait.
+#[derive(Debug)]
+struct Line {
+    /// The lock and the number of contenders ahead, as they were seen last.
+    lock: LockInfo,
+    ahead: usize,
+    /// The number in the last line, and when that was printed.
+    told: Option<(usize, Instant)>,
+}
+
+/// Whether a line is due: the first one, or the number has halved since `told`, or no line came for long.
+fn is_due(ahead: usize, told: Option<(usize, Instant)>, now: Instant) -> bool {
+    told.is_none_or(|(before, at)| ahead * 2 <= before || now >= at + SILENCE)
+}
+
+/// Returns the state of a lock now and after changes, and how many contenders are ahead; `None` if this process does not wait for it.
+///
+/// Between two looks there is a pause, because each look reads the whole queue, and every contender in it may look.
+fn paced<'a>(keeper: &'a Lockkeeper, path: &'a str) -> impl Stream<Item = (LockInfo, Option<usize>)> + 'a {
+    let start = (looks(keeper, path).boxed(), Duration::ZERO);
+    stream::unfold(start, move |(mut looks, before)| async move {
+        sleep(before).await;
+        let lock = looks.next().await?;
+        let ahead = ahead(keeper, &lock).filter(|ahead| *ahead > 0);
+        // This process has not requested the lock yet if it never waited for it, and otherwise holds it.
+        let after = ahead.map_or(before.min(PAUSE), pause);
+        Some(((lock, ahead), (looks, after)))
+    })
+}
+
+/// How long to wait before the next look.
+fn pause(ahead: usize) -> Duration {
+    PAUSE.saturating_mul(u32::try_from(ahead).unwrap_or(u32::MAX)).min(SILENCE)
+}
+
+/// What is printed about a wait.
+#[derive(Debug)]
+pub(crate) struct Report {
+    quiet: bool,
+    /// Whether a line of a log said that this process waits. Then another line says that the locks are acquired.
+    told: AtomicBool,
+}
+
+impl Report {
+    /// Creates a report that prints nothing if it is `quiet`.
+    pub(crate) const fn new(quiet: bool) -> Self {
+        Report { quiet, told: AtomicBool::new(false) }
     }
-    // A request for several locks waits for one lock at a time: one line for each of them.
-    let mut reported = HashSet::new();
-    while let Some(lock) = looks.next().await {
-        if let Some(ahead) = ahead(keeper, &lock).filter(|ahead| *ahead > 0)
-            && reported.insert(lock.path.clone())
+
+    /// Whether nothing is printed.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Prints that the locks are acquired, if a line of a log said that this process waits for them.
+    pub(crate) fn acquired(&self, paths: &[LockPath], started: Instant, printer: Printer) {
+        if self.told.swap(false, Ordering::Relaxed) {
+            let paths: Vec<_> = paths.iter().map(LockPath::as_str).collect();
+            let waited = started.elapsed();
+            printer.acquired(&format!("acquired {} after {}", paths.join(", "), spell(waited, false)), paths, waited);
+        }
+    }
+
+    fn waiting(&self, text: &str, lock: &LockInfo, ahead: usize, printer: Printer) {
+        self.told.store(true, Ordering::Relaxed);
+        printer.waiting(text, lock, ahead);
+    }
+
+    /// Prints which contenders this process waits for, until it is dropped.
+    ///
+    /// A terminal has one line that changes. A log gets a line at the beginning of the wait for each lock, when the number of
+    /// contenders ahead has halved, and at the latest 10 min after the line before.
+    pub(crate) async fn run(
+        &self,
+        keeper: &Lockkeeper,
+        paths: &[LockPath],
+        wait: Wait,
+        printer: Printer,
+    ) -> Infallible {
+        if self.quiet {
+            return pending().await;
+        }
+        sleep(SHORT).await;
+        if !printer.is_json()
+            && let Some(line) = LiveLine::on_terminal()
         {
-            let (who, many) = describe(keeper, &lock, ahead, printer);
-            printer.waiting(&format!("{who}{many}{}", wait.at_most()), &lock, ahead);
-            if reported.len() == paths.len() {
-                break;
+            let mut looks = select_all(paths.iter().map(|path| looks(keeper, path.as_str()).boxed()));
+            return live(keeper, paths, &mut looks, wait, (line, printer)).await;
+        }
+        let mut looks = select_all(paths.iter().map(|path| paced(keeper, path.as_str()).boxed()));
+        let mut last: Option<Line> = None;
+        loop {
+            let silence = last.as_ref().and_then(|line| Some(line.told?.1 + SILENCE));
+            tokio::select! {
+                biased;
+                Some((lock, ahead)) = looks.next() => {
+                    let Some(ahead) = ahead else { continue };
+                    // A request for several locks waits for one lock at a time.
+                    let told = last.filter(|line| line.lock.path == lock.path).and_then(|line| line.told);
+                    last = Some(Line { lock, ahead, told });
+                }
+                // Nothing has changed since the last look.
+                () = sleep_until(silence.unwrap_or_else(Instant::now)), if silence.is_some() => {}
+            }
+            if let Some(line) = &mut last
+                && is_due(line.ahead, line.told, Instant::now())
+            {
+                let (who, many) = describe(keeper, &line.lock, line.ahead, printer);
+                let end = if line.told.is_none() { wait.at_most() } else { format!("; {}", wait.progress()) };
+                self.waiting(&format!("{who}{many}{end}"), &line.lock, line.ahead, printer);
+                line.told = Some((line.ahead, Instant::now()));
             }
         }
     }
-    std::future::pending().await
-}
 
-/// Prints the owner that a leased lock waits for, and the longest time that the wait takes, until it is dropped.
-///
-/// `waiting` is the requested wait, `ask` how long operators are asked after it.
-pub(crate) async fn report_lease(
-    keeper: &Lockkeeper,
-    path: &str,
-    (waiting, ask): (Option<Waiting>, Option<Duration>),
-    printer: Printer,
-) -> Infallible {
-    let started = Instant::now();
-    let lock = loop {
-        match keeper.admin().show(path).await {
-            Ok(lock) => break lock,
-            Err(_) => sleep(RETRY).await,
+    /// Prints the owner that a leased lock waits for, and the longest time that the wait takes, until it is dropped.
+    ///
+    /// `waiting` is the requested wait, `ask` how long operators are asked after it.
+    pub(crate) async fn run_lease(
+        &self,
+        keeper: &Lockkeeper,
+        path: &str,
+        (waiting, ask): (Option<Waiting>, Option<Duration>),
+        printer: Printer,
+    ) -> Infallible {
+        if self.quiet {
+            return pending().await;
         }
-    };
-    let cleanup = lock.lease.as_ref().map(|lease| lease.cleanup);
-    let limit = match waiting {
-        Some(Waiting::Infinite) => None,
-        Some(Waiting::Limit(limit)) => Some(cleanup.map_or(limit, |cleanup| limit.min(cleanup))),
-        None => cleanup,
-    };
-    let wait = Wait { started, limit: limit.map(|limit| limit.saturating_add(ask.unwrap_or_default())) };
-    let (holder, _) = describe(keeper, &lock, 1, printer);
-    let line = LiveLine::on_terminal().filter(|_| !printer.is_json());
-    let Some(mut line) = line else {
-        printer.waiting(&format!("{holder}{}; asked the owner to clean up", wait.at_most()), &lock, 1);
-        return std::future::pending().await;
-    };
-    sleep(SHORT).await;
-    let mut clock = seconds();
-    loop {
-        line.show(&holder, &format!("; {}", wait.progress()));
-        clock.tick().await;
+        let started = Instant::now();
+        let lock = loop {
+            match keeper.admin().show(path).await {
+                Ok(lock) => break lock,
+                Err(_) => sleep(RETRY).await,
+            }
+        };
+        let cleanup = lock.lease.as_ref().map(|lease| lease.cleanup);
+        let limit = match waiting {
+            Some(Waiting::Infinite) => None,
+            Some(Waiting::Limit(limit)) => Some(cleanup.map_or(limit, |cleanup| limit.min(cleanup))),
+            None => cleanup,
+        };
+        let wait = Wait { started, limit: limit.map(|limit| limit.saturating_add(ask.unwrap_or_default())) };
+        let (holder, _) = describe(keeper, &lock, 1, printer);
+        let line = LiveLine::on_terminal().filter(|_| !printer.is_json());
+        let Some(mut line) = line else {
+            self.waiting(&format!("{holder}{}; asked the owner to clean up", wait.at_most()), &lock, 1, printer);
+            return pending().await;
+        };
+        sleep(SHORT).await;
+        let mut clock = seconds();
+        loop {
+            line.show(&holder, &format!("; {}", wait.progress()));
+            clock.tick().await;
+        }
     }
 }
 
@@ -205,4 +308,21 @@ fn describe(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize, printer: Printer
         many.push_str(&format!(", {ahead} ahead"));
     }
     (text, many)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_gets_a_line_when_the_number_has_halved_and_at_the_latest_after_ten_minutes() {
+        let (start, minute) = (Instant::now(), Duration::from_secs(60));
+        assert!(is_due(9, None, start));
+        for (ahead, told, minutes, due) in
+            [(9, 9, 1, false), (5, 9, 1, false), (4, 9, 1, true), (1, 2, 1, true), (1, 1, 9, false), (1, 1, 10, true)]
+        {
+            assert_eq!(is_due(ahead, Some((told, start)), start + minute * minutes), due, "{ahead} of {told}");
+        }
+        assert_eq!((pause(2), pause(1000)), (PAUSE * 2, SILENCE));
+    }
 }

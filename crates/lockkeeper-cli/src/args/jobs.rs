@@ -39,9 +39,8 @@ pub(crate) struct JobArgs {
     /// [env: LOCKKEEPER_JOBS_ON_CRASH] [default: next]
     #[arg(long, value_name = "RULE", requires = "schedule", hide_short_help = true)]
     pub on_crash: Option<Rule>,
-    /// Also run up to COUNT slots that were missed, the oldest first; without a number, 1 [env: LOCKKEEPER_JOBS_CATCH_UP]
-    /// [default: 0]
-    #[arg(long, value_name = "COUNT", num_args = 0..=1, require_equals = true, default_missing_value = "1", requires = "schedule", hide_short_help = true, value_parser = clap::value_parser!(u32).range(0..=366))]
+    /// Also run up to COUNT slots that were missed, the oldest first [env: LOCKKEEPER_JOBS_CATCH_UP] [default: 0]
+    #[arg(long, value_name = "COUNT", requires = "schedule", hide_short_help = true, value_parser = clap::value_parser!(u32).range(0..=366))]
     pub catch_up: Option<u32>,
     /// When no server is reachable: skip the command and end with 69, run it without the lock, or wait for the servers
     /// [env: LOCKKEEPER_JOBS_IF_UNREACHABLE] [default: skip]
@@ -55,7 +54,7 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "COUNT", requires = "schedule", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub keep_runs: Option<u32>,
     /// Say why the command was not run, also without a terminal
-    #[arg(long, short, requires = "schedule", hide_short_help = true)]
+    #[arg(long, short, requires = "schedule", conflicts_with = "quiet", hide_short_help = true)]
     pub verbose: bool,
 }
 

@@ -11,7 +11,8 @@ use super::connect::ConnectArgs;
 use super::jobs::JobArgs;
 use super::leased::LeaseArgs;
 use super::values::{duration, positive_duration};
-use crate::exit::Code;
+use crate::exit::{Code, Failure};
+use crate::output::Printer;
 use crate::statuses::lines;
 
 /// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
@@ -111,7 +112,12 @@ pub(crate) struct RunArgs {
     /// stop the command immediately
     #[arg(long, value_name = "WHAT", value_enum, default_value = "wait", hide_short_help = true)]
     pub on_suspect: OnSuspect,
-    /// Exit with this status if the lock is not acquired
+    /// Say nothing about the wait, and nothing if the lock is not acquired
+    ///
+    /// Everything else is still said: a lost lock, servers that do not answer, a job that crashed.
+    #[arg(long, short, hide_short_help = true)]
+    pub quiet: bool,
+    /// Exit with this status if the lock is not acquired; with 0, say nothing about it
     #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8, hide_short_help = true)]
     pub conflict_exit_code: u8,
     /// Try again this many times, with pauses, if the lock is not granted within --wait [default: 0; with --background,
@@ -203,6 +209,16 @@ pub(crate) enum NodeFormatArg {
     Kazoo,
     /// Clients with a base path and a name: nodes beside the path, a number behind its name
     Numbered,
+}
+
+impl RunArgs {
+    /// Prints that the lock is not acquired, unless that is no problem; returns the exit status.
+    pub(crate) fn not_acquired(&self, failure: &Failure, printer: Printer) -> u8 {
+        if !self.quiet && self.conflict_exit_code != 0 {
+            printer.failure(failure);
+        }
+        self.conflict_exit_code
+    }
 }
 
 impl From<NodeFormatArg> for NodeFormat {

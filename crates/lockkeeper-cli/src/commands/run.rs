@@ -31,6 +31,7 @@ use crate::output::Printer;
 use crate::retrying::RetryPolicy;
 use crate::settings::{Settings, path_to_lock};
 use crate::signals::{self, ENDING, RUNNING, Signals};
+use crate::waiting::Report;
 
 use line::Line;
 
@@ -108,6 +109,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         started: Instant::now(),
         wait,
         deadline: None,
+        report: Report::new(args.quiet),
         keeper: None,
         released: false,
         watchdog: None,
@@ -123,12 +125,14 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         stood = retries.run(about, async || line.attempt().await) => Ok(stood),
     };
     let guard = match outcome {
-        Ok(Ok(guard)) => guard,
+        Ok(Ok(guard)) => {
+            line.report.acquired(&line.paths, line.started, *printer);
+            guard
+        }
         Ok(Err(failure)) => {
             line.leave(leaving(&failure)).await;
             if failure.code == Code::NotAcquired {
-                printer.failure(&failure);
-                return Ok(args.conflict_exit_code);
+                return Ok(args.not_acquired(&failure, *printer));
             }
             return Err(failure);
         }

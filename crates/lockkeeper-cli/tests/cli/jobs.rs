@@ -157,7 +157,13 @@ fn the_rule_says_what_follows_a_kill() {
         until("the command has ended", || !is_alive(command));
         let file = format!("again-{rule}");
         let all = [&[rule], &args[..]].concat();
-        assert_eq!(run(&home, &all, &format!("touch {file}")).0, Some(code), "{rule}");
+        let (found, text) = run(&home, &all, &format!("touch {file}"));
+        assert_eq!(found, Some(code), "{rule}");
+        // Without a line on standard error, cron sends no mail.
+        assert!(text.contains(&format!("/locks/{rule}, slot 1: crashed on ")), "{rule}: {text}");
+        if code == 0 {
+            assert_eq!(run(&home, &all, "true"), (Some(0), String::new()), "{rule}");
+        }
         assert_eq!(home.file(&file).exists(), runs_again, "{rule}");
         let job = job(&home, rule);
         assert_eq!(job["state"], state, "{rule}");
@@ -277,6 +283,40 @@ fn monitoring_sees_what_is_not_in_order() {
     assert!(code == Some(70) && line.contains("/nonexistent/x.prom"), "{line}");
 }
 
+/// The list of one job belongs to its owner.
+#[test]
+fn records_that_may_not_be_read_hide_no_other_job_from_monitoring() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    for name in ["a", "b"] {
+        assert_eq!(run(&home, &[name, "--slot", "1"], "exit 0").0, Some(0));
+    }
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        use zookeeper_client::{Acl, AuthId, Client, Permission};
+        let client = Client::connect(&served.address).await.unwrap();
+        let nobody = [Acl::new(Permission::ADMIN, AuthId::anyone())];
+        client.set_acl("/lockkeeper/jobs/locks%2Fa", &nobody, None).await.unwrap();
+    });
+    let shown = |args: &[&str]| {
+        let output = home.output(&[&["jobs"], args].concat());
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, table) = shown(&[]);
+    let lines: Vec<_> = table.lines().collect();
+    assert!(
+        code == Some(0) && lines[1].starts_with("a    unreadable  ") && lines[2].starts_with("b    ok "),
+        "{table}"
+    );
+    assert!(lines[1].contains("not authorized"), "{table}");
+    let (code, said) = shown(&["--check"]);
+    assert!(code == Some(2) && said.starts_with("a: unreadable: ") && said.lines().count() == 1, "{said}");
+    let (code, metrics) = shown(&["--prometheus", "-"]);
+    assert!(code == Some(0) && metrics.contains("lockkeeper_job_failed{job=\"/locks/a\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("lockkeeper_job_failed{job=\"/locks/b\"} 0\n"), "{metrics}");
+    assert_eq!(shown(&["a"]).0, Some(0));
+}
+
 #[test]
 fn a_job_without_a_server_is_skipped_or_run_as_asked() {
     let home = Home::with_servers("127.0.0.1:1");
@@ -296,7 +336,8 @@ fn a_job_without_a_server_is_skipped_or_run_as_asked() {
 #[test]
 fn wrong_input_is_named_with_the_remedy() {
     let home = Home::new();
-    let cases: [(&[&str], &str, &str); 13] = [
+    let cases: [(&[&str], &str, &str); 14] = [
+        (&["--slot", "1", "--catch-up", "b"], "'b'", "--catch-up <COUNT>"),
         (&["--once-per", "year"], "'year'", "hour, day, week or month"),
         (&["--once-per", "day", "--time-zone", "Berlin"], "Berlin", "Europe/Berlin"),
         (&["--every", "6"], "'6'", "30s"),
@@ -304,7 +345,7 @@ fn wrong_input_is_named_with_the_remedy() {
         (&["--every", "500ms"], "500ms", "choose 1s or more"),
         (&["--slot", ""], "\"\"", "1 to 256 bytes"),
         (&["--slot", "1", "--on-failure", "again"], "'again'", "retry:N"),
-        (&["--slot", "1", "--catch-up=367"], "367", "0..=366"),
+        (&["--slot", "1", "--catch-up", "367"], "367", "0..=366"),
         (&["--slot", "1", "--keep-output", "17k"], "'17k'", "such as 4k"),
         (&["--slot", "1", "--keep-runs", "1001"], "1001", "1..=1000"),
         (&["--slot", "1", "--every", "1h"], "'--slot <TEXT>'", "--every"),

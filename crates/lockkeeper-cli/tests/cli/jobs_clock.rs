@@ -101,7 +101,7 @@ fn each_day_with_a_daylight_saving_night_runs_once() {
 #[test]
 fn missed_days_are_caught_up_in_order_across_a_daylight_saving_night() {
     let clock = Clock::start("2026-10-22T10:00:00Z");
-    let nightly = [&["nightly", "--once-per", "day", "--catch-up=3"][..], &BERLIN].concat();
+    let nightly = [&["nightly", "--once-per", "day", "--catch-up", "3"][..], &BERLIN].concat();
     clock.run_at(&["2026-10-22T10:10:00Z", "2026-10-27T10:00:00Z"], &nightly);
     // Three days are caught up; the oldest one stays missed.
     assert_eq!(clock.ran(), ["2026-10-22", "2026-10-24", "2026-10-25", "2026-10-26", "2026-10-27"]);

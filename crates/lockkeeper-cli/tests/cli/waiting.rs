@@ -4,7 +4,7 @@ use std::io::BufRead;
 use std::time::{Duration, Instant};
 
 use lockkeeper_testkit::Stalls;
-use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::harness::{Home, Served, failure, until, without_time};
 
@@ -22,7 +22,9 @@ fn two_terminals_the_second_waits_and_says_for_whom() {
     assert!(line.contains(&holder) && line.contains(" since ") && line.contains("(nightly index)"), "{line}");
     first.close_stdin();
     assert!(first.wait().success());
-    assert_eq!(second.end(), (Some(0), String::new()));
+    let (code, rest) = second.end();
+    assert!(code == Some(0) && without_time(&rest).starts_with("lockkeeper: acquired /locks/nightly after "), "{rest}");
+    assert_eq!(rest.lines().count(), 1, "{rest}");
     assert_eq!(crate::harness::text(&home.file("order")), "first\nsecond\n");
 }
 
@@ -41,6 +43,80 @@ fn first_come_first_served() {
         assert!(waiter.wait().success());
     }
     assert_eq!(crate::harness::text(&home.file("order")), "1\n2\n3\n4\n");
+}
+
+#[test]
+fn a_log_shows_when_the_queue_ahead_has_halved_and_when_the_lock_is_acquired() {
+    let home = Home::new();
+    let mut first = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    let mut second = home.spawn("a", &[], "true");
+    until("it waits", || home.count("a") == (1, 1));
+    let mut third = home.spawn("a", &["--json"], "true");
+    let mut event = || {
+        let mut line = String::new();
+        third.stderr.read_line(&mut line).unwrap();
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()
+    };
+    let waiting = event();
+    assert_eq!((&waiting["event"], &waiting["ahead"]), (&"waiting".into(), &2.into()), "{waiting}");
+    second.signal(Signal::TERM);
+    second.wait();
+    let waiting = event();
+    assert_eq!((&waiting["event"], &waiting["ahead"]), (&"waiting".into(), &1.into()), "{waiting}");
+    first.close_stdin();
+    let acquired = event();
+    assert_eq!((&acquired["event"], &acquired["paths"][0]), (&"acquired".into(), &"/locks/a".into()), "{acquired}");
+    assert!(acquired["waited_ms"].as_u64().is_some_and(|ms| ms > 0), "{acquired}");
+    assert!(third.wait().success());
+}
+
+#[test]
+fn a_conflict_that_is_no_problem_is_silent() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["--every", "1s"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let start = home.output(&["jobs", "a", "--json"]);
+    let start: serde_json::Value = serde_json::from_slice(&start.stdout).unwrap();
+    let due = start["jobs"][0]["due_ms"].as_i64().unwrap();
+    until("the next run is due", || {
+        let output = home.output(&["jobs", "a", "--json"]);
+        let now: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        now["now_ms"].as_i64().unwrap() > due
+    });
+    for every in [&["--every", "1s"][..], &[]] {
+        for (options, code) in
+            [(&["--quiet"][..], 75), (&["--conflict-exit-code", "0"], 0), (&["-q", "--wait", "1s"], 75)]
+        {
+            let tries: &[&str] = if options.contains(&"--wait") { &[] } else { &["--try"] };
+            let args = [&["run", "a"], every, tries, options, &["--", "touch", "ran"]].concat();
+            let output = home.output(&args);
+            assert_eq!(
+                (output.status.code(), String::from_utf8_lossy(&output.stderr)),
+                (Some(code), "".into()),
+                "{args:?}"
+            );
+        }
+    }
+    assert_eq!(home.output(&["run", "a", "--every", "1s", "--try", "--", "touch", "ran"]).status.code(), Some(75));
+    assert!(!home.file("ran").exists());
+}
+
+/// It could not end then, and neither would `run`.
+#[test]
+fn a_watchdog_that_is_stopped_does_not_outlive_the_command() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let watchdogs: Vec<_> =
+        children(holder.pid()).into_iter().filter(|(_, words)| words.ends_with("\0__watch\0")).collect();
+    let [(watchdog, _)] = &watchdogs[..] else { panic!("{watchdogs:?}") };
+    kill_process(*watchdog, Signal::STOP).unwrap();
+    holder.close_stdin();
+    let (code, text) = holder.end();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("the watchdog of the command (pid ") && text.contains("was stopped by a signal"), "{text}");
+    assert!(test_kill_process(*watchdog).is_err(), "its watchdog is left");
 }
 
 /// The command need not wait for the start of its watchdog after the grant. A wait that ends without a command leaves no

@@ -38,6 +38,9 @@ pub enum Skipped {
         run: Box<RunRecord>,
         /// When the next run is due, in milliseconds since 1970 by the servers' clock, if that is known.
         due_ms: Option<i64>,
+        /// A run of which this host has found and recorded that it crashed: this one, or that of another slot. Nobody else
+        /// reports that crash.
+        crash_found: Option<Box<RunRecord>>,
     },
     /// A later slot ran already, under a servers' clock that was ahead by less than a period. So this one stays missed.
     Passed {
@@ -220,7 +223,7 @@ impl ClaimRequest {
             }
             let before = log.as_ref().map(|log| log.schedule.clone()).filter(|before| differs(before, &self.schedule));
             let mut log = log.unwrap_or_else(|| JobLog::new(&self.path, self.schedule.clone()));
-            let crashed = log.close_crashed();
+            let crashed = log.close_crashed().then(|| log.runs.last().cloned()).flatten();
             let mut decided = self.decide(&log, own.ctime_ms, own.ctime_ms);
             if decided.ahead.is_some() {
                 // The runs after the host asked may count, if it has waited for long.
@@ -233,15 +236,20 @@ impl ClaimRequest {
                 }
             }
             let Decided { decision, ahead } = decided;
-            if let Some(skipped) = skipped(&decision) {
-                if crashed {
+            if let Some(mut skipped) = skipped(&decision) {
+                if let Some(crashed) = crashed {
                     // So that the records show the crash. What fails is left to the next host.
-                    _ = guard.fenced_write().set_if(&read, log.to_bytes(), version).await;
+                    let recorded = guard.fenced_write().set_if(&read, log.to_bytes(), version).await;
+                    if let (Skipped::Done { crash_found, .. }, Ok(_) | Err(WriteError::Unknown { .. })) =
+                        (&mut skipped, recorded)
+                    {
+                        *crash_found = Some(Box::new(crashed));
+                    }
                 }
                 release(guard).await;
                 return Ok(Claim::Skipped(skipped));
             }
-            told = Before { schedule: before, ahead };
+            told = Before { schedule: before, ahead, crashed };
             self.begin(&mut log, decision, &id, &guard);
             match guard.fenced_write().set_if(&read, log.to_bytes(), version).await {
                 Ok(written) => {
@@ -316,7 +324,9 @@ fn differs(one: &Schedule, other: &Schedule) -> bool {
 fn skipped(decision: &SlotDecision) -> Option<Skipped> {
     Some(match decision {
         SlotDecision::Run { .. } => return None,
-        SlotDecision::Done { run, due_ms } => Skipped::Done { run: Box::new(run.clone()), due_ms: *due_ms },
+        SlotDecision::Done { run, due_ms } => {
+            Skipped::Done { run: Box::new(run.clone()), due_ms: *due_ms, crash_found: None }
+        }
         SlotDecision::Passed { run } => Skipped::Passed { run: Box::new(run.clone()) },
         SlotDecision::Kept { run } => Skipped::Kept { run: Box::new(run.clone()) },
     })

@@ -42,6 +42,8 @@ pub(super) struct Before {
     pub(super) schedule: Option<Schedule>,
     /// The run, if it is dated in the future.
     pub(super) ahead: Option<RunRecord>,
+    /// The run, if this claim has found that it crashed.
+    pub(super) crashed: Option<RunRecord>,
 }
 
 /// The end of a run.
@@ -110,6 +112,11 @@ impl Run {
     /// it was claimed, or is behind now. Its slot does not run again when its time comes.
     pub fn ahead_before(&self) -> Option<&RunRecord> {
         self.claimed.before.ahead.as_ref()
+    }
+
+    /// Returns the run before, if this claim has found that it crashed. Nobody else reports that crash.
+    pub fn crashed_before(&self) -> Option<&RunRecord> {
+        self.claimed.before.crashed.as_ref()
     }
 
     /// Records the end and releases the lock, in one transaction.

@@ -71,7 +71,7 @@ async fn a_slot_runs_once_and_the_others_learn_who_ran_it(world: &World) {
     let done = skipped(&build(world, &other, "1")).await;
     assert!(world.queue().await.is_empty(), "it returned before the lock was free");
     assert_eq!(done.to_string(), format!("slot 1 is done by {}: succeeded", one.owner()));
-    let Skipped::Done { run, due_ms: None } = done else { panic!("not done") };
+    let Skipped::Done { run, due_ms: None, crash_found: None } = done else { panic!("not done") };
     assert!(run.has_succeeded() && run.by == *one.owner() && run.attempt == 1, "{run:?}");
     assert_eq!(run.command.as_deref(), Some("make report"));
     let now = other.admin().server_now_ms().await.unwrap();
@@ -238,6 +238,10 @@ async fn a_dropped_run_counts_as_crashed(world: &World) {
     drop(run);
     eventually("the lock is free", async || world.queue().await.is_empty()).await;
     assert_eq!(other.admin().job(world.lock()).await.unwrap().unwrap().state, JobState::Crashed);
+    for is_first in [true, false] {
+        let Skipped::Done { crash_found, .. } = skipped(&build(world, &other, "1")).await else { panic!("not done") };
+        assert_eq!(crash_found.is_some(), is_first);
+    }
     let Skipped::Done { run, .. } = skipped(&build(world, &other, "1")).await else { panic!("not done") };
     assert_eq!(run.end.as_ref().map(|end| end.kind), Some(EndKind::Crashed));
     // The host that found it has recorded it.
@@ -259,6 +263,7 @@ async fn a_crash_is_at_most_once_or_at_least_once_as_the_rule_says(world: &World
         match waiting.await.unwrap().unwrap() {
             Claim::Run(second) => {
                 assert!(runs_again && second.record().attempt == 2 && second.slot().name == slot);
+                assert!(second.crashed_before().is_some_and(|crashed| crashed.attempt == 1));
                 second.finish(RunEnd::succeeded()).await;
             }
             Claim::Skipped(Skipped::Done { .. }) => assert!(!runs_again),
@@ -489,5 +494,25 @@ async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
         outcome => panic!("{outcome:?}"),
     }
     world.queued(0).await;
+    // Neither that record nor the lock of a run that goes on hides the other jobs.
+    let other = format!("{}-other", world.lock());
+    let run = claimed(&keeper.job(&other).slot("1")).await;
+    client.set_acl(&run.guard().node(), &acl, None).await.unwrap();
+    let states = |jobs: Vec<JobStatus>| jobs.into_iter().map(|job| (job.path, job.state)).collect::<Vec<_>>();
+    let expected = [(world.lock().to_owned(), JobState::Unreadable), (other.clone(), JobState::Running)];
+    let mut follow = keeper.admin().follow_jobs("/");
+    for jobs in [keeper.admin().jobs("/").await.unwrap(), follow.next().await.unwrap()] {
+        let found = states(jobs);
+        assert!(expected.iter().all(|job| found.contains(job)), "{found:?}");
+    }
+    run.finish(RunEnd::succeeded()).await;
+    let expected = [expected[0].clone(), (other.clone(), JobState::Ok)];
+    loop {
+        let found = states(follow.next().await.unwrap());
+        if expected.iter().all(|job| found.contains(job)) {
+            break;
+        }
+    }
+    assert!(keeper.admin().forget_job(&other).await.unwrap());
     client.set_acl(&log_node(world), &Acls::anyone_all(), None).await.unwrap();
 }

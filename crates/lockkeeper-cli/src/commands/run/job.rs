@@ -26,7 +26,7 @@ use crate::output::Printer;
 use crate::signals::{self, Signals};
 use crate::tail::Tail;
 use crate::text::when_ms;
-use crate::waiting::{self, Wait};
+use crate::waiting::Wait;
 
 /// What a machine does about the slot.
 enum Claimed {
@@ -54,7 +54,10 @@ pub(super) async fn run(
         Ok(_) => LEAVING,
     })
     .await;
-    ended
+    match ended {
+        Err(failure) if failure.code == Code::NotAcquired => Ok(args.not_acquired(&failure, printer)),
+        ended => ended,
+    }
 }
 
 async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: Printer) -> Result<u8, Failure> {
@@ -155,10 +158,13 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
             claimed = job.claim_with(options) => claimed,
             failure = crate::nested::waits_for_itself(&keeper, &line.paths), if !line.once => return Err(failure),
             // A line about the wait would be mail for each machine that has nothing to do.
-            never = waiting::report(&keeper, &line.paths, wait, printer), if is_asked_for(args, printer) => match never {},
+            never = line.report.run(&keeper, &line.paths, wait, printer), if is_asked_for(args, printer) => match never {},
         };
         return Ok(match claimed? {
-            Claim::Run(run) => Claimed::Run(Box::new(run)),
+            Claim::Run(run) => {
+                line.report.acquired(&line.paths, line.started, printer);
+                Claimed::Run(Box::new(run))
+            }
             Claim::Skipped(skipped) => Claimed::Skipped(Box::new(skipped)),
         });
     }
@@ -166,7 +172,7 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
 
 /// Whether someone wants to read why nothing is run.
 fn is_asked_for(args: &RunArgs, printer: Printer) -> bool {
-    args.job.verbose || printer.is_json() || std::io::stderr().is_terminal()
+    !args.quiet && (args.job.verbose || printer.is_json() || std::io::stderr().is_terminal())
 }
 
 /// Ends without a run; returns the exit status.
@@ -181,7 +187,10 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
         Ok(0)
     };
     match skipped {
-        Skipped::Done { due_ms, .. } => {
+        Skipped::Done { due_ms, crash_found, .. } => {
+            if let Some(crashed) = crash_found {
+                tell_crash(path, crashed, printer);
+            }
             let due = due_ms.map_or_else(String::new, |due| format!("; the next one begins at {}", when_ms(due)));
             tell(format!("{slot}: {}{due}", jobsview::outcome(run)))
         }
@@ -202,14 +211,19 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
                 Code::NotAcquired,
                 format!("{slot} is still running on {}{since}, so the slot after it is not run", run.by),
             );
-            printer.failure(&failure.advise("see its runs", Suggested::new(["jobs", path, "--history"])));
-            Ok(args.conflict_exit_code)
+            let failure = failure.advise("see its runs", Suggested::new(["jobs", path, "--history"]));
+            Ok(args.not_acquired(&failure, printer))
         }
         _ => Err(Failure::new(Code::Kept, format!("{slot}: {}; the job waits for a person", jobsview::outcome(run)))
             .advise("see what happened", Suggested::new(["jobs", path, "--history"]))
             .advise("run the slot again", Suggested::new(["jobs", "resolve", path, "--again"]))
             .advise("or count it as done", Suggested::new(["jobs", "resolve", path, "--accept"]))),
     }
+}
+
+/// Prints that this machine has found a crash, also without a terminal: nobody else says so.
+fn tell_crash(path: &str, crashed: &RunRecord, printer: Printer) {
+    printer.note(&format!("{path}, slot {}: {}", crashed.slot.name, jobsview::outcome(crashed)));
 }
 
 /// Whether the run of another machine is that of the slot of this moment, by the servers' clock.
@@ -239,6 +253,9 @@ async fn run_slot(
         printer.note(&format!(
             "{path} ran {before} before, and now has another schedule; all machines should use the same"
         ));
+    }
+    if let Some(crashed) = run.crashed_before() {
+        tell_crash(&path, crashed, printer);
     }
     if let Some(ahead) = run.ahead_before() {
         let at = ahead.start_ms.map_or_else(String::new, |at| format!(", of {}", when_ms(at)));

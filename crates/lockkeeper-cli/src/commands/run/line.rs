@@ -22,7 +22,7 @@ use crate::local;
 use crate::nested;
 use crate::output::Printer;
 use crate::place::Place;
-use crate::waiting::{self, Wait};
+use crate::waiting::{self, Report, Wait};
 use crate::watchdog::Watchdog;
 
 /// The requested locks, and everything that an attempt needs.
@@ -53,6 +53,8 @@ pub(super) struct Line {
     /// Time limit for an attempt.
     pub(super) wait: Option<Duration>,
     pub(super) deadline: Option<Instant>,
+    /// What is printed about the wait.
+    pub(super) report: Report,
     /// Kept here, not in the future of the attempt: after that is dropped, the contender can still leave the queue.
     pub(super) keeper: Option<Lockkeeper>,
     /// Whether the servers have confirmed the release: nothing that others wait for is left.
@@ -137,7 +139,7 @@ impl Line {
             outcome = IntoFuture::into_future(acquire) => outcome,
             // A try does not wait.
             failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
-            never = waiting::report(&keeper, &self.paths, wait, self.printer) => match never {},
+            never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
         };
         Ok(outcome?)
     }
@@ -201,7 +203,7 @@ impl Line {
         let asked = async {
             // An error means that the lock object is closed; the acquire says so.
             _ = status.wait_for(|status| *status == LockStatus::Pending).await;
-            waiting::report_lease(keeper, path, (waiting, ask), self.printer).await
+            self.report.run_lease(keeper, path, (waiting, ask), self.printer).await
         };
         let request = if self.once { lock.try_acquire() } else { lock.acquire() };
         tokio::select! {
@@ -224,7 +226,7 @@ impl Line {
     /// Opens a session. Dropping the future cancels that.
     pub(super) async fn connect(&self) -> Result<Lockkeeper, Failure> {
         let connecting = self.connect_quietly();
-        if self.printer.is_json() {
+        if self.printer.is_json() || self.report.is_quiet() {
             return connecting.await;
         }
         waiting::connecting(&self.place.to_string(), Some(self.connect_limit()), connecting).await
