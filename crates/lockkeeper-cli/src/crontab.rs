@@ -75,6 +75,13 @@ pub(crate) fn rewrite(text: &str, format: Format, zone: Option<&str>, run: impl 
     let mut made = Rewritten::default();
     let mut names: Vec<String> = Vec::new();
     let (mut shell, mut zone) = ("/bin/sh".to_owned(), zone.map(str::to_owned));
+    let files: Vec<_> = text
+        .lines()
+        .filter_map(|line| {
+            let job = job(line.trim(), format, None).ok()??;
+            Some(Flock::read(split_input(job.command).0, &shell)?.file)
+        })
+        .collect();
     for (at, line) in text.lines().enumerate() {
         let number = at + 1;
         let trimmed = line.trim();
@@ -88,16 +95,38 @@ pub(crate) fn rewrite(text: &str, format: Format, zone: Option<&str>, run: impl 
             match job(trimmed, format, zone.as_deref()) {
                 Ok(None) => {}
                 Ok(Some(Job { schedule, user, command, slot })) => {
-                    let name = unique(name_of(command).unwrap_or_else(|| format!("line-{number}")), &names);
-                    let user = user.map_or_else(String::new, |user| format!("{user} "));
                     let (typed, input) = split_input(command);
+                    let flock = Flock::read(typed, &shell);
+                    let is_shared = flock
+                        .as_ref()
+                        .is_some_and(|flock| files.iter().filter(|file| **file == flock.file).count() > 1);
+                    let bare = flock.as_ref().and_then(|flock| flock.command.as_deref());
+                    let name =
+                        unique(name_of(bare.unwrap_or(command)).unwrap_or_else(|| format!("line-{number}")), &names);
+                    let user = user.map_or_else(String::new, |user| format!("{user} "));
+                    let typed = bare.filter(|_| !is_shared).unwrap_or(typed);
                     let quoted =
                         if is_plain(typed) { typed.to_owned() } else { format!("{shell} -c {}", quoted(typed)) };
-                    let run = run(&name, &slot.options).replace('%', "\\%");
+                    let options = flock.as_ref().map_or("", |flock| &flock.options);
+                    let run = run(&name, &format!("{}{options}", slot.options)).replace('%', "\\%");
                     _ = writeln!(made.text, "{schedule} {user}{run} -- {quoted}{input}");
-                    let flock = typed.split_whitespace().any(|word| word.rsplit('/').next() == Some("flock"));
-                    let flock = flock.then(|| "the lock of lockkeeper holds on all machines: flock may go".to_owned());
-                    made.notes.extend(slot.note.into_iter().chain(flock).map(|note| (number, note)));
+                    let note = match &flock {
+                        Some(Flock { file, .. }) if is_shared => Some(format!(
+                            "flock {file} stays, because another line uses the same file: it excludes them on one machine only, and \
+                             a run that finds it locked counts as failed"
+                        )),
+                        Some(Flock { file, command: None, .. }) => Some(format!(
+                            "flock {file} stays, because the line does more than run one command under it; the lock of lockkeeper holds on all machines"
+                        )),
+                        Some(Flock { file, .. }) => Some(format!(
+                            "flock {file} is left out, because the lock of lockkeeper holds on all machines; keep it if other programs lock the file"
+                        )),
+                        None if has_flock(typed) => {
+                            Some("flock stays: write the line without it, because the lock of lockkeeper holds on all machines".to_owned())
+                        }
+                        None => None,
+                    };
+                    made.notes.extend(slot.note.into_iter().chain(note).map(|note| (number, note)));
                     names.push(name);
                     made.jobs += 1;
                     continue;
@@ -145,6 +174,77 @@ fn job<'a>(line: &'a str, format: Format, zone: Option<&str>) -> Result<Option<J
         return Ok(None);
     }
     Ok(Some(Job { schedule, user, command: rest, slot }))
+}
+
+/// A command line that begins with flock.
+struct Flock {
+    /// The options of `run` that do the same, each after a blank.
+    options: String,
+    /// The file that flock locks.
+    file: String,
+    /// The command without flock; `None` if the line does more than flock guards.
+    command: Option<String>,
+}
+
+impl Flock {
+    /// Reads a command; `None` unless options of a job do the same.
+    fn read(typed: &str, shell: &str) -> Option<Flock> {
+        let word = |text: &str| {
+            let (word, rest) = text.split_once(char::is_whitespace)?;
+            Some((word.to_owned(), rest.trim_start().to_owned()))
+        };
+        let (first, mut rest) = word(typed)?;
+        if first.rsplit('/').next() != Some("flock") {
+            return None;
+        }
+        let (mut wait, mut status) = (None, String::new());
+        let file = loop {
+            let (option, after) = word(&rest)?;
+            rest = after;
+            let (option, joined) = match option.split_once('=') {
+                Some((option, value)) if option.starts_with("--") => (option.to_owned(), Some(value.to_owned())),
+                _ => (option, None),
+            };
+            let mut value = || {
+                let (value, after) = match joined.clone() {
+                    Some(value) => (value, rest.clone()),
+                    None => word(&rest)?,
+                };
+                rest = after;
+                value.parse::<u32>().ok()
+            };
+            match &*option {
+                "--nonblock" | "--nb" => wait = Some(0),
+                "-w" | "--wait" | "--timeout" => wait = Some(value()?),
+                "-E" | "--conflict-exit-code" => status = format!(" --conflict-exit-code {}", value()?),
+                "--exclusive" | "--close" | "--no-fork" | "--verbose" => {}
+                text if !text.starts_with('-') => break option,
+                text if text.len() > 1 && text[1..].chars().all(|letter| "nxeoF".contains(letter)) => {
+                    wait = if text.contains('n') { Some(0) } else { wait };
+                }
+                _ => return None,
+            }
+        };
+        if file.contains(['\'', '"', '$', '`']) || rest.is_empty() {
+            return None;
+        }
+        // Behind `;` and `||` follows what flock does not guard.
+        let bare: String = rest.split(['\'', '"']).step_by(2).collect();
+        let goes = !bare.contains(';') && !bare.contains("||");
+        let command = if rest.starts_with("-c ") { format!("{shell} {rest}") } else { rest };
+        let command = goes.then_some(command);
+        // flock says nothing if the file stays locked.
+        let options = match wait {
+            None => status,
+            Some(0) => format!(" --try --quiet{status}"),
+            Some(seconds) => format!(" --wait {seconds}s --quiet{status}"),
+        };
+        Some(Flock { options, file, command })
+    }
+}
+
+fn has_flock(command: &str) -> bool {
+    command.split_whitespace().any(|word| word.rsplit('/').next() == Some("flock"))
 }
 
 /// Splits after this many words; `None` if there are fewer, or nothing after them.
@@ -389,12 +489,42 @@ mod tests {
             ("./job.sh 'it is'", "/bin/sh -c './job.sh '\\''it is'\\'''"),
             ("./job.sh +\\%F", "/bin/sh -c './job.sh +\\%F'"),
             ("./job.sh%first%second", "./job.sh%first%second"),
-            ("/usr/bin/flock -n /tmp/j ./job.sh", "/usr/bin/flock -n /tmp/j ./job.sh"),
         ] {
             assert_eq!(line(&format!("5 2 * * * {command}")), format!("5 2 * * * {per_day} {is}"));
         }
         let bash = lines("SHELL=/bin/bash\n5 2 * * * ./job.sh; true\n", Format::User);
         assert!(bash.text.ends_with("-- /bin/bash -c './job.sh; true'\n"), "{}", bash.text);
+    }
+
+    #[test]
+    fn flock_becomes_the_options_that_do_the_same() {
+        let run = "lockkeeper run job --every 5m";
+        for (command, is) in [
+            ("/usr/bin/flock -n /tmp/j ./job.sh", " --try --quiet -- ./job.sh"),
+            ("flock -xn -E 0 /tmp/j ./job.sh", " --try --quiet --conflict-exit-code 0 -- ./job.sh"),
+            ("flock -w 10 /tmp/j ./job.sh", " --wait 10s --quiet -- ./job.sh"),
+            ("flock --timeout=0 /tmp/j ./job.sh", " --try --quiet -- ./job.sh"),
+            ("flock /tmp/j ./job.sh", " -- ./job.sh"),
+            ("flock -n /tmp/j ./job.sh >/dev/null 2>&1", " --try --quiet -- /bin/sh -c './job.sh >/dev/null 2>&1'"),
+            (
+                "flock -n /tmp/j -c './job.sh; true'",
+                " --try --quiet -- /bin/sh -c '/bin/sh -c '\\''./job.sh; true'\\'''",
+            ),
+            // A job holds its lock alone, and what follows is not under flock.
+            ("flock -s /tmp/j ./job.sh", " -- flock -s /tmp/j ./job.sh"),
+            ("flock -n /tmp/j ./job.sh || true", " --try --quiet -- /bin/sh -c 'flock -n /tmp/j ./job.sh || true'"),
+        ] {
+            let made = lines(&format!("*/10 * * * * {command}\n"), Format::User);
+            assert_eq!(made.text, format!("*/10 * * * * {run}{is}\n"));
+            assert!(made.notes.iter().any(|(_, note)| note.contains("flock")), "{command}");
+        }
+        let made = lines("1 * * * * flock -n /tmp/j ./a\n2 * * * * flock -n /tmp/j ./b\n", Format::User);
+        assert_eq!(made.text.matches(" --try --quiet -- flock -n /tmp/j ./").count(), 2, "{}", made.text);
+        assert!(
+            made.notes.iter().all(|(_, note)| note.contains("another line uses the same file")),
+            "{:?}",
+            made.notes
+        );
     }
 
     #[test]
