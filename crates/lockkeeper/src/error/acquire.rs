@@ -32,7 +32,7 @@ pub enum AcquireError {
     Held {
         /// The lock.
         path: String,
-        /// The holder.
+        /// The holder, if it is known.
         holder: Option<Box<ContenderInfo>>,
         /// The number of contenders ahead; it includes the holders.
         ahead: Option<usize>,
@@ -45,7 +45,8 @@ pub enum AcquireError {
         path: String,
         /// The timeout, counted from the start of the call.
         waited: Duration,
-        /// The holder, as last seen.
+        /// The holder, as last seen. `None` if the wait was too short to ask, for a leased lock, and if the call waited for other
+        /// calls of its process.
         holder: Option<Box<ContenderInfo>>,
         /// The number of contenders ahead, as last seen; it includes the holders.
         ahead: Option<usize>,

@@ -21,18 +21,18 @@ pub(super) fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> St
     }
 }
 
-/// ", held by build@ci-7 (pid 4711) since … (nightly index), 2 ahead".
+/// ": held by build@ci-7 (pid 4711) since … (nightly index), 2 ahead".
 pub(super) fn holder_and_ahead(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::Display {
-    let mut text = String::new();
-    if let Some(holder) = holder {
-        match &holder.blocked_by {
-            None => text.push_str(&format!(": held by {holder}")),
-            Some(node) => text.push_str(&format!(
+    let mut text = match holder {
+        None => ": its holder is not known".to_owned(),
+        Some(holder) => match &holder.blocked_by {
+            None => format!(": held by {holder}"),
+            Some(node) => format!(
                 ": nobody holds it; the next contender is {holder}, a foreign client behind the node {node}, which has no session \
                  and blocks it until somebody deletes it"
-            )),
-        }
-    }
+            ),
+        },
+    };
     if let Some(ahead) = ahead.filter(|ahead| *ahead > 1) {
         text.push_str(&format!(", {ahead} ahead"));
     }
@@ -69,6 +69,13 @@ pub(super) fn short(duration: Duration) -> humantime::FormattedDuration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_holder_that_is_not_known_is_not_passed_over() {
+        let text = |ahead| format!("/a is taken{}", holder_and_ahead(None, ahead));
+        assert_eq!(text(None), "/a is taken: its holder is not known");
+        assert_eq!(text(Some(3)), "/a is taken: its holder is not known, 3 ahead");
+    }
 
     #[test]
     fn durations_are_rounded_for_people() {

@@ -86,7 +86,7 @@ const MAX_WAITERS: usize = 10_000;
 ///
 /// Without contention, one create and one list in one round trip. A request that waits adds one read, to watch its node. It adds
 /// one more read to watch the node that it waits for, unless that is of the same session. A request right behind one of the same
-/// session lists only after 100 ms.
+/// session lists only after 100 ms, or after half of its timeout if that is earlier. With a timeout, it also reads who holds then.
 ///
 /// # Cancel safety
 ///

@@ -385,14 +385,18 @@ impl Driver {
         let node = self.contender.node().filter(|_| self.attempt.discipline.waits_for_one());
         let holds = self.contender.holds();
         // While it leaves, its place is what it was.
-        let before = self.presence.membership.as_ref().map_or(usize::MAX, |membership| membership.state().ahead);
-        let ahead = if holds { 0 } else { self.contender.place().map_or(before, |place| place.ahead) };
+        let before = self.presence.membership.as_ref().and_then(|membership| membership.state().ahead);
+        // A reader holds beside the readers ahead of it.
+        let alone = self.contender.is_alone();
+        let ahead = if alone { Some(0) } else { self.contender.place().map(|place| place.ahead).or(before) };
         let first = self.contender.place().map(|place| &*place.first);
         let watches_itself = self.contender.watches_itself();
         let state = MemberState { ahead, holds, watches_itself, knows_first: first.is_some() };
         match &mut self.presence.membership {
             Some(membership) if Some(membership.node()) == node => membership.update(state, first),
             _ => {
+                // One that goes on under another name leaves first.
+                self.presence.membership = None;
                 let join = |node| self.neighbours.join(&self.attempt.path, node, state, first);
                 self.presence.membership = node.and_then(join);
             }

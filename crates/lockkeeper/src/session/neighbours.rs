@@ -24,6 +24,11 @@ struct NeighbourQueue {
     numbers: HashMap<i32, u64>,
     /// How many have joined.
     joined: u64,
+    /// The number of the last one that joined.
+    last: i32,
+    /// From this key on, the numbers are in the order of the keys, and the nodes of those that left are deleted. Only these members
+    /// are counted.
+    counted_from: u64,
     /// The first of the queue, as a member last saw it.
     first: Option<String>,
 }
@@ -48,13 +53,29 @@ impl NeighbourQueue {
         self.members.iter().map(|(_, member)| member).find(|member| member.released.is_none())
     }
 
-    /// Returns the place of a contender with this number, if a member knows it.
-    fn place(&self, number: i32) -> Option<QueuePlace> {
+    /// Returns the place of the contender with this key and number, if it follows from what the foremost or the nearest members
+    /// know of theirs. Between them, each number must be one of this session: only a listing shows whether a contender of another
+    /// session is still there.
+    fn place(&self, key: u64, number: i32) -> Option<QueuePlace> {
+        let is_apart = |(other, member): &(u64, Member)| {
+            let numbers = u64::try_from(number.wrapping_sub(member.sequence));
+            *other < self.counted_from || numbers != Ok(key - other)
+        };
+        let before = self.members.partition_point(|(other, _)| *other < key);
+        let until = self.members.partition_point(|(other, _)| *other <= key);
+        // The later a member came, the fewer numbers are between.
+        let from = self.members.partition_point(|other| other.0 < key && is_apart(other));
+        let mut known = (from..until).zip(self.members.range(from..until)).filter(|(_, (_, it))| it.released.is_none());
+        let bases = known.next().into_iter().chain(known.rev().take(2));
+        let ahead = bases.filter_map(|(at, (_, base))| Some(base.state.ahead? + (before - at))).min()?;
         let foremost = self.foremost()?;
-        let between = number.wrapping_sub(foremost.sequence).cast_unsigned() as usize;
-        let ahead = foremost.state.ahead.checked_add(between)?;
         let first = if foremost.state.holds { Some(&foremost.node) } else { self.first.as_ref() };
         Some(QueuePlace { ahead, first: first?.clone(), front: None, blocks_first: None })
+    }
+
+    /// Returns the place of a contender that has this number and has not joined.
+    fn next_place(&self, number: i32) -> Option<QueuePlace> {
+        self.place(self.joined, number).filter(|_| number.wrapping_sub(self.last) > 0)
     }
 
     /// Takes in what a member knows of itself and the queue.
@@ -77,8 +98,8 @@ struct Member {
 /// What a contender reports of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemberState {
-    /// At most so many contenders are ahead of it.
-    pub(crate) ahead: usize,
+    /// At most so many contenders are ahead of it, if it knows that.
+    pub(crate) ahead: Option<usize>,
     pub(crate) holds: bool,
     pub(crate) watches_itself: bool,
     /// It knows the first of the queue.
@@ -131,7 +152,11 @@ impl Neighbours {
         let mut queues = self.queues();
         let queue = queues.entry(path.to_owned()).or_default();
         let key = queue.joined;
-        queue.joined += 1;
+        if sequence.wrapping_sub(queue.last) <= 0 {
+            // The parent was created again, a writer reads on with the same number, or a task was faster than the one before.
+            queue.counted_from = key;
+        }
+        (queue.joined, queue.last) = (key + 1, sequence);
         queue.saw(first);
         queue.numbers.insert(sequence, key);
         let member = Member { node: node.to_owned(), sequence, state, released: None, waiters: Vec::new() };
@@ -140,12 +165,16 @@ impl Neighbours {
             queue.members.reserve_exact(1);
         }
         queue.members.push_back((key, member));
-        Some(Membership { neighbours: self.clone(), path: path.to_owned(), node: node.to_owned(), key, state })
+        let (node, is_deleted) = (node.to_owned(), false);
+        Some(Membership { neighbours: self.clone(), path: path.to_owned(), node, key, state, is_deleted })
     }
 
-    /// Returns the place of the contender that has this node, if a contender of this session knows it. At most so many are ahead.
+    /// Returns the place of the contender that has this node and has joined, if the contenders of this session know it. At most so
+    /// many are ahead.
     pub(crate) fn place(&self, path: &str, node: &str) -> Option<QueuePlace> {
-        self.queues().get(path)?.place(Sequence::of_node(node)?.get())
+        let (queues, number) = (self.queues(), Sequence::of_node(node)?.get());
+        let queue = queues.get(path)?;
+        queue.place(*queue.numbers.get(&number)?, number)
     }
 
     /// Listens to the contender of this session that has this node, if there is one. `afterwards`: its release is known.
@@ -188,7 +217,7 @@ impl Entering {
             let MemberState { holds, watches_itself, .. } = next.state;
             let known = next.released.is_none() && (watches_itself || !holds);
             let name = known.then(|| next.node.clone())?;
-            Some(Arrival::Behind { name, place: queue.place(own) })
+            Some(Arrival::Behind { name, place: queue.next_place(own) })
         };
         behind().unwrap_or(Arrival::Unknown)
     }
@@ -212,6 +241,7 @@ pub(crate) struct Membership {
     node: String,
     key: u64,
     state: MemberState,
+    is_deleted: bool,
 }
 
 impl Membership {
@@ -256,7 +286,8 @@ impl Membership {
     }
 
     /// Its node is deleted.
-    pub(crate) fn deleted(self) {
+    pub(crate) fn deleted(mut self) {
+        self.is_deleted = true;
         self.change(|member| {
             for waiter in member.waiters.drain(..) {
                 _ = waiter.send(Heard::Ended { deleted: true });
@@ -273,6 +304,10 @@ impl Drop for Membership {
             && queue.numbers.get(&member.sequence) == Some(&self.key)
         {
             queue.numbers.remove(&member.sequence);
+        }
+        if !self.is_deleted {
+            // Its node may be there for a while.
+            queue.counted_from = queue.joined;
         }
         if queue.entering == 0 && queue.members.is_empty() {
             queues.remove(&self.path);
@@ -304,8 +339,8 @@ mod tests {
 
     use super::*;
 
-    const WAITS: MemberState = MemberState { ahead: 1, holds: false, watches_itself: false, knows_first: false };
-    const HOLDS: MemberState = MemberState { ahead: 0, holds: true, watches_itself: true, knows_first: false };
+    const WAITS: MemberState = MemberState { ahead: Some(1), holds: false, watches_itself: false, knows_first: false };
+    const HOLDS: MemberState = MemberState { ahead: Some(0), holds: true, watches_itself: true, knows_first: false };
 
     fn node(number: i32) -> String {
         format!("lock-{}", Sequence::new(number))
@@ -342,7 +377,7 @@ mod tests {
         let place = |ahead| Some(QueuePlace { ahead, first: node(7), front: None, blocks_first: None });
         let behind = |number, place| Arrival::Behind { name: node(number), place };
         let blind = MemberState { watches_itself: false, ..HOLDS };
-        let far = MemberState { ahead: 4, ..WAITS };
+        let far = MemberState { ahead: Some(4), ..WAITS };
         for (state, expected) in [(HOLDS, behind(7, place(1))), (far, behind(7, None)), (blind, Arrival::Unknown)] {
             let neighbours = Arc::new(Neighbours::default());
             let member = join(&neighbours, 7, state);
@@ -369,20 +404,58 @@ mod tests {
     #[test]
     fn a_place_follows_from_the_foremost_neighbours() {
         let neighbours = Arc::new(Neighbours::default());
-        let unknown = MemberState { ahead: usize::MAX, ..WAITS };
+        let unknown = MemberState { ahead: None, ..WAITS };
         let mut front = neighbours.join("/lock", &node(7), unknown, None).unwrap();
         let place = |number| match neighbours.enter("/lock").arrival(&node(number)) {
             Arrival::Behind { place, .. } => place.map(|place| (place.ahead, place.first)),
             other => panic!("{other:?}"),
         };
         assert_eq!(place(8), None);
-        front.update(MemberState { ahead: 4, knows_first: true, ..WAITS }, Some("theirs"));
+        front.update(MemberState { ahead: Some(4), knows_first: true, ..WAITS }, Some("theirs"));
         assert_eq!(place(8), Some((5, "theirs".to_owned())));
-        let _behind = join(&neighbours, 8, MemberState { ahead: 5, ..WAITS });
+        let _behind = join(&neighbours, 8, MemberState { ahead: Some(5), ..WAITS });
         front.update(HOLDS, None);
         assert_eq!(place(9), Some((2, node(7))));
         front.released();
         assert_eq!(place(9), Some((6, "theirs".to_owned())), "it holds no more");
+    }
+
+    /// The numbers of contenders that have left say nothing about how many are ahead.
+    #[test]
+    fn contenders_are_counted_and_not_their_numbers() {
+        let neighbours = Arc::new(Neighbours::default());
+        let ahead_of = |number| neighbours.place("/lock", &node(number)).map(|place| place.ahead);
+        let unknown = MemberState { ahead: None, ..WAITS };
+        let _holder = join(&neighbours, 7, HOLDS);
+        (8..1_008).for_each(|number| join(&neighbours, number, unknown).deleted());
+        let mut waiters: Vec<_> = (1_008..1_012).map(|number| join(&neighbours, number, unknown)).collect();
+        assert_eq!(ahead_of(1_011), Some(4));
+        waiters.remove(1).deleted();
+        assert_eq!((ahead_of(1_008), ahead_of(1_011)), (Some(1), Some(3)));
+        // Another session had this number.
+        let mut listed = join(&neighbours, 1_013, unknown);
+        let behind = join(&neighbours, 1_014, unknown);
+        assert_eq!((ahead_of(1_011), ahead_of(1_013), ahead_of(1_014)), (Some(3), None, None));
+        listed.update(MemberState { ahead: Some(5), ..WAITS }, None);
+        assert_eq!((ahead_of(1_013), ahead_of(1_014)), (Some(5), Some(6)));
+        drop(listed);
+        assert_eq!((ahead_of(1_011), ahead_of(1_014)), (None, None), "its node may be there");
+        drop(behind);
+    }
+
+    #[test]
+    fn numbers_that_are_out_of_order_are_not_counted() {
+        let neighbours = Arc::new(Neighbours::default());
+        let ahead_of = |number| neighbours.place("/lock", &node(number)).map(|place| place.ahead);
+        let unknown = MemberState { ahead: None, ..WAITS };
+        let _holder = join(&neighbours, 7, HOLDS);
+        let (_faster, mut slower) = (join(&neighbours, 9, unknown), join(&neighbours, 8, unknown));
+        let _next = join(&neighbours, 10, unknown);
+        assert_eq!((ahead_of(8), ahead_of(10)), (None, None));
+        slower.update(MemberState { ahead: Some(1), ..WAITS }, None);
+        assert_eq!((ahead_of(8), ahead_of(10)), (Some(1), None), "the number between the two may be anybody's");
+        let _last = join(&neighbours, 11, MemberState { ahead: Some(4), ..WAITS });
+        assert_eq!(ahead_of(11), Some(4));
     }
 
     #[test]

@@ -235,6 +235,38 @@ fn a_crowd_of_one_process_lists_the_queue_once() {
     });
 }
 
+/// Attempts of this process that gave up are not ahead of a contender, and even a short wait learns the holder.
+#[test]
+fn an_error_counts_the_contenders_that_are_there_and_names_the_holder() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
+        let sim = Sim::new(1, Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() });
+        let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
+        let mutex = Kind::Native.mutex(&keeper, "/locks/counted");
+        let guard = mutex.acquire().message("the holder").await.unwrap();
+        for _ in 0..1_000 {
+            mutex.acquire().timeout(Duration::from_millis(20)).await.unwrap_err();
+        }
+        let waiters: Vec<_> = (0..4).map(|_| mutex.acquire().into_future()).collect();
+        for timeout in [40, 90, 500].map(Duration::from_millis) {
+            let outcome = mutex.acquire().timeout(timeout).await;
+            let Err(AcquireError::Timeout { holder: Some(holder), ahead: Some(5), .. }) = outcome else {
+                panic!("{outcome:?}");
+            };
+            assert!(guard.node().ends_with(&holder.node), "{holder:?}");
+        }
+        // Four that have come later leave together with it. Of those ahead, two leave before it does.
+        let leaving: Vec<_> = waiters.into_iter().skip(2).collect();
+        let late = mutex.acquire().timeout(Duration::from_millis(500)).into_future();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        drop(leaving);
+        let outcome = late.await;
+        assert!(matches!(outcome, Err(AcquireError::Timeout { ahead: Some(1), .. })), "{outcome:?}");
+        drop(guard);
+    });
+}
+
 /// First come, first served across processes: a release passes the lock on only to the contender right behind.
 async fn a_contender_of_another_process_keeps_its_turn(world: &World) {
     let (keeper, stranger) = (world.keeper().await, world.keeper().await);

@@ -228,7 +228,12 @@ impl Driver {
     /// by the session's clock.
     pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> AcquireError {
         let path = self.attempt.path.clone();
-        let place = self.contender.place().map(|place| place.ahead + usize::from(self.first.holder_behind));
+        let mut place = self.contender.place().map(|place| place.ahead + usize::from(self.first.holder_behind));
+        if self.attempt.discipline.lists_decide() {
+            // Since it looked, contenders of this session may have left.
+            let now = self.contender.node().and_then(|node| self.neighbours.place(&self.attempt.path, node));
+            place = place.into_iter().chain(now.map(|place| place.ahead)).min();
+        }
         if let (true, Some(ahead)) = (self.contender.is_once(), place) {
             return AcquireError::Held { path, holder: self.take_holder(), ahead: Some(ahead) };
         }

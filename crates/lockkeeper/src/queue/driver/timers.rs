@@ -23,11 +23,20 @@ impl Driver {
     /// Returns the next thing that has a time. Its time may have passed.
     pub(super) fn next_timer(&self, probe_at: Option<Instant>) -> Option<(Instant, Timer)> {
         let probe = probe_at.map(|when| (when, Timer::Probe));
-        let linger = (!self.lingered).then(|| (self.attempt.started + LINGER, Timer::Linger));
+        let linger = (!self.lingered).then(|| (self.linger_at(), Timer::Linger));
         let age = self.attempt.ageing.map(|(when, _)| (when, Timer::Age));
         let delay = self.delays.iter().map(|(when, _)| (*when, Timer::Delay)).min_by_key(|(when, _)| *when);
         let cut_off = self.disconnect.cut_off.map(|when| (when, Timer::CutOff));
         [probe, linger, age, delay, cut_off].into_iter().flatten().min_by_key(|(when, _)| *when)
+    }
+
+    /// Returns when the attempt is old enough for the reads that a short one does without. For a waiter with a short timeout, that is
+    /// when half of it is over, so that the error at its end can name the holder.
+    fn linger_at(&self) -> Instant {
+        let started = self.attempt.started;
+        let waits_until = self.attempt.deadline.filter(|_| self.caller.is_waiting());
+        let half = waits_until.map(|deadline| deadline.saturating_duration_since(started) / 2);
+        started + half.map_or(LINGER, |half| half.min(LINGER))
     }
 
     /// Does what is due.
