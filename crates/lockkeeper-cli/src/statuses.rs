@@ -152,11 +152,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
                 "a job whose records cannot be read is printed as `unreadable`, and the others as they are",
             ),
             (Code::NoSuchLock, "there is no such job; with --check, a job is late", ""),
-            (
-                Code::Declined,
-                "with --check: a job failed, is unreadable, or waits for a person",
-                "",
-            ),
+            (Code::Declined, "with --check: a job failed, is unreadable, or waits for a person", ""),
             (Code::Unreachable, "no server was reachable", ""),
         ],
     ),

@@ -8,7 +8,6 @@ use lockkeeper::jobs::RunRecord;
 use lockkeeper::{Owner, Revocation};
 use serde::Serialize;
 
-use crate::presence::is_gone;
 use crate::text::{ahead, node_path};
 
 /// A contender that was removed from a lock, as `--json` shows it. These fields are documented and stay.
@@ -230,7 +229,7 @@ impl<'a> ContenderView<'a> {
             program: owner.and_then(|owner| owner.program.as_deref()),
             described: &contender.described,
             abandoned: contender.abandoned,
-            process_gone: is_gone(owner),
+            process_gone: contender.process_has_ended(),
             message: contender.message.as_deref(),
             revocation: contender.revocation.as_ref().map(RequestView::of),
             since: since.map(|since| since.to_string()),

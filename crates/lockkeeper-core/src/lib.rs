@@ -21,6 +21,7 @@ mod mode;
 mod naming;
 mod path;
 mod payload;
+mod process;
 mod protocol;
 mod queue;
 mod sequence;
@@ -40,6 +41,7 @@ pub use path::{LockPath, PathError};
 pub use payload::{
     LastRelease, Limit, MAX_MESSAGE_BYTES, NodeData, Owner, PathRecord, Payload, ReleaseRecord, Revocation,
 };
+pub use process::{ProcessInstance, ProcessState};
 pub use protocol::{Arrival, Ask, Command, End, Event, Failure, Grant, Inspection, Listing, QueuePlace, WatchKind};
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;

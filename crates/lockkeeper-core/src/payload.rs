@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::text::head;
-use crate::{AttemptId, Zxid};
+use crate::{AttemptId, ProcessInstance, Zxid};
 
 /// The words by which foreign clients ask a holder to release.
 const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
@@ -46,6 +46,9 @@ pub struct Payload {
     /// Its owner.
     #[serde(flatten)]
     pub owner: Owner,
+    /// The process whose session has the node, where the operating system tells it apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessInstance>,
     /// Why, in the caller's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -226,8 +229,22 @@ impl Payload {
     /// A record. A message over 4096 bytes is cut at a character, so that no caller can make a node unlistable.
     pub fn new(id: AttemptId, owner: Owner, message: Option<&str>, since_ms: u64) -> Self {
         let message = message.map(cut);
-        let (granted, revocation) = (false, None);
-        Payload { lockkeeper: Self::VERSION, id: id.to_string(), owner, message, since_ms, granted, revocation }
+        let (process, granted, revocation) = (None, false, None);
+        Payload {
+            lockkeeper: Self::VERSION,
+            id: id.to_string(),
+            owner,
+            process,
+            message,
+            since_ms,
+            granted,
+            revocation,
+        }
+    }
+
+    /// The same record of this process.
+    pub fn of_process(self, process: Option<ProcessInstance>) -> Self {
+        Payload { process, ..self }
     }
 
     /// The bytes to store.
@@ -341,7 +358,8 @@ mod tests {
     #[test]
     fn case_56_a_record_reads_back_and_names_its_owner() {
         let id = AttemptId::new(7);
-        let written = Payload::new(id, owner(), Some("nightly index"), 1_700_000_000_000);
+        let process = ProcessInstance { place: u64::MAX, pid: 4711, started: 515_032 };
+        let written = Payload::new(id, owner(), Some("nightly index"), 1_700_000_000_000).of_process(Some(process));
         let read = NodeData::read(&written.to_bytes());
         assert_eq!(read, NodeData::Record(Box::new(written)));
         assert_eq!(read.id(), Some(id));

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use lockkeeper_core::{AttemptId, Class, FencingToken, Owner, Revocation, SessionId, Sessionless, Zxid, node_path};
+use lockkeeper_core::{
+    AttemptId, Class, FencingToken, Owner, ProcessInstance, Revocation, SessionId, Sessionless, Zxid, node_path,
+};
 use serde::{Serialize, Serializer};
 
 use crate::clock::as_millis;
+use crate::identity;
 
 /// The mode of a leased lock's owner, which distinguishes it from the contenders of a queue.
 pub(crate) const LEASE: &str = "lease";
@@ -60,6 +63,9 @@ pub struct ContenderInfo {
     /// The transaction that created its node; 0 for the owner of a leased lock.
     #[serde(skip)]
     pub(crate) czxid: Zxid,
+    /// The process whose session has its node, if the node tells it apart.
+    #[serde(skip)]
+    pub(crate) process: Option<ProcessInstance>,
 }
 
 fn as_text<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -78,6 +84,14 @@ impl ContenderInfo {
     /// Whether this node without a session blocks it; see [`Sessionless::blocks`].
     pub(crate) fn is_blocked_by(&self, node: &Sessionless) -> bool {
         node.blocks(self.owner.is_some(), self.czxid)
+    }
+
+    /// Returns whether its process has ended on this machine. Its node goes when the session ends.
+    ///
+    /// `false` if this process cannot know it: on another machine, in another container, on another system than Linux, and for
+    /// foreign clients and leases. Reads a few files of `/proc`; no request.
+    pub fn process_has_ended(&self) -> bool {
+        self.process.as_ref().is_some_and(identity::has_ended)
     }
 
     /// Whether it owns a leased lock.

@@ -13,7 +13,7 @@ use crate::jobsview;
 use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
-use crate::presence::{GONE, is_gone};
+use crate::presence::GONE;
 use crate::settings::{Settings, lock_path};
 use crate::text::{SESSIONLESS, ahead, part, permits, plain, revocation, since, stuck, term, wanted};
 use crate::views::LockView;
@@ -163,7 +163,7 @@ fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInf
     if let Some(program) = contender.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
         detail(text, "runs", program);
     }
-    if is_gone(contender.owner.as_ref()) {
+    if contender.process_has_ended() {
         detail(text, "gone", GONE);
     }
     if let Some(request) = &contender.revocation {

@@ -15,7 +15,7 @@ use crate::args::run::NodeFormatArg;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{self, Printer};
-use crate::presence::{GONE, is_gone};
+use crate::presence::GONE;
 use crate::settings::{Settings, lock_path};
 use crate::text::{
     self, SESSIONLESS, ahead, broken_line, moment, part, permits, plain, revocation, stuck, term, wanted,
@@ -97,7 +97,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
                 if let Some(program) = holder.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
                     _ = writeln!(text, "  which runs {}", plain(program));
                 }
-                if is_gone(holder.owner.as_ref()) {
+                if holder.process_has_ended() {
                     _ = writeln!(text, "  {GONE}");
                 }
             }
@@ -124,7 +124,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
         _ = writeln!(text, "{waiters} waiting; a new contender has {} ahead", ahead(lock, waiters));
         for (at, waiter) in lock.waiters.iter().take(TOLD).enumerate() {
             _ = writeln!(text, "  {}. {}, {} ahead", at + 1, since(waiter, now), ahead(lock, at));
-            if is_gone(waiter.owner.as_ref()) {
+            if waiter.process_has_ended() {
                 _ = writeln!(text, "     {GONE}");
             }
         }

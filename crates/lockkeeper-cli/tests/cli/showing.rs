@@ -1,10 +1,12 @@
 //! `list`, `show` and `serve` as people and programs read them.
 
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::harness::{Home, Running, Served, failure, until, without_scope};
+use crate::harness::{BINARY, Home, Running, Served, failure, until, without_scope};
 
 #[test]
 fn case_55_case_56_show_names_who_holds_and_who_waits() {
@@ -184,6 +186,41 @@ fn a_contender_whose_process_is_gone_is_shown_as_gone() {
     holder.signal(Signal::KILL);
     holder.wait();
     assert_eq!(gone(), ([true, true], 2, 2));
+}
+
+/// A container may have the name of its host. The number of a process in it says nothing outside.
+#[test]
+fn a_holder_in_another_namespace_of_processes_is_not_said_to_be_gone() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--", "true"]).status.success(), "the server runs outside");
+    let free = (2..).find(|pid| !Path::new(&format!("/proc/{pid}")).exists()).unwrap();
+    // Numbers are given in order.
+    let shell = format!("i=2; while [ $i -lt {free} ]; do true & wait; i=$((i+1)); done; \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--", "sh", "-c", &shell, "sh"]);
+    command.args([BINARY, "run", "a", "--", "sh", "-c", "echo up; cat"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    home.prepare(&mut command);
+    let mut holder = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line.is_empty() {
+        let mut why = String::new();
+        holder.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+        assert!(why.contains("unshare"), "{why}");
+        eprintln!("NOT TESTED: a holder in another namespace of processes, which only root may make: {why}");
+        return;
+    }
+    let lock = home.show("a");
+    let held = &lock["holders"][0];
+    assert_eq!(held["pid"], free, "outside, no process has its number: {lock}");
+    assert_eq!(held["process_gone"], false, "{lock}");
+    for verb in ["show", "why"] {
+        let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
+        assert!(!text.contains("no longer on this machine"), "{text}");
+    }
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
 }
 
 #[test]

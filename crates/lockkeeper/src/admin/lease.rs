@@ -62,6 +62,7 @@ fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
         blocked_by: None,
         id: None,
         czxid: Zxid(0),
+        process: None,
     }
 }
 

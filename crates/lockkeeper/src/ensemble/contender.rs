@@ -45,6 +45,8 @@ impl ContenderInfo {
             id: node_data.id(),
             czxid: seen.czxid,
             node,
+            // The process of a tombstone has ended its session, or may still run.
+            process: record.and_then(|record| record.process).filter(|_| !seen.owner.is_none()),
         }
     }
 }

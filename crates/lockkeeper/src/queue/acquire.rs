@@ -492,6 +492,7 @@ impl CallOptions {
         // Every attempt has a new id, which is never used in another session.
         let (id, clock) = (AttemptId::new(context.clock().unique_id()), context.clock());
         let payload = Payload::new(id, context.owner().clone(), message.as_deref(), clock.wall_ms());
+        let payload = payload.of_process(context.process());
         let contender = kind.contender(id, session.id()).with_max_ahead(max_waiters);
         let contender = if once { contender.once() } else { contender };
         let contender = match options.lock_delay() {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper_core::{LinkState, Loss, Owner, SessionId};
+use lockkeeper_core::{LinkState, Loss, Owner, ProcessInstance, SessionId};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network, OpError, Reconnect};
 use crate::error::SessionError;
+use crate::identity::this_instance;
 use crate::session::on_lost::OnLost;
 use crate::session::process::Owned;
 use crate::session::{Io, Session};
@@ -43,6 +44,8 @@ struct Inner {
     reconnect: Option<Reconnect>,
     clock: Clock,
     owner: Owner,
+    /// This process, as far as it can be told apart.
+    process: Option<ProcessInstance>,
     on_lost: OnLost,
     io: Owned<Arc<Io>>,
     /// The session that was opened last.
@@ -74,6 +77,7 @@ impl Context {
                 reconnect,
                 clock,
                 owner,
+                process: this_instance(),
                 on_lost,
                 io: Owned::new(io),
                 session: Owned::new(Mutex::new(None)),
@@ -209,6 +213,11 @@ impl Context {
     /// The owner that the nodes of this context name.
     pub(crate) fn owner(&self) -> &Owner {
         &self.inner.owner
+    }
+
+    /// This process, for the nodes of this context.
+    pub(crate) fn process(&self) -> Option<ProcessInstance> {
+        self.inner.process
     }
 
     /// How often a lost connection is retried before a waiter gives up; `None` means until a server says that the
