@@ -76,10 +76,12 @@ impl Network for ZooKeeper {
             let mut opening = self.start(patience);
             let deadline = opening.started.checked_add(patience);
             let opened = {
-                let before = deadline.map(|deadline| deadline - ASKING.min(patience / 4));
+                let limit = ASKING.min(patience / 4);
+                // A moment earlier, so that the deadline does not cut off the answers of the others.
+                let before = deadline.map(|deadline| deadline - limit * 3 / 2);
                 let asking = async {
                     passed(before).await;
-                    let states = self.states().await;
+                    let states = self.states(limit).await;
                     passed(deadline).await;
                     states
                 };
@@ -145,7 +147,7 @@ impl ZooKeeper {
                     let waited = opening.started.elapsed();
                     // All retries are used up before the deadline.
                     let Some(pause) = pauses.next() else {
-                        return Err(self.unreachable(&opening.client, waited, &self.states().await));
+                        return Err(self.unreachable(&opening.client, waited, &self.states(ASKING).await));
                     };
                     // The nearer the deadline, the shorter the pauses, so that a server that starts just before it is
                     // found. A pause that the caller chose stays.
@@ -221,9 +223,9 @@ impl ZooKeeper {
     }
 
     /// Asks the servers for their states. A simulation has no servers to ask. Dropping the future closes the connections.
-    async fn states(&self) -> Vec<Option<&'static str>> {
+    async fn states(&self, limit: Duration) -> Vec<Option<&'static str>> {
         match self.simulated {
-            None => states(&self.servers).await,
+            None => states(&self.servers, limit).await,
             Some(_) => Vec::new(),
         }
     }

@@ -7,16 +7,16 @@ use futures_util::future::join_all;
 use lockkeeper_client::{Connect, ask};
 use tokio::time::timeout;
 
-/// How long a server may take to answer the question about its state.
+/// How long a server may take to answer the question about its state, if there is time.
 pub(super) const ASKING: Duration = Duration::from_millis(300);
 
 /// The word that asks for it. Apache's server answers it by default.
 const WORD: &str = "srvr";
 
 /// Returns the state of each server, as the end of a sentence that begins with the server; `None` if the answer explains
-/// nothing. Takes at most [`ASKING`]. Dropping the future closes the connections.
-pub(super) async fn states(servers: &impl Connect) -> Vec<Option<&'static str>> {
-    let asked = (0..servers.servers()).map(|server| timeout(ASKING, ask(servers, server, WORD)));
+/// nothing. A server has this long to answer. Dropping the future closes the connections.
+pub(super) async fn states(servers: &impl Connect, limit: Duration) -> Vec<Option<&'static str>> {
+    let asked = (0..servers.servers()).map(|server| timeout(limit, ask(servers, server, WORD)));
     join_all(asked).await.into_iter().map(|answer| state(answer.ok())).collect()
 }
 
