@@ -207,6 +207,7 @@ fn a_holder_in_another_namespace_of_processes_is_not_said_to_be_gone() {
     if line.is_empty() {
         let mut why = String::new();
         holder.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+        holder.wait().unwrap();
         assert!(why.contains("unshare"), "{why}");
         eprintln!("NOT TESTED: a holder in another namespace of processes, which only root may make: {why}");
         return;
