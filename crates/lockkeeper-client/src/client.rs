@@ -175,6 +175,12 @@ impl Client {
         self.handle.shared.unfinished_errors()
     }
 
+    /// Returns the servers, by their places in the list, that accept no session and have given no reason. The answer to a
+    /// four-letter word may explain it: [`crate::ask`].
+    pub fn unexplained(&self) -> Vec<usize> {
+        self.handle.shared.unexplained()
+    }
+
     /// Changes the current pause between two rounds over all servers: the next round begins after this time. Without a
     /// pause, this does nothing.
     ///

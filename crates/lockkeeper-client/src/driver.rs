@@ -21,6 +21,9 @@ use crate::types::{ConnectionState, RequestError, RequestId, SessionEvent, Trans
 /// Maximum bytes per read from a socket.
 const READ: usize = 64 << 10;
 /// Why a session has no connection to a server whose address is not known in time.
+/// What is said of a server that gave no reason.
+const SILENT: &str = "does not answer";
+const CLOSED: &str = "closes the connection without an answer";
 const NOT_FOUND: &str = "cannot be found in time (if this is a name: DNS does not answer)";
 /// Maximum bytes of memory that an empty buffer keeps.
 const KEPT: usize = 256 << 10;
@@ -96,9 +99,17 @@ impl SharedState {
     pub(crate) fn unfinished_errors(&self) -> Vec<(String, String)> {
         let inner = self.lock();
         let searched = inner.session.transport().filter(|_| inner.session.is_searching());
-        let unfinished = |at| if searched.is_some_and(|it| it.server == at) { NOT_FOUND } else { "does not answer" };
+        let unfinished = |at| if searched.is_some_and(|it| it.server == at) { NOT_FOUND } else { SILENT };
         let errors = inner.connect_errors.iter().cloned().enumerate();
         errors.map(|(at, (server, error))| (server, error.unwrap_or_else(|| unfinished(at).to_owned()))).collect()
+    }
+
+    pub(crate) fn unexplained(&self) -> Vec<usize> {
+        let is_unexplained =
+            |error: &Option<String>| error.as_deref().is_none_or(|why| [SILENT, CLOSED].contains(&why));
+        let inner = self.lock();
+        let errors = inner.connect_errors.iter().enumerate();
+        errors.filter(|(_, (_, error))| is_unexplained(error)).map(|(at, _)| at).collect()
     }
 
     /// Passes a request to the session. The receiver gets the reply, always.
@@ -406,7 +417,7 @@ impl Driver {
                             format!("breaks the connection ({error})")
                         }
                         Ok(_) if connected => "closes the connection".to_owned(),
-                        _ => "closes the connection without an answer".to_owned(),
+                        _ => CLOSED.to_owned(),
                     };
                     inner.progress(why, |session| session.failed(now));
                     wire.connection = Connection::None;
@@ -431,7 +442,7 @@ impl Driver {
             // This runs even if the socket is always ready. A driver that is late, because a task has blocked its thread,
             // first reads what has arrived.
             if looked && now >= deadline {
-                let why = if inner.session.is_searching() { NOT_FOUND } else { "does not answer" };
+                let why = if inner.session.is_searching() { NOT_FOUND } else { SILENT };
                 inner.progress(|| why.to_owned(), |session| session.timeout(now));
             }
         }

@@ -26,7 +26,7 @@ pub(crate) use self::place::Locate;
 #[cfg(feature = "embedded")]
 pub(crate) use self::place::{Located, Locating};
 use self::place::{Search, ServerPlace};
-use self::states::{ASKING, states};
+use self::states::{ASKING, States, states};
 use crate::acl::LockAcl;
 use crate::ensemble::{Connection, Network, OpError, Opened, Reconnect};
 use crate::error::SessionError;
@@ -76,12 +76,12 @@ impl Network for ZooKeeper {
             let mut opening = self.start(patience);
             let deadline = opening.started.checked_add(patience);
             let opened = {
-                let limit = ASKING.min(patience / 4);
+                let (client, limit) = (opening.client.clone(), ASKING.min(patience / 4));
                 // A moment earlier, so that the deadline does not cut off the answers of the others.
                 let before = deadline.map(|deadline| deadline - limit * 3 / 2);
                 let asking = async {
                     passed(before).await;
-                    let states = self.states(limit).await;
+                    let states = self.states(&client, limit).await;
                     passed(deadline).await;
                     states
                 };
@@ -91,7 +91,7 @@ impl Network for ZooKeeper {
                     opened = self.accepted(&mut opening) => Ok(opened),
                     states = asking => Err(states),
                     // The answers came too late.
-                    () = passed(deadline) => Err(Vec::new()),
+                    () = passed(deadline) => Err(States::new()),
                 }
             };
             match opened {
@@ -147,7 +147,8 @@ impl ZooKeeper {
                     let waited = opening.started.elapsed();
                     // All retries are used up before the deadline.
                     let Some(pause) = pauses.next() else {
-                        return Err(self.unreachable(&opening.client, waited, &self.states(ASKING).await));
+                        let states = self.states(&opening.client, ASKING).await;
+                        return Err(self.unreachable(&opening.client, waited, &states));
                     };
                     // The nearer the deadline, the shorter the pauses, so that a server that starts just before it is
                     // found. A pause that the caller chose stays.
@@ -159,7 +160,7 @@ impl ZooKeeper {
                 Some(ConnectionState::Over(End::AuthFailed)) => return Err(self.auth_failed()),
                 Some(ConnectionState::Over(End::AuthRequired)) => return Err(self.auth_required()),
                 Some(ConnectionState::Over(_)) | None => {
-                    return Err(self.unreachable(&opening.client, opening.started.elapsed(), &[]));
+                    return Err(self.unreachable(&opening.client, opening.started.elapsed(), &States::new()));
                 }
             }
         }
@@ -204,7 +205,7 @@ impl ZooKeeper {
                     return Err(match error {
                         RequestError::SessionOver(End::AuthFailed) => self.auth_failed(),
                         RequestError::SessionOver(End::AuthRequired) => self.auth_required(),
-                        _ => self.unreachable(client, opening.started.elapsed(), &[]),
+                        _ => self.unreachable(client, opening.started.elapsed(), &States::new()),
                     });
                 }
             }
@@ -222,19 +223,19 @@ impl ZooKeeper {
         SessionError::AuthRequired { servers: self.servers.to_string() }
     }
 
-    /// Asks the servers for their states. A simulation has no servers to ask. Dropping the future closes the connections.
-    async fn states(&self, limit: Duration) -> Vec<Option<&'static str>> {
+    /// Asks the servers that have given no reason for their states. A simulation has no servers to ask. Dropping the future
+    /// closes the connections.
+    async fn states(&self, client: &Client, limit: Duration) -> States {
         match self.simulated {
-            None => states(&self.servers, limit).await,
-            Some(_) => Vec::new(),
+            None => states(&self.servers, client.unexplained(), limit).await,
+            Some(_) => States::new(),
         }
     }
 
     /// Returns the error of a session that no server accepted. `states`: those of the servers, if they were asked.
-    fn unreachable(&self, client: &Client, waited: Duration, states: &[Option<&'static str>]) -> SessionError {
+    fn unreachable(&self, client: &Client, waited: Duration, states: &States) -> SessionError {
         let reasons = client.unfinished_errors().into_iter().enumerate().map(|(at, (server, error))| {
-            let state = states.get(at).copied().flatten();
-            let error = state.unwrap_or(&error);
+            let error = states.get(&at).copied().unwrap_or(&error);
             format!("{server} {error}")
         });
         let detail = reasons.collect::<Vec<_>>().join("; ");

@@ -1,5 +1,6 @@
 //! The states of servers that accept no session: without a majority, at their limit of connections, or hanging.
 
+use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
@@ -13,18 +14,22 @@ pub(super) const ASKING: Duration = Duration::from_millis(300);
 /// The word that asks for it. Apache's server answers it by default.
 const WORD: &str = "srvr";
 
-/// Returns the state of each server, as the end of a sentence that begins with the server; `None` if the answer explains
-/// nothing. A server has this long to answer. Dropping the future closes the connections.
-pub(super) async fn states(servers: &impl Connect, limit: Duration) -> Vec<Option<&'static str>> {
-    let asked = (0..servers.servers()).map(|server| timeout(limit, ask(servers, server, WORD)));
-    join_all(asked).await.into_iter().map(|answer| state(answer.ok())).collect()
+/// The states of servers, by their places in the list. A state is the end of a sentence that begins with the server.
+pub(super) type States = HashMap<usize, &'static str>;
+
+/// Asks these servers, which have given no reason themselves. Each has this long to answer. Dropping the future closes the
+/// connections.
+pub(super) async fn states(servers: &impl Connect, which: Vec<usize>, limit: Duration) -> States {
+    let asked = which.iter().map(|server| timeout(limit, ask(servers, *server, WORD)));
+    let answers = join_all(asked).await.into_iter().map(|answer| state(answer.ok()));
+    which.iter().copied().zip(answers).filter_map(|(server, state)| Some((server, state?))).collect()
 }
 
 /// `answer`: `None` if there was none in time.
 fn state(answer: Option<io::Result<String>>) -> Option<&'static str> {
     match answer {
         None => Some("does not answer"),
-        // The attempt of the session has the same error.
+        // The next attempt of the session has the same error.
         Some(Err(_)) => None,
         Some(Ok(answer)) if answer.is_empty() => Some(
             "closes the connection without an answer: it has as many connections as its limit allows, or it is no ZooKeeper server",
