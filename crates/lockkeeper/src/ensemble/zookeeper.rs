@@ -147,8 +147,8 @@ impl ZooKeeper {
                     let waited = opening.started.elapsed();
                     // All retries are used up before the deadline.
                     let Some(pause) = pauses.next() else {
-                        let states = self.states(&opening.client, ASKING).await;
-                        return Err(self.unreachable(&opening.client, waited, &states));
+                        // No question either: the caller has chosen how often servers are connected to.
+                        return Err(self.unreachable(&opening.client, waited, &States::new()));
                     };
                     // The nearer the deadline, the shorter the pauses, so that a server that starts just before it is
                     // found. A pause that the caller chose stays.
