@@ -124,7 +124,11 @@ async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
     // The request was for the server before.
     let handover = home.dir().join(HANDOVER);
     _ = std::fs::remove_file(&handover);
-    let former = serverlog::open(home.dir())?;
+    let unwritable = |error| {
+        let log = home.dir().join(serverlog::LOG);
+        Failure::new(Code::CannotServe, format!("cannot write {}: {error}", log.display()))
+    };
+    let former = serverlog::open(home.dir()).map_err(unwritable)?;
     STDERR.release();
     streams::report_panics();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "started");

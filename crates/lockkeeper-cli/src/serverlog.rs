@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use crate::exit::{Code, Failure};
 use crate::streams::STDERR;
 
 /// The file in the home that gets the server's messages.
@@ -34,11 +33,11 @@ const ENDED_CLEANLY: &str = "ended as asked: ";
 const ENDED: &str = "ended: ";
 
 /// Writes standard error to a new log, and returns why the last server ended, unless it ended as it should.
-pub(crate) fn open(dir: &Path) -> Result<Option<String>, Failure> {
+pub(crate) fn open(dir: &Path) -> io::Result<Option<String>> {
     let log = dir.join(LOG);
     let why = why_it_ended(&log).map(|why| format!("the server ended: {why} (see {})", dir.join(FORMER).display()));
     let dir = dir.to_owned();
-    renew(&dir).map_err(|error| Failure::new(Code::CannotServe, format!("cannot write {}: {error}", log.display())))?;
+    renew(&dir)?;
     STDERR.watch_by(move || {
         if rustix::fs::fstat(rustix::stdio::stderr()).is_ok_and(|log| log.st_size >= LIMIT) && renew(&dir).is_err() {
             // The limit comes first. Standard error appends, so it goes on at the new end.

@@ -11,8 +11,7 @@ use super::connect::ConnectArgs;
 use super::jobs::JobArgs;
 use super::leased::LeaseArgs;
 use super::values::{duration, positive_duration};
-use crate::exit::{Code, Failure};
-use crate::output::Printer;
+use crate::exit::Code;
 use crate::statuses::lines;
 
 /// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
@@ -212,12 +211,9 @@ pub(crate) enum NodeFormatArg {
 }
 
 impl RunArgs {
-    /// Prints that the lock is not acquired, unless that is no problem; returns the exit status.
-    pub(crate) fn not_acquired(&self, failure: &Failure, printer: Printer) -> u8 {
-        if !self.quiet && self.conflict_exit_code != 0 {
-            printer.failure(failure);
-        }
-        self.conflict_exit_code
+    /// Whether it is a problem that the lock is not acquired.
+    pub(crate) fn reports_conflicts(&self) -> bool {
+        !self.quiet && self.conflict_exit_code != 0
     }
 }
 

@@ -132,7 +132,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         Ok(Err(failure)) => {
             line.leave(leaving(&failure)).await;
             if failure.code == Code::NotAcquired {
-                return Ok(args.not_acquired(&failure, *printer));
+                return Ok(not_acquired(&args, &failure, *printer));
             }
             return Err(failure);
         }
@@ -340,4 +340,12 @@ impl HandoverTarget {
             Err(_) => Ok(Some(format!("whether {} has the lock now is not known: no answer in time", self.id))),
         }
     }
+}
+
+/// Prints that the lock is not acquired, unless that is no problem; returns the exit status.
+fn not_acquired(args: &RunArgs, failure: &Failure, printer: Printer) -> u8 {
+    if args.reports_conflicts() {
+        printer.failure(failure);
+    }
+    args.conflict_exit_code
 }

@@ -55,7 +55,7 @@ pub(super) async fn run(
     })
     .await;
     match ended {
-        Err(failure) if failure.code == Code::NotAcquired => Ok(args.not_acquired(&failure, printer)),
+        Err(failure) if failure.code == Code::NotAcquired => Ok(super::not_acquired(args, &failure, printer)),
         ended => ended,
     }
 }
@@ -212,7 +212,7 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
                 format!("{slot} is still running on {}{since}, so the slot after it is not run", run.by),
             );
             let failure = failure.advise("see its runs", Suggested::new(["jobs", path, "--history"]));
-            Ok(args.not_acquired(&failure, printer))
+            Ok(super::not_acquired(args, &failure, printer))
         }
         _ => Err(Failure::new(Code::Kept, format!("{slot}: {}; the job waits for a person", jobsview::outcome(run)))
             .advise("see what happened", Suggested::new(["jobs", path, "--history"]))
