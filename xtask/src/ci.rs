@@ -94,7 +94,7 @@ const STEPS: [Step; 37] = [
     (3, 'a', 4, "mistakes planted in slots", "xtask slots --self-check"),
     (3, 'a', 8, "kill -9 in the middle of writes", "xtask crash --rounds 120"),
     (3, 'a', 10, "ten thousand seeded worlds", "xtask simulate"),
-    (3, 'a', 25, "large worlds and many watches", "xtask deep"),
+    (3, 'a', 40, "large worlds and many watches", "xtask deep"),
     (3, 'a', 5, "what features add", "xtask part features"),
     (3, 'a', 8, "the example", "xtask part example"),
 ];
