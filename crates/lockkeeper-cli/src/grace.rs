@@ -37,7 +37,8 @@ impl Term {
         }
     }
 
-    /// Returns the grace period: as given, otherwise a fifth of the session timeout, at most 5 s, or a quarter of the lease, at most 10 s.
+    /// Returns the grace period: as given, otherwise a fifth of the session timeout, at most 5 s, or a quarter of the lease, at
+    /// most 10 s.
     ///
     /// # Errors
     /// The given grace period does not fit; the message has the arithmetic.

@@ -20,10 +20,10 @@ use crate::types::{ConnectionState, RequestError, RequestId, SessionEvent, Trans
 
 /// Maximum bytes per read from a socket.
 const READ: usize = 64 << 10;
-/// Why a session has no connection to a server whose address is not known in time.
 /// What is said of a server that gave no reason.
 const SILENT: &str = "does not answer";
 const CLOSED: &str = "closes the connection without an answer";
+/// Why a session has no connection to a server whose address is not known in time.
 const NOT_FOUND: &str = "cannot be found in time (if this is a name: DNS does not answer)";
 /// Maximum bytes of memory that an empty buffer keeps.
 const KEPT: usize = 256 << 10;

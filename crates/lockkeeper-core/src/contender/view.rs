@@ -279,7 +279,8 @@ impl Contender {
 
     /// A node without a session is no contender: nothing would ever end its wait or its hold. All node formats name
     /// only ephemeral nodes, so a foreign program created it, or a person did by hand. Foreign clients may wait behind it
-    /// ([`Sessionless`]), and this contender behind them. Tombstones and a holder marker still block. Returns `true` if the node blocked this contender until now.
+    /// ([`Sessionless`]), and this contender behind them. Tombstones and a holder marker still block. Returns `true` if the node
+    /// blocked this contender until now.
     pub(super) fn no_contender(&mut self, node: &Sessionless) -> bool {
         let name = node.name.as_str();
         let counts = self.terms.is_holder_marker(name)

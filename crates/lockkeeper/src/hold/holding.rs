@@ -192,8 +192,9 @@ impl Holding {
     /// `margin` to stop, so that the work ends before another contender can be granted the lock.
     ///
     /// While the servers answer at once, a hold can always be trusted for more than half of [`Holding::session_timeout`], from
-    /// its grant on; while they need a quarter of it for an answer, for 0.24 of it. So choose at most a fifth. Like [`Holding::lost`], this resolves even if the
-    /// library's own thread is stuck. It reports the state when it resolves; the hold may recover afterwards.
+    /// its grant on; while they need a quarter of it for an answer, for 0.24 of it. So choose at most a fifth. Like
+    /// [`Holding::lost`], this resolves even if the library's own thread is stuck. It reports the state when it resolves; the hold
+    /// may recover afterwards.
     ///
     /// # Cancel safety
     ///
