@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use judge::{Claim, Promises, Tally, Verdict, Violation, judge};
+pub use judge::{Claim, Health, Promises, Tally, Verdict, Violation, judge};
 
 /// An action or an occurrence, with its contender and its times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

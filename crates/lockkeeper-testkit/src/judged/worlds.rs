@@ -15,7 +15,7 @@ use std::time::Duration;
 use lockkeeper::NodeFormat;
 use serde::{Deserialize, Serialize};
 
-use crate::judged::history::{Claim, Event, Promises, Tally, Violation};
+use crate::judged::history::{Claim, Event, Health, Promises, Tally, Violation};
 
 pub use life::{run, simulate};
 pub use shrink::shrink;
@@ -277,7 +277,10 @@ impl Scenario {
         // heartbeat, each create once more behind its parent's.
         let writes = Duration::from_millis(self.slow) * 12;
         let free = if calm { Duration::from_secs(1) + writes } else { self.timeout() * 8 };
-        let healthy = calm.then(|| self.timeout());
+        // With slow writes, each heartbeat is confirmed later.
+        let timeout = self.timeout();
+        let later = if self.slow > 0 { timeout * 24 / 100 } else { timeout / 3 };
+        let healthy = calm.then(|| Health { start: timeout / 2, later });
         Promises { permits: PERMITS, lateness, abandoned: free, idle: free, healthy }
     }
 }

@@ -20,8 +20,17 @@ pub struct Promises {
     pub abandoned: Duration,
     /// How long a lock may stay free while a contender waits for it.
     pub idle: Duration,
-    /// The session timeout, in a world without faults of servers and clocks: no hold is lost or nearly lost there.
-    pub healthy: Option<Duration>,
+    /// In a world without faults of servers and clocks: no hold is lost or nearly lost there.
+    pub healthy: Option<Health>,
+}
+
+/// For how long a hold can be trusted at least.
+#[derive(Clone, Copy, Debug)]
+pub struct Health {
+    /// When it starts.
+    pub start: Duration,
+    /// At every later moment.
+    pub later: Duration,
 }
 
 /// The name of a promise.
@@ -343,7 +352,7 @@ impl Case<'_> {
 
     /// While servers answer and clocks run, no hold is lost.
     fn healthy(&mut self, events: &[&Event]) {
-        let Some(timeout) = self.promises.healthy else { return };
+        let Some(Health { start, later }) = self.promises.healthy else { return };
         let lost: Vec<_> = self.holds.iter().filter_map(|(id, hold)| Some((*id, hold.lost?))).collect();
         for (id, lost) in lost {
             self.accuse(Claim::Healthy, format!("{id:?} was lost at {lost:?}"));
@@ -361,7 +370,7 @@ impl Case<'_> {
                 _ => continue,
             };
             self.verdict.tally.trusts += 1;
-            let least = if begun.insert(id) { timeout / 2 } else { timeout * 24 / 100 };
+            let least = if begun.insert(id) { start } else { later };
             if !sure || left < least {
                 let how = if sure { "trusted" } else { "suspected" };
                 self.accuse(Claim::Healthy, format!("{id:?} is {how} for {left:?} at {:?}, not {least:?}", event.from));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Claim, Event, Grant, HoldId, Outcome, Promises, QueuePosition, Share, What, judge};
+use super::{Claim, Event, Grant, Health, HoldId, Outcome, Promises, QueuePosition, Share, What, judge};
 
 const PROMISES: Promises = Promises {
     permits: 3,
@@ -15,7 +15,8 @@ const PROMISES: Promises = Promises {
 };
 
 /// A world whose servers answer all the time.
-const CALM: Promises = Promises { healthy: Some(TIMEOUT), ..PROMISES };
+const CALM: Promises =
+    Promises { healthy: Some(Health { start: Duration::from_secs(3), later: Duration::from_secs(2) }), ..PROMISES };
 
 const TIMEOUT: Duration = Duration::from_secs(6);
 
@@ -159,7 +160,7 @@ proptest! {
         }
         let mut add = |after, what| events.push(Event { contender: 0, lock: 0, from: at + after, until: at + after, what });
         match illness {
-            3 => add(ms(1), What::Trusted { hold, sure: true, left: TIMEOUT * 24 / 100 - ms(1) }),
+            3 => add(ms(1), What::Trusted { hold, sure: true, left: TIMEOUT / 3 - ms(1) }),
             4 => {
                 // A reader that has become a writer begins a new hold.
                 add(Duration::from_nanos(1), What::Changed { hold, share: Share::Alone, token: None });
