@@ -208,8 +208,7 @@ impl Job {
             let ending = stopped || loss.is_some();
             if !self.move_deadline(guard, terms.grace, kill_at, ending) && !ending {
                 stopped = true;
-                paused |= self.was_paused(terms.grace);
-                kill_at = Some(self.overtaken(guard, terms.grace, paused, printer));
+                kill_at = Some(self.overtaken(guard, terms.grace, &mut paused, printer));
             }
             let deadline = kill_at.unwrap_or_else(Instant::now);
             tokio::select! {
@@ -242,8 +241,7 @@ impl Job {
                     // If the lock is lost already, the branch above reports that next.
                     if self.watchdog_has_acted() {
                         stopped = true;
-                        paused |= self.was_paused(terms.grace);
-                        kill_at = Some(self.overtaken(guard, terms.grace, paused, printer));
+                        kill_at = Some(self.overtaken(guard, terms.grace, &mut paused, printer));
                     } else if !matches!(state, HoldState::Lost(_)) {
                         let left = guard.valid_for();
                         let remaining = humantime::format_duration(Duration::from_millis(left.as_millis() as u64));
@@ -289,8 +287,7 @@ impl Job {
                     if let Some(status) = ended(change) {
                         if self.watchdog_has_acted() && !stopped && loss.is_none() {
                             stopped = true;
-                            paused |= self.was_paused(terms.grace);
-                            kill_at = Some(self.overtaken(guard, terms.grace, paused, printer));
+                            kill_at = Some(self.overtaken(guard, terms.grace, &mut paused, printer));
                         }
                         break (status, change.terminating_signal());
                     }
@@ -383,10 +380,12 @@ impl Job {
         late.is_some_and(|late| late + grace / 4 >= BUSY)
     }
 
-    /// Lets the watchdog, which acted first, end the group. Returns the instant of its SIGKILL.
-    fn overtaken(&mut self, guard: Held<'_>, grace: Duration, paused: bool, printer: Printer) -> Instant {
+    /// Lets the watchdog, which acted first, end the group. Returns the instant of its SIGKILL. `paused` becomes true if this process
+    /// was paused.
+    fn overtaken(&mut self, guard: Held<'_>, grace: Duration, paused: &mut bool, printer: Printer) -> Instant {
         let lock = locks(guard);
-        let cause = if paused { PAUSED } else { reason(guard, HoldState::Held) };
+        *paused |= self.was_paused(grace);
+        let cause = if *paused { PAUSED } else { reason(guard, HoldState::Held) };
         printer.note(&format!("{cause}; the watchdog stopped the command, because {lock} was about to be lost"));
         let left = guard.valid_for().min(grace);
         if let Some(watchdog) = &mut self.watchdog {
