@@ -17,9 +17,14 @@ pub(crate) struct Copied {
 /// Copies the files of a data directory into a new directory, which only this user can enter. They may not be on the disk
 /// yet: see [`sync`]. After a failure the new directory is removed.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<Copied, Failure> {
-    let made = DirBuilder::new().mode(0o700).create(to);
-    made.map_err(|error| Failure::new(Code::CannotServe, format!("cannot make {}: {error}", to.display())))?;
+    make(to)?;
     copy_files(from, to).inspect_err(|_| _ = std::fs::remove_dir_all(to))
+}
+
+/// Makes a directory that only this user can enter.
+pub(crate) fn make(dir: &Path) -> Result<(), Failure> {
+    let made = DirBuilder::new().mode(0o700).create(dir);
+    made.map_err(|error| Failure::new(Code::CannotServe, format!("cannot make {}: {error}", dir.display())))
 }
 
 fn copy_files(from: &Path, to: &Path) -> Result<Copied, Failure> {

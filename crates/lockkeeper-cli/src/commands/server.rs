@@ -1,7 +1,7 @@
 //! `lockkeeper server`: shows the server of this machine, stops it, starts it again, and copies its data.
 
-use std::fs::{DirBuilder, File};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -247,8 +247,7 @@ impl Desk {
             let stopped = control::stop(&self.home, false).await?;
             Ok((epoch, self.exchange(&stage), stopped))
         };
-        let changed = changed.await;
-        let (epoch, exchanged, stopped) = match changed {
+        let (epoch, exchanged, stopped) = match changed.await {
             Ok(changed) => changed,
             Err(failure) => {
                 _ = std::fs::remove_dir_all(stage.dir());
@@ -259,10 +258,11 @@ impl Desk {
             Some(stopped) if was_running => self.start_again(turn, stopped).await,
             _ => Ok(()),
         };
-        _ = std::fs::remove_dir_all(stage.dir());
+        // After a failure, the data before may be in the stage.
         let kept = exchanged.map_err(|error| {
             Failure::new(Code::CannotServe, format!("cannot replace {}: {error}", self.data().display()))
         })?;
+        _ = std::fs::remove_dir_all(stage.dir());
         let above = i64::from(epoch.get()) << 48;
         let kept = kept.map(|kept| kept.display().to_string());
         let before = kept.as_ref().map_or_else(String::new, |kept| format!("the data before it is in {kept}\n"));
@@ -324,10 +324,7 @@ impl Desk {
 
     /// Copies a backup to a directory beside the data, and raises its epoch above both.
     async fn prepare(&self, stage: &Home, backup: &Path, old: TokenEpoch) -> Result<TokenEpoch, Failure> {
-        let made = DirBuilder::new().mode(0o700).create(stage.dir());
-        made.map_err(|error| {
-            Failure::new(Code::CannotServe, format!("cannot make {}: {error}", stage.dir().display()))
-        })?;
+        backup::make(stage.dir())?;
         let data = stage.dir().join("data");
         backup::copy(backup, &data)?;
         let raised = async {
