@@ -194,7 +194,7 @@ impl Flock {
             Some((word.to_owned(), rest.trim_start().to_owned()))
         };
         let (first, mut rest) = word(typed)?;
-        if first.rsplit('/').next() != Some("flock") {
+        if !is_flock(&first) {
             return None;
         }
         let (mut wait, mut status) = (None, String::new());
@@ -244,7 +244,11 @@ impl Flock {
 }
 
 fn has_flock(command: &str) -> bool {
-    command.split_whitespace().any(|word| word.rsplit('/').next() == Some("flock"))
+    command.split_whitespace().any(is_flock)
+}
+
+fn is_flock(word: &str) -> bool {
+    word.rsplit('/').next() == Some("flock")
 }
 
 /// Splits after this many words; `None` if there are fewer, or nothing after them.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
+use lockkeeper::embedded::Home;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Builder, Lockkeeper};
 
@@ -82,13 +83,7 @@ async fn ask<T>(
 /// Opens a session; like [`inquire_records`], it starts this user's own server if that has data.
 pub(crate) async fn connect_to_records(settings: &Settings, printer: &Printer) -> Result<Lockkeeper, Failure> {
     let builder = settings.builder();
-    waiting::connecting(&settings.place.to_string(), Some(settings.connect_timeout()), async {
-        match &settings.place {
-            Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
-            Place::Machine(home) => local::connect_to_records(home, &builder, printer).await,
-        }
-    })
-    .await
+    connect(settings, &builder, async |home| local::connect_to_records(home, &builder, printer).await).await
 }
 
 /// Returns the session timeout that the server grants.
@@ -101,10 +96,18 @@ pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Optio
 
 /// Opens a session; like [`inquire`], it starts no server.
 pub(crate) async fn connect_running(settings: &Settings, builder: &Builder) -> Result<Lockkeeper, Failure> {
+    connect(settings, builder, async |home| local::connect_running(home, builder).await).await
+}
+
+async fn connect(
+    settings: &Settings,
+    builder: &Builder,
+    to_home: impl AsyncFnOnce(&Home) -> Result<Lockkeeper, Failure>,
+) -> Result<Lockkeeper, Failure> {
     waiting::connecting(&settings.place.to_string(), Some(settings.connect_timeout()), async {
         match &settings.place {
             Place::Ensemble(servers) => Ok(builder.clone().connect(servers).await?),
-            Place::Machine(home) => local::connect_running(home, builder).await,
+            Place::Machine(home) => to_home(home).await,
         }
     })
     .await
