@@ -6,7 +6,7 @@ use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{JobState, JobStatus, Resolve};
 use lockkeeper::error::{AdminError, Error, ErrorKind, JobError};
 use lockkeeper::jobs::{Claim, EndKind, Job, NotRecorded, Ran, Rule, Run, RunEnd, Schedule, Skipped, Slot};
-use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_testkit::proxy::{Hold, OpCode};
 use zookeeper_client::{Acl, Acls, AuthId, Client, Permission};
 
 use crate::support::{STEADY, World, eventually, for_kinds, watched};
@@ -454,21 +454,30 @@ async fn a_claim_is_decided_anew_when_the_records_change(world: &World) {
     let keeper = world.keeper_through(&proxy, STEADY).await;
     claimed(&build(world, &keeper, "1")).await.finish(RunEnd::succeeded()).await;
     let (log, job) = (log_node(world), build(world, &keeper, "2"));
-    let change = async || {
-        let held = proxy.on(OpCode::Multi).hold_request();
+    let hold = || proxy.on(OpCode::Multi).hold_request();
+    let change = async |held: &Hold| {
         held.caught().await;
         let (data, _) = world.observer.get_data(&log).await.unwrap();
         world.observer.set_data(&log, &data, None).await.unwrap();
-        held.release();
     };
-    let (run, ()) = tokio::join!(claimed(&job), change());
+    let held = hold();
+    let (run, ()) = tokio::join!(claimed(&job), async {
+        change(&held).await;
+        held.release();
+    });
     assert!(run.finish(RunEnd::succeeded()).await.recorded.is_ok());
 
-    let (job, before) = (build(world, &keeper, "3"), proxy.counts());
+    let (job, before, mut held) = (build(world, &keeper, "3"), proxy.counts(), hold());
     let tries = || proxy.counts().since(&before).requested.of(OpCode::Multi);
     let outcome = tokio::select! {
         outcome = job.claim() => outcome,
-        () = async { while tries() < 100 { change().await } } => panic!("the claim does not end"),
+        () = async {
+            while tries() < 100 {
+                change(&held).await;
+                // Before the release: no claim may pass in between.
+                held = hold();
+            }
+        } => panic!("the claim does not end"),
     };
     match outcome {
         Err(JobError::Refused { path, reason }) => {
