@@ -265,7 +265,9 @@ impl Court<'_> {
                 // An excuse counts if it began before the other job did.
                 let excuses = [(a, b), (b, a)].into_iter().filter_map(|(own, other)| {
                     let forced = own.outranked_by(other).zip(other.begun()).map(|(by, at)| (Duration::ZERO, at + by));
-                    let (since, bound) = own.excuse().into_iter().chain(forced).max_by_key(|(_, bound)| *bound)?;
+                    let forced_before = self.forced_between(own, other);
+                    let excuses = own.excuse().into_iter().chain(forced).chain(forced_before);
+                    let (since, bound) = excuses.max_by_key(|(_, bound)| *bound)?;
                     (since <= from.max(other.begun()?)).then_some((own, bound))
                 });
                 let Some((who, bound)) =
@@ -282,6 +284,18 @@ impl Court<'_> {
                 }
             }
         }
+    }
+
+    /// Returns since when and until when `own` may work beside `other`, because a third job took the lease from `own` and left it
+    /// to `other`. The tokens show the order of the grants.
+    fn forced_between(&self, own: &Attempt, other: &Attempt) -> Option<(Duration, Duration)> {
+        let between = |third: &Attempt| {
+            let (own, third, other) = (own.token(self.lock)?, third.token(self.lock)?, other.token(self.lock)?);
+            Some(own < third && third < other)
+        };
+        let forced = self.all.iter().filter(|third| between(third) == Some(true));
+        let forced = forced.filter_map(|third| own.outranked_by(third).zip(third.begun()));
+        forced.map(|(by, at)| (at, at + by)).min()
     }
 
     /// Checks more than pairs: three jobs that each take one of three permits, and a fourth.
