@@ -10,7 +10,7 @@ pub(crate) mod holding;
 pub(crate) mod lease;
 pub(crate) mod upgrade;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use crate::ensemble::{TxnStep, Written};
 use crate::error::ReleaseError;
 use crate::hold::lease::Lease;
 use crate::latest;
+use crate::meters::Meter;
 use crate::session::Session;
 use crate::session::callbacks;
 use crate::session::on_lost::{LostCallback, LostLock, OnLost};
@@ -66,6 +67,8 @@ pub(crate) struct HoldOptions {
     pub(crate) liveness: Option<Duration>,
     /// How long the lock stays unavailable after a loss.
     pub(crate) delay: Option<Duration>,
+    /// Reports the request and its hold.
+    pub(crate) meter: Meter,
 }
 
 impl HoldOptions {
@@ -106,6 +109,11 @@ pub(crate) struct Hold {
     pub(crate) fences: bool,
     basis: TrustBasis,
     on_lost: OnLost,
+    meter: Meter,
+    /// When it began, by the session's clock.
+    began: Duration,
+    /// Whether its duration is reported.
+    reported: AtomicBool,
     liveness: Option<Liveness>,
     loss: OnceLock<Loss>,
     pub(crate) lost: CancellationToken,
@@ -156,6 +164,9 @@ impl Hold {
             fences,
             basis,
             on_lost: options.on_lost.clone(),
+            meter: options.meter.clone(),
+            began: Duration::ZERO,
+            reported: AtomicBool::new(false),
             liveness: None,
             loss: OnceLock::new(),
             lost: CancellationToken::new(),
@@ -165,8 +176,9 @@ impl Hold {
             ward: OnceLock::new(),
             early: Mutex::default(),
         };
+        hold.began = hold.session().now();
         if let Some(every) = options.liveness {
-            let until = AtomicU64::new(nanos(hold.session().now() + every));
+            let until = AtomicU64::new(nanos(hold.began + every));
             hold.liveness = Some(Liveness { every, until });
         }
         if matches!(hold.on_lost, OnLost::Call(_)) {
@@ -269,6 +281,18 @@ impl Hold {
             Trust::Held { .. } | Trust::Suspected { .. } => return false,
         }
         true
+    }
+
+    /// Reports how long it lasted, if that is not reported yet: it is lost, or its guard ends.
+    pub(crate) fn report_duration(&self) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            self.meter.held(self.session().now().saturating_sub(self.began));
+        }
+    }
+
+    /// What reports it.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// Until when it can be trusted.
@@ -488,6 +512,8 @@ impl Watched for Hold {
             OnLost::Call(callback) => self.call(callback, loss),
             OnLost::Nothing | OnLost::Abort => {}
         }
+        self.report_duration();
+        self.meter.lost(loss);
         tracing::warn!(path = %self.path, %node, %token, %loss, "lock lost");
     }
 

@@ -59,8 +59,8 @@
 //! does not read. Then the heartbeats stop and the locks are lost. Use a writer that never blocks, such as
 //! `tracing_appender::non_blocking`.
 //!
-//! Each acquire of any kind of lock emits one event `acquired`, with `path`, `waited_ms` and, if the hold has one,
-//! `token`. It is emitted where your code awaits the acquire, so it is in your span.
+//! Each acquire of any kind of lock emits one event `acquired` of the level `DEBUG`, with `path`, `mode`, `waited_ms` and, if the hold
+//! has one, `token`. It is emitted where your code awaits the acquire, so it is in your span.
 //!
 //! # Features
 //!
@@ -76,10 +76,9 @@
 //! - `realms`: the module `realms`: locks on several ensembles.
 //! - `settings`: the module `settings`: settings from files, the environment and a program's own flags. Turns on
 //!   `contentserv` and `realms`.
-//! - `metrics`: exports counts and times through the crate `metrics`. Every kind of lock has
-//!   `lockkeeper_acquires_total` and `lockkeeper_acquire_wait_seconds`. Their labels are the lock, the mode (as
-//!   [`ContenderInfo::mode`](admin::ContenderInfo::mode)) and the outcome (`granted` or `failed`). The counters of
-//!   leased locks are exported too.
+//! - `metrics`: reports calls, waiters, hold times and losses of every kind of lock through the crate `metrics`, and the counters of
+//!   leased locks. No label is a path; the program names a group, with `Builder::metrics_group` or `Acquire::metrics_group`. The guide's
+//!   [page](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guide/metrics.md) has the table.
 //! - `kafka`: dead letters in a Kafka topic, with `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler
 //!   and make. Turns on `deadletter`.
 //!
@@ -108,6 +107,7 @@ pub mod jobs;
 mod keeper;
 mod latest;
 mod lease;
+mod meters;
 mod ownership;
 mod queue;
 mod recipes;
@@ -199,6 +199,8 @@ mod guide {
     struct Objects;
     #[doc = include_str!("../../../docs/guide/helix.md")]
     struct Helix;
+    #[doc = include_str!("../../../docs/guide/metrics.md")]
+    struct Metrics;
     #[cfg(feature = "kafka")]
     #[doc = include_str!("../../../docs/guide/dead-letters.md")]
     struct DeadLetters;

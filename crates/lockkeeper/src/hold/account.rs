@@ -1,29 +1,53 @@
-//! Reports each acquire of a lock to the program: as a log event and, with the feature `metrics`, as a count and a
-//! waiting time.
+//! Reports each call that acquires a lock to the program: as a log event and, with the feature `metrics`, as counts and times.
 
 use std::fmt::Display;
 
 use tokio::time::Instant;
 
 use crate::hold::holding::Holding;
+use crate::meters::{Meter, Waiting};
 
-/// Reports the result of an acquire that began at `started`; `mode` is what it asked for, as `show` prints it. Call it where the caller polls, so that the event is in
-/// the caller's span and the metrics reach the caller's recorder.
-pub(crate) fn report<E: Display>(path: &str, mode: &'static str, started: Instant, outcome: Result<&Holding, &E>) {
-    let waited = started.elapsed();
-    let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-    match outcome {
-        Ok(holding) => match holding.fencing_token() {
-            Some(token) => tracing::info!(path, mode, waited_ms, token = token.get(), "acquired"),
-            None => tracing::info!(path, mode, waited_ms, "acquired"),
-        },
-        Err(error) => tracing::debug!(path, mode, waited_ms, %error, "not acquired"),
+/// One call, from its begin to its result. Keep it where the caller polls, so that the event is in the caller's span and the metrics
+/// reach the caller's recorder. Dropped without a result, it counts as a call whose caller has stopped waiting.
+pub(crate) struct Call {
+    path: String,
+    meter: Meter,
+    started: Instant,
+    /// `None` once there is a result.
+    waiting: Option<Waiting>,
+}
+
+impl Call {
+    pub(crate) fn begin(path: String, meter: &Meter) -> Self {
+        Call { path, meter: meter.clone(), started: Instant::now(), waiting: Some(meter.waits()) }
     }
-    #[cfg(feature = "metrics")]
-    {
-        let outcome = if outcome.is_ok() { "granted" } else { "failed" };
-        let labels = [("lock", path.to_owned()), ("mode", mode.to_owned()), ("outcome", outcome.to_owned())];
-        metrics::counter!("lockkeeper_acquires_total", &labels).increment(1);
-        metrics::histogram!("lockkeeper_acquire_wait_seconds", &labels).record(waited.as_secs_f64());
+
+    /// Reports the result, and returns it.
+    pub(crate) fn end<G, E: Display>(
+        mut self,
+        outcome: Result<G, E>,
+        holding: impl FnOnce(&G) -> &Holding,
+    ) -> Result<G, E> {
+        let waited = self.started.elapsed();
+        let (path, mode) = (&*self.path, self.meter.mode);
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        match &outcome {
+            Ok(guard) => match holding(guard).fencing_token() {
+                Some(token) => tracing::debug!(path, mode, waited_ms, token = token.get(), "acquired"),
+                None => tracing::debug!(path, mode, waited_ms, "acquired"),
+            },
+            Err(error) => tracing::debug!(path, mode, waited_ms, %error, "not acquired"),
+        }
+        self.waiting = None;
+        self.meter.answered(if outcome.is_ok() { "granted" } else { "failed" }, waited);
+        outcome
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.waiting.take().is_some() {
+            self.meter.answered("dropped", self.started.elapsed());
+        }
     }
 }

@@ -428,6 +428,14 @@ impl Holding {
     }
 }
 
+impl Drop for Holding {
+    fn drop(&mut self) {
+        if self.hold.is_ours() {
+            self.hold.report_duration();
+        }
+    }
+}
+
 impl fmt::Debug for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Holding").field("node", &self.node()).field("state", &self.state()).finish()

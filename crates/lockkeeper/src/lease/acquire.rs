@@ -11,9 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contender::LEASE;
 use crate::error::{AcquireError, SessionError};
-use crate::hold::account;
+use crate::hold::account::Call;
 use crate::lease::guard::HelixGuard;
 use crate::lease::request::LeaseAttempt;
+use crate::meters::Meter;
 use crate::session::context::Context;
 use crate::session::on_lost::OnLost;
 
@@ -123,16 +124,15 @@ impl IntoFuture for AcquireLease {
             Err(error) => (None, Some(error)),
         };
         let started = Instant::now();
-        let path = request.as_ref().map(|request| request.node.path.clone()).unwrap_or_default();
+        let call = match &request {
+            Some(request) => Call::begin(request.node.path.clone(), &request.options.meter),
+            None => Call::begin(String::new(), &Meter::new(LEASE, context.group())),
+        };
         if let Some(mut request) = request {
             request.limits.begin(started);
             context.spawn(request.run());
         }
         let outcome = outcome.map(|reply| reply.unwrap_or(Err(refused.unwrap_or(SessionError::Closed.into()))));
-        let report = move |outcome: Result<HelixGuard, AcquireError>| {
-            account::report(&path, LEASE, started, outcome.as_ref().map(|guard| &***guard));
-            outcome
-        };
-        outcome.map(report).boxed()
+        outcome.map(move |outcome| call.end(outcome, |guard| guard)).boxed()
     }
 }

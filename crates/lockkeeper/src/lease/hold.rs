@@ -122,8 +122,7 @@ impl LeaseTask {
         let guard = Guard::of(Holding::new(hold.clone(), request));
         status.send_replace(LockStatus::Locked);
         tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
-        let account =
-            HoldAccount::open(recorder.clone(), &node.path, &terms.id, session_ref.session.now(), terms.lease_ms);
+        let account = HoldAccount::open(recorder.clone(), &terms.id, session_ref.session.now(), terms.lease_ms);
         let id = terms.id.clone();
         let task = LeaseTask {
             context,
@@ -346,8 +345,8 @@ impl LeaseTask {
                 if !matches!(self.cleanup, Cleanup::Nobody) {
                     let late = u64::try_from(look.now.earliest_ms.saturating_sub(request.since_ms)).unwrap_or(0);
                     let asked = now.saturating_sub(Duration::from_millis(late));
-                    let (path, id) = (&self.node.path, &self.terms.id);
-                    let account = CleanupAccount::open(self.recorder.clone(), path, id, asked, owner.cleanup_ms);
+                    let id = &self.terms.id;
+                    let account = CleanupAccount::open(self.recorder.clone(), id, asked, owner.cleanup_ms);
                     self.cleaning = Some(account);
                 }
                 self.tell(request.id.clone(), request.priority, left(cleaned_ms), left(wanted_ms));

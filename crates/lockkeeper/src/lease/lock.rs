@@ -9,6 +9,7 @@ use lockkeeper_core::helix::{Answer, LockAttributes, Refusal, Rules, ScopeError,
 use lockkeeper_core::{LockPath, MAX_MESSAGE_BYTES};
 use tokio::sync::{Mutex, oneshot, watch};
 
+use crate::contender::LEASE;
 use crate::error::{AcquireError, Error, LeaseError, Misuse};
 use crate::hold::HoldOptions;
 use crate::lease::acquire::AcquireLease;
@@ -22,6 +23,9 @@ use crate::lease::place::{Place, Unlocked};
 use crate::lease::recorder::Recorder;
 use crate::lease::request::{CallLimits, LeaseAttempt, Progress};
 use crate::lease::status::LockStatus;
+#[cfg(feature = "metrics")]
+use crate::meters::Group;
+use crate::meters::Meter;
 use crate::session::context::Context;
 
 /// A leased lock with priorities, compatible with Apache Helix. Created by
@@ -64,6 +68,7 @@ impl HelixLock {
         let owner = context.owner();
         let id = format!("{}-{}-{}", owner.host, owner.pid, uuid::Uuid::new_v4());
         let status = Arc::new(watch::Sender::new(LockStatus::Unlocked));
+        let recorder = Recorder::new(context.group().clone());
         HelixLock {
             context,
             leases,
@@ -75,7 +80,7 @@ impl HelixLock {
             rules: Rules::default(),
             keep: false,
             strict: false,
-            recorder: Recorder::new(),
+            recorder,
             shared: Arc::new(Shared { status, guard: Mutex::new(None), closed: AtomicBool::new(false) }),
         }
     }
@@ -266,6 +271,15 @@ impl HelixLock {
         self
     }
 
+    /// Labels the metrics of this object with `group="…"`, instead of the setting of
+    /// [`Builder::metrics_group`](crate::Builder::metrics_group), which says what makes a good name.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn metrics_group(mut self, group: impl Into<String>) -> Self {
+        self.recorder.group = Group::named(group);
+        self
+    }
+
     /// Returns the counters of this object and its clones: hold times against leases, cleanup times against their
     /// timeouts, and the results of preemptions, by owner. No round trip.
     pub fn statistics(&self) -> Statistics {
@@ -317,7 +331,11 @@ impl HelixLock {
             approval: self.approval.clone(),
             status: self.shared.status.clone(),
             recorder: self.recorder.clone(),
-            options: HoldOptions { on_lost: self.context.on_lost().clone(), ..HoldOptions::default() },
+            options: HoldOptions {
+                on_lost: self.context.on_lost().clone(),
+                meter: Meter::new(LEASE, &self.recorder.group),
+                ..HoldOptions::default()
+            },
             caller,
             progress: Progress::default(),
         });

@@ -10,12 +10,15 @@ use lockkeeper_core::helix::{Measurement, Statistics};
 use tokio::sync::watch;
 
 use crate::error::SessionError;
+use crate::meters::Group;
 use crate::registers::statistics;
 use crate::session::context::Context;
 
 /// The counters of one lock object and its clones.
 #[derive(Clone)]
 pub(super) struct Recorder {
+    /// The lock's group in metrics.
+    pub(super) group: Group,
     counts: Arc<Counts>,
     /// If the counters are published: the handle and the lock's path.
     publish: Option<(Context, String)>,
@@ -36,8 +39,8 @@ struct Counted {
 }
 
 impl Recorder {
-    pub(super) fn new() -> Self {
-        Recorder { counts: Arc::default(), publish: None }
+    pub(super) fn new(group: Group) -> Self {
+        Recorder { group, counts: Arc::default(), publish: None }
     }
 
     pub(super) fn publish(&mut self, context: Context, path: String) {
@@ -49,8 +52,8 @@ impl Recorder {
     }
 
     /// Counts an event of this owner.
-    pub(super) fn record(&self, path: &str, owner: &str, event: Measurement) {
-        tell(path, owner, event);
+    pub(super) fn record(&self, owner: &str, event: Measurement) {
+        tell(&self.group, owner, event);
         {
             let mut all = self.counts.all.lock().expect("held for an addition only");
             all.seen.record(owner, event);
@@ -112,21 +115,22 @@ impl Recorder {
 
 /// Passes an event to this process's metrics recorder.
 #[cfg(feature = "metrics")]
-fn tell(path: &str, owner: &str, event: Measurement) {
+fn tell(group: &Group, owner: &str, event: Measurement) {
+    use crate::meters::names;
     use lockkeeper_core::helix::{PreemptionOutcome, owner_class};
-    let (lock, owner) = (path.to_owned(), owner_class(owner));
-    let seconds = |ms: u64| Duration::from_millis(ms).as_secs_f64();
+    use metrics::{SharedString, histogram};
+    let owner = SharedString::from(owner_class(owner));
     match event {
         Measurement::Hold { held_ms, lease_ms, overran } => {
             let overran = if overran { "true" } else { "false" };
-            metrics::histogram!("lockkeeper_lease_held_seconds", "lock" => lock.clone(), "owner" => owner.clone(), "overran" => overran)
-                .record(seconds(held_ms));
-            metrics::histogram!("lockkeeper_lease_seconds", "lock" => lock, "owner" => owner).record(seconds(lease_ms));
+            let labels = group.with([("owner", owner.clone()), ("overran", overran.into())]);
+            histogram!(names::LEASE_HELD, labels).record(Duration::from_millis(held_ms));
+            histogram!(names::LEASE, group.with([("owner", owner)])).record(Duration::from_millis(lease_ms));
         }
         Measurement::Cleanup { real_ms, allotted_ms } => {
             let in_time = if real_ms > allotted_ms { "false" } else { "true" };
-            metrics::histogram!("lockkeeper_cleanup_seconds", "lock" => lock, "owner" => owner, "in_time" => in_time)
-                .record(seconds(real_ms));
+            let labels = group.with([("owner", owner), ("in_time", in_time.into())]);
+            histogram!(names::CLEANUP, labels).record(Duration::from_millis(real_ms));
         }
         Measurement::Preemption { waited_ms, outcome } => {
             let outcome = match outcome {
@@ -135,28 +139,27 @@ fn tell(path: &str, owner: &str, event: Measurement) {
                 PreemptionOutcome::Forced => "forced",
                 PreemptionOutcome::Refused => "refused",
             };
-            metrics::histogram!("lockkeeper_preemption_wait_seconds", "lock" => lock, "owner" => owner, "outcome" => outcome)
-                .record(seconds(waited_ms));
+            let labels = group.with([("owner", owner), ("outcome", outcome.into())]);
+            histogram!(names::PREEMPTION_WAIT, labels).record(Duration::from_millis(waited_ms));
         }
     }
 }
 
 #[cfg(not(feature = "metrics"))]
-fn tell(_path: &str, _owner: &str, _event: Measurement) {}
+fn tell(_group: &Group, _owner: &str, _event: Measurement) {}
 
 /// One hold, counted when it ends.
 pub(super) struct HoldAccount {
     recorder: Recorder,
-    path: String,
     owner: String,
     begun: Duration,
     lease_ms: u64,
 }
 
 impl HoldAccount {
-    pub(super) fn open(recorder: Recorder, path: &str, owner: &str, now: Duration, lease_ms: i64) -> Self {
+    pub(super) fn open(recorder: Recorder, owner: &str, now: Duration, lease_ms: i64) -> Self {
         let lease_ms = u64::try_from(lease_ms).unwrap_or(0);
-        HoldAccount { recorder, path: path.to_owned(), owner: owner.to_owned(), begun: now, lease_ms }
+        HoldAccount { recorder, owner: owner.to_owned(), begun: now, lease_ms }
     }
 
     /// A new lease has begun.
@@ -166,7 +169,7 @@ impl HoldAccount {
 
     pub(super) fn close(self, now: Duration, overran: bool) {
         let (held_ms, lease_ms) = (self.since(now), self.lease_ms);
-        self.recorder.record(&self.path, &self.owner, Measurement::Hold { held_ms, lease_ms, overran });
+        self.recorder.record(&self.owner, Measurement::Hold { held_ms, lease_ms, overran });
     }
 
     fn since(&self, now: Duration) -> u64 {
@@ -177,7 +180,6 @@ impl HoldAccount {
 /// One cleanup, counted when it is done.
 pub(super) struct CleanupAccount {
     recorder: Recorder,
-    path: String,
     owner: String,
     /// When the owner was first asked to make room, by the session's clock.
     asked: Duration,
@@ -185,14 +187,14 @@ pub(super) struct CleanupAccount {
 }
 
 impl CleanupAccount {
-    pub(super) fn open(recorder: Recorder, path: &str, owner: &str, asked: Duration, allotted_ms: i64) -> Self {
+    pub(super) fn open(recorder: Recorder, owner: &str, asked: Duration, allotted_ms: i64) -> Self {
         let allotted_ms = u64::try_from(allotted_ms).unwrap_or(0);
-        CleanupAccount { recorder, path: path.to_owned(), owner: owner.to_owned(), asked, allotted_ms }
+        CleanupAccount { recorder, owner: owner.to_owned(), asked, allotted_ms }
     }
 
     pub(super) fn close(self, now: Duration) {
         let (real_ms, allotted_ms) = (millis(now.saturating_sub(self.asked)), self.allotted_ms);
-        self.recorder.record(&self.path, &self.owner, Measurement::Cleanup { real_ms, allotted_ms });
+        self.recorder.record(&self.owner, Measurement::Cleanup { real_ms, allotted_ms });
     }
 }
 
@@ -228,26 +230,26 @@ mod tests {
         }
     }
 
-    /// H-72, H-74: counts also appear as metrics, labelled by lock and owner.
+    /// H-72, H-74: counts also appear as metrics, labelled by group and owner.
     #[test]
     fn counts_appear_as_metrics() {
         let seen = Seen::default();
         metrics::with_local_recorder(&seen, || {
-            let recorder = Recorder::new();
-            recorder.record("/a", "x", Measurement::Hold { held_ms: 1, lease_ms: 2, overran: false });
-            recorder.record("/a", "x", Measurement::Cleanup { real_ms: 3, allotted_ms: 2 });
-            recorder.record("/a", "x", Measurement::Cleanup { real_ms: 2, allotted_ms: 2 });
-            recorder.record("/a", "x", Measurement::Preemption { waited_ms: 4, outcome: PreemptionOutcome::Forced });
+            let recorder = Recorder::new(Group::named("batches"));
+            recorder.record("x", Measurement::Hold { held_ms: 1, lease_ms: 2, overran: false });
+            recorder.record("x", Measurement::Cleanup { real_ms: 3, allotted_ms: 2 });
+            recorder.record("x", Measurement::Cleanup { real_ms: 2, allotted_ms: 2 });
+            recorder.record("x", Measurement::Preemption { waited_ms: 4, outcome: PreemptionOutcome::Forced });
         });
         let told = seen.0.into_inner().unwrap();
         assert_eq!(
             told,
             [
-                "lockkeeper_lease_held_seconds lock=/a owner=x overran=false",
-                "lockkeeper_lease_seconds lock=/a owner=x",
-                "lockkeeper_cleanup_seconds lock=/a owner=x in_time=false",
-                "lockkeeper_cleanup_seconds lock=/a owner=x in_time=true",
-                "lockkeeper_preemption_wait_seconds lock=/a owner=x outcome=forced",
+                "lockkeeper_lease_held_seconds group=batches owner=x overran=false",
+                "lockkeeper_lease_seconds group=batches owner=x",
+                "lockkeeper_cleanup_seconds group=batches owner=x in_time=false",
+                "lockkeeper_cleanup_seconds group=batches owner=x in_time=true",
+                "lockkeeper_preemption_wait_seconds group=batches owner=x outcome=forced",
             ]
         );
     }

@@ -349,7 +349,7 @@ impl LeaseAttempt {
     fn count(&self, asked: Option<&AskedOwner>, owner: &str, outcome: PreemptionOutcome, session_ref: &SessionRef) {
         let waited = asked.map_or(Duration::ZERO, |asked| session_ref.session.now().saturating_sub(asked.since));
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-        self.recorder.record(&self.node.path, owner, Measurement::Preemption { waited_ms, outcome });
+        self.recorder.record(owner, Measurement::Preemption { waited_ms, outcome });
     }
 
     /// Waits, and returns how the attempt ends if it does.

@@ -19,6 +19,9 @@ use crate::error::{AcquireError, Misuse, SessionError};
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 use crate::hold::{HoldOptions, account};
+#[cfg(feature = "metrics")]
+use crate::meters::Group;
+use crate::meters::Meter;
 #[cfg(feature = "deadletter")]
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
@@ -138,7 +141,9 @@ impl<G> Acquire<G> {
     /// A request for `kind`. Awaiting the request reports an invalid `kind`.
     pub(crate) fn new(context: Context, kind: Result<Kind, AcquireError>, once: bool, guard: fn(Holding) -> G) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
-        let options = HoldOptions { on_lost: context.on_lost().clone(), ..HoldOptions::default() };
+        let mode = kind.as_ref().map(|kind| kind.mode.label()).unwrap_or_default();
+        let meter = Meter::new(mode, context.group());
+        let options = HoldOptions { on_lost: context.on_lost().clone(), meter, ..HoldOptions::default() };
         let terms = CallOptions {
             context,
             once,
@@ -166,8 +171,19 @@ impl<G> Acquire<G> {
     /// The same request for callers that each have their own limits, and that report the result. It tries only `once` or waits.
     pub(crate) fn for_others(mut self, once: bool) -> Self {
         (self.call.terms.timeout, self.call.terms.cancel) = (None, None);
-        (self.call.terms.once, self.call.terms.reports) = (once, false);
+        self.call.terms.once = once;
+        self.reported_by_the_caller()
+    }
+
+    /// The same request for a caller that reports the result.
+    pub(crate) fn reported_by_the_caller(mut self) -> Self {
+        self.call.terms.reports = false;
         self
+    }
+
+    /// What reports the result.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.call.terms.options.meter
     }
 
     /// Where it is made.
@@ -298,6 +314,14 @@ impl<G> Acquire<G> {
     /// [`Builder::on_lost`](crate::Builder::on_lost).
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.call.terms.options.on_lost = on_lost;
+        self
+    }
+
+    /// Labels the metrics of this request and its hold with `group="…"`, instead of the setting of
+    /// [`Builder::metrics_group`](crate::Builder::metrics_group), which says what makes a good name.
+    #[cfg(feature = "metrics")]
+    pub fn metrics_group(mut self, group: impl Into<String>) -> Self {
+        self.call.terms.options.meter.group = Group::named(group);
         self
     }
 
@@ -530,14 +554,15 @@ impl<G: 'static> IntoFuture for Acquire<G> {
 
     fn into_future(self) -> Self::IntoFuture {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
-        let (guard, started, reports) = (self.guard, Instant::now(), self.call.terms.reports);
-        let about = |kind: &Kind| (kind.path.to_string(), kind.mode.label());
-        let (path, mode) = self.call.kind.as_ref().map(about).unwrap_or_default();
+        let guard = self.guard;
+        let path = self.call.kind.as_ref().map(|kind| kind.path.to_string()).unwrap_or_default();
+        let call = self.call.terms.reports.then(|| account::Call::begin(path, self.meter()));
         let outcome = self.call.start().map(|reply| reply.unwrap_or(Err(SessionError::Closed.into())));
         let report = move |outcome: Result<Holding, AcquireError>| {
-            if reports {
-                account::report(&path, mode, started, outcome.as_ref());
-            }
+            let outcome = match call {
+                Some(call) => call.end(outcome, |holding| holding),
+                None => outcome,
+            };
             outcome.map(guard)
         };
         outcome.map(report).boxed()

@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::ensemble::{Ensemble, Fired};
 use crate::error::{AcquireError, Misuse, ReleaseError};
-use crate::hold::account;
+use crate::hold::account::Call;
 use crate::hold::guard::Guard;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::session::context::Context;
@@ -110,14 +110,26 @@ impl KeptLock {
         let started = Instant::now();
         // In a forked child, the turn may be one of the parent's uses, which never ends here.
         self.context.check_process()?;
-        if let Some(guard) = self.kept(started) {
+        if let Some(guard) = self.kept() {
             return Ok(guard);
         }
-        let mut request = options(self.request(false));
+        let request = options(self.request(false));
         let path = self.path(&request)?;
+        let call = Call::begin(path.clone(), request.meter());
+        let outcome = self.acquire_in_turn(request.reported_by_the_caller(), path, started).await;
+        call.end(outcome, |kept| kept)
+    }
+
+    /// Waits for other uses of this object, then acquires.
+    async fn acquire_in_turn(
+        &self,
+        mut request: Acquire,
+        path: String,
+        started: Instant,
+    ) -> Result<KeptGuard, AcquireError> {
         let (timeout, cancel) = request.limits();
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return self.acquire_now(request, path, started).await;
+            return self.acquire_now(request, path).await;
         }
         let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
         let turn = tokio::select! {
@@ -133,7 +145,7 @@ impl KeptLock {
         if let Some((timeout, deadline)) = timeout.zip(deadline) {
             request = request.until(timeout, deadline);
         }
-        self.fill(turn, request, started).await
+        self.fill(turn, request).await
     }
 
     /// Acquires the lock if it is kept and not in use, or if no contender holds it or is ahead.
@@ -150,7 +162,9 @@ impl KeptLock {
         self.context.check_process()?;
         let request = self.request(true);
         let path = self.path(&request)?;
-        self.acquire_now(request, path, Instant::now()).await
+        let call = Call::begin(path.clone(), request.meter());
+        let outcome = self.acquire_now(request.reported_by_the_caller(), path).await;
+        call.end(outcome, |kept| kept)
     }
 
     /// Calls [`KeptLock::acquire`] and blocks this thread until it returns, for programs without async.
@@ -209,40 +223,34 @@ impl KeptLock {
     }
 
     /// The kept lock, if it is not in use and no task waits for it.
-    fn kept(&self, started: Instant) -> Option<KeptGuard> {
+    fn kept(&self) -> Option<KeptGuard> {
         let turn = self.turn.clone().try_lock_owned().ok()?;
-        self.take_kept(turn, started).ok()
+        let kept = self.take_kept(turn).ok()?;
+        let call = Call::begin(kept.path().to_owned(), kept.hold().meter());
+        call.end::<_, AcquireError>(Ok(kept), |kept| kept).ok()
     }
 
     /// Uses the kept hold; returns the turn if there is none.
     fn take_kept(
         &self,
         turn: OwnedMutexGuard<Option<KeptHold>>,
-        started: Instant,
     ) -> Result<KeptGuard, OwnedMutexGuard<Option<KeptHold>>> {
         let Some(kept) = turn.as_ref().filter(|kept| kept.is_kept()) else { return Err(turn) };
         kept.guard.hold().attend_again();
-        let mode = self.kind.as_ref().map(|kind| kind.mode.label()).unwrap_or_default();
-        account::report::<AcquireError>(kept.guard.path(), mode, started, Ok(&kept.guard));
         Ok(KeptGuard { turn })
     }
 
     /// Acquires without waiting for other uses.
-    async fn acquire_now(&self, request: Acquire, path: String, started: Instant) -> Result<KeptGuard, AcquireError> {
+    async fn acquire_now(&self, request: Acquire, path: String) -> Result<KeptGuard, AcquireError> {
         match self.turn.clone().try_lock_owned() {
-            Ok(turn) => self.fill(turn, request, started).await,
+            Ok(turn) => self.fill(turn, request).await,
             Err(_) => Err(AcquireError::Held { path, holder: None, ahead: None }),
         }
     }
 
     /// Takes the kept hold, or acquires the lock.
-    async fn fill(
-        &self,
-        turn: OwnedMutexGuard<Option<KeptHold>>,
-        request: Acquire,
-        started: Instant,
-    ) -> Result<KeptGuard, AcquireError> {
-        let mut turn = match self.take_kept(turn, started) {
+    async fn fill(&self, turn: OwnedMutexGuard<Option<KeptHold>>, request: Acquire) -> Result<KeptGuard, AcquireError> {
+        let mut turn = match self.take_kept(turn) {
             Ok(guard) => return Ok(guard),
             Err(turn) => turn,
         };

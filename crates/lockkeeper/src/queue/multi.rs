@@ -90,6 +90,13 @@ impl MultiAcquire {
         self.each(|part| part.on_lost(on_lost.clone()))
     }
 
+    /// Labels the metrics of all requests and holds with `group="…"`, as [`Acquire::metrics_group`] does.
+    #[cfg(feature = "metrics")]
+    pub fn metrics_group(self, group: impl Into<String>) -> Self {
+        let group = group.into();
+        self.each(|part| part.metrics_group(group.clone()))
+    }
+
     /// Sets for how long each lock stays unavailable after a loss, as [`Acquire::lock_delay`] does.
     pub fn lock_delay(self, delay: Duration) -> Self {
         self.each(|part| part.lock_delay(delay))

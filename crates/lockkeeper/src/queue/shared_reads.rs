@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ensemble::Watcher;
 use crate::error::{AcquireError, ReleaseError, SessionError};
-use crate::hold::account;
+use crate::hold::account::Call;
 use crate::hold::guard::Guard;
 use crate::queue::acquire::Acquire;
 use crate::wait::{cancelled, passed};
@@ -124,8 +124,9 @@ impl SharedReads {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return self.try_acquire().await;
         }
+        let call = self.call(&path);
         let mut place = match self.seat.come() {
-            Ok(guard) => return Ok(self.granted(started, guard)),
+            Ok(guard) => return self.ended(call, Ok(guard)),
             Err(place) => place,
         };
         let context = self.seat.template.context().clone();
@@ -141,10 +142,8 @@ impl SharedReads {
             }
         };
         // The timers need the library's runtime; the caller may have any.
-        match context.run(waits).await {
-            Ok(guard) => Ok(self.granted(started, guard)),
-            Err(error) => Err(self.refused(started, error)),
-        }
+        let outcome = context.run(waits).await;
+        self.ended(call, outcome)
     }
 
     /// Acquires the lock if others of this process read, or if no contender ahead blocks it.
@@ -157,26 +156,23 @@ impl SharedReads {
     ///
     /// [`AcquireError::Held`] if readers of this process wait, or if a contender ahead blocks it; otherwise as an [`Acquire`].
     pub async fn try_acquire(&self) -> Result<SharedReadGuard, AcquireError> {
-        let (seat, started) = (&self.seat, Instant::now());
+        let seat = &self.seat;
         let path = seat.template.path()?;
+        let call = self.call(&path);
         let (open, waited_for) = {
             let mut state = seat.state();
             (state.open(), !state.waiting.is_empty())
         };
         if let Some(guard) = open {
-            return Ok(self.granted(started, guard));
+            return self.ended(call, Ok(guard));
         }
         if waited_for {
-            return Err(self.refused(started, AcquireError::Held { path, holder: None, ahead: None }));
+            return self.ended(call, Err(AcquireError::Held { path, holder: None, ahead: None }));
         }
-        match seat.attempt(Handle::try_current().ok(), true).await {
-            Ok(found) => {
-                // The report may call the program's own code, so the mutex must be free.
-                let guard = seat.state().settle(found);
-                Ok(self.granted(started, guard))
-            }
-            Err(error) => Err(self.refused(started, error)),
-        }
+        let found = seat.attempt(Handle::try_current().ok(), true).await;
+        // The report may call the program's own code, so the mutex must be free.
+        let outcome = found.map(|found| seat.state().settle(found));
+        self.ended(call, outcome)
     }
 
     /// Calls [`SharedReads::acquire`] and blocks this thread until it returns, for programs without async.
@@ -193,15 +189,13 @@ impl SharedReads {
         self.seat.template.context().io().block_on(self.acquire())
     }
 
-    fn granted(&self, started: Instant, guard: Arc<Guard>) -> SharedReadGuard {
-        account::report::<AcquireError>(guard.path(), Mode::Read.label(), started, Ok(&guard));
-        SharedReadGuard { guard, state: self.seat.state.clone() }
+    fn call(&self, path: &str) -> Call {
+        Call::begin(path.to_owned(), self.seat.template.meter())
     }
 
-    fn refused(&self, started: Instant, error: AcquireError) -> AcquireError {
-        let path = self.seat.template.path().unwrap_or_default();
-        account::report(&path, Mode::Read.label(), started, Err(&error));
-        error
+    fn ended(&self, call: Call, outcome: Outcome) -> Result<SharedReadGuard, AcquireError> {
+        let guard = call.end(outcome, |guard| guard)?;
+        Ok(SharedReadGuard { guard, state: self.seat.state.clone() })
     }
 }
 

@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network, OpError, Reconnect};
 use crate::error::SessionError;
 use crate::identity::this_instance;
+use crate::meters::{self, Group};
 use crate::session::on_lost::OnLost;
 use crate::session::process::Owned;
 use crate::session::{Io, Session};
@@ -47,6 +48,7 @@ struct Inner {
     /// This process, as far as it can be told apart.
     process: Option<ProcessInstance>,
     on_lost: OnLost,
+    group: Group,
     io: Owned<Arc<Io>>,
     /// The session that was opened last.
     session: Owned<Mutex<Option<Arc<Session>>>>,
@@ -63,12 +65,15 @@ pub(crate) struct ContextOptions {
     pub(crate) reconnect: Option<Reconnect>,
     pub(crate) owner: Owner,
     pub(crate) on_lost: OnLost,
+    /// The group of its locks in metrics.
+    pub(crate) group: Group,
 }
 
 impl Context {
     /// Creates the context; the first call opens a session.
     pub(crate) fn new(network: Box<dyn Network>, io: Arc<Io>, clock: Clock, options: ContextOptions) -> Context {
-        let ContextOptions { connect_timeout, reconnect, owner, on_lost } = options;
+        let ContextOptions { connect_timeout, reconnect, owner, on_lost, group } = options;
+        meters::describe();
         Context {
             inner: Arc::new(Inner {
                 servers: network.servers().into(),
@@ -80,6 +85,7 @@ impl Context {
                 // A simulated client is no process of its own, and sends the same bytes in every process.
                 process: if let Clock::System = clock { this_instance() } else { None },
                 on_lost,
+                group,
                 io: Owned::new(io),
                 session: Owned::new(Mutex::new(None)),
                 opening: AsyncMutex::new(()),
@@ -189,6 +195,11 @@ impl Context {
     /// Fails in a forked child of the process that created the handle.
     pub(crate) fn check_process(&self) -> Result<(), SessionError> {
         if self.inner.io.is_ours() { Ok(()) } else { Err(SessionError::Forked) }
+    }
+
+    /// The group of its locks in metrics.
+    pub(crate) fn group(&self) -> &Group {
+        &self.inner.group
     }
 
     /// What to do when a lock is lost.

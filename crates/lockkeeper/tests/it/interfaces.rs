@@ -5,6 +5,8 @@ mod copying;
 mod documents;
 mod handle;
 mod kept;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod monitor;
 mod multi_lock;
 mod objects;
