@@ -201,6 +201,15 @@ mod guide {
     struct Helix;
     #[doc = include_str!("../../../docs/guide/metrics.md")]
     struct Metrics;
+    #[doc = include_str!("../../../docs/guide/election.md")]
+    struct Election;
+    #[doc = include_str!("../../../docs/guide/shutdown.md")]
+    struct Shutdown;
+    #[cfg(feature = "embedded")]
+    #[doc = include_str!("../../../docs/guide/testing.md")]
+    struct Testing;
+    #[doc = include_str!("../../../docs/guide/errors.md")]
+    struct Errors;
     #[cfg(feature = "kafka")]
     #[doc = include_str!("../../../docs/guide/dead-letters.md")]
     struct DeadLetters;

@@ -1,5 +1,9 @@
 //! Runs the examples: each ends without an error, and panics if what it shows is not true.
 
+#[path = "../../examples/election.rs"]
+mod election;
+#[path = "../../examples/errors.rs"]
+mod errors;
 #[path = "../../examples/fencing.rs"]
 mod fencing;
 #[path = "../../examples/leased.rs"]
@@ -18,3 +22,7 @@ mod rwlock;
 mod semaphore;
 #[path = "../../examples/several.rs"]
 mod several;
+#[path = "../../examples/shutdown.rs"]
+mod shutdown;
+#[path = "../../examples/testing.rs"]
+mod testing;
