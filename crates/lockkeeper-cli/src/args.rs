@@ -20,7 +20,9 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use self::ask::{BreakArgs, ConfigArgs, CopyArgs, EpochArgs, FenceArgs, ListArgs, ManArgs, RevokeArgs, ShowArgs};
+use self::ask::{
+    BreakArgs, ConfigArgs, CopyArgs, EpochArgs, FenceArgs, InitArgs, ListArgs, ManArgs, RevokeArgs, ShowArgs,
+};
 use self::dlq::{DlqArgs, DlqVerb};
 use self::jobs::JobsArgs;
 use self::leased::{DecideArgs, RequestsArgs, StatsArgs};
@@ -78,6 +80,8 @@ pub(crate) enum Verb {
     ///
     /// Raise it after an ensemble was rebuilt or restored.
     Epoch(EpochArgs),
+    /// Set up the nodes that all users of the servers share, once
+    Init(InitArgs),
     /// Copy persistent nodes to another server
     ///
     /// From this machine to an ensemble, and back.
@@ -116,6 +120,7 @@ impl Verb {
             Verb::Approve(args) | Verb::Reject(args) => args.json,
             Verb::Dlq(args) => args.verb.place().json,
             Verb::Epoch(args) => args.json,
+            Verb::Init(args) => args.json,
             Verb::Copy(args) => args.json,
             Verb::Config(args) => args.json,
             Verb::Server(args) => args.verb.place().json,
@@ -146,6 +151,7 @@ impl Verb {
             Verb::Approve(args) | Verb::Reject(args) => &args.connect,
             Verb::Dlq(args) => &args.verb.place().connect,
             Verb::Epoch(args) => &args.connect,
+            Verb::Init(args) => &args.connect,
             Verb::Copy(args) => &args.connect,
             Verb::Config(args) => &args.settings,
             Verb::Server(args) => &args.verb.place().connect,

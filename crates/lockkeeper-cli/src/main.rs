@@ -111,6 +111,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Dlq(args) => commands::dlq::dlq(args, printer).await,
             Verb::Fence(args) => commands::fence::fence(args),
             Verb::Epoch(args) => commands::epoch::epoch(args, printer).await,
+            Verb::Init(args) => commands::init::init(args, printer).await,
             Verb::Copy(args) => commands::copy::copy(args, printer).await,
             Verb::Config(args) => commands::config::config(args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,

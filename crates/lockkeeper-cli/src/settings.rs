@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::Home;
 use lockkeeper::settings::{Key, Origin, SettingsError, Sources, known_variables};
 use lockkeeper::{Builder, LockPath};
@@ -12,9 +13,6 @@ use crate::args::run::is_option;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
 use crate::place::Place;
-
-/// The directory of locks that are given by a name, not by a path.
-const ROOT: &str = "/locks";
 
 /// Time limit for connecting to the servers.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -260,7 +258,7 @@ pub(crate) fn lock_path(name: &str) -> Result<LockPath, Failure> {
     let path = match name {
         "" => LockPath::parse_node("")?,
         path if path.starts_with('/') => LockPath::parse_node(path)?,
-        name => LockPath::parse_node(&format!("{ROOT}/{name}"))?,
+        name => LockPath::parse_node(&format!("{LOCKS}/{name}"))?,
     };
     Ok(path)
 }
@@ -282,7 +280,7 @@ pub(crate) fn node_name<'a>(lock: &str, node: &'a str) -> &'a str {
 /// Returns the path where a listing starts, which may be the root.
 pub(crate) fn list_root(prefix: Option<&str>) -> Result<String, Failure> {
     let path = match prefix {
-        None => lock_path(ROOT)?,
+        None => lock_path(LOCKS)?,
         Some("/") => return Ok("/".to_owned()),
         // People write a directory with a slash at the end.
         Some(prefix) => lock_path(prefix.strip_suffix('/').unwrap_or(prefix))?,

@@ -193,6 +193,14 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
         ],
     ),
     (
+        "init",
+        &[
+            (Code::Done, "set up; of existing nodes, the lists are as asked", ""),
+            (Code::Refused, "the server refused", "the nodes before the refused one are set up"),
+            (Code::Mismatch, "without --acl: a list that keeps some clients out was kept", ""),
+        ],
+    ),
+    (
         "copy",
         &[
             (Code::Done, "copied; with --dry-run, nothing prevents a copy", ""),

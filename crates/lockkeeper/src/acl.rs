@@ -4,7 +4,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The access list of the nodes that a handle creates, including the parents of a lock.
+use serde::Serialize;
+
+/// The access list of a lock's own nodes: the lock's path and everything below it. A leased lock and a lock of
+/// [`NodeFormat::Numbered`](crate::NodeFormat::Numbered) keep their nodes in the parent of the path, so it counts as their own,
+/// unless it is `/locks`.
+///
+/// All other nodes above a lock, and those at and below `/lockkeeper`, are shared by all clients. Clients that this list does not
+/// name may create, delete, read and write there too, so that a private lock does not keep others from their own locks. In
+/// `/lockkeeper` itself, they may only create and read. [`Admin::set_up`](crate::admin::Admin::set_up) gives the shared nodes other
+/// lists.
 ///
 /// The rights to a *parent* decide who may delete a node. The right to write to the node itself decides who may request
 /// its release. So every client that may contend may also break. A list that lets other clients read a lock does not
@@ -51,6 +60,39 @@ pub(crate) struct AclEntry {
 /// The letters for create, delete, read, write and administrate, as in ZooKeeper's command line.
 const PERMS: &str = "cdrwa";
 
+/// What every client may do in a node that all clients share: contending needs it.
+pub(crate) const CONTENDS: &str = "cdrw";
+
+/// What clients without the right to administrate may do in the parent of the registers. The right to delete a register belongs to
+/// its parent.
+pub(crate) const REGISTERS: &str = "cr";
+
+/// What [`Admin::set_up`](crate::admin::Admin::set_up) did to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SetUp {
+    /// It did not exist, and was created with the list.
+    Created,
+    /// It existed, and got the list.
+    Changed,
+    /// It existed, and was not changed.
+    Unchanged,
+}
+
+/// A node that all clients share, as [`Admin::set_up`](crate::admin::Admin::set_up) left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedNode {
+    /// Its path.
+    pub path: String,
+    /// What was done to it.
+    pub set_up: SetUp,
+    /// Its list; `None` if the server does not show it to this client.
+    pub acl: Option<LockAcl>,
+    /// Whether the list lets every client do what contending for locks needs there; `false` if it is unknown.
+    pub is_open: bool,
+}
+
 /// A text that is no access list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{entry:?} is no entry of an access list: {problem}")]
@@ -60,6 +102,61 @@ pub struct AclError {
 }
 
 impl LockAcl {
+    /// The list that leaves everything to the creator's credentials, except contending.
+    pub(crate) fn open_to_contend() -> LockAcl {
+        LockAcl::Private.shared()
+    }
+
+    fn entries(&self) -> Vec<AclEntry> {
+        let entry = |scheme: &str, id: &str, perms: &str| AclEntry {
+            scheme: scheme.to_owned(),
+            id: id.to_owned(),
+            perms: perms.to_owned(),
+        };
+        match self {
+            LockAcl::Open => vec![entry(WORLD, ANYONE, PERMS)],
+            LockAcl::Visible => vec![entry("auth", "", PERMS), entry(WORLD, ANYONE, "r")],
+            LockAcl::Private => vec![entry("auth", "", PERMS)],
+            LockAcl::List(AclList(entries)) => entries.to_vec(),
+        }
+    }
+
+    /// The same list, with `perms` for everyone in addition.
+    fn with_world(&self, perms: &str) -> LockAcl {
+        let (world, mut entries): (Vec<_>, Vec<_>) = self.entries().into_iter().partition(AclEntry::is_world);
+        let has = |letter: &char| perms.contains(*letter) || world.iter().any(|entry| entry.perms.contains(*letter));
+        let perms = PERMS.chars().filter(has).collect();
+        entries.push(AclEntry { scheme: WORLD.to_owned(), id: ANYONE.to_owned(), perms });
+        LockAcl::List(AclList(entries.into()))
+    }
+
+    /// The list of a node that all clients share, if this is the list of the locks of the client that creates it.
+    pub(crate) fn shared(&self) -> LockAcl {
+        self.with_world(CONTENDS)
+    }
+
+    /// The same list, in which entries without the letter `unless` have at most these rights.
+    pub(crate) fn limited_to(&self, most: &str, unless: char) -> LockAcl {
+        let entries = self.entries().into_iter().filter_map(|mut entry| {
+            if !entry.perms.contains(unless) {
+                entry.perms.retain(|letter| most.contains(letter));
+            }
+            (!entry.perms.is_empty()).then_some(entry)
+        });
+        LockAcl::List(AclList(entries.collect()))
+    }
+
+    /// The list of the epoch: clients without the right to administrate may read it, and no more. Without it they get no token.
+    pub(crate) fn of_epoch(&self) -> LockAcl {
+        self.limited_to("r", 'a').with_world("r")
+    }
+
+    /// Whether everyone has all of these rights.
+    pub(crate) fn gives_everyone(&self, perms: &str) -> bool {
+        let world: Vec<_> = self.entries().into_iter().filter(AclEntry::is_world).collect();
+        perms.chars().all(|letter| world.iter().any(|entry| entry.perms.contains(letter)))
+    }
+
     /// Whether it refers to the credentials of the client that creates a node.
     pub(crate) fn names_the_creator(&self) -> bool {
         match self {
@@ -67,6 +164,12 @@ impl LockAcl {
             LockAcl::Visible | LockAcl::Private => true,
             LockAcl::List(AclList(entries)) => entries.iter().any(|entry| entry.scheme == "auth"),
         }
+    }
+}
+
+impl AclEntry {
+    fn is_world(&self) -> bool {
+        self.scheme == WORLD
     }
 }
 
@@ -84,6 +187,10 @@ impl FromStr for LockAcl {
         })
     }
 }
+
+/// The scheme of everyone, and its only id.
+const WORLD: &str = "world";
+const ANYONE: &str = "anyone";
 
 /// The schemes of ZooKeeper. After a comma, each of them begins an entry.
 const SCHEMES: [&str; 7] = ["auth", "digest", "ip", "sasl", "super", "world", "x509"];
@@ -184,5 +291,33 @@ mod tests {
         ] {
             assert!(wrong.parse::<LockAcl>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn in_shared_nodes_everyone_contends_and_only_the_list_administrates() {
+        let shared = |text: &str| text.parse::<LockAcl>().map(|acl| acl.shared().to_string());
+        for (list, expected) in [
+            ("open", "world:anyone:cdrwa"),
+            ("creator-all", "auth::cdrwa,world:anyone:cdrw"),
+            ("creator-all-world-read", "auth::cdrwa,world:anyone:cdrw"),
+            ("world:anyone:r,sasl:jobs:cdrwa", "sasl:jobs:cdrwa,world:anyone:cdrw"),
+        ] {
+            assert_eq!(shared(list), Ok(expected.to_owned()), "{list}");
+        }
+    }
+
+    #[test]
+    fn without_the_right_to_administrate_registers_are_only_added_and_the_epoch_is_only_read() {
+        let list: LockAcl = "sasl:ops:cdrwa,sasl:jobs:cdrw,ip:127.0.0.1:w,world:anyone:cr".parse().unwrap();
+        assert_eq!(list.limited_to(REGISTERS, 'a').to_string(), "sasl:ops:cdrwa,sasl:jobs:cr,world:anyone:cr");
+        assert_eq!(list.of_epoch().to_string(), "sasl:ops:cdrwa,sasl:jobs:r,world:anyone:r");
+        assert_eq!(LockAcl::Open.of_epoch().to_string(), "world:anyone:cdrwa");
+        assert_eq!(LockAcl::Private.of_epoch().to_string(), "auth::cdrwa,world:anyone:r");
+    }
+
+    #[test]
+    fn everyone_has_the_rights_of_all_entries_of_the_world() {
+        let list: LockAcl = "world:anyone:cd,sasl:ops:cdrwa,world:anyone:r".parse().unwrap();
+        assert!(list.gives_everyone("cdr") && !list.gives_everyone("cdrw"));
     }
 }

@@ -20,6 +20,7 @@ mod jobs;
 mod lease;
 mod questions;
 mod requests;
+mod setup;
 mod statistics;
 
 pub use copy::{Copied, CopyOptions};
@@ -33,7 +34,10 @@ pub use jobs::{JobState, JobStatus, Resolve};
 pub use lockkeeper_core::TokenEpoch;
 pub use revoke::{Asked, RevokeAnswer};
 
+pub use crate::acl::{SetUp, SharedNode};
 pub use crate::broken::{Broken, Proof};
 pub use crate::contender::ContenderInfo;
+pub use crate::ensemble::shared::LOCKS;
+pub use crate::registers::REPLAYS;
 pub use crate::registers::journal::{DecisionRecord, EmergencyRecord, TransferFacts};
 pub use crate::registers::requests::TransferRequest;

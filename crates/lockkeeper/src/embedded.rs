@@ -457,6 +457,7 @@ impl Network for Embedded {
                 credentials: Vec::new(),
                 sasl: None,
                 acl: LockAcl::Open,
+                authenticates: false,
                 tasks: self.tasks.clone(),
                 locate: Some(self.site.clone()),
                 simulated: None,

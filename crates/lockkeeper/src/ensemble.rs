@@ -14,10 +14,12 @@
 mod contender;
 pub(crate) mod paths;
 pub(crate) mod servers;
+pub(crate) mod shared;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 pub(crate) mod zookeeper;
 
+use crate::acl::{LockAcl, SharedNode};
 use crate::broken::Proof;
 use crate::error::{AdminError, SessionError};
 use std::sync::Arc;
@@ -84,6 +86,10 @@ pub enum NodeKind {
     Persistent,
     /// Persistent, and nobody can change it where the server knows who created it: see [`Ensemble::proof`].
     Record,
+    /// As a container, and shared by all clients, whatever the list of the locks of its creator is.
+    SharedContainer,
+    /// Persistent, and shared as [`NodeKind::SharedContainer`] is.
+    Shared,
 }
 
 /// A node as read.
@@ -298,6 +304,11 @@ pub trait Ensemble: Send + Sync + 'static {
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)>;
     /// Writes the epoch if its node has this version; creates the node if no version is given.
     fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()>;
+    /// Creates a node that all clients share, or gives an existing one this list; without a list, a new one admits every client that
+    /// contends, and an existing one keeps its list. `None` for the epoch, if this client has a chroot: it belongs to the servers.
+    fn set_up(&self, _path: &str, _acl: Option<&LockAcl>) -> Reply<Option<SharedNode>> {
+        std::future::ready(Err(OpError::Unsupported)).boxed()
+    }
     /// The operations of a copy; `None` where nodes cannot be copied, as in a simulator.
     fn copies(&self) -> Option<&dyn Copies> {
         None

@@ -62,6 +62,7 @@ pub use lease::LeaseError;
 pub use lockkeeper_core::{ClassError, IncompatibleFormat, PathError};
 pub use mismatch::Mismatch;
 pub use misuse::Misuse;
+pub(crate) use session::NOT_OPEN;
 pub use session::{ConnectError, SessionError};
 #[cfg(feature = "settings")]
 pub use settings::SettingsError;

@@ -11,5 +11,10 @@ pub(crate) mod statistics;
 
 pub(crate) use records::make;
 
-/// The parent of the logs of all jobs.
-pub(crate) const JOBS: &str = "/lockkeeper/jobs";
+pub(crate) use crate::ensemble::shared::JOBS;
+
+/// Every register, and the directory of the replays' locks.
+pub(crate) const ALL: [&str; 5] = [journal::ROOT, JOBS, REPLAYS, requests::ROOT, statistics::ROOT];
+
+/// The directory of the locks of replays of dead letters.
+pub const REPLAYS: &str = "/lockkeeper/replays";

@@ -154,6 +154,25 @@ pub(crate) struct EpochArgs {
     pub connect: ConnectArgs,
 }
 
+/// `lockkeeper init`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = help("init", "\
+An administrator runs it once, before any client uses the servers. It creates /locks, /lockkeeper and the nodes below it that all \
+clients write; with --create-chroot, the chroot first. Without --acl, every client may contend for locks, existing nodes stay as they \
+are, and only the credentials of --auth-file can change the lists; without --auth-file, everyone can. With --acl, new and existing \
+nodes get that list. Everyone may read the epoch, and only entries with the letter a may write it or delete a register.", "\
+Examples:
+  lockkeeper init --servers zk1:2181/app --create-chroot --auth-file ops
+  lockkeeper init --servers zk1:2181 --auth-file ops --acl sasl:ops:cdrwa,world:anyone:cdrw"))]
+pub(crate) struct InitArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// The place of the locks.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
 /// `lockkeeper copy`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help("copy", "\

@@ -57,7 +57,7 @@ pub(crate) struct ConnectArgs {
     /// A file that every user may read is refused. Servers of this machine need no credentials, and refuse the option.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub auth_file: Option<PathBuf>,
-    /// Create nodes with this access list: open, creator-all, creator-all-world-read, or entries SCHEME:ID:PERMS
+    /// Create the nodes of locks with this access list: open, creator-all, creator-all-world-read, or entries SCHEME:ID:PERMS
     /// [env: LOCKKEEPER_ACL]
     ///
     /// The default is open. Servers of this machine refuse the option. PERMS are letters of cdrwa: create, delete, read, write, administrate. Commas separate entries.

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use lockkeeper::admin::REPLAYS;
 use lockkeeper::deadletter::{Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold};
 use lockkeeper::error::AcquireError;
 use lockkeeper::{LockPath, Lockkeeper, MultiGuard, Owner};
@@ -32,9 +33,6 @@ use crate::settings::Settings;
 use crate::signals::{ENDING, RUNNING, Signals};
 use crate::streams::STDERR;
 use crate::text::{counted, moment, plain};
-
-/// The directory of the replays' locks.
-const REPLAYS: &str = "/lockkeeper/replays";
 
 /// Time limit for the release of a replay's lock.
 const LEAVING: Duration = Duration::from_secs(2);

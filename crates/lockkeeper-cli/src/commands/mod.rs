@@ -6,6 +6,7 @@ pub(crate) mod copy;
 pub(crate) mod dlq;
 pub(crate) mod epoch;
 pub(crate) mod fence;
+pub(crate) mod init;
 pub(crate) mod jobs;
 pub(crate) mod list;
 pub(crate) mod requests;

@@ -83,7 +83,7 @@ async fn ask<T>(
 /// Opens a session; like [`inquire_records`], it starts this user's own server if that has data.
 pub(crate) async fn connect_to_records(settings: &Settings, printer: &Printer) -> Result<Lockkeeper, Failure> {
     let builder = settings.builder();
-    connect(settings, &builder, async |home| local::connect_to_records(home, &builder, printer).await).await
+    connect_with(settings, &builder, async |home| local::connect_to_records(home, &builder, printer).await).await
 }
 
 /// Returns the session timeout that the server grants.
@@ -96,10 +96,11 @@ pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Optio
 
 /// Opens a session; like [`inquire`], it starts no server.
 pub(crate) async fn connect_running(settings: &Settings, builder: &Builder) -> Result<Lockkeeper, Failure> {
-    connect(settings, builder, async |home| local::connect_running(home, builder).await).await
+    connect_with(settings, builder, async |home| local::connect_running(home, builder).await).await
 }
 
-async fn connect(
+/// Opens a session: with an ensemble, or with the server of this machine as `to_home` does.
+pub(crate) async fn connect_with(
     settings: &Settings,
     builder: &Builder,
     to_home: impl AsyncFnOnce(&Home) -> Result<Lockkeeper, Failure>,

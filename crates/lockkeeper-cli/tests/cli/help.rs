@@ -27,6 +27,7 @@ const VERBS: &[&[&str]] = &[
     &["dlq", "drop"],
     &["fence"],
     &["epoch"],
+    &["init"],
     &["copy"],
     &["config"],
     &["serve"],

@@ -110,7 +110,7 @@ fn credentials_of_a_file_open_the_nodes_of_their_access_list() {
     check_that_credentials_open_nodes(&server.line());
 }
 
-/// The lists of docs/command.md: clients without the right keep their locks, and touch neither the epoch nor the jobs.
+/// The list of docs/command.md: clients without the right keep their locks, and touch neither the epoch nor the jobs.
 #[test]
 fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     let machine = Home::new();
@@ -120,21 +120,15 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     let servers = server.line();
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let recipe: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("    create /lockkeeper")).collect();
-    assert_eq!(recipe.len(), 3, "{recipe:?}");
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let client = zookeeper_client::Client::connect(&servers).await.unwrap();
-        for line in recipe {
-            let [path, data, acl] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
-            let acls: Vec<_> = acl.split(',').map(entry).collect();
-            let mode = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::new(&acls));
-            client.create(&format!("/lockkeeper{path}"), data.trim_matches('"').as_bytes(), &mode).await.unwrap();
-        }
-    });
+    let recipe: Vec<_> =
+        page.lines().filter_map(|line| line.strip_prefix("    lockkeeper init --servers zk1")).collect();
+    let [recipe] = recipe[..] else { panic!("{recipe:?}") };
+    let recipe: Vec<_> = ["init"].into_iter().chain(recipe.split(' ').skip(1)).collect();
     let home = Home::with_servers(&servers);
     home.secret("ops", "sasl ops hunter2\n");
     home.secret("jobs", "sasl jobs hunter3\n");
     let status = |args: &[&str]| home.output(args).status.code();
+    assert_eq!(status(&recipe), Some(0), "{recipe:?}");
     // Without credentials: a lock with its token, and nothing else.
     assert_eq!(status(&["run", "a", "--", "sh", "-c", "[ $LOCKKEEPER_TOKEN -gt 0 ]"]), Some(0));
     assert_eq!(status(&["epoch", "--above", "1", "--yes"]), Some(77));
@@ -152,23 +146,93 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     assert_eq!(status(&["run", "a", "--", "sh", "-c", "[ $LOCKKEEPER_TOKEN -gt 281474976710656 ]"]), Some(0));
 }
 
-/// Parses an entry of a list, as in ZooKeeper's command line.
-fn entry(text: &str) -> zookeeper_client::Acl {
-    use zookeeper_client::{Acl, AuthId, Permission};
-    let [scheme, id, letters] = text.split(':').collect::<Vec<_>>()[..] else { panic!("{text:?}") };
-    let mut permission = Permission::NONE;
-    for letter in letters.chars() {
-        permission = permission
-            | match letter {
-                'c' => Permission::CREATE,
-                'd' => Permission::DELETE,
-                'r' => Permission::READ,
-                'w' => Permission::WRITE,
-                'a' => Permission::ADMIN,
-                other => panic!("{other:?} in {text:?}"),
-            };
+/// The first user of a chroot has private locks. Everyone after it has locks and jobs of their own.
+fn check_that_a_private_lock_keeps_no_one_out(servers: &str) {
+    let home = Home::with_servers(&format!("{servers}/app"));
+    home.secret("one", "digest one:hunter2\n");
+    home.secret("two", "digest two:hunter3\n");
+    let status = |args: &[&str]| home.output(args).status.code();
+    let one = ["--auth-file", "one", "--acl", "creator-all", "--create-chroot", "--", "true"];
+    assert_eq!(status(&[&["run", "nightly"], &one[..]].concat()), Some(0));
+    let two = ["--auth-file", "two", "--acl", "creator-all", "--", "true"];
+    assert_eq!(status(&[&["run", "other"], &two[..]].concat()), Some(0));
+    assert_eq!(status(&[&["run", "daily", "--once-per", "day"], &two[..]].concat()), Some(0));
+    // The lock of the first one is still its own.
+    assert_eq!(status(&[&["run", "nightly"], &two[..]].concat()), Some(77));
+    assert_eq!(status(&["run", "open", "--", "true"]), Some(0), "without credentials");
+}
+
+/// What `init` says: the lists that it made, those that it found, and how to change them.
+fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
+    let home = Home::with_servers(servers);
+    home.secret("ops", "digest ops:hunter2\n");
+    let init = |args: &[&str]| home.output(&[&["init"], args].concat());
+    let text = |output: &std::process::Output| String::from_utf8(output.stdout.clone()).unwrap();
+    let made = init(&["--auth-file", "ops", "--acl", "creator-all", "--json"]);
+    assert_eq!(made.status.code(), Some(0), "{made:?}");
+    let told: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
+    let of = |path: &str| told["nodes"].as_array().unwrap().iter().find(|node| node["path"] == path).unwrap().clone();
+    assert_eq!((&of("/locks")["done"], &of("/locks")["open"]), (&"created".into(), &false.into()));
+    // Everyone reads the epoch.
+    assert_eq!(of("/lockkeeper/epoch")["open"], true);
+    // A client that finds them private learns the remedy.
+    let output = home.output(&["run", "nightly", "--", "true"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("/locks is shared by all clients but not open to all"), "{told}");
+    assert!(
+        told.contains("hint: a client that may administrate that node opens it with lockkeeper init --acl "),
+        "{told}"
+    );
+    assert_eq!(output.status.code(), Some(77));
+    // Without --acl, what exists stays.
+    let kept = init(&[]);
+    let (code, line) = failure(&kept);
+    assert!(code == Some(78) && line.contains("/locks, /lockkeeper, "), "{line}");
+    assert!(text(&kept).contains("/locks: was there, the servers do not show its list\n"), "{kept:?}");
+    let (code, line) = failure(&init(&["--acl", "open"]));
+    assert!(code == Some(77) && line.contains("/locks"), "{line}");
+    let opened = init(&["--auth-file", "ops", "--acl", "auth::cdrwa,world:anyone:cdrw"]);
+    assert_eq!(opened.status.code(), Some(0), "{opened:?}");
+    assert!(text(&opened).contains("/locks: changed, digest:ops:"), "{opened:?}");
+    let again = init(&[]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert!(
+        text(&again).lines().all(|line| line.contains(": was there, digest:ops:x:cdrwa,world:anyone:")),
+        "{again:?}"
+    );
+    assert_eq!(home.output(&["run", "nightly", "--", "true"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_private_lock_keeps_no_one_out_and_init_sets_up_what_all_share() {
+    let machine = Home::new();
+    let mut server = Running::start(&mut machine.command(&["serve", "--memory", "--listen", "127.0.0.1:0"]));
+    let servers = server.line();
+    check_that_a_private_lock_keeps_no_one_out(&servers);
+    check_that_init_sets_up_the_shared_nodes(&servers);
+}
+
+#[cfg(feature = "real-servers")]
+#[test]
+fn a_private_lock_keeps_no_one_out_and_init_sets_up_what_all_share_on_an_apache_server() {
+    use lockkeeper_testkit::apache::{Apache, Options};
+    let apache = Apache::single(Options::default()).unwrap();
+    check_that_a_private_lock_keeps_no_one_out(&apache.connect_string());
+    check_that_init_sets_up_the_shared_nodes(&apache.connect_string());
+}
+
+/// This user's own server has one user, and no lists.
+#[test]
+fn init_on_the_own_server_takes_no_list_and_is_harmless() {
+    let home = Home::new();
+    let (code, line) = failure(&home.output(&["init", "--acl", "open"]));
+    assert!(code == Some(64) && line.contains("--acl open is not used with"), "{line}");
+    for done in ["created", "was there"] {
+        let output = home.output(&["init"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let expected = format!("/locks: {done}, world:anyone:cdrwa\n");
+        assert!(String::from_utf8_lossy(&output.stdout).starts_with(&expected), "{output:?}");
     }
-    Acl::new(permission, AuthId::new(scheme, id))
 }
 
 #[cfg(feature = "real-servers")]

@@ -1,5 +1,6 @@
 //! The nodes above a node: their paths, and their creation if they are missing.
 
+use crate::ensemble::shared::LOCKS;
 use crate::ensemble::{Ensemble, NodeKind, OpError, Reply};
 
 /// The path of the parent.
@@ -19,8 +20,8 @@ pub(crate) fn is_below(path: &str, root: &str) -> bool {
 /// touched, so no right is needed there.
 ///
 /// The parents are containers, so that the server deletes an unused path. Servers before 3.5 do not know containers;
-/// there the parents are persistent. The path itself is of the requested kind and gets the data; an existing one
-/// keeps its data.
+/// there the parents are persistent. All clients share the parents. The path itself is of the requested kind and gets the data; an
+/// existing one keeps its data. It belongs to the lock, unless it is the directory of all locks.
 pub(crate) async fn make_path(
     ensemble: &dyn Ensemble,
     path: &str,
@@ -30,8 +31,15 @@ pub(crate) async fn make_path(
     let mut missing = vec![path];
     let mut containers = true;
     while let Some(deepest) = missing.last() {
-        let (data, kind) = if missing.len() == 1 { (data.clone(), last) } else { (Vec::new(), NodeKind::Container) };
-        let kind = if containers { kind } else { NodeKind::Persistent };
+        let (data, kind) =
+            if missing.len() == 1 { (data.clone(), last) } else { (Vec::new(), NodeKind::SharedContainer) };
+        let is_shared = kind == NodeKind::SharedContainer || *deepest == LOCKS;
+        let kind = match (is_shared, containers && kind != NodeKind::Persistent) {
+            (true, true) => NodeKind::SharedContainer,
+            (true, false) => NodeKind::Shared,
+            (false, true) => kind,
+            (false, false) => NodeKind::Persistent,
+        };
         let made: Reply<_> = ensemble.create(deepest, data, kind);
         match made.await {
             Ok(_) | Err(OpError::NodeExists) => _ = missing.pop(),

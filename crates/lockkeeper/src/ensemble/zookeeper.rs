@@ -6,6 +6,7 @@
 mod fault;
 mod operations;
 mod place;
+mod setup;
 mod states;
 
 use std::sync::{Arc, Mutex};
@@ -45,8 +46,10 @@ pub(crate) struct ZooKeeper {
     pub(crate) credentials: Vec<(String, Vec<u8>)>,
     /// The SASL user and the password.
     pub(crate) sasl: Option<(String, String)>,
-    /// The access list of new nodes.
+    /// The access list of new nodes of locks.
     pub(crate) acl: LockAcl,
+    /// Whether servers can authenticate this client, so that a list may name the creator of a node.
+    pub(crate) authenticates: bool,
     /// Whether a missing chroot is created. If not, no session is opened.
     pub(crate) create_chroot: bool,
     /// Tasks that must finish even if no caller waits for them any more.
@@ -248,7 +251,8 @@ impl ZooKeeper {
         let (session, timeout) = (SessionId(client.session()), client.session_timeout());
         let (chroot, acl, create_chroot) = (self.servers.chroot().to_owned(), self.acl.clone(), self.create_chroot);
         let signs = self.servers.is_unix();
-        let operations = Operations { client, chroot, create_chroot, session, acl, signs };
+        let authenticates = self.authenticates;
+        let operations = Operations { client, chroot, create_chroot, session, acl, authenticates, signs };
         Opened { ensemble: Arc::new(operations), timeout, connection, anchor: None }
     }
 }

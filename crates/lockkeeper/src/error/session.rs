@@ -8,6 +8,7 @@ use super::embedded::EmbeddedError;
 use super::kind::ErrorKind;
 use super::misuse::{Misuse, from_misuse};
 use super::text::short;
+use crate::acl::LockAcl;
 
 /// What a client without credentials does about servers that require some.
 pub(super) const AUTHENTICATE: &str =
@@ -86,6 +87,9 @@ pub enum SessionError {
     Forked,
 }
 
+/// What a refusal says about a node that all clients share, if its list keeps some of them out.
+pub(crate) const NOT_OPEN: &str = "is shared by all clients but not open to all";
+
 impl SessionError {
     pub(crate) fn thread(error: std::io::Error) -> Self {
         SessionError::Thread(Arc::new(error))
@@ -113,6 +117,10 @@ impl SessionError {
             SessionError::Unreachable { servers, .. } => {
                 Some(format!("check that a ZooKeeper server runs at {servers} and that this machine can reach it"))
             }
+            SessionError::Refused { reason, .. } if reason.contains(NOT_OPEN) => Some(format!(
+                "a client that may administrate that node opens it with lockkeeper init --acl {}",
+                LockAcl::open_to_contend()
+            )),
             SessionError::Refused { .. } => Some("check the ACL of the lock's node and of its parents".to_owned()),
             SessionError::AuthRequired { .. } => Some(AUTHENTICATE.to_owned()),
             SessionError::NoChroot { chroot, .. } => {

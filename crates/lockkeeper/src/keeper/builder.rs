@@ -36,6 +36,9 @@ pub(crate) const EMBEDDED_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long servers are tried before [`SessionError::Unreachable`](crate::error::SessionError::Unreachable).
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The scheme of the secret of a server that serves a single user.
+const SECRET: &str = "lockkeeper";
+
 /// Options for a [`Lockkeeper`].
 #[derive(Clone)]
 #[must_use = "options do nothing until connected"]
@@ -161,7 +164,7 @@ impl Builder {
 
     /// Sets the secret of a server that serves a single user.
     pub fn secret(self, secret: impl Into<String>) -> Self {
-        self.credential("lockkeeper", secret.into())
+        self.credential(SECRET, secret.into())
     }
 
     /// Adds a credential for ensembles with access lists: `credential("digest", "user:password")`. Several schemes may
@@ -189,7 +192,7 @@ impl Builder {
         self
     }
 
-    /// Sets the access list of the nodes that this handle creates. The default is [`LockAcl::Open`]. An embedded server
+    /// Sets the access list of the locks' nodes that this handle creates. The default is [`LockAcl::Open`]. An embedded server
     /// serves a single user anyway.
     pub fn acl(mut self, acl: LockAcl) -> Self {
         self.acl = acl;
@@ -392,12 +395,21 @@ impl Builder {
 
     /// Returns whether servers can authenticate this client.
     fn has_credential(&self) -> bool {
+        self.has_certificate() || !self.credentials.is_empty() || self.sasl.is_some()
+    }
+
+    /// Returns whether a list can name this client: every credential but the secret of a server is a user's.
+    fn has_identity(&self) -> bool {
+        let is_user = |(scheme, _): &(String, Vec<u8>)| scheme != SECRET;
+        self.has_certificate() || self.credentials.iter().any(is_user) || self.sasl.is_some()
+    }
+
+    fn has_certificate(&self) -> bool {
         #[cfg(feature = "tls")]
         let certified = self.tls.as_ref().is_some_and(|tls| tls.0.has_identity());
         #[cfg(not(feature = "tls"))]
         let certified = false;
-        let certified = certified || self.tls_files.as_ref().is_some_and(|files| files.identity.is_some());
-        certified || !self.credentials.is_empty() || self.sasl.is_some()
+        certified || self.tls_files.as_ref().is_some_and(|files| files.identity.is_some())
     }
 
     fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
@@ -412,6 +424,7 @@ impl Builder {
             credentials,
             sasl,
             acl,
+            authenticates: self.has_identity(),
             create_chroot,
             tasks,
             locate: None,

@@ -8,7 +8,7 @@ use crate::ensemble::{Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, linear
 pub(crate) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {
     let above = root.rfind('/').map_or(root, |at| &root[..at]);
     for path in [above, root] {
-        match ensemble.create(path, Vec::new(), NodeKind::Persistent).await {
+        match ensemble.create(path, Vec::new(), NodeKind::Shared).await {
             Ok(_) | Err(OpError::NodeExists) => {}
             Err(fault) => return Err(fault),
         }

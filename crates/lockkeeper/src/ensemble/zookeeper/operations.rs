@@ -13,8 +13,10 @@ use lockkeeper_client::{Client, MultiError, RequestError, Watcher as ClientWatch
 use lockkeeper_core::{SessionId, Zxid};
 
 use super::fault::{TROUBLED, at_node, connection_lives, told};
-use crate::acl::{AclEntry, AclList, LockAcl};
+use crate::acl::{AclEntry, AclList, LockAcl, SharedNode};
 use crate::broken::Proof;
+use crate::ensemble::paths::above;
+use crate::ensemble::shared::{self, OWN_TREE};
 use crate::ensemble::{
     AclGrant, Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Node, NodeKind, Reply, TxnStep, Undone, Watcher,
     Whole, Written,
@@ -28,13 +30,13 @@ fn mode(kind: NodeKind) -> CreateMode {
     match kind {
         NodeKind::EphemeralSequential => CreateMode::EphemeralSequential,
         NodeKind::Ephemeral => CreateMode::Ephemeral,
-        NodeKind::Container => CreateMode::Container,
-        NodeKind::Persistent | NodeKind::Record => CreateMode::Persistent,
+        NodeKind::Container | NodeKind::SharedContainer => CreateMode::Container,
+        NodeKind::Persistent | NodeKind::Record | NodeKind::Shared => CreateMode::Persistent,
     }
 }
 
 /// The access list of a new node.
-fn list(acl: &LockAcl) -> Vec<Acl> {
+pub(super) fn list(acl: &LockAcl) -> Vec<Acl> {
     let creator = || Acl { perms: Perms::ALL, id: AclId::Other { scheme: "auth".to_owned(), id: String::new() } };
     match acl {
         LockAcl::Open => vec![Acl::OPEN],
@@ -48,9 +50,11 @@ fn list(acl: &LockAcl) -> Vec<Acl> {
 /// The access list of a new node of this kind. `signs` says whether the server knows the user of this client.
 ///
 /// A record has the creator's identity, which no other client can give a node, and nobody may write to it.
-fn list_of(acl: &LockAcl, kind: NodeKind, signs: bool) -> Vec<Acl> {
-    if kind != NodeKind::Record || !signs {
-        return list(acl);
+fn list_of(acl: &LockAcl, path: &str, kind: NodeKind, signs: bool) -> Vec<Acl> {
+    match kind {
+        NodeKind::Shared | NodeKind::SharedContainer => return list(&shared::list_of(&acl.shared(), path)),
+        NodeKind::Record if signs => {}
+        _ => return list(acl),
     }
     let creator = AclId::Other { scheme: "auth".to_owned(), id: String::new() };
     let readers = list(acl).into_iter().map(|entry| entry.id).chain([creator]);
@@ -89,12 +93,14 @@ pub(super) struct Operations {
     pub(super) create_chroot: bool,
     pub(super) session: SessionId,
     pub(super) acl: LockAcl,
+    /// Whether the server can authenticate this client, so that a list may name the creator of a node.
+    pub(super) authenticates: bool,
     /// Whether the server knows the users of its clients.
     pub(super) signs: bool,
 }
 
 /// The path as the server knows it.
-fn full(chroot: &str, path: &str) -> String {
+pub(super) fn full(chroot: &str, path: &str) -> String {
     match (chroot, path) {
         ("", path) => path.to_owned(),
         (chroot, "/") => chroot.to_owned(),
@@ -136,14 +142,14 @@ async fn create(
 }
 
 /// A chroot that may be created.
-struct MissingChroot {
+pub(super) struct MissingChroot {
     path: String,
     acl: Vec<Acl>,
 }
 
 impl MissingChroot {
     /// Creates a node; creates the chroot first if it is missing.
-    async fn create(
+    pub(super) async fn create(
         this: Option<MissingChroot>,
         client: &Client,
         path: &str,
@@ -174,22 +180,28 @@ fn watcher(watcher: ClientWatcher) -> Watcher {
 }
 
 impl Operations {
-    /// The chroot, if it may be created and can be the missing parent of a node to create.
+    /// The chroot, if it may be created and can be the missing parent of a node to create. All clients share it.
     fn missing_chroot(&self, path: &str) -> Option<MissingChroot> {
+        self.missing_chroot_with(path, &self.acl.shared())
+    }
+
+    /// The same, with this list.
+    pub(super) fn missing_chroot_with(&self, path: &str, acl: &LockAcl) -> Option<MissingChroot> {
         // Directly below the chroot, only the chroot itself can be missing.
         let directly_below = path.rfind('/') == Some(0) && !self.chroot.is_empty();
-        let missing = || MissingChroot { path: self.chroot.clone(), acl: list(&self.acl) };
+        let missing = || MissingChroot { path: self.chroot.clone(), acl: list(acl) };
         (directly_below && self.create_chroot).then(missing)
     }
 
     /// Runs `operation` on the client and the path when the reply is first polled.
-    fn reply<T, F, Fut>(&self, path: &str, operation: F) -> Reply<T>
+    pub(super) fn reply<T, F, Fut>(&self, path: &str, operation: F) -> Reply<T>
     where
         T: Send + 'static,
         F: FnOnce(Client, String) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, RequestError>> + Send + 'static,
     {
-        reply_at(self.client.clone(), path.to_owned(), full(&self.chroot, path), operation)
+        let reply = reply_at(self.client.clone(), path.to_owned(), full(&self.chroot, path), operation);
+        self.explained(path, reply)
     }
 
     /// As `reply`, with a path outside the chroot.
@@ -225,12 +237,15 @@ impl Ensemble for Operations {
     }
 
     fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)> {
-        let (acl, chroot) = (list_of(&self.acl, kind, self.signs), self.missing_chroot(path));
-        self.reply(path, move |client, path| async move {
-            let (made, stat) = MissingChroot::create(chroot, &client, &path, data, &acl, mode(kind)).await?;
-            let name = made.rsplit('/').next().unwrap_or(&made).to_owned();
-            Ok((name, Zxid(stat.czxid)))
-        })
+        let (acl, chroot) = (list_of(&self.acl, path, kind, self.signs), self.missing_chroot(path));
+        let made =
+            reply_at(self.client.clone(), path.to_owned(), full(&self.chroot, path), move |client, path| async move {
+                let (made, stat) = MissingChroot::create(chroot, &client, &path, data, &acl, mode(kind)).await?;
+                let name = made.rsplit('/').next().unwrap_or(&made).to_owned();
+                Ok((name, Zxid(stat.czxid)))
+            });
+        // The right to create belongs to the parent.
+        self.explained(above(path), made)
     }
 
     fn delete(&self, path: &str, version: Option<i32>) -> Reply<()> {
@@ -245,7 +260,8 @@ impl Ensemble for Operations {
         let (client, acl, chroot) = (self.client.clone(), self.acl.clone(), self.chroot.clone());
         let signs = self.signs;
         async move {
-            let paths: Vec<String> = steps.iter().map(|step| full(&chroot, step.path())).collect();
+            let paths: Vec<String> = steps.iter().map(|step| step.path().to_owned()).collect();
+            let creates: Vec<bool> = steps.iter().map(|step| matches!(step, TxnStep::Create { .. })).collect();
             let ops = steps.into_iter().map(|step| write_op(step, &acl, signs)).collect();
             let (step, error) = match client.multi(ops).await {
                 Ok(done) => return Ok(done.into_iter().map(done_by).collect()),
@@ -253,8 +269,12 @@ impl Ensemble for Operations {
                 Err(MultiError::Request(error)) => (None, error),
             };
             let fault = told(error).await;
-            let refused_at = step.and_then(|step| paths.get(step));
-            Err(Undone { step, fault: refused_at.map_or(fault.clone(), |path| at_node(fault, path)) })
+            let refused_at = step.and_then(|step| Some((paths.get(step)?, creates.get(step)?)));
+            let Some((path, creates)) = refused_at else { return Err(Undone { step, fault }) };
+            let fault = at_node(fault, &full(&chroot, path));
+            // The right to create belongs to the parent.
+            let needs = if *creates { above(path) } else { path };
+            Err(Undone { step, fault: Operations::explain(&client, &chroot, needs, fault).await })
         }
         .boxed()
     }
@@ -315,24 +335,23 @@ impl Ensemble for Operations {
 
     fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()> {
         // All clients must be able to read it; without it they get no token.
-        let acl = match &self.acl {
-            LockAcl::Private => list(&LockAcl::Visible),
-            listed @ LockAcl::List(_) => [list(listed), vec![Acl::READ]].concat(),
-            other => list(other),
-        };
+        let (acl, shared) = (list(&self.acl.of_epoch()), list(&shared::list_of(&self.acl.shared(), OWN_TREE)));
         self.reply_outside(EPOCH_NODE, move |client, path| async move {
             if version.is_some() {
                 return client.set(&path, data, version).await.map(drop);
             }
             match client.create(&path, data.clone(), &acl, CreateMode::Persistent).await {
                 Err(RequestError::Refused(ErrorCode::NoNode)) => {
-                    let (above, _) = path.rsplit_once('/').unwrap_or_default();
-                    create_with_parents(&client, above, &acl).await?;
+                    create_with_parents(&client, above(&path), &shared).await?;
                     client.create(&path, data, &acl, CreateMode::Persistent).await.map(drop)
                 }
                 made => made.map(drop),
             }
         })
+    }
+
+    fn set_up(&self, path: &str, acl: Option<&LockAcl>) -> Reply<Option<SharedNode>> {
+        self.set_up_shared(path, acl)
     }
 
     fn copies(&self) -> Option<&dyn Copies> {
@@ -394,7 +413,7 @@ impl Copies for Operations {
     }
 }
 
-fn grant(entry: &Acl) -> AclGrant {
+pub(super) fn grant(entry: &Acl) -> AclGrant {
     let (scheme, id) = match &entry.id {
         AclId::WorldAnyone => ("world", "anyone"),
         AclId::Other { scheme, id } => (scheme.as_str(), id.as_str()),
@@ -438,7 +457,7 @@ fn write_op(step: TxnStep, acl: &LockAcl, signs: bool) -> WriteOp {
     match step {
         TxnStep::Check { path, version } => WriteOp::Check(at(path, version)),
         TxnStep::Create { path, data, kind } => {
-            WriteOp::Create(Create { acl: list_of(acl, kind, signs), ..Create::new(path, data, mode(kind)) })
+            WriteOp::Create(Create { acl: list_of(acl, &path, kind, signs), ..Create::new(path, data, mode(kind)) })
         }
         TxnStep::Write { path, data, version } => {
             WriteOp::SetData(SetData { path, data: Some(data.into()), version: version.unwrap_or(-1) })

@@ -158,6 +158,7 @@ fn network(servers: &str, session_timeout: Duration) -> ZooKeeper {
         credentials: Vec::new(),
         sasl: None,
         acl: LockAcl::Open,
+        authenticates: false,
         tasks: TaskTracker::new(),
         locate: None,
         simulated: None,

@@ -1,7 +1,11 @@
 //! Access lists of locks, and the creation of lock paths.
 
-use lockkeeper::error::{AcquireError, AdminError, ConnectError, Misuse, SessionError};
-use lockkeeper::{LockAcl, Lockkeeper};
+use std::time::Duration;
+
+use lockkeeper::admin::{JobState, SetUp, SharedNode};
+use lockkeeper::error::{AcquireError, AdminError, ConnectError, Error, JobError, Misuse, SessionError};
+use lockkeeper::jobs::Ran;
+use lockkeeper::{LockAcl, Lockkeeper, NodeFormat};
 use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
@@ -17,11 +21,20 @@ on_every_server!(
     a_list_gives_each_client_what_its_letters_say,
     an_access_list_without_a_credential_is_refused_before_anything_is_sent,
     a_missing_path_is_created_or_reported,
+    a_private_lock_keeps_no_one_from_other_locks_and_jobs,
+    setting_up_gives_the_shared_nodes_a_list_and_keeps_the_list_of_those_that_exist,
+    a_refusal_in_a_shared_node_says_who_may_open_it,
 );
 
 async fn keeper(world: &World, user: &str, acl: LockAcl) -> Lockkeeper {
+    keeper_below(world, "", user, acl).await
+}
+
+/// The same, in a chroot, which is created if it is missing.
+async fn keeper_below(world: &World, chroot: &str, user: &str, acl: LockAcl) -> Lockkeeper {
     let builder = Lockkeeper::builder().session_timeout(STEADY).credential("digest", format!("{user}:secret")).acl(acl);
-    let keeper = builder.connect(&world.servers()).await.unwrap();
+    let servers = format!("{}{chroot}", world.servers());
+    let keeper = builder.create_chroot(true).connect(&servers).await.unwrap();
     world.keep_open(&keeper);
     keeper
 }
@@ -166,4 +179,104 @@ async fn a_missing_path_is_created_or_reported(world: &World) {
     assert!(!world.exists(&world.path("deep")).await);
     drop(keeper.mutex(&path).acquire().await.unwrap());
     drop(keeper.mutex(&path).acquire().create_parents(false).await.unwrap());
+}
+
+/// Whatever the first lock of others creates: the chroot, `/locks`, `/lockkeeper`, the jobs, a directory of locks. Everyone may read
+/// these locks, so that the observer can; that gives no right to contend.
+async fn a_private_lock_keeps_no_one_from_other_locks_and_jobs(world: &World) {
+    for first in ["plain", "numbered", "leased", "job"] {
+        let chroot = world.path(first);
+        let one = keeper_below(world, &chroot, "us", LockAcl::Visible).await;
+        match first {
+            "plain" => drop(one.mutex("/locks/team/ours").acquire().await.unwrap()),
+            "numbered" => {
+                let ours = one.mutex("/locks/ours").node_format(NodeFormat::Numbered);
+                ours.acquire().await.unwrap().release().await.unwrap();
+            }
+            "leased" => {
+                let ours = one.helix_lock("/locks/ours", Duration::from_secs(60));
+                ours.acquire().await.unwrap().release().await.unwrap();
+            }
+            _ => _ = run_job(&one, "/locks/ours").await.unwrap(),
+        }
+        let two = keeper_below(world, &chroot, "them", LockAcl::Visible).await;
+        two.mutex("/locks/theirs").acquire().await.unwrap().release().await.unwrap();
+        two.mutex("/locks/team/theirs").acquire().await.unwrap().release().await.unwrap();
+        run_job(&two, "/locks/daily").await.unwrap();
+        assert_eq!(two.admin().job("/locks/daily").await.unwrap().unwrap().state, JobState::Ok);
+        // Theirs are theirs, too.
+        let refused = one.mutex("/locks/theirs").try_acquire().await;
+        assert!(matches!(refused, Err(AcquireError::Session(SessionError::Refused { .. }))), "{refused:?}");
+    }
+}
+
+async fn run_job(keeper: &Lockkeeper, path: &str) -> Result<Ran<(), Error>, JobError> {
+    keeper.job(path).slot("1").run(async |_| Ok::<_, Error>(())).await
+}
+
+/// A chroot of its own, in which `ops` has set up the shared nodes.
+async fn set_up(world: &World, chroot: &str, acl: Option<LockAcl>) -> Vec<SharedNode> {
+    let ops = keeper_below(world, chroot, "ops", LockAcl::Open).await;
+    ops.admin().set_up(acl).await.unwrap()
+}
+
+fn lists(nodes: &[SharedNode]) -> Vec<(&str, SetUp, String)> {
+    let list = |node: &SharedNode| node.acl.as_ref().map_or_else(|| "not shown".to_owned(), ToString::to_string);
+    nodes.iter().map(|node| (node.path.as_str(), node.set_up, list(node))).collect()
+}
+
+async fn setting_up_gives_the_shared_nodes_a_list_and_keeps_the_list_of_those_that_exist(world: &World) {
+    let chroot = world.path("chroot");
+    let made = set_up(world, &chroot, None).await;
+    let paths: Vec<_> = made.iter().map(|node| node.path.as_str()).collect();
+    let registers = ["audit", "jobs", "replays", "requests", "stats"].map(|name| format!("/lockkeeper/{name}"));
+    let expected = ["/locks", "/lockkeeper"].into_iter().chain(registers.iter().map(String::as_str));
+    // The epoch belongs to all chroots.
+    assert_eq!(paths, expected.collect::<Vec<_>>());
+    for (path, set_up, list) in lists(&made) {
+        let world = if path == "/lockkeeper" { ",world:anyone:cr" } else { ",world:anyone:cdrw" };
+        assert!(set_up == SetUp::Created && list.starts_with("digest:ops:") && list.ends_with(world), "{path}: {list}");
+    }
+    assert!(made.iter().all(|node| node.is_open), "{made:?}");
+    let again = set_up(world, &chroot, None).await;
+    assert!(lists(&again).iter().zip(lists(&made)).all(|(now, then)| now.1 == SetUp::Unchanged && now.2 == then.2));
+    // With a list, they get it, once.
+    let list: LockAcl = "auth::cdrwa,world:anyone:cr".parse().unwrap();
+    for (done, of_parent) in [(SetUp::Changed, SetUp::Unchanged), (SetUp::Unchanged, SetUp::Unchanged)] {
+        let nodes = set_up(world, &chroot, Some(list.clone())).await;
+        for (path, set_up, list) in lists(&nodes) {
+            let (done, rest) = match path {
+                "/lockkeeper" => (of_parent, ",world:anyone:cr"),
+                "/lockkeeper/jobs" => (done, ",world:anyone:r"),
+                _ => (done, ",world:anyone:cr"),
+            };
+            assert!(set_up == done && list.ends_with(rest), "{path}: {set_up:?}, {list}");
+        }
+        assert!(nodes.iter().all(|node| node.is_open == (node.path == "/lockkeeper")), "{nodes:?}");
+    }
+    // All others may lock, and change nothing of it.
+    let other = keeper_below(world, &chroot, "them", LockAcl::Visible).await;
+    other.mutex("/locks/theirs").acquire().await.unwrap().release().await.unwrap();
+    let refused = other.admin().set_up(Some(LockAcl::Open)).await;
+    assert!(matches!(refused, Err(AdminError::Session(SessionError::Refused { .. }))), "{refused:?}");
+}
+
+async fn a_refusal_in_a_shared_node_says_who_may_open_it(world: &World) {
+    for (list, says) in [(LockAcl::Private, "is not shown"), (LockAcl::Visible, "digest:ops:")] {
+        let chroot = world.path(&list.to_string());
+        let open = world.connect(&format!("{}{chroot}", world.servers()), STEADY).await;
+        open.mutex("/first").acquire().await.unwrap().release().await.unwrap();
+        set_up(world, &chroot, Some(list)).await;
+        let other = keeper_below(world, &chroot, "them", LockAcl::Visible).await;
+        let refused = other.mutex("/locks/theirs").try_acquire().await.unwrap_err();
+        let (told, hint) = (refused.to_string(), refused.hint().unwrap());
+        assert!(told.contains(&format!("{chroot}/locks is shared by all clients")) && told.contains(says), "{told}");
+        assert!(hint.contains("lockkeeper init --acl auth::cdrwa,world:anyone:cdrw"), "{hint}");
+        let refused = run_job(&other, "/locks/daily").await.unwrap_err();
+        assert!(refused.to_string().contains("/locks is shared by all clients"), "{refused}");
+        // After the remedy, they enter.
+        set_up(world, &chroot, Some("auth::cdrwa,world:anyone:cdrw".parse().unwrap())).await;
+        other.mutex("/locks/theirs").acquire().await.unwrap().release().await.unwrap();
+        run_job(&other, "/locks/daily").await.unwrap();
+    }
 }

@@ -1,0 +1,73 @@
+//! `lockkeeper init`: sets up the nodes that all clients share.
+
+use lockkeeper::admin::{SetUp, SharedNode};
+use lockkeeper::settings::Origin;
+use serde::Serialize;
+
+use crate::args::ask::InitArgs;
+use crate::commands::show::connect_with;
+use crate::exit::{Code, Failure};
+use crate::local;
+use crate::output::{self, Printer};
+use crate::settings::Settings;
+use crate::text::plain;
+
+/// The report, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct Report<'a> {
+    nodes: Vec<NodeView<'a>>,
+}
+
+/// A node that all clients share.
+#[derive(Serialize)]
+struct NodeView<'a> {
+    path: &'a str,
+    done: SetUp,
+    /// Its access list; `null` if the servers do not show it.
+    acl: Option<String>,
+    /// Whether every client may contend.
+    open: bool,
+}
+
+/// Sets up the shared nodes and prints them; returns the exit status.
+pub(crate) async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failure> {
+    let settings = Settings::read(args.connect, printer)?;
+    // A list in a file or a variable is for the locks of the users.
+    let acl = matches!(settings.all.acl.origin, Origin::Flag(_)).then(|| settings.all.acl.value.clone());
+    let builder = settings.builder();
+    let keeper = connect_with(&settings, &builder, async |home| local::connect(home, &builder, printer).await).await?;
+    let nodes = keeper.admin().set_up(acl.clone()).await;
+    keeper.close().await;
+    let nodes = nodes?;
+    if printer.is_json() {
+        output::answer(&settings.place, &Report { nodes: nodes.iter().map(view).collect() })?;
+    } else {
+        printer.scope(&settings.place);
+        output::data(&nodes.iter().map(line).collect::<String>())?;
+    }
+    let closed: Vec<_> = nodes.iter().filter(|node| !node.is_open).map(|node| node.path.as_str()).collect();
+    if acl.is_some() || closed.is_empty() {
+        return Ok(0);
+    }
+    let message = format!("not all clients may contend for locks: the lists of {} were kept", closed.join(", "));
+    Err(Failure::new(Code::Mismatch, message).hint(
+        "leave it if an administrator wants it so; to change it, run init again with --acl LIST, as a client that may administrate \
+         these nodes; auth::cdrwa,world:anyone:cdrw lets all clients contend",
+    ))
+}
+
+fn view(node: &SharedNode) -> NodeView<'_> {
+    let acl = node.acl.as_ref().map(ToString::to_string);
+    NodeView { path: &node.path, done: node.set_up, acl, open: node.is_open }
+}
+
+/// `/locks: created, sasl:ops:cdrwa,world:anyone:cdrw`
+fn line(node: &SharedNode) -> String {
+    let done = match node.set_up {
+        SetUp::Created => "created",
+        SetUp::Changed => "changed",
+        SetUp::Unchanged => "was there",
+    };
+    let acl = node.acl.as_ref().map_or_else(|| "the servers do not show its list".to_owned(), ToString::to_string);
+    plain(&format!("{}: {done}, {acl}", node.path)) + "\n"
+}

@@ -1,0 +1,105 @@
+//! Sets up the nodes that all clients share, and says what a refusal there means.
+
+use futures_util::FutureExt;
+use lockkeeper_client::wire::{Acl, CreateMode, ErrorCode, Perms};
+use lockkeeper_client::{Client, RequestError};
+
+use super::operations::{MissingChroot, Operations, full, grant, list};
+use crate::acl::{AclEntry, AclList, LockAcl, REGISTERS, SetUp, SharedNode};
+use crate::ensemble::shared::{is_shared, list_of, needed};
+use crate::ensemble::{EPOCH_NODE, OpError, Reply};
+use crate::error::NOT_OPEN;
+
+/// A list as the server shows it.
+fn shown(acl: &[Acl]) -> LockAcl {
+    let letters =
+        [(Perms::CREATE, 'c'), (Perms::DELETE, 'd'), (Perms::READ, 'r'), (Perms::WRITE, 'w'), (Perms::ADMIN, 'a')];
+    let entry = |entry: &Acl| {
+        let (perms, grant) = (entry.perms, grant(entry));
+        let perms = letters.iter().filter(|(bit, _)| perms & bit != 0).map(|(_, letter)| letter).collect();
+        AclEntry { scheme: grant.scheme, id: grant.id, perms }
+    };
+    LockAcl::List(AclList(acl.iter().map(entry).collect()))
+}
+
+/// The list of a node, if the server shows it to this client.
+async fn read(client: &Client, path: &str) -> Result<Option<LockAcl>, RequestError> {
+    match client.acl(path).await {
+        Ok((acl, _)) => Ok(Some(shown(&acl))),
+        Err(RequestError::Refused(ErrorCode::NoAuth)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Operations {
+    /// Creates a shared node, or gives it the list, and reads its list.
+    pub(super) fn set_up_shared(&self, path: &str, acl: Option<&LockAcl>) -> Reply<Option<SharedNode>> {
+        if path == EPOCH_NODE && !self.chroot.is_empty() {
+            return std::future::ready(Ok(None)).boxed();
+        }
+        let new = match acl {
+            Some(acl) => acl.clone(),
+            None if self.authenticates => LockAcl::open_to_contend(),
+            None => LockAcl::Open,
+        };
+        // An empty directory of all locks can be deleted by everyone who may delete in the chroot.
+        let chroot = self.missing_chroot_with(path, &new.limited_to(REGISTERS, 'a'));
+        let (new, is_asked) = (list(&list_of(&new, path)), acl.is_some());
+        self.reply(path, move |client, path| async move {
+            let data = if path == EPOCH_NODE { b"0".to_vec() } else { Vec::new() };
+            let made = MissingChroot::create(chroot, &client, &path, data, &new, CreateMode::Persistent).await;
+            let (set_up, acl) = match made {
+                Ok(_) => (SetUp::Created, read(&client, &path).await?),
+                // A server looks at the right to create before it looks whether the node exists.
+                Err(refused @ RequestError::Refused(ErrorCode::NodeExists | ErrorCode::NoAuth)) => {
+                    let before = match read(&client, &path).await {
+                        Err(RequestError::Refused(ErrorCode::NoNode)) => return Err(refused),
+                        before => before?,
+                    };
+                    if is_asked {
+                        client.set_acl(&path, &new, None).await?;
+                        let after = read(&client, &path).await?;
+                        let same = before.is_some() && before == after;
+                        (if same { SetUp::Unchanged } else { SetUp::Changed }, after)
+                    } else {
+                        (SetUp::Unchanged, before)
+                    }
+                }
+                Err(error) => return Err(error),
+            };
+            let is_open = acl.as_ref().is_some_and(|acl| acl.gives_everyone(needed(&path)));
+            Ok(Some(SharedNode { path, set_up, acl, is_open }))
+        })
+    }
+
+    /// The reply of an operation that needs rights to the node at `path`. If all clients share the node, a refusal says which ones
+    /// its list admits.
+    pub(super) fn explained<T: Send + 'static>(&self, path: &str, reply: Reply<T>) -> Reply<T> {
+        if !is_shared(path) {
+            return reply;
+        }
+        let (client, chroot, path) = (self.client.clone(), self.chroot.clone(), path.to_owned());
+        async move {
+            match reply.await {
+                Err(fault) => Err(Self::explain(&client, &chroot, &path, fault).await),
+                reply => reply,
+            }
+        }
+        .boxed()
+    }
+
+    /// The fault of an operation that needs rights to the node at `path`, which all clients may share.
+    pub(super) async fn explain(client: &Client, chroot: &str, path: &str, fault: OpError) -> OpError {
+        match fault {
+            OpError::Refused(reason) if is_shared(path) => {
+                let list = match read(client, path).await {
+                    Ok(Some(list)) if list.gives_everyone(needed(path)) => return OpError::Refused(reason),
+                    Ok(Some(list)) => format!("its list is {list}"),
+                    Ok(None) | Err(_) => "its list is not shown to this client".to_owned(),
+                };
+                OpError::Refused(format!("{reason}; {} {NOT_OPEN}: {list}", full(chroot, path)))
+            }
+            fault => fault,
+        }
+    }
+}
