@@ -164,6 +164,12 @@ fn check_that_a_private_lock_keeps_no_one_out(servers: &str) {
 
 /// What `init` says: the lists that it made, those that it found, and how to change them.
 fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
+    // A chroot that others may not even read is not called unreachable.
+    let home = Home::with_servers(&format!("{servers}/private"));
+    home.secret("ops", "digest ops:hunter2\n");
+    let made = home.output(&["init", "--create-chroot", "--auth-file", "ops", "--acl", "creator-all"]);
+    assert_eq!(made.status.code(), Some(0), "{made:?}");
+    assert_eq!(home.output(&["run", "nightly", "--", "true"]).status.code(), Some(77));
     let home = Home::with_servers(servers);
     home.secret("ops", "digest ops:hunter2\n");
     let init = |args: &[&str]| home.output(&[&["init"], args].concat());

@@ -15,6 +15,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ConstantBuilder, ExponentialBuilder};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use lockkeeper_client::wire::ErrorCode;
 use lockkeeper_client::{Client, Config, Connect, ConnectionState, End, RequestError, Servers};
 use lockkeeper_core::{Loss, SessionId};
 use tokio::sync::mpsc;
@@ -199,6 +200,8 @@ impl ZooKeeper {
             let error = match synced.and(stat) {
                 Ok(Some(_)) => return Ok(()),
                 Ok(None) => break,
+                // This client may not learn whether it exists (3.9 asks for the right to read). The first request shows it.
+                Err(RequestError::Refused(ErrorCode::NoAuth)) => return Ok(()),
                 Err(error) => error,
             };
             match told(error).await {

@@ -182,14 +182,14 @@ fn watcher(watcher: ClientWatcher) -> Watcher {
 impl Operations {
     /// The chroot, if it may be created and can be the missing parent of a node to create. All clients share it.
     fn missing_chroot(&self, path: &str) -> Option<MissingChroot> {
-        self.missing_chroot_with(path, &self.acl.shared())
+        self.missing_chroot_with(path, || self.acl.shared())
     }
 
     /// The same, with this list.
-    pub(super) fn missing_chroot_with(&self, path: &str, acl: &LockAcl) -> Option<MissingChroot> {
+    pub(super) fn missing_chroot_with(&self, path: &str, acl: impl FnOnce() -> LockAcl) -> Option<MissingChroot> {
         // Directly below the chroot, only the chroot itself can be missing.
         let directly_below = path.rfind('/') == Some(0) && !self.chroot.is_empty();
-        let missing = || MissingChroot { path: self.chroot.clone(), acl: list(acl) };
+        let missing = || MissingChroot { path: self.chroot.clone(), acl: list(&acl()) };
         (directly_below && self.create_chroot).then(missing)
     }
 

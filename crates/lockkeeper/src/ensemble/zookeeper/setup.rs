@@ -43,7 +43,7 @@ impl Operations {
             None => LockAcl::Open,
         };
         // An empty directory of all locks can be deleted by everyone who may delete in the chroot.
-        let chroot = self.missing_chroot_with(path, &new.limited_to(REGISTERS, 'a'));
+        let chroot = self.missing_chroot_with(path, || new.limited_to(REGISTERS, 'a'));
         let (new, is_asked) = (list(&list_of(&new, path)), acl.is_some());
         self.reply(path, move |client, path| async move {
             let data = if path == EPOCH_NODE { b"0".to_vec() } else { Vec::new() };
