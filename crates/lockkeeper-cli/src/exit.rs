@@ -267,7 +267,7 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
             AdminError::CannotAsk { path, .. } => ("see who holds it", Suggested::new(["why", path])),
             AdminError::SeveralHold { path, .. } => ("see their nodes", Suggested::new(["show", path])),
             AdminError::NotContending { path, .. } => show(path),
-            AdminError::NothingToDecide { path } => {
+            AdminError::NothingToDecide { path } | AdminError::NoRerun { path, .. } => {
                 ("see its runs", Suggested::new(["jobs", path.as_str(), "--history"]))
             }
             AdminError::NoSuchRequest { path, .. } => {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockkeeper::admin::{JobState, JobStatus};
-use lockkeeper::jobs::{EndKind, RunEnd, RunRecord};
+use lockkeeper::jobs::{EndKind, Resolution, RunEnd, RunRecord};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
@@ -104,7 +104,8 @@ impl<'a> JobView<'a> {
         let cells = [name.to_owned(), self.state(), run.slot.name.clone(), start, took, run.by.host.clone()];
         let mut cells = cells.to_vec();
         cells.push(if sparks { sparkline(&self.job.runs) } else { String::new() });
-        cells.push([how, self.ahead.then(|| AHEAD.to_owned())].into_iter().flatten().collect::<Vec<_>>().join("; "));
+        let notes = [how, self.ahead.then(|| AHEAD.to_owned())].into_iter().flatten();
+        cells.push(notes.chain(waiting_reruns(self.job)).collect::<Vec<_>>().join("; "));
         cells
     }
 
@@ -249,8 +250,7 @@ pub(crate) fn history(job: &JobStatus) -> String {
             _ = write!(end, ", {} missed before", run.missed_before);
         }
         if let Some(resolved) = &run.resolved {
-            let what = if resolved.run_again { "to run again" } else { "accepted" };
-            _ = write!(end, ", {what} by {}", resolved.by);
+            _ = write!(end, ", {}", decision(resolved));
         }
         vec![run.slot.name.clone(), start, took, run.by.host.clone(), run.token.clone(), end]
     });
@@ -269,6 +269,21 @@ pub(crate) fn history(job: &JobStatus) -> String {
         }
     }
     text
+}
+
+/// `to run again by alice@db7 (pid 4711) at 02:13:05`
+fn decision(resolved: &Resolution) -> String {
+    let what = if resolved.run_again { "to run again" } else { "accepted" };
+    let at = resolved.at_ms.map_or_else(String::new, |at| format!(" at {}", when_ms(at)));
+    format!("{what} by {}{at}", resolved.by)
+}
+
+/// The decisions that the next host obeys: `slot 2026-11-22 to run again by alice@db7 (pid 4711) at 02:13:05`
+fn waiting_reruns(job: &JobStatus) -> impl Iterator<Item = String> {
+    let is_newest = |at: usize| job.runs[at + 1..].iter().all(|later| later.slot != job.runs[at].slot);
+    job.runs.iter().enumerate().filter(move |(at, run)| run.is_to_run_again() && is_newest(*at)).filter_map(
+        |(_, run)| run.resolved.as_ref().map(|resolved| format!("slot {} {}", run.slot.name, decision(resolved))),
+    )
 }
 
 /// Puts cells into columns. The last cell of a line may be longer than its column.

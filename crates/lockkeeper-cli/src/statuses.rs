@@ -164,6 +164,17 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
         ],
     ),
     (
+        "jobs rerun",
+        &[
+            (Code::Done, "the slot runs again", ""),
+            (
+                Code::NoSuchLock,
+                "the slot never ran, runs now, or waits to run again",
+                "also if another slot of the job runs now",
+            ),
+        ],
+    ),
+    (
         "fence",
         &[
             (Code::Done, "FILE was replaced; with a command, the status is that of the command", ""),

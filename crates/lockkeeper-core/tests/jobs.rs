@@ -457,3 +457,78 @@ fn a_kept_run_stops_the_job_until_a_person_decides() {
         }
     }
 }
+
+/// Whatever rule a host has: the slot of this moment, and one that is over.
+#[test]
+fn a_slot_that_a_person_lets_run_again_runs_once_more_and_the_others_do_not() {
+    let text = |slot: &str| Schedule::Text { slot: slot.to_owned() };
+    // The rerun is claimed under the second schedule, and the third one shows that all is done.
+    for (first, again) in
+        [(hourly(), None), (Schedule::Every { every_ms: HOUR_MS as u64 }, None), (text("1"), Some("1"))]
+    {
+        let mut log = JobLog::new("/a", first.clone());
+        claim(&mut log, &first, 100 * HOUR_MS);
+        let at_ms = 100 * HOUR_MS + HOUR_MS / 2;
+        assert!(matches!(claim(&mut log, &first, at_ms), SlotDecision::Done { .. }), "{first:?}");
+        assert!(log.rerun(again, Owner::default()).is_ok());
+        let decision = claim(&mut log, &first, at_ms);
+        assert!(matches!(decision, SlotDecision::Run { attempt: 2, catch_up: false, .. }), "{first:?}: {decision:?}");
+        let decision = claim(&mut log, &first, at_ms);
+        assert!(matches!(decision, SlotDecision::Done { .. }), "{first:?}: {decision:?}");
+    }
+}
+
+/// The slots that nobody ran stay missed, also within those that a host catches up.
+#[test]
+fn an_old_slot_runs_again_before_the_slot_of_now_and_missed_slots_stay_missed() {
+    let mut log = JobLog::new("/a", hourly());
+    for hour in [100, 103] {
+        claim(&mut log, &hourly(), hour * HOUR_MS);
+    }
+    let name = log.runs[0].slot.name.clone();
+    assert!(log.rerun(Some(&name), Owner::default()).is_ok());
+    let decide = |log: &JobLog, on_failure| {
+        let (slots, schedule, now_ms) = (slots(104), hourly(), 104 * HOUR_MS);
+        let (latest_ms, on_crash, catch_up) = (now_ms, Rule::Next, 10);
+        ClaimTerms { schedule: &schedule, slots: &slots, now_ms, latest_ms, on_failure, on_crash, catch_up }.decide(log)
+    };
+    let decision = decide(&log, Rule::Next);
+    assert!(
+        matches!(&decision, SlotDecision::Run { slot, attempt: 2, catch_up: true, missed_before: 0 } if slot.name == name),
+        "{decision:?}"
+    );
+    claim(&mut log, &hourly(), 104 * HOUR_MS);
+    assert_eq!(log.runs.last().map(|run| run.slot.name.clone()), Some(name));
+    let decision = decide(&log, Rule::Next);
+    assert!(matches!(&decision, SlotDecision::Run { slot: now, attempt: 1, .. } if *now == slot(104)), "{decision:?}");
+}
+
+/// A person's decision gives the slot as many tries as it had in the beginning.
+#[test]
+fn a_slot_that_runs_again_follows_the_rules_of_any_slot() {
+    let mut log = JobLog::new("/a", Schedule::Text { slot: "1".to_owned() });
+    let schedule = log.schedule.clone();
+    let decide = |log: &JobLog, rule| {
+        let (latest_ms, on_failure, on_crash) = (0, rule, rule);
+        ClaimTerms { schedule: &schedule, slots: &[], now_ms: 0, latest_ms, on_failure, on_crash, catch_up: 0 }
+            .decide(log)
+    };
+    let fail = |log: &mut JobLog| {
+        claim(log, &schedule, 0);
+        log.runs.last_mut().expect("a run").end = Some(RunEnd::failed("x"));
+    };
+    claim(&mut log, &schedule, 0);
+    assert!(log.rerun(None, Owner::default()).is_ok());
+    fail(&mut log);
+    assert!(matches!(decide(&log, Rule::Next), SlotDecision::Done { run, .. } if run.has_failed() && run.attempt == 2));
+    assert!(matches!(decide(&log, Rule::Keep), SlotDecision::Kept { .. }));
+    let retry = Rule::Retry { most: Some(1) };
+    assert!(matches!(decide(&log, retry), SlotDecision::Run { attempt: 3, .. }));
+    // Its one retry fails, too.
+    let mut third = log.runs[1].clone();
+    (third.attempt, third.id) = (3, "third".to_owned());
+    log.runs.push(third);
+    assert!(matches!(decide(&log, retry), SlotDecision::Done { .. }));
+    assert!(log.rerun(None, Owner::default()).is_ok());
+    assert!(matches!(decide(&log, Rule::Next), SlotDecision::Run { attempt: 4, .. }));
+}

@@ -14,7 +14,7 @@
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |
 //! | `HelixGuard::renew`, `transfer`; `HelixLock::unlock`, `info`, `close` | [`LeaseError`] | `Lost`, `Preempted`, `NotOwner`, `StillOwner`; `Mismatch` |
 //! | `Job::claim`, `Job::run` | `JobError` (feature `jobs`) | `Acquire`; `Lost`, `Unknown`, `Refused`, `Unreadable` |
-//! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `NothingToDecide`, `Decided` |
+//! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `NothingToDecide`, `NoRerun`, `Decided` |
 //! | settings | `SettingsError` (feature `settings`) | a list of mistakes |
 //!
 //! ```

@@ -32,6 +32,7 @@
 //! between the two, it is unknown how much of the work is done. [`Job::on_crash`] decides: [`Rule::Next`] never runs the slot
 //! again, so the work is done **at most once**. [`Rule::Retry`] runs it again on the next host, so it is done **at least once**.
 //! [`Rule::Keep`] stops the job until a person decides with [`Admin::resolve_job`](crate::admin::Admin::resolve_job).
+//! [`Admin::rerun_job`](crate::admin::Admin::rerun_job) lets a slot run again that has ended, also with success.
 //!
 //! # Where the records are
 //!
@@ -45,7 +46,7 @@ mod run;
 mod work;
 
 pub use lockkeeper_core::jobs::{
-    EndKind, JobLog, LogError, Resolution, Rule, RuleError, RunEnd, RunRecord, RunSlot, Schedule, Slot,
+    EndKind, JobLog, LogError, NoRerun, Resolution, Rule, RuleError, RunEnd, RunRecord, RunSlot, Schedule, Slot,
 };
 
 pub use self::claim::{Claim, Skipped};

@@ -138,6 +138,7 @@ impl JobsArgs {
         match &self.verb {
             Some(JobsVerb::Import(args)) => &args.connect,
             Some(JobsVerb::Resolve(args)) => &args.connect,
+            Some(JobsVerb::Rerun(args)) => &args.connect,
             Some(JobsVerb::Forget(args)) => &args.connect,
             None => &self.connect,
         }
@@ -151,6 +152,8 @@ pub(crate) enum JobsVerb {
     Import(ImportArgs),
     /// Decide about a run that failed or crashed and was kept for a person
     Resolve(ResolveArgs),
+    /// Let a slot that has ended run again, also if it succeeded
+    Rerun(RerunArgs),
     /// Delete the records of a job
     Forget(ForgetArgs),
 }
@@ -186,6 +189,21 @@ pub(crate) struct ResolveArgs {
     /// Count the slot as done
     #[arg(long)]
     pub accept: bool,
+    /// The place of the job.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper jobs rerun`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = help("jobs rerun", "\
+It runs nothing itself. The next machine that asks runs the slot: with --once-per also a slot that is over, before that of the \
+present; with --slot, the next machine that asks for this text.", ""))]
+pub(crate) struct RerunArgs {
+    /// The job
+    pub name: String,
+    /// The slot, as jobs prints it [default: that of the last run]
+    pub slot: Option<String>,
     /// The place of the job.
     #[command(flatten)]
     pub connect: ConnectArgs,

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use lockkeeper::Lockkeeper;
-use lockkeeper::admin::{JobStatus, Resolve};
+use lockkeeper::admin::{Admin, JobStatus, Resolve};
 use lockkeeper::error::AdminError;
+use lockkeeper::jobs::Schedule;
 use rustix::process::Signal;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use crate::advice::Suggested;
-use crate::args::jobs::{ForgetArgs, ImportArgs, JobsArgs, JobsVerb, ResolveArgs};
+use crate::args::jobs::{ForgetArgs, ImportArgs, JobsArgs, JobsVerb, RerunArgs, ResolveArgs};
 use crate::commands::show::{connect_to_records, inquire_records};
 use crate::crontab::{self, Format};
 use crate::exit::{Code, Failure};
@@ -35,6 +36,7 @@ pub(crate) async fn jobs(mut args: JobsArgs, printer: &Printer) -> Result<u8, Fa
     match args.verb.take() {
         Some(JobsVerb::Import(args)) => import(args, *printer),
         Some(JobsVerb::Resolve(args)) => resolve(args, printer).await,
+        Some(JobsVerb::Rerun(args)) => rerun(args, printer).await,
         Some(JobsVerb::Forget(args)) => forget(args, printer).await,
         None => show(args, printer).await,
     }
@@ -210,6 +212,23 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
     let run = inquire_records(&settings, printer, async move |admin| admin.resolve_job(&at, how).await).await?;
     let next = if args.again { "the next machine that asks runs it again" } else { "it counts as done" };
     printer.note(&format!("{path}, slot {}: {next}", run.slot.name));
+    Ok(0)
+}
+
+async fn rerun(args: RerunArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?.to_string();
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let (at, slot) = (path.clone(), args.slot);
+    let asked = async move |admin: Admin| {
+        let run = admin.rerun_job(&at, slot.as_deref()).await?;
+        Ok((run, admin.job(&at).await?))
+    };
+    let (run, job) = inquire_records(&settings, printer, asked).await?;
+    let who = match job.and_then(|job| job.schedule) {
+        Some(Schedule::Text { .. }) => "the next machine that asks for it runs it again",
+        _ => "the next machine that asks runs it again",
+    };
+    printer.note(&format!("{path}, slot {}: {who}", run.slot.name));
     Ok(0)
 }
 

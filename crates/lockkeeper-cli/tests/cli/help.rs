@@ -12,6 +12,7 @@ const VERBS: &[&[&str]] = &[
     &["jobs"],
     &["jobs", "import"],
     &["jobs", "resolve"],
+    &["jobs", "rerun"],
     &["jobs", "forget"],
     &["why"],
     &["revoke"],

@@ -126,6 +126,42 @@ fn a_person_decides_about_a_run_that_was_kept() {
 }
 
 #[test]
+fn a_slot_that_succeeded_runs_again_when_a_person_says_so() {
+    let home = Home::new();
+    let rerun = |words: &[&str]| home.output(&[&["jobs", "rerun", "a"], words].concat());
+    let refused = |words: &[&str], why: &str| {
+        let (code, line) = failure(&rerun(words));
+        assert!(code == Some(1) && line.contains(why), "{line}");
+    };
+    assert_eq!(run(&home, &["a", "--slot", "1"], "echo one >> ran").0, Some(0));
+    assert_eq!(run(&home, &["a", "--slot", "2"], "echo two >> ran").0, Some(0));
+    refused(&["3"], "/locks/a: no run of slot 3 is recorded");
+    let marked = rerun(&["1"]);
+    assert_eq!(marked.status.code(), Some(0), "{marked:?}");
+    assert!(String::from_utf8_lossy(&marked.stderr).contains("/locks/a, slot 1: the next machine that asks for it"));
+    refused(&["1"], "slot 1 already waits to run again, as ");
+    let told = job(&home, "a");
+    let decided = &told["runs"][0]["resolved"];
+    assert!(decided["run_again"] == true && decided["at_ms"].is_i64() && decided["by"]["host"].is_string(), "{told}");
+    for args in [&["jobs", "a"][..], &["jobs", "a", "--history"]] {
+        let shown = String::from_utf8(home.output(args).stdout).unwrap();
+        assert!(shown.contains("to run again by "), "{shown}");
+    }
+    // Another slot is still done.
+    assert_eq!(run(&home, &["a", "--slot", "2"], "echo two >> ran").0, Some(0));
+    // While it runs again, it is not marked.
+    let mut running = home.spawn("a", &["--slot", "1"], "echo again >> ran; echo up; read line");
+    assert_eq!(running.line(), "up");
+    refused(&[], "slot 1 is running on ");
+    running.close_stdin();
+    running.end();
+    assert_eq!(run(&home, &["a", "--slot", "1"], "echo one >> ran").0, Some(0));
+    assert_eq!(std::fs::read_to_string(home.file("ran")).unwrap(), "one\ntwo\nagain\n");
+    let shown = String::from_utf8(home.output(&["jobs", "a"]).stdout).unwrap();
+    assert!(!shown.contains("to run again"), "{shown}");
+}
+
+#[test]
 fn a_run_that_was_kept_stops_the_other_slots_too() {
     let home = Home::new();
     let args = |slot| ["a", "--slot", slot, "--on-failure", "keep"];

@@ -61,6 +61,9 @@ impl ClaimTerms<'_> {
     ///
     /// A last run that waits for a person stops the job, whatever slot the host asks for and whenever the run is dated.
     ///
+    /// A slot that a person lets run again ([`JobLog::rerun`]) comes first: of a calendar, every such slot of
+    /// [`ClaimTerms::slots`], also one that is over; otherwise, the slot that the host asks for. That run is one more attempt, and the same rules say what follows its end.
+    ///
     /// Any other run that is dated in the future ([`Schedule::is_ahead`]) does not count. Otherwise one run under a clock that
     /// was a year ahead would silence the job for a year.
     pub fn decide(&self, log: &JobLog) -> SlotDecision {
@@ -83,7 +86,7 @@ impl ClaimTerms<'_> {
     fn calendar(&self, same: bool, runs: &[&RunRecord]) -> SlotDecision {
         let current = self.slots.last().expect("a time has a slot");
         let Some(&last) = runs.last() else { return first(current.clone()) };
-        let again = self.runs_again(last);
+        let again = self.runs_again(last, runs);
         if !same {
             // Slots of two schedules cannot be compared by name: one run within the slot is enough.
             return match last.start_ms.unwrap_or(i64::MIN) {
@@ -93,16 +96,25 @@ impl ClaimTerms<'_> {
                 _ => first(current.clone()),
             };
         }
+        // The log may have slots of a schedule before this one.
+        let is_ours = |run: &RunRecord| self.slots.contains(&run.slot);
+        let is_newest = |run: &RunRecord| newest_of(&run.slot, runs).is_some_and(|newest| newest.id == run.id);
+        if let Some(run) = runs.iter().find(|run| run.is_to_run_again() && is_ours(run) && is_newest(run)) {
+            let (slot, attempt) = (run.slot.clone(), run.attempt.saturating_add(1));
+            let catch_up = slot.start_ms != current.start_ms;
+            return SlotDecision::Run { slot, attempt, catch_up, missed_before: 0 };
+        }
         let back = usize::try_from(self.catch_up).unwrap_or(usize::MAX).saturating_add(1);
         let wanted = &self.slots[self.slots.len().saturating_sub(back)..];
         if again && let Some(slot) = wanted.iter().find(|slot| slot.start_ms == last.slot.start_ms) {
             let (attempt, catch_up) = (last.attempt.saturating_add(1), slot != current);
             return SlotDecision::Run { slot: slot.clone(), attempt, catch_up, missed_before: 0 };
         }
+        // Slots before the last one that ran for the first time stay missed, also if one of them runs again.
+        let reached = runs.iter().rev().find(|run| run.attempt == 1).map_or(last, |run| *run).slot.start_ms;
         // A slot may have run early, under a clock that was ahead.
-        let is_missing = |slot: &&RunSlot| {
-            slot.start_ms > last.slot.start_ms && runs.iter().all(|run| run.slot.start_ms != slot.start_ms)
-        };
+        let is_missing =
+            |slot: &&RunSlot| slot.start_ms > reached && runs.iter().all(|run| run.slot.start_ms != slot.start_ms);
         if let Some(slot) = wanted.iter().find(is_missing) {
             let between = |other: &&RunSlot| is_missing(other) && other.start_ms < slot.start_ms;
             let missed_before = u32::try_from(self.slots.iter().filter(between).count()).unwrap_or(u32::MAX);
@@ -123,7 +135,7 @@ impl ClaimTerms<'_> {
             let missed_before = u32::try_from(missed).unwrap_or(u32::MAX).min(super::MAX_SLOTS_BACK);
             return SlotDecision::Run { slot: slot(self.now_ms), attempt: 1, catch_up: false, missed_before };
         }
-        match self.runs_again(last) {
+        match self.runs_again(last, runs) {
             true => again(last),
             false => SlotDecision::Done { run: last.clone(), due_ms: Some(due_ms) },
         }
@@ -132,7 +144,7 @@ impl ClaimTerms<'_> {
     fn text(&self, text: &str, runs: &[&RunRecord]) -> SlotDecision {
         match runs.iter().rev().find(|run| run.slot.name == text) {
             None => first(RunSlot { name: text.to_owned(), start_ms: self.now_ms, end_ms: None }),
-            Some(last) if self.runs_again(last) => again(last),
+            Some(last) if self.runs_again(last, runs) => again(last),
             Some(&last) => SlotDecision::Done { run: last.clone(), due_ms: None },
         }
     }
@@ -144,17 +156,29 @@ impl ClaimTerms<'_> {
         rules.contains(&Rule::Keep)
     }
 
-    /// Whether the slot of a run that has ended runs again.
-    fn runs_again(&self, run: &RunRecord) -> bool {
-        let Some(end) = run.end.as_ref().filter(|_| run.has_failed()) else { return false };
+    /// Whether the slot of a run that has ended, its newest one, runs again.
+    fn runs_again(&self, run: &RunRecord, runs: &[&RunRecord]) -> bool {
         if let Some(resolved) = &run.resolved {
             return resolved.run_again;
         }
+        let Some(end) = run.end.as_ref().filter(|_| run.has_failed()) else { return false };
         match if end.kind.is_crash() { self.on_crash } else { self.on_failure } {
-            Rule::Retry { most } => most.is_none_or(|most| run.attempt <= most),
+            Rule::Retry { most } => most.is_none_or(|most| tries(run, runs) <= most),
             Rule::Next | Rule::Keep => false,
         }
     }
+}
+
+/// The newest run of a slot.
+fn newest_of<'a>(slot: &RunSlot, runs: &[&'a RunRecord]) -> Option<&'a RunRecord> {
+    runs.iter().rev().find(|run| run.slot == *slot).copied()
+}
+
+/// How often the slot of this run was tried, since a person decided that it runs again.
+fn tries(run: &RunRecord, runs: &[&RunRecord]) -> u32 {
+    let decided = runs.iter().filter(|other| other.slot == run.slot && other.attempt < run.attempt);
+    let before = decided.filter(|other| other.is_to_run_again()).map(|other| other.attempt).max();
+    run.attempt.saturating_sub(before.unwrap_or(0))
 }
 
 /// The next run of the slot of this one.

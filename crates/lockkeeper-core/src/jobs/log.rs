@@ -50,6 +50,34 @@ pub enum LogError {
     Refused(String),
 }
 
+/// Why a slot is not marked to run again. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NoRerun {
+    /// No run of the slot is in the records.
+    #[error("no run of {} is recorded", .slot.as_deref().map_or("it".to_owned(), |slot| format!("slot {slot}")))]
+    NeverRan {
+        /// The slot; `None` for the newest one.
+        slot: Option<String>,
+    },
+    /// A host runs the job. The slot may be another one.
+    #[error("slot {slot} is running on {by}: wait for its end")]
+    Running {
+        /// The slot.
+        slot: String,
+        /// Who runs it.
+        by: Box<Owner>,
+    },
+    /// The slot already waits for the next host that asks.
+    #[error("slot {slot} already waits to run again, as {by} decided")]
+    Waits {
+        /// The slot.
+        slot: String,
+        /// Who decided.
+        by: Box<Owner>,
+    },
+}
+
 /// A run that begins.
 #[derive(Clone, Debug)]
 pub struct Begin {
@@ -113,8 +141,12 @@ impl JobLog {
         Ok(Some(log))
     }
 
-    /// Completes the last run with the stamp of the write that recorded its start or its end.
+    /// Completes the last run with the stamp of the write that recorded its start or its end, and a decision with that of the write
+    /// that recorded it.
     pub fn stamp(&mut self, stamp_ms: i64) {
+        for resolved in self.runs.iter_mut().filter_map(|run| run.resolved.as_mut()) {
+            resolved.at_ms.get_or_insert(stamp_ms);
+        }
         let Some(run) = self.runs.last_mut() else { return };
         match &run.end {
             None => _ = run.start_ms.get_or_insert(stamp_ms),
@@ -202,8 +234,32 @@ impl JobLog {
     pub fn resolve(&mut self, run_again: bool, by: Owner) -> bool {
         let waits = |run: &&mut RunRecord| run.has_failed() && run.resolved.is_none();
         let Some(run) = self.runs.last_mut().filter(waits) else { return false };
-        run.resolved = Some(Resolution { run_again, by });
+        run.resolved = Some(Resolution { run_again, by, at_ms: None });
         true
+    }
+
+    /// Notes a person's decision that a slot, or that of the last run, runs again, however its newest run has ended. Returns that
+    /// run. [`JobLog::close_crashed`] ends the run of a host that no longer holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// A host runs the job, the slot never ran, or it waits to run again.
+    pub fn rerun(&mut self, slot: Option<&str>, by: Owner) -> Result<RunRecord, NoRerun> {
+        if let Some(run) = self.open() {
+            return Err(NoRerun::Running { slot: run.slot.name.clone(), by: Box::new(run.by.clone()) });
+        }
+        let is_it = |run: &&mut RunRecord| slot.is_none_or(|slot| run.slot.name == slot);
+        let run = self.runs.iter_mut().rev().find(is_it);
+        let run = run.ok_or_else(|| NoRerun::NeverRan { slot: slot.map(str::to_owned) })?;
+        match &run.resolved {
+            Some(resolved) if resolved.run_again => {
+                Err(NoRerun::Waits { slot: run.slot.name.clone(), by: Box::new(resolved.by.clone()) })
+            }
+            _ => {
+                run.resolved = Some(Resolution { run_again: true, by, at_ms: None });
+                Ok(run.clone())
+            }
+        }
     }
 }
 
@@ -306,6 +362,31 @@ mod tests {
         log.begin(begin("2"), 10);
         log.finish("2", RunEnd::succeeded());
         assert!(!log.resolve(true, Owner::default()), "it succeeded");
+    }
+
+    #[test]
+    fn a_person_lets_any_slot_that_has_ended_run_again_once() {
+        let mut log = log();
+        let never = |slot: Option<&str>| Err(NoRerun::NeverRan { slot: slot.map(str::to_owned) });
+        assert_eq!(log.rerun(None, Owner::default()), never(None));
+        log.begin(begin("1"), 10);
+        let running = log.rerun(Some("1"), Owner::default()).expect_err("it runs").to_string();
+        assert!(running.contains("slot 1 is running on"), "{running}");
+        log.finish("1", RunEnd::succeeded());
+        log.begin(begin("2"), 10);
+        log.close_crashed();
+        assert_eq!(log.rerun(Some("3"), Owner::default()), never(Some("3")));
+        for (slot, marked) in [(Some("1"), "1"), (None, "2")] {
+            assert_eq!(log.rerun(slot, Owner::default()).map(|run| run.slot.name), Ok(marked.to_owned()));
+            let twice = log.rerun(slot, Owner::default()).expect_err("it waits");
+            assert!(matches!(&twice, NoRerun::Waits { slot, .. } if slot == marked), "{twice}");
+        }
+        // The stamp of the write that recorded them.
+        let mut log = JobLog::read(&log.to_bytes(), 100).expect("readable").expect("a log");
+        let log = JobLog::read(&log.to_bytes(), 900).expect("readable").expect("a log");
+        let at_ms: Vec<_> =
+            log.runs.iter().map(|run| run.resolved.as_ref().and_then(|resolved| resolved.at_ms)).collect();
+        assert_eq!(at_ms, [Some(100), Some(100)]);
     }
 
     /// Nothing else is left to remove.

@@ -136,7 +136,7 @@ impl RunEnd {
     }
 }
 
-/// A person's decision about a run that failed or crashed.
+/// A person's decision about a run that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Resolution {
@@ -144,6 +144,10 @@ pub struct Resolution {
     pub run_again: bool,
     /// Who decided.
     pub by: Owner,
+    /// When, in milliseconds since 1970 by the servers' clock. Stored by the next write; until then it is the stamp of the write
+    /// that recorded the decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<i64>,
 }
 
 /// One run of a job.
@@ -205,6 +209,11 @@ impl RunRecord {
     /// Returns whether it has ended without success.
     pub fn has_failed(&self) -> bool {
         self.end.as_ref().is_some_and(|end| end.kind != EndKind::Succeeded)
+    }
+
+    /// Returns whether a person decided that its slot runs again.
+    pub fn is_to_run_again(&self) -> bool {
+        self.resolved.as_ref().is_some_and(|resolved| resolved.run_again)
     }
 
     pub(super) fn command_of(command: Option<&str>) -> Option<String> {

@@ -1,7 +1,7 @@
 //! Reads of the records of jobs, and a person's decisions about them.
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use lockkeeper_core::jobs::{JobLog, LogError, Rule, RunRecord, Schedule};
+use lockkeeper_core::jobs::{JobLog, LogError, NoRerun, Rule, RunRecord, Schedule};
 use lockkeeper_core::{LockPath, PathError};
 use serde::Serialize;
 
@@ -200,25 +200,72 @@ impl Admin {
     /// [`AdminError::NothingToDecide`] if the job has no records, runs, or its last run succeeded or is decided. Otherwise, the
     /// server refuses or cannot be reached.
     pub async fn resolve_job(&self, path: impl AsRef<str>, how: Resolve) -> Result<RunRecord, AdminError> {
-        let path = LockPath::parse_node(path.as_ref())?.to_string();
         let by = self.owner().clone();
+        self.decide_job(path.as_ref(), move |path, log| {
+            let nothing = || AdminError::NothingToDecide { path: path.to_owned() };
+            let log = log.filter(|log| log.open().is_none()).ok_or_else(nothing)?;
+            if !log.resolve(how == Resolve::RunAgain, by.clone()) {
+                return Err(nothing());
+            }
+            log.runs.last().cloned().ok_or_else(nothing)
+        })
+        .await
+    }
+
+    /// Lets a slot that has ended run again, or with `None` the slot of the last run, whether that run succeeded or not. Returns the
+    /// record of the slot's newest run, with the decision.
+    ///
+    /// Of a job with a calendar, the next host that claims runs the slot, before that of its own time. Of a job that runs every so
+    /// often, the next host runs it, unless another run is due. Of a job with a text, the next host that claims this text does. The
+    /// run is one more attempt of the slot, and the job's rules say what follows its failure or crash.
+    ///
+    /// # Cost
+    ///
+    /// As [`Admin::resolve_job`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the decision either made or not made.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError::NoRerun`] if a host runs the job, no run of the slot is recorded, or the slot waits to run again. Otherwise, the
+    /// server refuses or cannot be reached.
+    pub async fn rerun_job(&self, path: impl AsRef<str>, slot: Option<&str>) -> Result<RunRecord, AdminError> {
+        let (by, slot) = (self.owner().clone(), slot.map(str::to_owned));
+        self.decide_job(path.as_ref(), move |path, log| {
+            let no = |why| AdminError::NoRerun { path: path.to_owned(), why };
+            let log = log.ok_or_else(|| no(NoRerun::NeverRan { slot: slot.clone() }))?;
+            log.rerun(slot.as_deref(), by.clone()).map_err(no)
+        })
+        .await
+    }
+
+    /// Writes a person's decision into the log of a job, if it has one. The run of a host that no longer holds the lock has ended.
+    async fn decide_job(
+        &self,
+        path: &str,
+        decision: impl Fn(&str, Option<&mut JobLog>) -> Result<RunRecord, AdminError> + Send + Sync + 'static,
+    ) -> Result<RunRecord, AdminError> {
+        let path = LockPath::parse_node(path)?.to_string();
         self.on_session(move |ensemble| async move {
-            let nothing = || AdminError::NothingToDecide { path: path.clone() };
             for _ in 0..MAX_ATTEMPTS {
                 let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
-                let looked = looked.map_err(|fault| refused(&path, fault))?;
-                let JobLook { stored, is_running: false } = looked.ok_or_else(nothing)? else { return Err(nothing()) };
+                let Some(looked) = looked.map_err(|fault| refused(&path, fault))? else {
+                    return decision(&path, None);
+                };
+                let JobLook { stored, is_running } = looked;
                 let version = Some(stored.version);
                 let unreadable = |problem: LogError| {
                     AdminError::from(SessionError::Refused { path: path.clone(), reason: problem.to_string() })
                 };
-                let mut log = stored.log.map_err(unreadable)?.ok_or_else(nothing)?;
-                log.close_crashed();
-                if !log.resolve(how == Resolve::RunAgain, by.clone()) {
-                    return Err(nothing());
+                let Some(mut log) = stored.log.map_err(unreadable)? else { return decision(&path, None) };
+                if !is_running {
+                    log.close_crashed();
                 }
+                let run = decision(&path, Some(&mut log))?;
                 match ensemble.write(&jobs::node(&path), log.to_bytes(), version).await {
-                    Ok(_) => return log.runs.pop().ok_or_else(nothing),
+                    Ok(_) => return Ok(run),
                     Err(OpError::BadVersion | OpError::NoNode) => {}
                     Err(fault) => return Err(refused(&path, fault)),
                 }

@@ -70,6 +70,15 @@ pub enum AdminError {
         /// The job.
         path: String,
     },
+    /// The slot of the job is not marked to run again. Nothing was changed.
+    #[cfg(feature = "jobs")]
+    #[error("{path}: {why}")]
+    NoRerun {
+        /// The job.
+        path: String,
+        /// Why not.
+        why: lockkeeper_core::jobs::NoRerun,
+    },
     /// The request is already decided. Nothing was changed.
     #[error("{path}: {} already {} the request ({why})", by, if *approved { "approved" } else { "rejected" })]
     Decided {
@@ -96,6 +105,8 @@ impl AdminError {
             | AdminError::NotContending { .. }
             | AdminError::NoSuchRequest { .. }
             | AdminError::NothingToDecide { .. } => ErrorKind::NotFound,
+            #[cfg(feature = "jobs")]
+            AdminError::NoRerun { .. } => ErrorKind::NotFound,
             AdminError::SeveralHold { .. } => ErrorKind::Misuse,
             AdminError::CannotAsk { .. } => ErrorKind::Refused,
             AdminError::Decided { .. } => ErrorKind::Mismatch,
@@ -114,6 +125,8 @@ impl AdminError {
             }
             AdminError::NoSuchRequest { .. } => "see the pending requests with Admin::requests",
             AdminError::NothingToDecide { .. } => "see the runs with Admin::job",
+            #[cfg(feature = "jobs")]
+            AdminError::NoRerun { .. } => "see the runs with Admin::job",
             AdminError::CannotAsk { .. } => "ask its owner in another way, or break the lock with Admin::evict",
             _ => return None,
         };

@@ -159,6 +159,8 @@ fn every_error_of_an_admin_call_has_a_kind() {
             AdminError::NotContending { path: path(), node: text() },
             AdminError::NoSuchRequest { path: path(), id: None },
             AdminError::NothingToDecide { path: path() },
+            #[cfg(feature = "jobs")]
+            AdminError::NoRerun { path: path(), why: lockkeeper_core::jobs::NoRerun::NeverRan { slot: None } },
         ],
     );
     let several = AdminError::SeveralHold { path: path(), holders: Vec::new() };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{JobState, JobStatus, Resolve};
 use lockkeeper::error::{AdminError, Error, ErrorKind, JobError};
-use lockkeeper::jobs::{Claim, EndKind, Job, NotRecorded, Ran, Rule, Run, RunEnd, Schedule, Skipped, Slot};
+use lockkeeper::jobs::{Claim, EndKind, Job, NoRerun, NotRecorded, Ran, Rule, Run, RunEnd, Schedule, Skipped, Slot};
 use lockkeeper_testkit::proxy::{Hold, OpCode};
 use zookeeper_client::{Acl, Acls, AuthId, Client, Permission};
 
@@ -22,6 +22,7 @@ for_kinds!(
     a_crash_is_at_most_once_or_at_least_once_as_the_rule_says,
     a_failure_is_retried_as_often_as_the_rule_says,
     a_kept_failure_waits_for_a_person,
+    a_slot_that_succeeded_runs_again_when_a_person_says_so,
     a_host_that_does_not_wait_learns_who_runs,
     records_of_a_later_version_are_not_overwritten,
     a_job_leaves_nothing_where_locks_are,
@@ -298,6 +299,40 @@ async fn a_kept_failure_waits_for_a_person(world: &World) {
     claimed(&job).await.finish(RunEnd::failed("disk still full")).await;
     admin.resolve_job(world.lock(), Resolve::Accept).await.unwrap();
     assert!(matches!(skipped(&job).await, Skipped::Done { run, .. } if run.attempt == 2));
+}
+
+async fn a_slot_that_succeeded_runs_again_when_a_person_says_so(world: &World) {
+    let keeper = world.keeper().await;
+    let admin = keeper.admin();
+    let rerun = async |slot| match admin.rerun_job(world.lock(), slot).await {
+        Err(AdminError::NoRerun { why, .. }) => Err(why),
+        marked => Ok(marked.unwrap()),
+    };
+    assert_eq!(rerun(None).await, Err(NoRerun::NeverRan { slot: None }));
+    let job = build(world, &keeper, "1");
+    let run = claimed(&job).await;
+    assert!(matches!(rerun(Some("1")).await, Err(NoRerun::Running { slot, .. }) if slot == "1"));
+    run.finish(RunEnd::succeeded()).await;
+    claimed(&build(world, &keeper, "2")).await.finish(RunEnd::succeeded()).await;
+    assert!(matches!(skipped(&job).await, Skipped::Done { .. }));
+    assert_eq!(rerun(Some("3")).await, Err(NoRerun::NeverRan { slot: Some("3".to_owned()) }));
+    let marked = rerun(Some("1")).await.unwrap();
+    assert_eq!(marked.resolved.as_ref().map(|resolved| &resolved.by), Some(keeper.owner()));
+    assert!(matches!(rerun(Some("1")).await, Err(NoRerun::Waits { .. })));
+    // The records say who decided and when, and the other slot is done.
+    let status = admin.job(world.lock()).await.unwrap().unwrap();
+    let decided = status.runs[0].resolved.as_ref().unwrap();
+    assert!(decided.run_again && decided.at_ms >= status.runs[1].end_ms, "{status:?}");
+    assert!(matches!(skipped(&build(world, &keeper, "2")).await, Skipped::Done { .. }));
+    let run = claimed(&job).await;
+    assert_eq!((run.slot().name.as_str(), run.record().attempt), ("1", 2));
+    drop(run);
+    // The host of the second attempt has crashed; a person lets the slot run again.
+    eventually("the crash shows", async || admin.job(world.lock()).await.unwrap().unwrap().state == JobState::Crashed)
+        .await;
+    assert_eq!(rerun(None).await.unwrap().slot.name, "1");
+    claimed(&job).await.finish(RunEnd::succeeded()).await;
+    assert!(matches!(skipped(&job).await, Skipped::Done { run, .. } if run.attempt == 3));
 }
 
 async fn a_host_that_does_not_wait_learns_who_runs(world: &World) {
