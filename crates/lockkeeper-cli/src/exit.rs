@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use lockkeeper::admin::ContenderInfo;
 use lockkeeper::error::{
     AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, LeaseError, Mismatch, Misuse,
     PathError, SessionError,
@@ -244,11 +245,7 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
         }
         Error::Acquire(error) => match error {
             AcquireError::Timeout { path, holder, .. } | AcquireError::Held { path, holder, .. } => {
-                let mut advice = vec![why(path)];
-                if holder.as_deref().is_none_or(can_be_asked) {
-                    advice.push(("ask the holder to release it", Suggested::new(["revoke", path])));
-                }
-                return advice;
+                return [why(path)].into_iter().chain(asking(path, holder.as_deref())).collect();
             }
             AcquireError::Outranked { path, .. }
             | AcquireError::Preempted { path, .. }
@@ -278,6 +275,20 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
         _ => return Vec::new(),
     };
     vec![one]
+}
+
+/// Returns the command that asks for a taken lock. It says so if it may ask several holders.
+fn asking(path: &str, holder: Option<&ContenderInfo>) -> Option<(&'static str, Suggested)> {
+    let ask = Suggested::new(["revoke", path]);
+    let Some(holder) = holder else { return Some(("ask all its holders to release it", ask)) };
+    let asking = match holder.mode {
+        // One permit may be enough.
+        "permits" => ("ask that holder to release it", ask.with(["--node", &holder.node_path(path)])),
+        // One reader is not enough.
+        "read" => ("ask all its holders to release it", ask),
+        _ => ("ask the holder to release it", ask),
+    };
+    can_be_asked(holder).then_some(asking)
 }
 
 /// Returns the path to list to find a lock that is not at `path`: its first component.
@@ -324,6 +335,16 @@ mod tests {
             let hint = hint(&error).unwrap();
             assert!(hint.contains("--lease") && !hint.contains("helix_lock"), "{hint}");
         }
+    }
+
+    /// A plain `revoke` asks all holders. (tests/cli/advice.rs pastes the commands.)
+    #[test]
+    fn the_command_that_asks_for_a_taken_lock_says_when_it_asks_several_holders() {
+        let unknown = asking("/a", None).unwrap();
+        assert_eq!(
+            (unknown.0, unknown.1.text(&[])),
+            ("ask all its holders to release it", "lockkeeper revoke /a".into())
+        );
     }
 
     /// `max_waiters` is an option of the library only.

@@ -175,7 +175,16 @@ fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
     recipes.push(("see all contenders", Suggested::new(["show", name])));
     if lock.holders.iter().any(can_be_asked) {
         let ask = Suggested::new(["revoke", name]).with(["--reason", "WHY", "--wait", "1m"]);
-        recipes.push(("ask the holder to release it", ask));
+        let all = if lock.holders.len() > 1 { "ask all holders to release it" } else { "ask the holder to release it" };
+        recipes.push((all, ask.clone()));
+        // One permit may be enough; one reader is not.
+        let one = lock
+            .holders
+            .iter()
+            .find(|holder| lock.holders.len() > 1 && holder.mode == "permits" && can_be_asked(holder));
+        if let Some(one) = one {
+            recipes.push(("ask one of them", ask.with(["--node", one.node_path(&lock.path).as_str()])));
+        }
     }
     for (at, holder) in lock.holders.iter().take(TOLD).enumerate() {
         let node = holder.node_path(&lock.path);

@@ -166,6 +166,39 @@ fn printed_commands_name_the_same_lock() {
     assert!(holder.wait().success());
 }
 
+/// A plain `revoke` asks all holders.
+#[test]
+fn a_taken_lock_with_permits_suggests_to_ask_one_holder_and_a_shared_one_says_that_all_are_asked() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let refused = |name: &str, options: &[&str]| {
+        let output = site.output("run", &[&[name], options, &["--try", "--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(75), "{output:?}");
+        commands(&stderr(&output))
+    };
+    let permits = ["--permits", "2"];
+    for from_why in [false, true] {
+        let mut held = [site.hold("permits", &permits), site.hold("permits", &permits)];
+        let (what, hints) = match from_why {
+            false => ("ask that holder to release it", refused("permits", &permits)),
+            true => ("ask one of them", site.why("permits")),
+        };
+        told(&that(&hints, what).replace(" --wait 1m", ""));
+        until("one holder has left", || site.shown("permits")["holders"].as_array().unwrap().len() == 1);
+        for holder in &mut held {
+            holder.close_stdin();
+        }
+        let asked =
+            held.into_iter().filter_map(|mut holder| holder.end().1.contains("asks for ").then_some(())).count();
+        assert_eq!(asked, 1);
+    }
+    let readers = [site.hold("shared", &["--shared"]), site.hold("shared", &["--shared"])];
+    told(that(&refused("shared", &[]), "ask all its holders to release it"));
+    for mut reader in readers {
+        assert!(reader.end().1.contains("asks for "));
+    }
+}
+
 /// Every action that `why` prints, on a held lock of every kind: commands that queue wait and run, a request makes the
 /// holder end, and a break stops it.
 #[test]
@@ -204,7 +237,8 @@ fn every_recipe_of_why_does_what_it_says() {
             waiting.push(Running::start(&mut ran(what)));
             until(what, || site.waiters(&name) == waiting.len());
         }
-        told(that(&recipes, "ask the holder to release it"));
+        let ask = if holders > 1 { "ask all holders to release it" } else { "ask the holder to release it" };
+        told(that(&recipes, ask));
         for waiting in &mut waiting {
             assert_eq!(waiting.line(), "ran", "{kind:?}");
             assert!(waiting.wait().success());
