@@ -362,17 +362,17 @@ mod tests {
 
     #[test]
     fn a_line_that_is_shown_only_behind_a_feature_is_named() {
-        let first = "#[cfg(feature = \"servers\")]\nmod servers;\nmod plain;\n#[cfg(any(test, feature = \"no\"))]\n/// C-03: x\n#[test] fn c() {}";
+        let first = "#[cfg(real_servers)]\nmod servers;\nmod plain;\n#[cfg(any(test, feature = \"no\"))]\n/// C-03: x\n#[test] fn c() {}";
         let servers = "/// C-01, C-02: x\n#[test]\nfn a() {}\n/// C-03: x\n#[test]\nfn b() {}";
-        let plain = "/// C-02: x\n#[cfg(all(feature = \"on\", not(feature = \"servers\")))]\n#[test]\nfn d() {}\n\
+        let plain = "/// C-02: x\n#[cfg(all(feature = \"on\", not(real_servers)))]\n#[test]\nfn d() {}\n\
                      /// C-01: x\n#[test]\n#[cfg(all(feature = \"on\", feature = \"kafka\"))]\nfn e() {}";
         let sources = [("it.rs", first), ("servers.rs", servers), ("plain.rs", plain)];
         let (table, problems) = report(&[("locks.md", PAGE)], &sources, true);
         assert_eq!(problems, [""; 0]);
         assert_eq!(
             table,
-            "Locks (locks.md): 3 of 3 required lines shown\n  C-01     ONLY BEHIND A FEATURE: kafka, or servers\n           \
-             plain.rs: e (behind kafka)\n           servers.rs: a (behind servers)"
+            "Locks (locks.md): 3 of 3 required lines shown\n  C-01     ONLY BEHIND A FEATURE: kafka, or real_servers\n           \
+             plain.rs: e (behind kafka)\n           servers.rs: a (behind real_servers)"
         );
     }
 

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use xshell::{Shell, cmd};
 
-use crate::workspace::metadata;
+use crate::workspace::{Package, metadata};
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
@@ -24,9 +24,6 @@ pub(crate) struct Options {
     list: bool,
 }
 
-/// A feature that enables tests, and changes nothing in a library or a command.
-const TESTS_ONLY: &str = "real-servers";
-
 /// Maximum features of a crate that is checked with all their sets.
 const POWERSET: usize = 4;
 
@@ -36,14 +33,14 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
         bail!("there is no crate {unknown} in this workspace");
     }
     packages.retain(|package| match options.package.as_slice() {
-        [] => package.publish.as_ref().is_none_or(|registries| !registries.is_empty()),
+        [] => is_published(package),
         wanted => wanted.contains(&package.name),
     });
     let (start, mut count, mut failed) = (Instant::now(), 0, Vec::new());
     for package in &packages {
         let name = &package.name;
         let features = package.features.keys().map(String::as_str);
-        let features: Vec<_> = features.filter(|name| !matches!(*name, "default" | TESTS_ONLY)).collect();
+        let features: Vec<_> = features.filter(|name| *name != "default").collect();
         for set in sets(&features, !options.without_pairs) {
             let set = set.join(",");
             if options.list {
@@ -67,6 +64,10 @@ pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     Ok(())
 }
 
+fn is_published(package: &Package) -> bool {
+    package.publish.as_ref().is_none_or(|registries| !registries.is_empty())
+}
+
 /// Returns the sets of features to check: all sets of few features; otherwise none, each, each pair if wanted, and all. Three
 /// features seldom cause a problem that no pair causes.
 fn sets<'a>(features: &[&'a str], pairs: bool) -> Vec<Vec<&'a str>> {
@@ -82,6 +83,32 @@ fn sets<'a>(features: &[&'a str], pairs: bool) -> Vec<Vec<&'a str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn docs_rs_shows_the_features_of_every_published_library() {
+        let packages = metadata(&crate::workspace::shell().unwrap(), &["--no-deps", "--offline"]).unwrap().packages;
+        let with_features = packages.iter().filter(|package| is_published(package) && !package.features.is_empty());
+        let libraries: Vec<_> = with_features
+            .filter_map(|package| {
+                Some((package, std::fs::read_to_string(package.manifest_path.parent()?.join("src/lib.rs")).ok()?))
+            })
+            .collect();
+        assert!(libraries.iter().any(|(package, _)| package.name == "lockkeeper"));
+        for (Package { name, metadata, .. }, source) in libraries {
+            let docs = &metadata["docs"]["rs"];
+            assert!(docs["all-features"] == true && docs["rustdoc-args"][1] == "docsrs", "{name}: {docs}");
+            assert!(source.contains("#![cfg_attr(docsrs, feature(doc_cfg))]"), "{name}");
+        }
+    }
+
+    /// A feature is for users; tests have `--cfg real_servers`.
+    #[test]
+    fn real_servers_is_a_feature_of_no_published_crate() {
+        let packages = metadata(&crate::workspace::shell().unwrap(), &["--no-deps", "--offline"]).unwrap().packages;
+        for Package { name, features, .. } in packages.iter().filter(|package| is_published(package)) {
+            assert!(!features.contains_key("real-servers"), "{name}");
+        }
+    }
 
     #[test]
     fn few_features_are_checked_in_every_set() {

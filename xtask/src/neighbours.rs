@@ -76,7 +76,7 @@ pub(crate) fn kafka(sh: &Shell, arguments: &[String]) -> Result<()> {
     let (variable, jars) = Neighbour::Kafka.jars(sh)?;
     let which = if arguments.is_empty() { &["kafka".to_owned()][..] } else { arguments };
     for (package, target) in [("lockkeeper", LIB), ("lockkeeper-cli", "cli")] {
-        Program { package, target, features: "kafka,real-servers" }.run(sh, which, [(variable, (&jars).into())])?;
+        Program { package, target, features: "kafka" }.run(sh, which, [(variable, (&jars).into())])?;
     }
     Ok(())
 }
@@ -84,11 +84,7 @@ pub(crate) fn kafka(sh: &Shell, arguments: &[String]) -> Result<()> {
 /// Runs the example's tests beside a search engine.
 pub(crate) fn search(sh: &Shell, arguments: &[String]) -> Result<()> {
     let (variable, jars) = Neighbour::Search.jars(sh)?;
-    Program { package: "catalogue", target: "search", features: "search,real-servers" }.run(
-        sh,
-        arguments,
-        [(variable, jars.into())],
-    )
+    Program { package: "catalogue", target: "search", features: "search" }.run(sh, arguments, [(variable, jars.into())])
 }
 
 /// A server beside the locks.

@@ -31,7 +31,7 @@ pub(crate) struct Tests {
     pub package: &'static str,
     /// [`LIB`], [`MAIN`], or the name of a test program.
     pub target: &'static str,
-    /// The features that they need, separated by commas.
+    /// The features that they need, separated by commas. Tests that need real servers are always compiled.
     pub features: &'static str,
 }
 
@@ -71,6 +71,7 @@ impl Tests {
                 };
                 let features = if features.is_empty() { vec![] } else { vec!["--features", features] };
                 cmd!(sh, "cargo test --quiet -p {package} {features...} {which...} -- {arguments...}")
+                    .env(WRAPPER, REAL_SERVERS)
                     .envs(environment)
                     .run()
                     .with_context(|| format!("{target} of {package}"))
@@ -78,6 +79,11 @@ impl Tests {
         }
     }
 }
+
+/// Cargo's variable for a program that starts the compiler, for the workspace's own crates only.
+const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
+/// Compiles the tests that need real servers. As in .ci/run: cargo compares the text.
+const REAL_SERVERS: &str = ".cargo/real-servers";
 
 /// Set for tests that are small without it.
 pub(crate) const DEEP: &str = "LOCKKEEPER_DEEP";
@@ -148,6 +154,7 @@ pub(crate) fn build(sh: &Shell, list: &Path) -> Result<()> {
         sh,
         "cargo test --workspace --all-features --lib --bins --tests --no-run --message-format json-render-diagnostics"
     )
+    .env(WRAPPER, REAL_SERVERS)
     .read()
     .context("building the test programs")?;
     let list_of = output.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok()).filter_map(entry);

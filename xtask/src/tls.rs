@@ -18,7 +18,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
     Distribution::install()?;
-    Tests { package: "lockkeeper", target: "tls", features: "tls,real-servers" }
+    Tests { package: "lockkeeper", target: "tls", features: "tls" }
         .run(sh, &options.arguments, [])
         .context("locks over TLS")?;
     Tests { package: "lockkeeper-cli", target: "cli", features: "tls" }

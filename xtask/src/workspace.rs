@@ -48,6 +48,10 @@ pub(crate) struct Package {
     /// The registries to which it may be published; any if absent.
     pub(crate) publish: Option<Vec<String>>,
     pub(crate) features: BTreeMap<String, Vec<String>>,
+    /// What Cargo.toml says to other tools.
+    #[cfg(test)]
+    #[serde(default)]
+    pub(crate) metadata: serde_json::Value,
     pub(crate) dependencies: Vec<Dependency>,
     pub(crate) targets: Vec<Target>,
 }

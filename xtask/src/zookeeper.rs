@@ -116,7 +116,7 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         let single = launch(false, Options::default().distribution(distribution.clone()))?;
         let ensemble = launch(true, Options::default().distribution(distribution))?;
         let servers = [(ENV_SINGLE, single.connect_string().into()), (ENV_ENSEMBLE, ensemble.connect_string().into())];
-        Program { package: "lockkeeper", target: "it", features: "real-servers" }.run(
+        Program { package: "lockkeeper", target: "it", features: "" }.run(
             sh,
             &which,
             servers.clone().into_iter().chain(home.clone()),
@@ -125,7 +125,7 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
             // Our session beside another client's, on Apache's server.
             let scripts = ("LOCKKEEPER_SCRIPTS", OsString::from("100"));
             for target in ["differential", "batches"] {
-                Program { package: "lockkeeper-client", target, features: "real-servers" }.run(
+                Program { package: "lockkeeper-client", target, features: "" }.run(
                     sh,
                     &["apache".to_owned()],
                     servers.clone().into_iter().chain([scripts.clone()]).chain(home.clone()),
@@ -136,7 +136,7 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     if arguments.is_empty() {
         // These start servers of their own, because they kill them.
         let work = ["no_update_is_lost_while_an_ensembles_leader_is_killed".to_owned()];
-        let features = "real-servers";
+        let features = "";
         Program { package: "lockkeeper-cli", target: "real_work", features }.run(
             sh,
             &work,
@@ -164,7 +164,7 @@ fn test_lagging(sh: &Shell, lag: Duration, distribution: Distribution, arguments
         [] => which.push("ensemble".to_owned()),
         some => which.extend_from_slice(some),
     }
-    let program = Program { package: "lockkeeper", target: "it", features: "real-servers" };
+    let program = Program { package: "lockkeeper", target: "it", features: "" };
     program.run(sh, &which, [(ENV_ENSEMBLE, servers.into())])
 }
 

@@ -5,7 +5,7 @@
 //! and the token of its hold, and writes the file back. Only the lock keeps two steps apart. Afterwards, the file shows
 //! whether it did: every step that finished must be in it once, in the order of the tokens.
 //!
-//! It runs on this user's embedded server, and with the feature `real-servers` also on an ensemble of three whose
+//! It runs on this user's embedded server, and with `--cfg real_servers` also on an ensemble of three whose
 //! leader is killed twice. `LOCKKEEPER_TEST_SEED` repeats a run's choices.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -51,7 +51,7 @@ fn no_update_is_lost_on_this_users_server() {
     real_work(None, |_| ());
 }
 
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 #[test]
 fn no_update_is_lost_while_an_ensembles_leader_is_killed() {
     use lockkeeper_testkit::apache::{Apache, Options};

@@ -21,6 +21,8 @@
 //! # }
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 // ARCHITECTURE.md lists the layers of this crate.
 
 mod calls;

@@ -683,7 +683,7 @@ async fn tasks_of_one_session_get_what_each_would_get_alone() {
 }
 
 /// `cargo xtask zookeeper test` starts the servers.
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_of_one_session_get_from_apaches_servers_what_each_would_get_alone() {
     for servers in ["LOCKKEEPER_TEST_ZOOKEEPER", "LOCKKEEPER_TEST_ENSEMBLE"] {

@@ -14,6 +14,8 @@
 //! The state machine inside is pure: it takes typed requests and the time, and returns typed effects. The TCP server drives it,
 //! and so does the simulator of the tests.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 // ARCHITECTURE.md lists the layers of this crate.
 
 mod account;

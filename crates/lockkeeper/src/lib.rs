@@ -93,6 +93,7 @@
 //! [`LockPath::join`], never to `format!("/articles/{id}")`: a `/` in the name would select another lock. Names such as
 //! `lock-0000000000` are rejected, because a lock on `/articles` would wait for such a node.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
 mod acl;

@@ -1,6 +1,6 @@
 //! Runs the statements of docs/guide/fencing.md, exactly as written there, on real databases.
 //!
-//! It always uses SQLite. With the feature `real-servers` it also uses PostgreSQL: `cargo xtask postgres test`.
+//! It always uses SQLite. `cargo xtask postgres test` compiles the tests on PostgreSQL too.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
@@ -220,7 +220,7 @@ mod sqlite {
     }
 }
 
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 mod postgresql {
     use lockkeeper_testkit::postgres::Postgres;
     use postgres::{Client, NoTls};

@@ -223,6 +223,7 @@ impl Cfg {
             [TokenTree::Ident(name), TokenTree::Group(group)] if name == "not" => {
                 !parts(group).iter().all(|part| part.is_met(features))
             }
+            [TokenTree::Ident(name)] if name == REAL_SERVERS => features.contains(REAL_SERVERS),
             [TokenTree::Ident(name), _, value] if name == "feature" => features.contains(&spelling(&value.to_string())),
             // The tests' own condition, and the machine's.
             _ => true,
@@ -240,6 +241,9 @@ impl Cfg {
     }
 }
 
+/// The condition of tests that need real servers, which is off in `cargo test` as a feature is.
+const REAL_SERVERS: &str = "real_servers";
+
 /// Collects the features that a condition names.
 fn named(condition: TokenStream, features: &mut BTreeSet<String>) {
     for token in condition {
@@ -247,6 +251,9 @@ fn named(condition: TokenStream, features: &mut BTreeSet<String>) {
             TokenTree::Group(group) => named(group.stream(), features),
             TokenTree::Literal(value) => {
                 features.insert(spelling(&value.to_string()));
+            }
+            TokenTree::Ident(name) if name == REAL_SERVERS => {
+                features.insert(REAL_SERVERS.to_owned());
             }
             _ => {}
         }

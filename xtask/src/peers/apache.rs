@@ -16,7 +16,7 @@ pub(super) const RELEASE: &str = "3.9.5";
 /// Compares every answer, error and event of our server with those of Apache's server.
 pub(super) fn run(sh: &Shell, scripts: u64) -> Result<()> {
     release()?;
-    Tests { package: "lockkeeper-server", target: "differential", features: "real-servers" }
+    Tests { package: "lockkeeper-server", target: "differential", features: "" }
         .run(sh, &["--nocapture".to_owned()], [("LOCKKEEPER_SCRIPTS", scripts.to_string().into())])
         .context("our server does not answer as Apache's")
 }

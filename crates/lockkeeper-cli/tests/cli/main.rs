@@ -17,12 +17,12 @@ mod healthy;
 mod help;
 mod input;
 mod jobs;
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 mod jobs_clock;
 mod jobs_killed;
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 mod jobs_pictures;
-#[cfg(all(feature = "kafka", feature = "real-servers"))]
+#[cfg(all(feature = "kafka", real_servers))]
 mod kafka;
 mod kinds;
 mod leasing;

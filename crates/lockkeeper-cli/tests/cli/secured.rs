@@ -241,7 +241,7 @@ fn init_on_the_own_server_takes_no_list_and_is_harmless() {
     }
 }
 
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 #[test]
 fn credentials_of_a_file_open_the_nodes_of_their_access_list_on_an_apache_server() {
     use lockkeeper_testkit::apache::{Apache, Options};

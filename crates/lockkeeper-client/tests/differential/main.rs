@@ -237,7 +237,7 @@ async fn a_persistent_watch_goes_on_after_a_cut() {
 }
 
 /// `cargo xtask zookeeper test` starts the server.
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 #[tokio::test]
 async fn ours_plays_as_zookeeper_client_on_apaches_server() {
     let server = std::env::var("LOCKKEEPER_TEST_ZOOKEEPER").expect("run `cargo xtask zookeeper test`");

@@ -6,7 +6,7 @@
 mod approval;
 mod basic;
 mod cleanup;
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 mod clocks;
 mod faults;
 mod losses;

@@ -1,7 +1,7 @@
 //! The test worlds: a lock kind, a server, and an observer with a session of its own.
 //!
 //! A claim is written once and runs for every kind of lock on every kind of server ([`on_every_server`]). Plain `cargo test`
-//! uses the embedded server; the feature `real-servers` adds Apache's servers (`docs/development.md`). After each claim, the
+//! uses the embedded server; `--cfg real_servers` adds Apache's servers (`docs/development.md`). After each claim, the
 //! world checks that no node, watch or session is left.
 
 mod kinds;
@@ -63,10 +63,10 @@ pub(crate) enum Site {
     /// The server of this repository; each claim starts its own.
     Embedded,
     /// One server of Apache ZooKeeper.
-    #[cfg(feature = "real-servers")]
+    #[cfg(real_servers)]
     Apache,
     /// Three servers of Apache ZooKeeper.
-    #[cfg(feature = "real-servers")]
+    #[cfg(real_servers)]
     Ensemble,
 }
 
@@ -74,13 +74,13 @@ pub(crate) enum Site {
 enum Server {
     Embedded(EmbeddedServer),
     /// Started outside the test; the value is its connect string.
-    #[cfg(feature = "real-servers")]
+    #[cfg(real_servers)]
     Apache(String),
 }
 
 impl Site {
     async fn server(self) -> Server {
-        #[cfg(feature = "real-servers")]
+        #[cfg(real_servers)]
         let given = |variable| {
             Server::Apache(std::env::var(variable).unwrap_or_else(|_| {
                 panic!("{variable} is not set: run `cargo xtask zookeeper test`, which starts the servers")
@@ -88,9 +88,9 @@ impl Site {
         };
         match self {
             Site::Embedded => Server::Embedded(embedded_server().await),
-            #[cfg(feature = "real-servers")]
+            #[cfg(real_servers)]
             Site::Apache => given("LOCKKEEPER_TEST_ZOOKEEPER"),
-            #[cfg(feature = "real-servers")]
+            #[cfg(real_servers)]
             Site::Ensemble => given("LOCKKEEPER_TEST_ENSEMBLE"),
         }
     }
@@ -183,12 +183,12 @@ macro_rules! tests {
             fn embedded() {
                 run(Kind::$kind, Site::Embedded, super::super::$claim);
             }
-            #[cfg(feature = "real-servers")]
+            #[cfg(real_servers)]
             #[test]
             fn apache() {
                 run(Kind::$kind, Site::Apache, super::super::$claim);
             }
-            #[cfg(feature = "real-servers")]
+            #[cfg(real_servers)]
             #[test]
             fn ensemble() {
                 run(Kind::$kind, Site::Ensemble, super::super::$claim);
@@ -284,7 +284,7 @@ impl World {
     pub(crate) fn embedded(&self) -> &EmbeddedServer {
         match &self.server {
             Server::Embedded(server) => server,
-            #[cfg(feature = "real-servers")]
+            #[cfg(real_servers)]
             Server::Apache(_) => panic!("only for claims on the embedded server"),
         }
     }
@@ -294,7 +294,7 @@ impl World {
         match self.server {
             Server::Embedded(_) => config().tick,
             // As in the default configuration; the tests start servers with shorter ticks.
-            #[cfg(feature = "real-servers")]
+            #[cfg(real_servers)]
             Server::Apache(_) => Duration::from_secs(2),
         }
     }
@@ -481,7 +481,7 @@ impl World {
                 .await;
             }
             // Shared with other claims, whose sessions and watches are still there.
-            #[cfg(feature = "real-servers")]
+            #[cfg(real_servers)]
             Server::Apache(_) => {}
         }
     }
@@ -497,7 +497,7 @@ impl Server {
     fn connect_string(&self) -> String {
         match self {
             Server::Embedded(server) => server.connect_string(),
-            #[cfg(feature = "real-servers")]
+            #[cfg(real_servers)]
             Server::Apache(servers) => servers.clone(),
         }
     }

@@ -10,7 +10,7 @@ use lockkeeper::{FencingToken, Guard, Lockkeeper};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 mod real_servers;
 
 use crate::support::{PATIENCE, World, eventually, on_the_embedded_server};

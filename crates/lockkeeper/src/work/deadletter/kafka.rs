@@ -20,7 +20,7 @@ mod address;
 mod forward;
 mod shared;
 mod spool;
-#[cfg(all(test, feature = "real-servers"))]
+#[cfg(all(test, real_servers))]
 mod tests;
 mod topic;
 

@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use lockkeeper::error::AcquireError;
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::{HoldState, Lockkeeper};
 use lockkeeper_server::{OpCode, Server};
@@ -66,7 +66,7 @@ fn case_15_a_waiter_survives_a_server_restart_recipe() {
 }
 
 /// The same with Apache's server, which is killed.
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 #[test]
 fn case_15_a_waiter_survives_an_apache_server_restart() {
     use lockkeeper_testkit::apache::{Apache, Options};
@@ -93,7 +93,7 @@ fn case_15_a_waiter_survives_an_apache_server_restart() {
 
 /// Each write takes 4.5 s, and the server answers nothing else of the session before it. That is less than a quarter of the
 /// default session timeout.
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 #[test]
 fn an_apache_server_with_a_slow_disk_keeps_every_hold() {
     use lockkeeper_testkit::apache::{Apache, Options};
@@ -121,7 +121,7 @@ fn an_apache_server_with_a_slow_disk_keeps_every_hold() {
 }
 
 /// A follower without its leader answers reads for a while from its old state. A query about a lock is not answered from it.
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 #[test]
 fn an_apache_server_without_a_majority_answers_no_query_about_a_lock() {
     use lockkeeper_testkit::apache::{Apache, Options};

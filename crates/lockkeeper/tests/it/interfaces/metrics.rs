@@ -162,7 +162,7 @@ async fn a_handle_has_a_group_for_all_its_locks(world: &World) {
     let monitor = MonitorLock::new("for the test", &keeper, &world.object("monitor"));
     monitor.run(async {}).await.unwrap();
     assert_eq!(held("class"), 1);
-    let operations = QueueLock::new(&keeper, &world.path("operations"));
+    let operations = QueueLock::new(&keeper, world.path("operations"));
     assert!(operations.try_lock().await.unwrap() && operations.unlock().await.unwrap());
     assert_eq!(held("exclusive"), 2);
     keeper.helix_lock(world.path("leased"), PATIENCE).acquire().await.unwrap().release().await.unwrap();

@@ -28,7 +28,7 @@ pub(super) enum ForwardFailure {
     #[error(transparent)]
     Kafka(#[from] KafkaError),
     /// A test ends the pass.
-    #[cfg(all(test, feature = "real-servers"))]
+    #[cfg(all(test, real_servers))]
     #[error("died here")]
     Died,
 }

@@ -210,7 +210,7 @@ impl Topic {
     }
 }
 
-#[cfg(all(test, feature = "real-servers"))]
+#[cfg(all(test, real_servers))]
 impl Topic {
     /// A message of a foreign client.
     pub(super) fn send_foreign(&self, payload: &[u8]) {
@@ -253,7 +253,7 @@ impl TopicSender {
     }
 
     /// Commits what `begin` has begun.
-    #[cfg(all(test, feature = "real-servers"))]
+    #[cfg(all(test, real_servers))]
     pub(super) fn commit(&self) -> KafkaResult<()> {
         self.producer.commit_transaction(DEADLINE)
     }
@@ -277,7 +277,7 @@ impl TopicSender {
     }
 
     /// Waits until everything sent so far has arrived, uncommitted. Only tests use it.
-    #[cfg(all(test, feature = "real-servers"))]
+    #[cfg(all(test, real_servers))]
     pub(super) fn flush(&self) {
         self.producer.flush(DEADLINE).expect("the broker runs");
     }
