@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::chroot::Chroot;
 use crate::driver::{Driver, SharedState, WatchSender};
+use crate::helped::HelpedTask;
 use crate::servers::{Connect, Servers};
 use crate::session::Session;
 use crate::types::{Config, ConnectionState, RequestError, RequestId, Resume, WatchEvent};
@@ -39,6 +40,7 @@ pub struct Client {
 
 struct Handle {
     shared: Arc<SharedState>,
+    driver: HelpedTask,
 }
 
 impl Drop for Handle {
@@ -83,8 +85,9 @@ impl Client {
         let (states, receiver) = mpsc::unbounded_channel();
         let session = Session::new(config, connect.servers(), fastrand::u64(..), Duration::ZERO);
         let (driver, shared) = Driver::new(session, connect, states);
+        let driver = HelpedTask::new(tokio::runtime::Handle::current(), driver.run());
         tokio::spawn(driver.run());
-        (Client { handle: Arc::new(Handle { shared }), chroot }, receiver)
+        (Client { handle: Arc::new(Handle { shared, driver }), chroot }, receiver)
     }
 
     /// Sends a request as it is on the wire. The future resolves to the reply. The typed calls such as [`Client::get`] do
@@ -207,6 +210,17 @@ impl Client {
     /// the latest after the session timeout.
     pub fn close(&self) {
         self.handle.shared.change(Session::close);
+    }
+
+    /// Writes the requests that were made before, on this thread. When it returns, the kernel has them if the session is
+    /// connected and the connection takes them without waiting. Otherwise the driver writes them later, as it does without
+    /// this call.
+    ///
+    /// If the driver is at work at this moment, the call waits for its current step, but no longer than 100 ms.
+    pub fn flush(&self) {
+        let Handle { shared, driver } = &*self.handle;
+        shared.send_gathered();
+        _ = driver.help(|| !shared.session(Session::has_outgoing));
     }
 
     /// Passes a request to the session. The future resolves to the reply.

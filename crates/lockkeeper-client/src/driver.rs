@@ -150,6 +150,11 @@ impl SharedState {
         (id, received)
     }
 
+    /// Lets requests leave that wait for the answers to others.
+    pub(crate) fn send_gathered(&self) {
+        self.lock().session.send_gathered();
+    }
+
     /// Removes a watch that has no receiver any more.
     pub(crate) fn unwatch(&self, id: RequestId) {
         let mut inner = self.lock();

@@ -29,6 +29,7 @@ mod calls;
 mod chroot;
 mod client;
 mod driver;
+mod helped;
 mod local;
 mod servers;
 mod session;
@@ -40,6 +41,8 @@ mod words;
 
 pub use calls::{MultiError, Watched};
 pub use client::{Client, PersistentWatcher, Watcher};
+#[doc(hidden)]
+pub use helped::HelpedTask;
 pub use local::ShortPath;
 pub use lockkeeper_wire as wire;
 pub use servers::{Connect, Connecting, InvalidServers, Searching, Servers, Stream};

@@ -5,7 +5,9 @@
 //! methods whose names end in `_blocking`. For all other calls, such as those of a `Job`, of
 //! [`Admin`](crate::admin::Admin) or of a guard, there is [`Lockkeeper::block_on`](crate::Lockkeeper::block_on).
 //!
-//! `embedded`, `realms` and `settings` connect with async calls only: make them on a runtime of your own.
+//! `realms` and `settings` connect with async calls only: make them on a runtime of your own.
+//!
+//! A guard that is dropped is released, also at the end of `main`: [`Holding`](crate::Holding) lists the exceptions.
 //!
 //! ```no_run
 //! let keeper = lockkeeper::blocking::connect("127.0.0.1:2181")?;
@@ -31,6 +33,45 @@ use crate::error::ConnectError;
 /// # Panics
 ///
 /// Panics if called on a thread of an async runtime.
+#[track_caller]
 pub fn connect(servers: &str) -> Result<Lockkeeper, ConnectError> {
     Lockkeeper::builder().connect_blocking(servers)
+}
+
+/// Uses the embedded server of a directory as [`Lockkeeper::embedded`] does, and blocks this thread until it can.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// let keeper = lockkeeper::blocking::embedded(dir.path())?;
+/// keeper.mutex("/locks/nightly").acquire().wait()?.release_blocking()?;
+/// keeper.close_blocking();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`Lockkeeper::embedded`].
+///
+/// # Panics
+///
+/// Panics if called on a thread of an async runtime.
+#[cfg(feature = "embedded")]
+#[track_caller]
+pub fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
+    Lockkeeper::builder().embedded_blocking(dir)
+}
+
+/// Uses this user's own server as [`Lockkeeper::own_server`] does, and blocks this thread until it can.
+///
+/// # Errors
+///
+/// As [`Lockkeeper::own_server`].
+///
+/// # Panics
+///
+/// Panics if called on a thread of an async runtime.
+#[cfg(all(feature = "embedded", feature = "settings"))]
+#[track_caller]
+pub fn own_server() -> Result<Lockkeeper, ConnectError> {
+    Lockkeeper::builder().own_server_blocking()
 }

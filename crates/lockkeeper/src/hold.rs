@@ -119,6 +119,8 @@ pub(crate) struct Hold {
     pub(crate) lost: CancellationToken,
     /// The latest request to release the lock.
     pub(crate) asked: latest::Sender<Option<Revocation>>,
+    /// Whether its guard was dropped. A task that runs sees this before the end of its channel wakes it.
+    pub(crate) dropped: AtomicBool,
     /// Notified when the program has missed its liveness limit: the driver gives the lock up.
     pub(crate) unattended: Notify,
     /// How many fenced writes may still take effect.
@@ -171,6 +173,7 @@ impl Hold {
             loss: OnceLock::new(),
             lost: CancellationToken::new(),
             asked: latest::Sender::new(None),
+            dropped: AtomicBool::new(false),
             unattended: Notify::new(),
             writes: AtomicUsize::new(0),
             ward: OnceLock::new(),
@@ -438,6 +441,15 @@ impl Hold {
     /// Whether a fenced write may still take effect. Its caller may have dropped the future.
     pub(crate) fn may_still_write(&self) -> bool {
         self.writes.load(Ordering::Acquire) > 0
+    }
+
+    /// Resolves when its guard was dropped. That does not wake the task: the drop continues it, or the end of the channel
+    /// wakes it.
+    pub(crate) fn was_dropped(&self) -> impl Future<Output = ()> + '_ {
+        std::future::poll_fn(|_| match self.dropped.load(Ordering::Acquire) {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        })
     }
 
     /// The program is at work.

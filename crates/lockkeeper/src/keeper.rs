@@ -95,14 +95,32 @@ impl Lockkeeper {
     /// are lost, and their nodes are deleted. Returns when the server has confirmed this, or when the session has
     /// ended.
     ///
-    /// Dropping the last handle and the last guard does the same in the background. If the process exits meanwhile, its
-    /// locks become free only when the session expires.
+    /// While no server can be reached, the call waits for up to twice the session timeout: use
+    /// [`Lockkeeper::close_within`] to limit that.
+    ///
+    /// Dropping the last handle and the last guard does the same in the background. A lock whose guard was dropped is
+    /// free also if the process ends meanwhile: [`Holding`](crate::Holding) lists the exceptions.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the rest of the work to the background.
     pub async fn close(&self) {
-        self.context.close(true).await;
+        self.context.close(true, None).await;
+    }
+
+    /// Does what [`Lockkeeper::close`] does, but waits for no longer than `timeout`: for a program that must end by a certain
+    /// time, also in an outage. Returns whether the server has confirmed the end of the session, or the session has ended.
+    ///
+    /// `false` leaves the rest to the background: pending calls have failed, guards are lost, and the request to close is
+    /// sent when the connection is back. If the process ends before that, its nodes stay until the session expires, at
+    /// most [`Lockkeeper::session_timeout`] after the servers last heard of the process.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the rest of the work to the background.
+    #[must_use = "`false` means that the nodes of this session may still exist"]
+    pub async fn close_within(&self, timeout: Duration) -> bool {
+        self.context.close(true, Some(timeout)).await
     }
 
     /// Does what [`Lockkeeper::close`] does, and returns when the request to close is sent, after all confirmed releases.
@@ -110,7 +128,7 @@ impl Lockkeeper {
     /// its process ends.
     #[doc(hidden)]
     pub async fn close_unconfirmed(&self) {
-        self.context.close(false).await;
+        self.context.close(false, None).await;
     }
 
     /// Calls [`Lockkeeper::close`] and blocks this thread until it returns, for programs without async.

@@ -1,8 +1,8 @@
 //! Distributed locks that clean up after themselves and report how long they can be trusted.
 //!
 //! A [`Lockkeeper`] is connected to a ZooKeeper ensemble or, on a single machine, to an embedded server. It creates
-//! locks; a held lock is a [`Guard`]. Dropping the guard releases the lock in the background; awaiting
-//! [`Guard::release`] confirms the release.
+//! locks; a held lock is a [`Guard`]. Dropping the guard releases the lock; awaiting
+//! [`Guard::release`] also confirms the release. [`Holding`] says what is left if the process ends right after a drop.
 //!
 //! ```
 //! use std::time::Duration;
@@ -54,8 +54,28 @@
 //! crate needs a particular runtime, because a future only waits for a message from that thread. [`blocking`]
 //! therefore only adds calls that block the caller's thread.
 //!
-//! Log events ([`tracing`]) are the exception: the library emits some of them on that thread, so your subscriber runs
-//! there. It must not block. A subscriber that writes to a pipe or a terminal can block for as long as the other end
+//! # Paused time in tests
+//!
+//! In a test with tokio's paused time (`#[tokio::test(start_paused = true)]`), a future of this crate waits for a real
+//! thread and a real server. tokio sees a runtime in which no task can run, and moves its clock to the next timer. So
+//! `tokio::time::timeout(limit, lock.acquire())` fails at once, even if the lock is free. Use the deadline of the request,
+//! which the library's thread measures in real time:
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # async fn example(lock: lockkeeper::Mutex) -> Result<(), lockkeeper::error::AcquireError> {
+//! let guard = lock.acquire().timeout(Duration::from_secs(5)).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Holding::release_within`] and [`Lockkeeper::close_within`] do the same for a release and for the end. The same clock
+//! that jumps also ends a `tokio::time::sleep` beside a call of this crate too early. Call `tokio::time::resume` around
+//! such a part of the test.
+//!
+//! # Log events
+//!
+//! The library emits some of its log events ([`tracing`]) on its own thread, so your subscriber runs there. It must not block. A subscriber that writes to a pipe or a terminal can block for as long as the other end
 //! does not read. Then the heartbeats stop and the locks are lost. Use a writer that never blocks, such as
 //! `tracing_appender::non_blocking`.
 //!
@@ -169,7 +189,7 @@ pub mod fenced {
 pub mod helix {
     pub use crate::lease::*;
     pub use crate::recipes::queue_lock::QueueLock;
-    pub use tokio::sync::watch;
+    pub use tokio::sync::watch::Receiver as WatchReceiver;
 }
 
 /// Compiles the README's examples.

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use lockkeeper_client::HelpedTask;
 use lockkeeper_core::helix::ServerClock;
 use lockkeeper_core::{Link, LinkState, Loss, NodeFormat, SessionClock, SessionId, TokenEpoch, Trust};
 use tokio::runtime::Handle;
@@ -272,6 +273,20 @@ impl Session {
     /// Runs a contender; the session does not close before it ends.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.contenders.spawn_on(task, &self.io.handle);
+    }
+
+    /// Runs a contender as [`Session::spawn`] does. The guards that it makes can continue it ([`Session::hurry`]).
+    pub(crate) fn spawn_helped(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn(HelpedTask::new(self.io.handle.clone(), task).run());
+    }
+
+    /// Continues a task of this session on this thread, and writes what the task sends, as far as the connection takes it
+    /// without waiting. Does nothing in a simulation, which has one thread.
+    pub(crate) fn hurry(&self, task: &HelpedTask) {
+        if self.io.watchdog.is_some() {
+            _ = task.help(|| true);
+            self.ensemble().into_iter().for_each(|ensemble| ensemble.flush());
+        }
     }
 
     /// The contenders of this session whose nodes have this format.

@@ -293,6 +293,16 @@ impl Lockkeeper {
     }
 }
 
+/// The directory of this user's own server.
+#[cfg(feature = "embedded")]
+fn own_dir() -> Result<std::path::PathBuf, ConnectError> {
+    let mut settings = Settings::read().map_err(|error| Misuse::new("settings", error.to_string()))?;
+    settings.machine.value = None;
+    // Clients may run in different directories.
+    let failed = |error| EmbeddedError::file("cannot find", "this user's state directory", error);
+    Ok(std::path::absolute(settings.home()?.dir()).map_err(failed)?)
+}
+
 #[cfg(feature = "embedded")]
 impl Builder {
     /// Uses this user's own server, as [`Lockkeeper::own_server`] does.
@@ -305,11 +315,21 @@ impl Builder {
     ///
     /// As [`Lockkeeper::own_server`].
     pub async fn own_server(self) -> Result<Lockkeeper, ConnectError> {
-        let mut settings = Settings::read().map_err(|error| Misuse::new("settings", error.to_string()))?;
-        settings.machine.value = None;
-        // Clients may run in different directories.
-        let failed = |error| EmbeddedError::file("cannot find", "this user's state directory", error);
-        let dir = std::path::absolute(settings.home()?.dir()).map_err(failed)?;
-        self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
+        self.embedded(own_dir()?).await
+    }
+
+    /// Uses this user's own server as [`Lockkeeper::own_server`] does, and blocks this thread until it can, for programs
+    /// without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lockkeeper::own_server`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn own_server_blocking(self) -> Result<Lockkeeper, ConnectError> {
+        self.embedded_blocking(own_dir()?)
     }
 }

@@ -125,6 +125,11 @@ impl Session {
         if self.under_way.writes < UNDER_WAY { 0 } else { self.gathered.len }
     }
 
+    /// Lets the requests leave that would gather until others are answered.
+    pub fn send_gathered(&mut self) {
+        self.leave_together();
+    }
+
     /// Returns whether there is something to send now.
     pub(crate) fn has_outgoing(&self) -> bool {
         !self.outgoing.is_empty() || self.gathered.len > self.held_back()

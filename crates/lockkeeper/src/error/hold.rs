@@ -24,6 +24,14 @@ pub enum ReleaseError {
         /// The lock.
         path: String,
     },
+    /// The deadline of the call passed before a server confirmed the release. The release goes on in the background.
+    #[error("no server confirmed the release of {path} within {}; it goes on in the background", short(*waited))]
+    Timeout {
+        /// The lock.
+        path: String,
+        /// The timeout.
+        waited: Duration,
+    },
     /// A server refused to delete the node. It stays until the session ends.
     #[error("the server refused to delete the lock's node: {reason}")]
     Failed {
@@ -38,6 +46,7 @@ impl ReleaseError {
         match self {
             ReleaseError::NotHeld { .. } => ErrorKind::Lost,
             ReleaseError::NotLocked { .. } => ErrorKind::Misuse,
+            ReleaseError::Timeout { .. } => ErrorKind::Unconfirmed,
             ReleaseError::Failed { .. } => ErrorKind::Refused,
         }
     }

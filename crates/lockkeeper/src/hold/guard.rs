@@ -1,6 +1,7 @@
 //! Guards: a [`Holding`] plus what its kind of lock adds: a token, an upgrade or a downgrade.
 
 use std::ops::Deref;
+use std::time::Duration;
 
 use lockkeeper_core::FencingToken;
 
@@ -142,6 +143,20 @@ macro_rules! guards {
             /// As [`Holding::release`].
             pub async fn release(self) -> Result<(), ReleaseError> {
                 Holding::from(self).release().await
+            }
+
+            /// Releases the lock and waits for the confirmation for no longer than `timeout`, as
+            /// [`Holding::release_within`] does.
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future does not cancel the release; it only stops waiting for the confirmation.
+            ///
+            /// # Errors
+            ///
+            /// As [`Holding::release_within`].
+            pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
+                Holding::from(self).release_within(timeout).await
             }
 
             /// Releases the lock and blocks this thread until the server confirms it, as [`Holding::release_blocking`]

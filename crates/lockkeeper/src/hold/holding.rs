@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_channel::mpsc;
+use lockkeeper_client::HelpedTask;
 use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust, node_path};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -41,9 +43,33 @@ pub enum HoldState {
 /// releases the lock immediately. The compiler warns of a guard that is not bound at all. It warns of `let _` only with
 /// its lint `let_underscore_drop` (or Clippy's `let_underscore_must_use`), which a crate must enable.
 ///
-/// Dropping never blocks and works outside any runtime. It asks the session to delete the node; the delete is retried
-/// until it is confirmed or the session is over. If the process ends first, the lock becomes free when the session
-/// expires.
+/// # Dropping
+///
+/// Dropping works on any thread, in and outside of runtimes, and while a panic unwinds. It does not wait for a server.
+/// When it returns, the kernel has the request to delete the node if the session is connected and the connection takes
+/// the request at once. So a program that drops its guard may end right after: by a return from `main`, an early return
+/// with `?`, a panic that unwinds, or `std::process::exit`. While the process lives, the delete is repeated until it is
+/// confirmed or the session is over.
+///
+/// The lock stays held until the session expires if the process ends in one of these ways:
+///
+/// - Without a drop: `std::process::exit` while a variable still has the guard, `abort`, a panic with `panic = "abort"`,
+///   a signal, or a guard in a `static` or in a value that was forgotten or leaked. Drop or release the guard first.
+/// - Right after the drop, while the connection is lost or does not take bytes. Only the confirmation shows that the
+///   servers have the request: call [`Holding::release`], or [`Lockkeeper::close`](crate::Lockkeeper::close) for all
+///   locks of a handle.
+/// - Right after the drop, if another request about the hold has no answer yet. The delete is sent after that answer,
+///   about one round trip later. This concerns the first moment after the grant of a lock with classes and of a lock
+///   that was waited for, and a lock with a lock delay. Call [`Holding::release`].
+/// - Right after the drop of a leased lock, of a [`SharedReadGuard`](crate::SharedReadGuard) or of a
+///   [`KeptGuard`](crate::KeptGuard), whose release begins with a read or in another task: call their `release`.
+/// - Right after the drop, if the process itself hosts the embedded server: call
+///   [`Lockkeeper::close`](crate::Lockkeeper::close).
+///
+/// A drop takes about as long as a write to a socket. If the library's thread is at work on the same session at this
+/// moment, the drop waits for its current step, but no longer than 100 ms.
+///
+/// # Forks
 ///
 /// A holding belongs to the process that acquired it. In a forked child, its copy is [`Loss::Forked`], and dropping the
 /// copy does nothing.
@@ -51,11 +77,14 @@ pub enum HoldState {
 pub struct Holding {
     hold: Owned<Arc<Hold>>,
     requests: Owned<mpsc::UnboundedSender<HoldRequest>>,
+    /// The task of the hold, if a drop can continue it.
+    task: Owned<Option<HelpedTask>>,
 }
 
 impl Holding {
+    /// Creates the guard of this hold, in the task that receives the requests.
     pub(crate) fn new(hold: Arc<Hold>, requests: mpsc::UnboundedSender<HoldRequest>) -> Self {
-        Holding { hold: Owned::new(hold), requests: Owned::new(requests) }
+        Holding { hold: Owned::new(hold), requests: Owned::new(requests), task: Owned::new(HelpedTask::current()) }
     }
 
     /// The session that the hold depends on now.
@@ -388,6 +417,32 @@ impl Holding {
         confirmed.await.unwrap_or_else(|_| Err(unheard()))
     }
 
+    /// Releases the lock as [`Holding::release`] does, but waits for the confirmation for no longer than `timeout`: for a
+    /// program that must end by a certain time, also in an outage.
+    ///
+    /// After the timeout, the release goes on in the background: the delete is sent when the connection is back. If the
+    /// process ends before that, the lock becomes free when the session expires, at most [`Holding::session_timeout`]
+    /// after the servers last heard of the process. No program holds the lock twice in either case.
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release; it only stops waiting for the confirmation.
+    ///
+    /// # Errors
+    ///
+    /// [`ReleaseError::Timeout`] after `timeout`; otherwise as [`Holding::release`].
+    pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
+        if !self.hold.is_ours() {
+            return self.release().await;
+        }
+        let (path, passed) = (self.hold.path.clone(), self.hold.session().after(timeout));
+        released_by(self.release(), passed, path, timeout).await
+    }
+
     /// Releases the lock as [`Holding::release`] does, and writes a node in the same transaction. Returns what was written;
     /// `None` if it was not written, or if that is unknown.
     ///
@@ -428,10 +483,21 @@ impl Holding {
     }
 }
 
+/// Requests the release. The delete leaves here, not on the library's thread, because the process may end next.
 impl Drop for Holding {
     fn drop(&mut self) {
-        if self.hold.is_ours() {
-            self.hold.report_duration();
+        if !self.hold.is_ours() {
+            return;
+        }
+        self.hold.report_duration();
+        // The receiver is gone after a release and after a loss.
+        if self.requests.is_closed() {
+            return;
+        }
+        // If the task does not see this now, the end of the channel wakes it.
+        self.hold.dropped.store(true, Ordering::Release);
+        if let Some(task) = &*self.task {
+            self.hold.session().hurry(task);
         }
     }
 }
@@ -439,6 +505,20 @@ impl Drop for Holding {
 impl fmt::Debug for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Holding").field("node", &self.node()).field("state", &self.state()).finish()
+    }
+}
+
+/// Waits for a release until `passed` resolves.
+pub(crate) async fn released_by(
+    release: impl Future<Output = Result<(), ReleaseError>>,
+    passed: impl Future<Output = ()>,
+    path: String,
+    waited: Duration,
+) -> Result<(), ReleaseError> {
+    tokio::select! {
+        biased;
+        released = release => released,
+        () = passed => Err(ReleaseError::Timeout { path, waited }),
     }
 }
 

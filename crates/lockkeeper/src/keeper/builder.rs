@@ -261,9 +261,7 @@ impl Builder {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn connect_blocking(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
-        let keeper = self.unopened(servers)?;
-        let io = keeper.context().io().clone();
-        io.block_on(keeper.opened())
+        self.unopened(servers)?.opened_blocking()
     }
 
     /// Returns a handle for an ensemble at once, as [`Lockkeeper::connect_lazy`] does.
@@ -329,12 +327,58 @@ impl Builder {
         hosting: crate::embedded::Hosting,
         found: Option<crate::embedded::Endpoint>,
     ) -> Result<Lockkeeper, ConnectError> {
+        self.unopened_at(home, hosting, found)?.opened().await
+    }
+
+    /// Uses the embedded server of a directory as [`Builder::embedded`] does, and blocks this thread until it can, for
+    /// programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lockkeeper::embedded`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[cfg(feature = "embedded")]
+    #[track_caller]
+    pub fn embedded_blocking(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
+        self.embedded_with_blocking(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess)
+    }
+
+    /// Does what [`Builder::embedded_with`] does, and blocks this thread until it is done, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::embedded_with`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[cfg(feature = "embedded")]
+    #[track_caller]
+    pub fn embedded_with_blocking(
+        self,
+        home: crate::embedded::Home,
+        hosting: crate::embedded::Hosting,
+    ) -> Result<Lockkeeper, ConnectError> {
+        self.unopened_at(home, hosting, None)?.opened_blocking()
+    }
+
+    /// Returns a handle for an embedded server, without a session.
+    #[cfg(feature = "embedded")]
+    fn unopened_at(
+        self,
+        home: crate::embedded::Home,
+        hosting: crate::embedded::Hosting,
+        found: Option<crate::embedded::Endpoint>,
+    ) -> Result<Lockkeeper, ConnectError> {
         use crate::embedded::{Embedded, Site};
         self.check_timeout()?;
         let (session_timeout, io) = (self.session_timeout.unwrap_or(EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
         let site = Arc::new(Site::new(home, hosting, found));
         let network = Embedded { site, session_timeout, tasks: io.tasks().clone() };
-        self.start(Box::new(network), io, Clock::System).opened().await
+        Ok(self.start(Box::new(network), io, Clock::System))
     }
 
     /// Uses the caller's connections on the current runtime, for simulations.
@@ -510,8 +554,8 @@ impl Lockkeeper {
     /// the same address. Everything acknowledged is on disk, and sessions have their full timeout after a restart, so
     /// holders and waiters continue. This is one machine with one disk, not an ensemble.
     ///
-    /// Call [`Lockkeeper::close`] before the process ends. Otherwise the process may end before its sessions are
-    /// closed, and its locks stay held until the sessions expire.
+    /// Call [`Lockkeeper::close`] before the process ends. A process that hosts the server may otherwise end before the
+    /// server has carried out the last releases, and its locks stay held until the sessions expire.
     ///
     /// # Cancel safety
     ///
@@ -524,6 +568,13 @@ impl Lockkeeper {
     #[cfg(feature = "embedded")]
     pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
         Self::builder().embedded(dir).await
+    }
+
+    /// Opens the first session as `opened` does, and blocks this thread until it is open.
+    #[track_caller]
+    fn opened_blocking(self) -> Result<Lockkeeper, ConnectError> {
+        let io = self.context().io().clone();
+        io.block_on(self.opened())
     }
 
     /// Opens the first session, so that an unreachable ensemble shows immediately.

@@ -179,6 +179,25 @@ impl HelixGuard {
         self.guard.release().await
     }
 
+    /// Releases the lock and waits for the confirmation for no longer than `timeout`, as
+    /// [`Holding::release_within`](crate::Holding::release_within) does. After the timeout, the release goes on in the
+    /// background. If the process ends before that, the lock becomes free at the end of its lease.
+    ///
+    /// # Cost
+    ///
+    /// One or two round trips.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release; it only stops waiting for the confirmation.
+    ///
+    /// # Errors
+    ///
+    /// As [`Holding::release_within`](crate::Holding::release_within).
+    pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
+        self.guard.release_within(timeout).await
+    }
+
     /// Calls [`HelixGuard::release`] and blocks this thread until it returns, for programs without async.
     ///
     /// # Errors

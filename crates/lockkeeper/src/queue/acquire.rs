@@ -544,7 +544,7 @@ impl CallOptions {
             options,
         };
         let runner = session.clone();
-        runner.spawn(drive(attempt, contender, session, caller));
+        runner.spawn_helped(drive(attempt, contender, session, caller));
     }
 }
 

@@ -6,18 +6,19 @@
 
 use std::fmt;
 use std::future::IntoFuture;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, select_all};
-use lockkeeper_core::{FencingToken, Loss};
+use futures_util::future::{BoxFuture, join_all, select_all};
+use lockkeeper_core::{FencingToken, Loss, Revocation};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{AcquireError, Misuse, ReleaseError, VerifyError};
 use crate::hold::fenced::FencedWrite;
-use crate::hold::holding::{HoldState, Holding, run_until};
+use crate::hold::holding::{HoldState, Holding, released_by, run_until};
 use crate::queue::acquire::Acquire;
 use crate::queue::requeue::Requeued;
 use crate::session::on_lost::OnLost;
@@ -214,11 +215,13 @@ impl IntoFuture for MultiAcquire {
 pub struct MultiGuard {
     /// In the order of their paths, in which they were granted. At least one, from the first grant to the release.
     holdings: Vec<Holding>,
+    /// The token for callers that want one, and the task that cancels it. The task ends with this guard.
+    cancelled: OnceLock<(CancellationToken, oneshot::Sender<()>)>,
 }
 
 impl MultiGuard {
     pub(crate) fn of(holdings: Vec<Holding>) -> Self {
-        MultiGuard { holdings }
+        MultiGuard { holdings, cancelled: OnceLock::new() }
     }
 
     /// The error of a call whose first locks were lost while it waited for the others.
@@ -258,6 +261,27 @@ impl MultiGuard {
         self.holdings.iter().all(Holding::is_held)
     }
 
+    /// Returns the shortest timeout of their sessions, as agreed with the servers. No round trip.
+    pub fn session_timeout(&self) -> Duration {
+        self.holdings.iter().map(|holding| holding.session_timeout()).min().unwrap_or_default()
+    }
+
+    /// Returns for how long all of them can still be trusted, as [`Holding::valid_for`] does: zero once one is lost. No
+    /// round trip.
+    pub fn valid_for(&self) -> Duration {
+        self.holdings.iter().map(|holding| holding.valid_for()).min().unwrap_or_default()
+    }
+
+    /// Returns why one of them was lost, if that is already known. No round trip.
+    pub fn loss(&self) -> Option<Loss> {
+        self.holdings.iter().find_map(|holding| holding.loss())
+    }
+
+    /// Returns the longest of what [`Holding::runtime_lag`] returns. No round trip.
+    pub fn runtime_lag(&self) -> Option<Duration> {
+        self.holdings.iter().filter_map(|holding| holding.runtime_lag()).max()
+    }
+
     /// Returns the worst of their states. No round trip.
     pub fn state(&self) -> HoldState {
         let worse = |state: &HoldState| match state {
@@ -279,6 +303,54 @@ impl MultiGuard {
             return std::future::pending().await;
         }
         select_all(self.holdings.iter().map(|holding| holding.lost().boxed())).await.0
+    }
+
+    /// Calls [`MultiGuard::lost`] and blocks this thread until it returns, for programs without async.
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn lost_blocking(&self) -> Loss {
+        match self.holdings.first() {
+            Some(holding) => holding.session().block_on(self.lost()),
+            None => unreachable!("a caller's guard has a lock"),
+        }
+    }
+
+    /// Returns a token that is cancelled when one of the locks is lost, for code that takes one.
+    pub fn cancelled_when_lost(&self) -> CancellationToken {
+        let (token, _) = self.cancelled.get_or_init(|| {
+            let (token, (guard, mut released)) = (CancellationToken::new(), oneshot::channel());
+            let tokens: Vec<_> = self.holdings.iter().map(|holding| holding.cancelled_when_lost()).collect();
+            match self.holdings.first() {
+                // In a forked child, or lost already.
+                _ if tokens.iter().any(CancellationToken::is_cancelled) => token.cancel(),
+                Some(holding) => holding.session().spawn({
+                    let token = token.clone();
+                    async move {
+                        let lost = select_all(tokens.iter().map(|token| token.cancelled().boxed()));
+                        tokio::select! {
+                            biased;
+                            _ = lost => token.cancel(),
+                            _ = &mut released => {}
+                        }
+                    }
+                }),
+                None => {}
+            }
+            (token, guard)
+        });
+        token.child_token()
+    }
+
+    /// Waits until all of them can be trusted for longer than when this was called, as [`Holding::renewed`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub fn renewed(&self) -> impl Future<Output = ()> + Send + use<> {
+        join_all(self.holdings.iter().map(|holding| holding.renewed())).map(drop)
     }
 
     /// Waits until one of them can be trusted for no longer than `margin`, or is lost. See [`Holding::nearly_lost`].
@@ -337,9 +409,36 @@ impl MultiGuard {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
-    pub async fn revocation(&self) -> (&Holding, lockkeeper_core::Revocation) {
+    pub async fn revocation(&self) -> (&Holding, Revocation) {
         let asked = self.holdings.iter().map(|holding| holding.revocation().map(move |by| (holding, by)).boxed());
         select_all(asked).await.0
+    }
+
+    /// Waits for a request to release one of them, other than `seen`. See [`Holding::revocation_after`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn revocation_after(&self, seen: &Revocation) -> (&Holding, Revocation) {
+        let asked =
+            self.holdings.iter().map(|holding| holding.revocation_after(seen).map(move |by| (holding, by)).boxed());
+        select_all(asked).await.0
+    }
+
+    /// Returns the latest request to release one of them, if there is one, and the lock. No round trip.
+    pub fn revocation_requested(&self) -> Option<(&Holding, Revocation)> {
+        self.holdings.iter().find_map(|holding| Some((holding, holding.revocation_requested()?)))
+    }
+
+    /// Refuses the requests to release one of them, and gives a reason, as [`Holding::refuse_revocation`] does. One write
+    /// for each request, in the background.
+    ///
+    /// # Errors
+    ///
+    /// As [`Holding::refuse_revocation`].
+    pub fn refuse_revocation(&self, why: &str) -> Result<(), Misuse> {
+        let mut asked = self.holdings.iter().filter(|holding| holding.revocation_requested().is_some());
+        asked.try_for_each(|holding| holding.refuse_revocation(why))
     }
 
     /// Runs `work` until it ends or one of the locks is lost, as [`Holding::run`] does.
@@ -371,6 +470,26 @@ impl MultiGuard {
             outcome = outcome.and(released);
         }
         outcome
+    }
+
+    /// Releases all of them as [`MultiGuard::release`] does, but waits for the confirmations for no longer than `timeout`
+    /// in all. After that, the releases go on in the background, as [`Holding::release_within`] describes.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`MultiGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// [`ReleaseError::Timeout`] after `timeout`, with the path of the first lock; otherwise as [`MultiGuard::release`].
+    pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
+        match self.holdings.first() {
+            Some(first) if first.loss() != Some(Loss::Forked) => {
+                let (path, passed) = (first.path().to_owned(), first.session().after(timeout));
+                released_by(self.release(), passed, path, timeout).await
+            }
+            _ => self.release().await,
+        }
     }
 
     /// Calls [`MultiGuard::release`] and blocks this thread until it returns, for programs without async.

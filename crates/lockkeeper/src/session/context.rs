@@ -101,19 +101,26 @@ impl Context {
     }
 
     /// Closes the session and ends all calls that wait for one. Returns when the session has ended; unless `confirmed`,
-    /// already when the servers are asked to end it.
-    pub(crate) async fn close(&self, confirmed: bool) {
+    /// already when the servers are asked to end it. Returns `false` if that takes longer than the timeout.
+    pub(crate) async fn close(&self, confirmed: bool, timeout: Option<Duration>) -> bool {
         let inner = self.inner.clone();
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let closed = self.run(async move {
             inner.closed.cancel();
             let session = inner.session.lock().expect("held for a look only").take();
-            if let Some(session) = session {
-                session.close(confirmed).await;
+            let Some(session) = session else { return Ok(true) };
+            tokio::select! {
+                biased;
+                () = session.close(confirmed) => Ok::<_, SessionError>(true),
+                () = passed(deadline) => {
+                    // For the next call.
+                    *inner.session.lock().expect("held for a change only") = Some(session);
+                    Ok(false)
+                }
             }
-            Ok::<_, SessionError>(())
         });
         // An error means that the thread has ended, and the session with it.
-        _ = closed.await;
+        closed.await.unwrap_or(true)
     }
 
     /// The I/O thread, for callers that block on it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home};
 use lockkeeper::error::{AcquireError, ConnectError, EmbeddedError, SessionError};
-use lockkeeper::{Guard, Lockkeeper, Mutex};
+use lockkeeper::{Guard, Lockkeeper, Mutex, blocking};
 
 use crate::support::{STEADY, block_on, eventually};
 
@@ -203,16 +203,38 @@ fn handles_that_race_to_host_share_one_server() {
 /// Set only for the child process of [`a_hold_outlives_the_killed_process_that_hosts_its_server`].
 const HOST: &str = "LOCKKEEPER_TEST_EMBEDDED_HOST";
 
+/// The value for a child without async.
+const BLOCKING: &str = "blocking";
+
 /// Not a test: a child process that hosts its user's own server until it is killed.
 #[test]
 fn host() {
     if std::env::var_os(HOST).is_none() {
         return;
     }
+    if std::env::var(HOST).is_ok_and(|how| how == BLOCKING) {
+        let _keeper = blocking::own_server().unwrap();
+        loop {
+            std::thread::park();
+        }
+    }
     block_on(async {
         let _keeper = Lockkeeper::own_server().await.unwrap();
         std::future::pending::<()>().await;
     });
+}
+
+#[test]
+fn a_program_without_async_uses_an_embedded_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = blocking::embedded(dir.path()).unwrap();
+    let other = Lockkeeper::builder().session_timeout(STEADY).embedded_blocking(dir.path()).unwrap();
+    let guard = keeper.mutex("/locks/nightly").acquire().wait().unwrap();
+    assert!(matches!(other.mutex("/locks/nightly").try_acquire().wait(), Err(AcquireError::Held { .. })));
+    guard.release_blocking().unwrap();
+    other.mutex("/locks/nightly").try_acquire().wait().unwrap().release_blocking().unwrap();
+    other.close_blocking();
+    keeper.close_blocking();
 }
 
 /// The directory of this user's own server, where a settings file names it, is the command's.
@@ -222,7 +244,7 @@ fn this_users_own_server_is_where_the_settings_say() {
     let (state, config) = (dir.path().join("elsewhere"), dir.path().join("config.toml"));
     std::fs::write(&config, format!("state_dir = {state:?}\nservers = \"127.0.0.1:1\"\n")).unwrap();
     let mut host = Command::new(std::env::current_exe().unwrap());
-    host.args(["embedded::host", "--exact"]).env(HOST, "1").env("LOCKKEEPER_CONFIG", &config);
+    host.args(["embedded::host", "--exact"]).env(HOST, BLOCKING).env("LOCKKEEPER_CONFIG", &config);
     host.env_remove("LOCKKEEPER_STATE_DIR").env("HOME", dir.path()).stdin(Stdio::null()).stdout(Stdio::null());
     let mut host = host.spawn().unwrap();
     let found = || Home::new(&state).find().is_ok_and(|found| found.is_some());

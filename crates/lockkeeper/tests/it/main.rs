@@ -8,6 +8,7 @@ mod counts;
 mod embedded;
 mod epoch;
 mod examples;
+mod exits;
 mod fenced;
 mod helix;
 mod interfaces;

@@ -236,6 +236,10 @@ impl Ensemble for Operations {
         self.session
     }
 
+    fn flush(&self) {
+        self.client.flush();
+    }
+
     fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)> {
         let (acl, chroot) = (list_of(&self.acl, path, kind, self.signs), self.missing_chroot(path));
         let made =

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, ConnectError, SessionError};
+use lockkeeper::error::{AcquireError, ConnectError, ReleaseError, SessionError};
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio::time::Instant;
 
-use crate::support::{STEADY, Stalls, World, for_kinds};
+use crate::support::{PATIENCE, STEADY, Stalls, World, for_kinds};
 
 for_kinds!(
     [native Native, recipe Recipe, numbered Numbered]
@@ -17,6 +17,7 @@ for_kinds!(
     a_wait_on_a_silent_server_fails_as_unreachable_at_its_deadline,
     a_try_is_bounded_without_a_timeout,
     a_call_without_a_deadline_ends_when_no_server_answers,
+    a_release_and_a_close_in_an_outage_end_at_the_callers_deadline_and_go_on,
 );
 
 /// How much later than its deadline a call may return on a busy machine. The failures that these tests look for are later: a
@@ -192,4 +193,44 @@ async fn a_try_is_bounded_without_a_timeout(world: &World) {
     }
     assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(2) + SLACK, "{took:?}");
     proxy.heal();
+}
+
+/// After its deadline, a release goes on and a close goes on: both are done when the connection is back.
+async fn a_release_and_a_close_in_an_outage_end_at_the_callers_deadline_and_go_on(world: &World) {
+    let limit = Duration::from_secs(1);
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let on_time = |started: Instant| {
+        let took = started.elapsed();
+        assert!(took >= limit && took < limit + SLACK, "{took:?}");
+    };
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    proxy.black_hole();
+    let started = Instant::now();
+    let released = guard.release_within(limit).await;
+    on_time(started);
+    assert_eq!(released, Err(ReleaseError::Timeout { path: world.lock(), waited: limit }));
+    world.queued(1).await;
+    proxy.heal();
+    world.queued(0).await;
+
+    let several = keeper.multi_lock([world.mutex(&keeper).acquire()]).await.unwrap();
+    proxy.black_hole();
+    let started = Instant::now();
+    let released = several.release_within(limit).await;
+    on_time(started);
+    assert_eq!(released, Err(ReleaseError::Timeout { path: world.lock(), waited: limit }));
+    proxy.heal();
+    world.queued(0).await;
+
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    proxy.black_hole();
+    let started = Instant::now();
+    assert!(!keeper.close_within(limit).await, "closed without a server");
+    on_time(started);
+    assert_eq!(guard.loss(), Some(Loss::Closed));
+    world.queued(1).await;
+    proxy.heal();
+    assert!(keeper.close_within(PATIENCE).await, "the close that goes on is another call's too");
+    world.queued(0).await;
 }

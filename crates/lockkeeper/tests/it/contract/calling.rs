@@ -22,6 +22,7 @@ for_every_kind!(
 );
 
 for_kinds!([every_kind Native] a_blocking_call_in_async_code_panics_with_advice);
+for_kinds!([every_kind Native] a_request_measures_its_deadline_in_real_time_while_tokios_clock_is_paused);
 for_kinds!([every_kind Native] a_session_timeout_below_a_millisecond_is_refused);
 for_kinds!([every_kind Native] case_25_a_blocked_runtime_loses_no_lock);
 for_kinds!([every_kind Native] case_25_a_callback_that_blocks_loses_no_lock);
@@ -49,6 +50,29 @@ async fn programs_without_async_can_lock(world: &World) {
     });
     tokio::task::spawn_blocking(|| program.join().unwrap()).await.unwrap();
     assert_eq!(world.queue().await, [""; 0]);
+}
+
+/// tokio's clock jumps over a minute as soon as its runtime has nothing to do.
+async fn a_request_measures_its_deadline_in_real_time_while_tokios_clock_is_paused(world: &World) {
+    let keeper = world.keeper().await;
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    let (servers, path, kind) = (world.servers(), world.lock(), world.kind);
+    let (sender, waits) = tokio::sync::oneshot::channel();
+    let program = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let keeper = Lockkeeper::builder().session_timeout(STEADY).connect(&servers).await.unwrap();
+            let lock = kind.lock(&keeper, &path);
+            let waiting = lock.acquire().timeout(PATIENCE).into_future();
+            sender.send(()).unwrap();
+            waiting.await.unwrap().release().await.unwrap();
+            assert!(keeper.close_within(PATIENCE).await);
+        });
+    });
+    waits.await.unwrap();
+    world.queued(2).await;
+    guard.release().await.unwrap();
+    tokio::task::spawn_blocking(|| program.join().unwrap()).await.unwrap();
 }
 
 /// A timeout of zero acts like `try_acquire`: a free lock is granted, and the error about a held one names the holder.

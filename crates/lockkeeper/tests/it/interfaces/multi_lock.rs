@@ -235,9 +235,28 @@ async fn the_guard_answers_for_all_of_its_locks(world: &World) {
     assert_eq!(guard.state(), held);
     let mut changed = std::pin::pin!(guard.changed(held));
     assert!(changed.as_mut().now_or_never().is_none(), "nothing has changed");
+    assert!(guard.loss().is_none() && guard.revocation_requested().is_none());
+    let first = guard.holdings()[0].valid_for();
+    assert!(guard.valid_for() > STEADY / 3 && guard.valid_for() <= first);
+    assert_eq!(guard.session_timeout(), guard.holdings()[0].session_timeout());
+    guard.renewed().await;
+    let (token, again) = (guard.cancelled_when_lost(), guard.cancelled_when_lost());
+    assert!(!token.is_cancelled());
+    let admin = world.keeper().await.admin();
+    admin.revoke(world.path("b"), Some("maintenance")).await.unwrap();
+    let (holding, asked) = guard.revocation().await;
+    assert_eq!((holding.path(), asked.reason.as_deref()), (&*world.path("b"), Some("maintenance")));
+    assert_eq!(guard.revocation_requested().map(|(_, by)| by), Some(asked.clone()));
+    assert!(guard.revocation_after(&asked).now_or_never().is_none(), "there is no other request");
+    guard.refuse_revocation("not now").unwrap();
+    assert!(guard.revocation_requested().is_none());
     let node = guard.holdings()[1].node();
     world.remove(&node).await;
     assert_eq!(changed.await, HoldState::Lost(Loss::Removed));
+    token.cancelled().await;
+    again.cancelled().await;
+    assert_eq!((guard.loss(), guard.valid_for()), (Some(Loss::Removed), Duration::ZERO));
+    assert!(guard.cancelled_when_lost().is_cancelled());
     assert!(!guard.alive());
     assert_eq!(guard.verify().await, Err(VerifyError::Lost(Loss::Removed)));
 }
