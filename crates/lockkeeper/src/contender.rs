@@ -49,8 +49,8 @@ pub struct ContenderInfo {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub abandoned: bool,
     /// The fencing token of its hold; a waiter has the one that its hold will have. The holder of a lock with classes
-    /// has the token of the holder marker. `None` for the owner of a leased lock if a foreign client has written the
-    /// record since the grant.
+    /// has the token of the holder marker. `None` for permits, which have no order, and for the owner of a leased lock if a
+    /// foreign client has written the record since the grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<FencingToken>,
     /// The path of the node without a session that this waiter is behind. Its client is a foreign one, which waits until

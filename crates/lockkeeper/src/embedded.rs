@@ -22,7 +22,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_client::ShortPath;
-pub use lockkeeper_server::{Config, Server, ServerError};
+pub use lockkeeper_server::{Accounts, Config, Limits, Secret, Server, ServerError, Storage, Words};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -65,6 +65,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The socket of a running embedded server.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Endpoint {
     /// The path of its socket.
     pub socket: PathBuf,
@@ -133,6 +134,7 @@ pub type Starter = Arc<dyn Fn() -> BoxFuture<'static, Result<(), SessionError>> 
 
 /// What a client of a home does if no server runs there.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Hosting {
     /// Hosts the server in this process.
     InProcess,

@@ -64,7 +64,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
             plain(&entry.origin.to_string())
         );
     }
-    for Setting { value: realm, origin } in &all.realms {
+    for Setting { value: realm, origin, .. } in &all.realms {
         let unused = if all.servers.is_given() { ", not used: servers were named" } else { "" };
         _ = writeln!(
             text,
@@ -74,8 +74,8 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
             plain(&origin.to_string())
         );
     }
-    for Setting { value: rule, origin } in &all.transfers {
-        let TransferRule { name, owner, requestor } = rule;
+    for Setting { value: rule, origin, .. } in &all.transfers {
+        let TransferRule { name, owner, requestor, .. } = rule;
         let line = format!("transfer {name:?}  from {owner} to {requestor}  ({origin})");
         _ = writeln!(text, "{}", plain(&line));
     }
@@ -131,7 +131,7 @@ struct TransferView<'a> {
 
 impl<'a> TransferView<'a> {
     fn of(rule: &'a Setting<TransferRule>) -> Self {
-        let TransferRule { name, owner, requestor } = &rule.value;
+        let TransferRule { name, owner, requestor, .. } = &rule.value;
         TransferView { name, owner, requestor, origin: rule.origin.to_string() }
     }
 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::admin::{DecisionRecord, EmergencyRecord, TransferFacts, TransferRequest};
 use lockkeeper::error::{AdminError, Misuse};
+use lockkeeper::helix::Decision;
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -89,7 +90,10 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
         let mut waiting = admin.requests(&at).await?;
         waiting.retain(|request| request.facts.path == at && id.as_ref().is_none_or(|id| *id == request.id));
         let [request] = &waiting[..] else { return Ok(Err((waiting, id))) };
-        admin.decide(request, approve, &args.reason).await.map(Ok)
+        // The command itself decides, not on behalf of another.
+        let (by, why) = (String::new(), args.reason);
+        let decision = if approve { Decision::Approve { by, why } } else { Decision::Reject { by, why } };
+        admin.decide(request, decision).await.map(Ok)
     });
     let decided = match asking.await? {
         Ok(decided) => decided,

@@ -120,6 +120,7 @@ fn due(log: &JobLog) -> Option<i64> {
 
 /// A person's decision about a run that failed or crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Resolve {
     /// The slot runs again on the next host that asks.
     RunAgain,

@@ -6,8 +6,9 @@ use super::Admin;
 use crate::ensemble::paths::is_below;
 use crate::ensemble::refused;
 use crate::error::{AdminError, Misuse};
+use crate::lease::Decision;
 use crate::registers::journal::{self, DecisionRecord, EmergencyRecord, JournalEntry};
-use crate::registers::requests::{self, TransferRequest};
+use crate::registers::requests::{self, OperatorDecision, TransferRequest};
 
 impl Admin {
     /// Returns the pending decisions about locks at and below `root`, the oldest first. `root` may be `/`.
@@ -35,8 +36,9 @@ impl Admin {
         .await
     }
 
-    /// Decides a request: the lock is taken from its owner by force, or the owner keeps it. `why` is recorded with the
-    /// client that decided, the time and the facts ([`Admin::decisions`]). It has at most 1024 bytes.
+    /// Decides a request: the lock is taken from its owner by force, or the owner keeps it. The reason is recorded with this
+    /// client, the time and the facts ([`Admin::decisions`]). It has at most 1024 bytes. `by` of the decision is recorded as
+    /// the person or program on whose behalf this client decides; leave it empty if there is none.
     ///
     /// An approved request that is granted the lock meanwhile takes nothing by force.
     ///
@@ -50,19 +52,14 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`AdminError::Misuse`] if `why` is empty; [`AdminError::NoSuchRequest`] if the request has ended;
+    /// [`AdminError::Misuse`] if the reason is empty; [`AdminError::NoSuchRequest`] if the request has ended;
     /// [`AdminError::Decided`] if another decision came first.
-    pub async fn decide(
-        &self,
-        request: &TransferRequest,
-        approve: bool,
-        why: &str,
-    ) -> Result<DecisionRecord, AdminError> {
-        let why = Misuse::check_reason(&request.facts.path, why)?;
+    pub async fn decide(&self, request: &TransferRequest, decision: Decision) -> Result<DecisionRecord, AdminError> {
+        let (approved, by, why) = decision.into_parts();
+        let why = Misuse::check_reason(&request.facts.path, &why)?;
+        let decision = OperatorDecision { approved, by, why };
         let (context, id, path) = (self.context().clone(), request.id.clone(), request.facts.path.clone());
-        self.context()
-            .run_while_answered(async move { requests::decide(&context, &id, path, approve, why).await })
-            .await
+        self.context().run_while_answered(async move { requests::decide(&context, &id, path, decision).await }).await
     }
 
     /// Returns the decisions about locks at and below `root`, the oldest first. They are those of people, of rules and of

@@ -40,7 +40,8 @@ impl ContenderInfo {
             abandoned: abandoned.is_some(),
             since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
             session: seen.owner,
-            token: Some(FencingToken::from_zxid(seen.czxid)),
+            // Permits have no order.
+            token: mode.and_then(Mode::permits).is_none().then(|| FencingToken::from_zxid(seen.czxid)),
             blocked_by: None,
             id: node_data.id(),
             czxid: seen.czxid,

@@ -22,7 +22,7 @@
 pub enum ErrorKind {
     /// Another client has the lock or is before this one. The same call may succeed later.
     Taken,
-    /// Another client revoked the attempt or deleted its node. The same call may succeed later.
+    /// Another client revoked the attempt or deleted its node. Its user does not want this attempt to continue.
     Withdrawn,
     /// The caller's token was cancelled, or the `Lockkeeper` is closed.
     Cancelled,
@@ -45,8 +45,9 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Returns whether the same call may succeed later without a change to its arguments.
+    /// Returns whether the same call may succeed later without a change to its arguments. The module `retry` repeats the
+    /// same attempts.
     pub const fn is_retryable(self) -> bool {
-        matches!(self, ErrorKind::Taken | ErrorKind::Withdrawn | ErrorKind::Unavailable)
+        matches!(self, ErrorKind::Taken | ErrorKind::Unavailable)
     }
 }

@@ -62,7 +62,12 @@ fn every_error_of_an_embedded_server_has_a_kind() {
 
 #[test]
 fn every_error_of_an_acquire_has_a_kind() {
-    let own = |error: &AcquireError| error.kind();
+    let own = |error: &AcquireError| {
+        // The module repeats what the kind says can be repeated.
+        #[cfg(feature = "deadletter")]
+        assert_eq!(crate::retry::NotGranted::cause(error).is_passing(), error.kind().is_retryable(), "{error:?}");
+        error.kind()
+    };
     are(
         ErrorKind::Taken,
         own,
@@ -115,6 +120,7 @@ fn every_error_of_a_hold_has_a_kind() {
     let own = |error: &ReleaseError| error.kind();
     are(ErrorKind::Lost, own, vec![ReleaseError::NotHeld { loss }]);
     are(ErrorKind::Misuse, own, vec![ReleaseError::NotLocked { path: path() }]);
+    are(ErrorKind::Unconfirmed, own, vec![ReleaseError::Timeout { path: path(), waited: WAITED }]);
     are(ErrorKind::Refused, own, vec![ReleaseError::Failed { reason: text() }]);
     let own = |error: &ChangeError| error.kind();
     are(ErrorKind::Taken, own, vec![ChangeError::Timeout { path: path(), waited: WAITED }]);

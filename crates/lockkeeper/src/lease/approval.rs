@@ -70,6 +70,7 @@ impl CleanupAlert {
 
 /// Whether to take the lock from an owner that has not finished its cleanup.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Decision {
     /// Take the lock by force.
     Approve {
@@ -92,10 +93,19 @@ impl Decision {
     pub(super) fn no_answer() -> Self {
         Decision::Reject { by: "nobody".to_owned(), why: "no answer in time".to_owned() }
     }
+
+    /// Whether it takes the lock, who decided, and why.
+    pub(crate) fn into_parts(self) -> (bool, String, String) {
+        match self {
+            Decision::Approve { by, why } => (true, by, why),
+            Decision::Reject { by, why } => (false, by, why),
+        }
+    }
 }
 
 /// A decision in advance: these requestors always take the lock from these owners.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransferRule {
     /// The rule's name in the audit log.
     pub name: String,
@@ -105,11 +115,18 @@ pub struct TransferRule {
     pub requestor: String,
 }
 
+impl TransferRule {
+    /// Creates the rule of this name about these owners and requestors.
+    pub fn new(name: impl Into<String>, owner: impl Into<String>, requestor: impl Into<String>) -> TransferRule {
+        TransferRule { name: name.into(), owner: owner.into(), requestor: requestor.into() }
+    }
+}
+
 /// A decision and its subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decided {
-    /// The unfinished cleanup.
+    /// The unfinished cleanup. Its `request` is that of the operators, if they were asked.
     pub alert: CleanupAlert,
     /// The decision; a decision by a rule names the rule.
     pub decision: Decision,
@@ -169,7 +186,7 @@ impl Approval {
     /// Asks for a decision in a separate task, which ends with the receiver. The channel closes if no decision is made.
     pub(super) fn ask(
         &self,
-        alert: &CleanupAlert,
+        alert: &mut CleanupAlert,
         until_ms: i64,
         context: &Context,
         session: &Arc<Session>,
@@ -177,16 +194,24 @@ impl Approval {
         let (answer, decision) = oneshot::channel();
         tracing::warn!(target: "lockkeeper::audit", path = %alert.path, owner = %alert.owner, requestor = %alert.requestor,
             elapsed = ?alert.elapsed, allotted = ?alert.allotted, "a cleanup is not finished");
+        let id = uuid::Uuid::new_v4();
+        // A rule decides alone.
+        alert.request = (self.operators && self.rule_for(alert).is_none()).then(|| id.to_string());
         let pending = PendingDecision {
             approval: self.clone(),
             alert: alert.clone(),
-            id: uuid::Uuid::new_v4(),
+            id,
             until_ms,
             context: context.clone(),
             session: session.clone(),
         };
         context.spawn(pending.run(answer));
         decision
+    }
+
+    /// The rule that decides about this cleanup.
+    fn rule_for(&self, alert: &CleanupAlert) -> Option<&TransferRule> {
+        self.rules.iter().find(|rule| matches(&rule.owner, &alert.owner) && matches(&rule.requestor, &alert.requestor))
     }
 
     /// Keeps a decision and logs it.
@@ -217,17 +242,12 @@ struct PendingDecision {
 }
 
 impl PendingDecision {
-    async fn run(mut self, mut answer: oneshot::Sender<ApprovalAnswer>) {
+    async fn run(self, mut answer: oneshot::Sender<ApprovalAnswer>) {
         let pending = self.approval.operators.then(|| {
             let until_ms = u64::try_from(self.until_ms).unwrap_or(0);
             Pending::new(self.context.clone(), self.id, self.alert.facts(), until_ms)
         });
-        self.alert.request = pending.as_ref().map(|_| self.id.to_string());
-        let rule =
-            self.approval.rules.iter().find(|rule| {
-                matches(&rule.owner, &self.alert.owner) && matches(&rule.requestor, &self.alert.requestor)
-            });
-        if let Some(rule) = rule {
+        if let Some(rule) = self.approval.rule_for(&self.alert) {
             let decision = Decision::Approve { by: rule.name.clone(), why: "a rule says so".to_owned() };
             // A separate id: an operator may decide under the other one at the same moment.
             let made = self.journal(uuid::Uuid::new_v4(), decision, true).await;

@@ -5,6 +5,7 @@ use lockkeeper_core::helix::Scope;
 
 /// The location of a leased lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// At a path.
     Path(String),

@@ -66,9 +66,9 @@ impl CleanupVerdict {
         match *self {
             CleanupVerdict::Unasked => answered_ms,
             CleanupVerdict::Open { over_ms, extra_ms } if look.now.earliest_ms >= over_ms && !look.written => {
-                let alert = Box::new(alert());
+                let mut alert = Box::new(alert());
                 let until_ms = look.now.latest_ms.saturating_add(extra_ms);
-                let answer = approval.ask(&alert, until_ms, context, &session_ref.session);
+                let answer = approval.ask(&mut alert, until_ms, context, &session_ref.session);
                 *self = CleanupVerdict::Pending { until_ms, alert, answer };
                 until_ms
             }

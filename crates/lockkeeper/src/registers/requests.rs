@@ -88,9 +88,9 @@ pub(crate) async fn decide(
     context: &Context,
     id: &str,
     path: String,
-    approved: bool,
-    why: String,
+    OperatorDecision { approved, by: behalf, why }: OperatorDecision,
 ) -> Result<DecisionRecord, AdminError> {
+    let on_behalf_of = Some(behalf).filter(|behalf| !behalf.is_empty());
     let gone = || AdminError::NoSuchRequest { path: path.clone(), id: Some(id.to_owned()) };
     let name = uuid::Uuid::parse_str(id).map_err(|_| gone())?;
     let by = context.owner();
@@ -100,7 +100,8 @@ pub(crate) async fn decide(
         let ensemble = &*ensemble;
         match journal::find(ensemble, EntryKind::Decision, name).await {
             Ok(Some(JournalEntry::Decision(decision))) => {
-                let ours = sent && decision.by == *by && decision.approved == approved && decision.why == why;
+                let same = decision.by == *by && decision.on_behalf_of == on_behalf_of;
+                let ours = sent && same && decision.approved == approved && decision.why == why;
                 if !ours {
                     let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
                     return Err(AdminError::Decided { path, approved, by, why });
@@ -126,7 +127,7 @@ pub(crate) async fn decide(
             approved,
             by: by.clone(),
             proof: crate::broken::Proof::default(),
-            on_behalf_of: None,
+            on_behalf_of: on_behalf_of.clone(),
             by_rule: false,
             why: why.clone(),
             at: UNIX_EPOCH,
@@ -156,9 +157,10 @@ pub(crate) struct Pending {
     path: String,
 }
 
-/// The decision.
+/// A decision of an operator.
 pub(crate) struct OperatorDecision {
     pub(crate) approved: bool,
+    /// Empty if the client decides that says so.
     pub(crate) by: String,
     pub(crate) why: String,
 }
@@ -224,8 +226,8 @@ impl Pending {
     async fn spoken(&self, ensemble: &dyn Ensemble) -> Result<Option<OperatorDecision>, OpError> {
         Ok(match journal::find(ensemble, EntryKind::Decision, self.id).await? {
             Some(JournalEntry::Decision(decision)) => {
-                let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
-                Some(OperatorDecision { approved, by, why })
+                let by = decision.on_behalf_of.unwrap_or_else(|| decision.by.to_string());
+                Some(OperatorDecision { approved: decision.approved, by, why: decision.why })
             }
             _ => None,
         })

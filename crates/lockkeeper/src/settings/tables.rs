@@ -56,7 +56,7 @@ pub(super) fn transfers(value: &Spanned<DeValue<'_>>, place: impl Fn(usize) -> O
     for table in tables {
         let DeValue::Table(fields) = table.get_ref() else { continue };
         let origin = place(table.span().start);
-        let mut rule = TransferRule { name: String::new(), owner: String::new(), requestor: String::new() };
+        let mut rule = TransferRule::default();
         let before = layers.faults.len();
         for (key, value) in sorted(fields) {
             let written = format!("{TRANSFER}.{}", key.get_ref());

@@ -27,6 +27,7 @@ pub(super) const CONNECTION_RETRIES: u32 = 5;
 
 /// A value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Setting<T> {
     /// The value.
     pub value: T,

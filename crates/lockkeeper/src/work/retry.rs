@@ -133,6 +133,7 @@ impl NotGranted for Error {
             Error::Acquire(error) => match error {
                 AcquireError::Timeout { .. }
                 | AcquireError::Held { .. }
+                | AcquireError::TooManyWaiters { .. }
                 | AcquireError::Outranked { .. }
                 | AcquireError::Preempted { .. }
                 | AcquireError::CleanupUnfinished { .. } => Cause::InstanceLock,
@@ -205,6 +206,7 @@ pub struct GivenUp<E> {
 
 /// Whether an operation that was given up is kept as a dead letter.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Kept {
     /// Kept in the sink of this name.
     In(String),
@@ -410,6 +412,7 @@ impl Retrying {
 
 /// Why work under a monitor object did not finish.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RunError {
     /// It has not begun.
     #[error(transparent)]

@@ -109,6 +109,7 @@ pub enum LetterEvent {
 /// One entry of a sink's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum LetterRecord {
     /// An operation was given up.
     Letter(Box<Letter>),

@@ -27,6 +27,15 @@ on_every_record_server!(
 
 const SHORT: Duration = Duration::from_millis(200);
 
+fn approved(why: &str) -> Decision {
+    Decision::Approve { by: "shift lead".to_owned(), why: why.to_owned() }
+}
+
+/// The client itself decides.
+fn rejected(why: &str) -> Decision {
+    Decision::Reject { by: String::new(), why: why.to_owned() }
+}
+
 fn approve() -> Decision {
     Decision::Approve { by: "sre".to_owned(), why: "it hangs".to_owned() }
 }
@@ -157,15 +166,17 @@ async fn an_operator_elsewhere_approves(world: &World) {
     assert_eq!((request.facts.owner_priority, request.facts.requestor_priority), (1, 4));
     assert!(request.facts.elapsed_ms >= request.facts.allotted_ms && request.facts.allotted_ms == 200);
     assert!(request.until > request.since);
-    assert_eq!(misused(&admin.decide(&request, true, " ").await), Some("reason"));
+    assert_eq!(misused(&admin.decide(&request, approved(" ")).await), Some("reason"));
     assert!(asking.waits() && guard.is_held());
-    let decision = admin.decide(&request, true, "its host crashed").await.unwrap();
+    let decision = admin.decide(&request, approved("its host crashed")).await.unwrap();
     assert!(decision.approved && decision.why == "its host crashed");
+    assert_eq!(decision.on_behalf_of.as_deref(), Some("shift lead"));
     let next = asking.granted().await;
     assert_eq!(guard.lost().await, Loss::Preempted);
     assert_eq!(admin.requests(&world.lock()).await.unwrap(), []);
     assert_eq!(admin.decisions(&world.lock()).await.unwrap(), [decision]);
-    assert!(matches!(&b.decisions()[0].decision, Decision::Approve { why, .. } if why == "its host crashed"));
+    let [decided] = &b.decisions()[..] else { panic!("one decision") };
+    assert_eq!((&decided.decision, &decided.alert.request), (&approved("its host crashed"), &Some(request.id)));
     next.release().await.unwrap();
 }
 
@@ -176,7 +187,8 @@ async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World
     let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(LONG);
     let asking = ask(&b);
     let request = pending_request(world, &one).await;
-    let (no, yes) = tokio::join!(one.decide(&request, false, "let it finish"), other.decide(&request, true, "now"));
+    let (no, yes) =
+        tokio::join!(one.decide(&request, rejected("let it finish")), other.decide(&request, approved("now")));
     let outcome = asking.outcome().await;
     match (no, yes) {
         (Ok(_), Err(AdminError::Decided { approved: false, .. } | AdminError::NoSuchRequest { .. })) => {
@@ -194,7 +206,8 @@ async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World
     let guard = acquire_without_cleanup(world, "a").await;
     let asking = ask(&b);
     let request = pending_request(world, &one).await;
-    one.decide(&request, false, "let it finish").await.unwrap();
+    let decision = one.decide(&request, rejected("let it finish")).await.unwrap();
+    assert_eq!(decision.on_behalf_of, None);
     assert!(matches!(asking.outcome().await, Err(AcquireError::CleanupUnfinished { .. })));
     assert_eq!((info(world).await.owner.as_str(), stored(world).await.request), ("a", None));
     guard.release().await.unwrap();
@@ -208,7 +221,7 @@ async fn an_operators_late_decision_is_refused(world: &World) {
     let asking = ask(&b);
     let request = pending_request(world, &admin).await;
     assert!(matches!(asking.outcome().await, Err(AcquireError::CleanupUnfinished { .. })));
-    let late = admin.decide(&request, true, "late").await;
+    let late = admin.decide(&request, approved("late")).await;
     assert!(
         matches!(&late, Err(AdminError::Decided { approved: false, why, .. }) if why == "no answer in time"),
         "{late:?}"
@@ -247,7 +260,7 @@ async fn without_an_approver_no_decision_is_requested(world: &World) {
 
 /// H-77: the audit has the rule's name; where no rule matches, the approver is asked.
 async fn a_rule_decides_without_asking(world: &World) {
-    let rule = TransferRule { name: "batch yields".into(), owner: "batch-*".into(), requestor: "b".into() };
+    let rule = TransferRule::new("batch yields", "batch-*", "b");
     let b = lock(world, &world.keeper().await, "b").priority(4).transfer_rule(rule);
     let guard = acquire_without_cleanup(world, "batch-7").await;
     b.acquire().await.unwrap().release().await.unwrap();

@@ -201,7 +201,7 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     match waiter.outcome().await {
         Err(error @ AcquireError::Revoked { .. }) => {
             let text = error.to_string();
-            assert!(text.contains("desk-3") && text.contains("deploying") && error.kind().is_retryable(), "{text}");
+            assert!(text.contains("desk-3") && text.contains("deploying") && !error.kind().is_retryable(), "{text}");
         }
         other => panic!("{other:?}"),
     }
