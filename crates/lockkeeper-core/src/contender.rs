@@ -280,6 +280,7 @@ impl Contender {
             Event::Lost => self.exit.leave(Leaving::Lost),
             Event::SessionOver => self.exit.session_over = true,
             Event::Lingered => self.lingered(),
+            Event::GrantedLate => self.granted_late(),
             Event::Placed(place) => self.placed(place),
             Event::Disconnected => self.disconnected(),
             Event::NoContender(node) => _ = self.no_contender(&node),

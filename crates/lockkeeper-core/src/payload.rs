@@ -57,6 +57,10 @@ pub struct Payload {
     /// The attempt announces its grant to the contenders behind it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub granted: bool,
+    /// When the lock was granted, in milliseconds since 1970 by the servers' clock, if that was long after the create of the node.
+    /// For people; never compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_ms: Option<u64>,
     /// A request to the owner to release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Revocation>,
@@ -229,7 +233,7 @@ impl Payload {
     /// A record. A message over 4096 bytes is cut at a character, so that no caller can make a node unlistable.
     pub fn new(id: AttemptId, owner: Owner, message: Option<&str>, since_ms: u64) -> Self {
         let message = message.map(cut);
-        let (process, granted, revocation) = (None, false, None);
+        let (process, granted, granted_ms, revocation) = (None, false, None, None);
         Payload {
             lockkeeper: Self::VERSION,
             id: id.to_string(),
@@ -238,6 +242,7 @@ impl Payload {
             message,
             since_ms,
             granted,
+            granted_ms,
             revocation,
         }
     }

@@ -73,6 +73,8 @@ pub enum Event {
     ChildrenChanged,
     /// The node is old enough for a watch of its own, even if the contender never waited.
     Lingered,
+    /// The grant, or the upgrade, came so long after the create of the own node that the record must say when.
+    GrantedLate,
     /// A contender of this session knows this place of a waiter that has listed nothing. At most so many are ahead.
     Placed(QueuePlace),
     /// The connection was lost; the session may live.
@@ -286,8 +288,8 @@ pub enum Command {
         /// The delay.
         delay: LockDelay,
     },
-    /// Write the owner's record into the own node again, if its data has this version: the record's content, the grant,
-    /// and the request to release.
+    /// Write the owner's record into the own node again, if its data has this version: the record's content, the grant and its
+    /// time, and the request to release.
     WriteRecord {
         /// The own node.
         name: String,

@@ -2,8 +2,8 @@
 //!
 //! `tree` models what a server stores of a lock's path. `world` and `client` model the clients, sessions and
 //! connections, with everything that can happen to them. `step` carries out the contender's commands and `serve`
-//! answers them. `claims` states what must always be true, and `witness` what must be seen to happen. `worlds` and
-//! `delays` list the explored worlds, and `replays` the defects that they found. Nothing of the protocol is here: a command is
+//! answers them. `claims` states what must always be true, and `witness` what must be seen to happen. `worlds`,
+//! `delays` and `dated` list the explored worlds, and `replays` the defects that they found. Nothing of the protocol is here: a command is
 //! carried out as a driver would, and the contender makes every decision. (`plain`, a foreign client, is no contender.)
 //!
 //! Each world has a small budget of faults and is explored to its end. The seeded mistakes show that the claims can
@@ -13,6 +13,8 @@
 mod claims;
 #[path = "model/client.rs"]
 mod client;
+#[path = "model/dated.rs"]
+mod dated;
 #[path = "model/delays.rs"]
 mod delays;
 #[path = "model/plain.rs"]
@@ -149,6 +151,14 @@ fn every_interleaving_with_tries_and_persistent_nodes_keeps_the_promises() {
 #[test]
 fn case_34_every_interleaving_with_delays_keeps_the_promises() {
     explore_all(delays::delayed(), 1_000_000);
+}
+
+/// A holder that was granted the lock late writes that into its record. The write loses no request to release and disturbs no
+/// release, and each contender behind it gets the lock in its turn.
+#[test]
+fn every_interleaving_of_holders_that_say_when_they_were_granted_the_lock_keeps_the_promises() {
+    let states: usize = dated::dated().into_iter().map(explore).sum();
+    println!("{states:>8} states in all");
 }
 
 /// Explores a world with a mistake in it until the mistake violates each of `claims`. Without the mistake, no claim

@@ -77,6 +77,19 @@ pub(crate) fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Resu
     serializer.serialize_u64(as_millis_since_1970(*time))
 }
 
+/// The same for a time that may be unknown.
+pub(crate) fn as_some_millis<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.map_or(0, as_millis_since_1970))
+}
+
+/// A time in a record, in milliseconds since 1970; `None` for never and for values that are not a time.
+pub(crate) fn moment(ms: i64) -> Option<SystemTime> {
+    // Times beyond the year 9999 mean forever.
+    const LAST_MS: i64 = 253_402_300_799_000;
+    let ms = u64::try_from(ms).ok().filter(|_| ms <= LAST_MS)?;
+    Some(UNIX_EPOCH + Duration::from_millis(ms))
+}
+
 /// The value of a time that a record does not have.
 pub(crate) fn unix_epoch() -> SystemTime {
     UNIX_EPOCH

@@ -1,14 +1,14 @@
 //! What the library says about one contender of a lock.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use lockkeeper_core::{
     AttemptId, Class, FencingToken, Owner, ProcessInstance, Revocation, SessionId, Sessionless, Zxid, node_path,
 };
 use serde::{Serialize, Serializer};
 
-use crate::clock::as_millis;
+use crate::clock::{as_millis, as_some_millis};
 use crate::identity;
 
 /// The mode of a leased lock's owner, which distinguishes it from the contenders of a queue.
@@ -43,6 +43,12 @@ pub struct ContenderInfo {
     /// hold, when the hold began; when it was lost is not known.
     #[serde(serialize_with = "as_millis", rename = "since_ms")]
     pub since: SystemTime,
+    /// When it was granted the lock, by the server's clock. A holder of this library that waited for more than a second writes that
+    /// into its record 0.1 s after the grant; without such a record, this is `since`, and right to a second. `None` for waiters,
+    /// abandoned holds and owners of leased locks. Also `None` for a holder that is a foreign client, and for one that
+    /// [`Follow`](crate::admin::Follow) has seen waiting until its record says it.
+    #[serde(serialize_with = "as_some_millis", rename = "granted_ms", skip_serializing_if = "Option::is_none")]
+    pub granted: Option<SystemTime>,
     /// Its session; 0 for the owner of a leased lock, which survives sessions.
     pub session: SessionId,
     /// Whether its hold is abandoned: it was lost, and the lock stays unavailable until its lock delay has passed.
@@ -57,6 +63,9 @@ pub struct ContenderInfo {
     /// somebody deletes that node ([`LockInfo::sessionless`](crate::admin::LockInfo::sessionless)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<String>,
+    /// An earlier look has seen it wait.
+    #[serde(skip)]
+    pub(crate) waited: bool,
     /// The id of its attempt, if the node has one.
     #[serde(skip)]
     pub(crate) id: Option<AttemptId>,
@@ -86,6 +95,22 @@ impl ContenderInfo {
         node.blocks(self.owner.is_some(), self.czxid)
     }
 
+    /// Notes that it holds the lock.
+    pub(crate) fn holds(&mut self) {
+        let at_once = self.owner.is_some() && !self.waited && !self.abandoned;
+        self.granted = self.granted.or(at_once.then_some(self.since));
+    }
+
+    /// Notes that it waits for the lock.
+    pub(crate) fn waits(&mut self) {
+        (self.granted, self.waited) = (None, true);
+    }
+
+    /// Whether its record may soon say when it was granted the lock.
+    pub(crate) fn is_undated(&self) -> bool {
+        self.granted.is_none() && self.waited && self.owner.is_some()
+    }
+
     /// Returns whether its process has ended on this machine. Its node goes when the session ends.
     ///
     /// `false` if this process cannot know it: on another machine, in another container, on another system than Linux, and for
@@ -100,16 +125,22 @@ impl ContenderInfo {
     }
 }
 
-/// `build@ci-7 (pid 4711) since 2026-11-20T10:42:03Z: nightly index`
+/// `build@ci-7 (pid 4711) since 2026-11-20T10:42:03Z: nightly index`; after the time, `, queued since 2026-11-20T10:40:11Z` if it
+/// waited for more than a second, and only that if it is not known when it was granted the lock.
 impl fmt::Display for ContenderInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.described)?;
+        let since = humantime::format_rfc3339_seconds(self.since);
         // The record of a lease does not say since when.
         if self.abandoned {
-            let since = humantime::format_rfc3339_seconds(self.since);
             write!(f, ", held since {since}; when it was abandoned is not known")?;
         } else if !self.is_leased() {
-            write!(f, " since {}", humantime::format_rfc3339_seconds(self.since))?;
+            if let Some(granted) = self.granted {
+                write!(f, " since {}", humantime::format_rfc3339_seconds(granted))?;
+            }
+            if self.granted.is_none_or(|granted| granted > self.since + Duration::from_secs(1)) {
+                write!(f, ", queued since {since}")?;
+            }
         }
         match &self.message {
             Some(message) => write!(f, ": {message}"),

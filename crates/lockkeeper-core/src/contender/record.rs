@@ -12,7 +12,7 @@ pub(super) struct OwnRecord {
     pub(super) version: Option<i32>,
     /// It says that we were granted.
     announced: bool,
-    /// It must be written again so that it names the owner.
+    /// It must be written again so that it names the owner, or says when the lock was granted.
     due: bool,
     /// The revocation that was last seen in it, with our answer.
     revocation: Option<Revocation>,
@@ -91,6 +91,11 @@ impl Contender {
     pub(super) fn must_write_record(&self) -> bool {
         let announces = self.terms.discipline.announces_grants() && self.hold.is_granted() && self.hold.followed;
         self.record.due || announces && !self.record.announced
+    }
+
+    /// The create of the own node does not tell when the hold began, so the record must.
+    pub(super) fn granted_late(&mut self) {
+        self.record.due |= self.hold.is_handed_over();
     }
 
     /// Writes the record, if that is due and the version of the data is known.

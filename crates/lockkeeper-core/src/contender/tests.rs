@@ -611,6 +611,34 @@ fn a_request_that_is_read_after_its_refusal_was_written_is_reported_again() {
     assert_eq!(holder.next_command(), Some(Command::Revoke));
 }
 
+/// The write goes out behind the grant, and neither a release nor a lost reply is in its way.
+#[test]
+fn a_holder_writes_once_that_it_was_granted_the_lock_late() {
+    let (mut waiter, own) = second();
+    for seen in [&*own, "lock-0000000000"] {
+        assert!(matches!(waiter.next_command(), Some(Command::Watch { .. })), "{seen}");
+        waiter.handle(Event::Watched(Ok(SEEN)));
+    }
+    waiter.handle(Event::GrantedLate);
+    assert_eq!(waiter.next_command(), None, "it waits");
+    waiter.handle(Event::Gone("lock-0000000000".to_owned()));
+    assert!(matches!(waiter.next_command(), Some(Command::Grant(_))));
+    assert_eq!(waiter.next_command(), None, "nothing says that the grant was late");
+    let mut left = waiter.clone();
+    left.handle(Event::Leave);
+    left.handle(Event::GrantedLate);
+    assert!(matches!(left.next_command(), Some(Command::Delete { .. })));
+    waiter.handle(Event::GrantedLate);
+    let write = Command::WriteRecord { name: own.clone(), granted: true, version: 0, revocation: None };
+    assert_eq!(waiter.next_command(), Some(write));
+    waiter.handle(Event::RecordWritten(Err(Failure::ConnectionLoss)));
+    assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
+    waiter.handle(Event::Watched(Ok(Inspection { version: 1, granted: true, ..SEEN })));
+    assert!(matches!(waiter.next_command(), Some(Command::WriteRecord { version: 1, .. })));
+    waiter.handle(Event::RecordWritten(Ok(2)));
+    assert_eq!(waiter.next_command(), None);
+}
+
 #[test]
 fn a_downgrade_is_for_writers_that_hold() {
     let (mut exclusive, _) = holds(contender(Mode::Exclusive));

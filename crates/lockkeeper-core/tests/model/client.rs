@@ -289,6 +289,7 @@ pub(crate) struct Past {
     pub(crate) reads_on: bool,
     pub(crate) aged: bool,
     pub(crate) refused: bool,
+    pub(crate) dated: bool,
     pub(crate) announced: bool,
     pub(crate) stored: bool,
     pub(crate) holder_marker_doubted: bool,

@@ -160,6 +160,11 @@ impl Step<'_> {
                 (client.told, client.past.refused) = (false, true);
                 self.tell(i, Event::Refuse("busy".to_owned()));
             }
+            Action::Date(i) => {
+                budget.dates -= 1;
+                self.client(i).past.dated = true;
+                self.tell(i, Event::GrantedLate);
+            }
             Action::Upgrade(i) => {
                 budget.upgrades -= 1;
                 self.client(i).upgrading = true;

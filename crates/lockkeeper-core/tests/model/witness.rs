@@ -66,6 +66,7 @@ witnesses! {
     HolderAsked: "a holder learns of a revocation and continues to hold",
     AskedHolderReleased: "a holder has released after a revocation and another holds",
     Refused: "a holder has refused a revocation, and its node contains no request",
+    Dated: "a holder's record says when it was granted the lock, and another contender waits",
     ReadsBesideAnUpgradeable: "a reader holds beside an upgradeable reader, and a writer waits",
     UpgradeWaits: "a reader that upgrades waits for another reader at rest",
     Alone: "a reader that upgraded is the only holder",
@@ -162,6 +163,7 @@ impl Witness {
                     && clients().any(|c| c.past.word_seen && c.life == Life::Ended(End::Left) && c.granted_by.is_some())
             }
             Refused => holders_with(&|c| c.past.refused && data(c).is_some_and(|data| !data.asked)),
+            Dated => waits() && holders_with(&|c| c.past.dated && data(c).is_some_and(|data| data.granted)),
             ReadsBesideAnUpgradeable => {
                 let reader = |c: &Client| c.own().is_some_and(|own| own.mode == Some(Mode::Read));
                 let upgradeable =

@@ -94,6 +94,8 @@ pub(crate) struct Budget {
     pub(crate) asks: u8,
     /// Refusals of the latter.
     pub(crate) refusals: u8,
+    /// Holders whose records must say when they were granted the lock.
+    pub(crate) dates: u8,
     /// Readers that ask to upgrade.
     pub(crate) upgrades: u8,
     /// Upgrades that the reader cancels.
@@ -119,6 +121,7 @@ impl Budget {
         words: 0,
         asks: 0,
         refusals: 0,
+        dates: 0,
         upgrades: 0,
         stays: 0,
         downgrades: 0,
@@ -279,6 +282,8 @@ pub(crate) enum Action {
     /// The same, in the owner's record.
     AskFor(Name),
     Refuse(u8),
+    /// A holder's record must say when it was granted the lock.
+    Date(u8),
     Upgrade(u8),
     StayReader(u8),
     Downgrade(u8),
@@ -593,6 +598,9 @@ impl World {
             let sends = client.server.is_some() && !matches!(client.flight, Flight::Sent(_));
             if budget.writes > 0 && sends && client.write == FencedWrite::None {
                 actions.push(Action::Write(i));
+            }
+            if budget.dates > 0 {
+                actions.push(Action::Date(i));
             }
             if budget.downgrades > 0 && matches!(role, Role::Upgradeable | Role::Enters(Mode::Write)) {
                 actions.push(Action::Downgrade(i));

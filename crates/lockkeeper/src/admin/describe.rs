@@ -9,6 +9,7 @@ use lockkeeper_core::{
 };
 
 use super::info::LockInfo;
+use crate::clock::moment;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable};
 
@@ -160,9 +161,13 @@ pub(super) async fn describe(
         if holds && contender.blocked_by.is_none() {
             if let Some(mark) = &holder_marker {
                 contender.token = Some(FencingToken::from_zxid(mark.czxid));
+                contender.granted = moment(mark.ctime_ms);
             }
+            contender.holds();
             info.holders.push(contender);
         } else {
+            contender.waits();
+            known.insert(entry.name.to_owned(), contender.clone());
             info.waiters.push(contender);
         }
     }

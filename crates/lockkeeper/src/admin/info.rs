@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use lockkeeper_core::TokenEpoch;
 use serde::{Serialize, Serializer};
 
-use crate::clock::{as_millis, as_millis_since_1970};
+use crate::clock::{as_millis, as_some_millis};
 use crate::contender::ContenderInfo;
 
 /// A lock and its contenders.
@@ -89,10 +89,6 @@ pub struct RequestorInfo {
     /// not say it.
     #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
     pub until: Option<SystemTime>,
-}
-
-fn as_some_millis<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(time.map_or(0, as_millis_since_1970))
 }
 
 fn duration_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -296,6 +296,27 @@ impl Admin {
         .await
     }
 
+    /// Returns the time of the servers as [`Admin::server_now_ms`] does, and creates nothing: `None` if no job has ever run on these
+    /// servers, because then there is no node to write to.
+    ///
+    /// # Cost
+    ///
+    /// One round trip and one small write.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the write or cannot be reached.
+    pub async fn known_server_now_ms(&self) -> Result<Option<i64>, AdminError> {
+        self.on_session(move |ensemble| async move {
+            jobs::known_now_ms(&*ensemble).await.map_err(|fault| refused(JOBS, fault))
+        })
+        .await
+    }
+
     /// Deletes the records of a job; `false` if it has none. The next claim is the first one. The end of a run that goes on is
     /// not recorded.
     ///

@@ -3,12 +3,13 @@
 //! The record's owner is returned as a holder, so that a caller sees the holder of any kind of lock. [`LeaseInfo`]
 //! has what only a lease has. Times are the server's: a client's clock does not decide whether a lease has expired.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use lockkeeper_core::helix::{Held, Record, Requested};
 use lockkeeper_core::{FencingToken, SessionId, Zxid};
 
 use super::info::{LeaseInfo, LockInfo, RequestorInfo};
+use crate::clock::moment;
 use crate::contender::{ContenderInfo, LEASE};
 use crate::ensemble::{Ensemble, Node};
 
@@ -36,14 +37,6 @@ impl RequestorInfo {
     }
 }
 
-/// A time of the server's clock; `None` for never and for values that are not a time.
-fn moment(ms: i64) -> Option<SystemTime> {
-    // Times beyond the year 9999 mean forever.
-    const LAST_MS: i64 = 253_402_300_799_000;
-    let ms = u64::try_from(ms).ok().filter(|_| ms <= LAST_MS)?;
-    Some(UNIX_EPOCH + Duration::from_millis(ms))
-}
-
 /// The owner of a record as a holder. Its node is the lock's own, so its name is empty.
 fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
     ContenderInfo {
@@ -56,6 +49,8 @@ fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
         message: owner.message.clone(),
         revocation: owner.revocation.as_deref().cloned(),
         since: moment(seen.mtime_ms).unwrap_or(UNIX_EPOCH),
+        granted: None,
+        waited: false,
         session: SessionId(0),
         abandoned: false,
         token: record.granted_by(seen.mzxid.0).map(|zxid| FencingToken::from_zxid(Zxid(zxid))),

@@ -4,6 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use lockkeeper_core::{FencingToken, HOLDER_MARKER, Mode, NodeData, NodeFormat, Tombstone};
 
+use crate::clock::moment;
 use crate::contender::ContenderInfo;
 use crate::ensemble::Node;
 
@@ -39,6 +40,13 @@ impl ContenderInfo {
             },
             abandoned: abandoned.is_some(),
             since: UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)),
+            granted: match record.and_then(|record| record.granted_ms) {
+                Some(ms) => i64::try_from(ms).ok().and_then(moment),
+                // Its holder created it with the grant.
+                None if node == HOLDER_MARKER => moment(seen.ctime_ms),
+                None => None,
+            },
+            waited: false,
             session: seen.owner,
             // Permits have no order.
             token: mode.and_then(Mode::permits).is_none().then(|| FencingToken::from_zxid(seen.czxid)),

@@ -31,7 +31,7 @@ pub(crate) use self::attempt::Attempt;
 use self::attempt::{Timer, Wake};
 use self::caller::Caller;
 use self::operations::{CommandRunner, Finished, failure};
-use self::state::{Disconnect, FirstOfQueue, HoldChange, Pending, Presence, Verification};
+use self::state::{Disconnect, FirstOfQueue, HoldChange, HoldTimes, Pending, Presence, Verification};
 use crate::broken::Broken;
 use crate::ensemble::{Fired, OpError, Watcher};
 use crate::error::{AcquireError, SessionError};
@@ -53,6 +53,7 @@ struct Driver {
     /// The transaction that granted the lock, as a token without its epoch.
     granted_by: Option<FencingToken>,
     disconnect: Disconnect,
+    times: HoldTimes,
     change: HoldChange,
     verification: Verification,
     presence: Presence,
@@ -95,6 +96,7 @@ pub(crate) fn drive(
         granted: None,
         granted_by: None,
         disconnect: Disconnect { count, ..Disconnect::default() },
+        times: HoldTimes::default(),
         change: HoldChange::default(),
         verification: Verification::default(),
         presence: Presence::default(),
@@ -201,15 +203,22 @@ impl Driver {
         while let Some(command) = self.contender.next_command() {
             trace!(path = %self.attempt.path, id = %self.contender.id(), ?command);
             match command {
-                Command::Grant(grant) => self.granted = Some((grant, self.session.now())),
+                Command::Grant(grant) => {
+                    self.granted = Some((grant, self.session.now()));
+                    self.note_grant();
+                }
                 Command::Revoke => self.revoke(),
                 Command::Delay { name, delay } => self.delays.push((Instant::now() + delay.duration(), name)),
-                Command::Upgraded => self.change.happened_at = Some(self.session.now()),
+                Command::Upgraded => {
+                    self.change.happened_at = Some(self.session.now());
+                    self.note_grant();
+                }
                 Command::Reads { name } => {
                     if let Some(hold) = self.caller.hold() {
                         hold.moved_to(name.clone());
                     }
                     self.node = name;
+                    self.times.moves();
                     self.change.happened_at = Some(self.session.now());
                 }
                 Command::End(end) => ended = Some(end),
@@ -226,15 +235,26 @@ impl Driver {
                     let alone = alone && entering.company;
                     self.presence.entering = Some(entering);
                     self.sent = self.session.now();
+                    self.times.enters(self.sent);
                     pending.flight = Some(self.operations().start(Command::Enter { prefix, limit, alone }));
                 }
                 other => {
                     self.sent = self.session.now();
+                    if matches!(other, Command::WriteRecord { granted: true, .. }) {
+                        self.times.due = None;
+                    }
                     pending.flight = Some(self.operations().start(other));
                 }
             }
         }
         ended
+    }
+
+    /// Notes when the lock was granted. The holder marker, where there is one, was created at that moment and tells it.
+    fn note_grant(&mut self) {
+        if self.attempt.discipline.holder_marker().is_none() {
+            self.times.grant(self.session.now());
+        }
     }
 
     /// Handles what woke the driver, except what concerns the session.
@@ -418,7 +438,8 @@ impl Driver {
         let Attempt { path, ensemble, payload, node_format, looks_beside, .. } = &self.attempt;
         let (node_format, looks_beside) = (*node_format, *looks_beside);
         let at_release = self.at_release.as_ref().map(|write| (self.node.as_str(), &write.step));
-        CommandRunner { ensemble, path, node_format, looks_beside, payload, at_release }
+        let granted_ms = self.times.granted_ms();
+        CommandRunner { ensemble, path, node_format, looks_beside, payload, granted_ms, at_release }
     }
 
     /// Passes the outcome of an operation to the contender. Keeps the text of a refusal for the caller.
@@ -427,7 +448,7 @@ impl Driver {
             self.session.confirmed(self.sent);
         }
         self.answered |= finished.is_answer();
-        let Finished { event, error, watch, read, written } = finished;
+        let Finished { event, error, watch, read, written, created_ms } = finished;
         if let (Some(written), Some(write)) = (written, self.at_release.take_if(|_| written.is_some())) {
             _ = write.written.send(written);
         }
@@ -454,6 +475,9 @@ impl Driver {
             // The own node's watch comes first: if the own node and the blocker are both deleted, the blocker no
             // longer matters.
             let own = self.contender.node() == Some(&name);
+            if own {
+                self.times.created_ms = created_ms;
+            }
             watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
         }
         // In a try, the contender reads the holder's node: the caller's error names the holder.

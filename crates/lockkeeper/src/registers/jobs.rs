@@ -50,10 +50,18 @@ pub(crate) async fn find(ensemble: &dyn Ensemble, path: &str) -> Result<Option<S
 /// The servers' time, in milliseconds since 1970: the stamp of a small write.
 pub(crate) async fn now_ms(ensemble: &dyn Ensemble) -> Result<i64, OpError> {
     loop {
-        match ensemble.write(JOBS, Vec::new(), None).await {
-            Err(OpError::NoNode) => records::make(ensemble, JOBS).await?,
-            written => return Ok(written?.mtime_ms),
+        match known_now_ms(ensemble).await? {
+            Some(now_ms) => return Ok(now_ms),
+            None => records::make(ensemble, JOBS).await?,
         }
+    }
+}
+
+/// The same; `None` if the node that it writes to does not exist.
+pub(crate) async fn known_now_ms(ensemble: &dyn Ensemble) -> Result<Option<i64>, OpError> {
+    match ensemble.write(JOBS, Vec::new(), None).await {
+        Err(OpError::NoNode) => Ok(None),
+        written => Ok(Some(written?.mtime_ms)),
     }
 }
 

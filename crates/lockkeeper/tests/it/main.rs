@@ -5,6 +5,7 @@
 mod cases;
 mod contract;
 mod counts;
+mod dated;
 mod embedded;
 mod epoch;
 mod examples;

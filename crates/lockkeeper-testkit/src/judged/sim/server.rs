@@ -375,6 +375,7 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Create(_) => "create",
         Request::Delete(_) => "delete",
         Request::GetData(_) => "getData",
+        Request::SetData(_) => "setData",
         Request::GetChildren(_) | Request::GetChildren2(_) => "getChildren",
         Request::Multi(ops) if matches!(ops[..], [WriteOp::Check(_)]) => "check",
         Request::Multi(_) => "multi",

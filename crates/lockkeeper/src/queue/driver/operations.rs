@@ -28,12 +28,14 @@ pub(super) struct Finished {
     pub(super) read: Option<Box<ContenderInfo>>,
     /// What the transaction of a release has written.
     pub(super) written: Option<Written>,
+    /// When the node was created that [`Command::Watch`] has read, in milliseconds since 1970 by the servers' clock.
+    pub(super) created_ms: Option<i64>,
 }
 
 impl Finished {
     fn new<T>(outcome: Result<T, OpError>, event: impl FnOnce(Result<T, Failure>) -> Event) -> Self {
         let (outcome, error) = split(outcome);
-        Finished { event: event(outcome), error, watch: None, read: None, written: None }
+        Finished { event: event(outcome), error, watch: None, read: None, written: None, created_ms: None }
     }
 
     fn entered(created: Result<(String, Zxid), OpError>, listed: Option<Result<Listing, OpError>>) -> Self {
@@ -109,6 +111,8 @@ pub(super) struct CommandRunner<'a> {
     /// Look also for contenders beside the path.
     pub(super) looks_beside: bool,
     pub(super) payload: &'a Payload,
+    /// When the lock was granted, in milliseconds since 1970 by the servers' clock.
+    pub(super) granted_ms: Option<u64>,
     /// The node of the hold, and what is written in the transaction that deletes it.
     pub(super) at_release: Option<(&'a str, &'a TxnStep)>,
 }
@@ -178,7 +182,11 @@ impl CommandRunner<'_> {
             Command::Watch { name, kind: _ } => {
                 let read = ensemble.read_and_watch(&self.child(&name));
                 let seen = |(node, watcher)| (inspection(&node), watcher);
-                read.map(move |read| Finished::watching(name, read.map(seen), Event::Watched)).boxed()
+                read.map(move |read| {
+                    let created_ms = read.as_ref().ok().map(|(node, _)| node.ctime_ms);
+                    Finished { created_ms, ..Finished::watching(name, read.map(seen), Event::Watched) }
+                })
+                .boxed()
             }
             Command::TakeHolderMarker { own, holder_marker } => {
                 let check = TxnStep::Check { path: self.child(&own), version: None };
@@ -193,7 +201,8 @@ impl CommandRunner<'_> {
                 self.made(vec![check, create], |made| Event::TombstoneMade(made.map(drop)))
             }
             Command::WriteRecord { name, granted, version, revocation } => {
-                let record = Payload { granted, revocation: revocation.map(|asked| *asked), ..self.payload.clone() };
+                let (granted_ms, revocation) = (self.granted_ms, revocation.map(|asked| *asked));
+                let record = Payload { granted, granted_ms, revocation, ..self.payload.clone() };
                 let write = ensemble.write(&self.child(&name), record.to_bytes(), Some(version));
                 write.map(|written| Finished::new(written.map(|w| w.version), Event::RecordWritten)).boxed()
             }

@@ -42,6 +42,53 @@ pub(super) struct Verification {
     pub(super) asked_at: Duration,
 }
 
+/// How old a node must be before its own contender watches it.
+///
+/// The watch costs a read. It reports an operator who deletes the node, and a request to release the lock. A hold or
+/// wait shorter than this is over before either could happen. No hold shorter than this writes when it began.
+pub(super) const LINGER: Duration = Duration::from_millis(100);
+
+/// How long after the create of its node a grant is late: then the create does not tell when the hold began.
+const LATE: Duration = Duration::from_secs(1);
+
+/// When the own node was created, and when the lock was granted.
+#[derive(Default)]
+pub(super) struct HoldTimes {
+    /// When its create was sent, by the session's clock.
+    entered: Duration,
+    /// When it was created, in milliseconds since 1970 by the servers' clock, once that was read.
+    pub(super) created_ms: Option<i64>,
+    /// When the lock, or the upgrade, was granted, by the session's clock.
+    granted: Option<Duration>,
+    /// When the record is to say that, if the grant was late.
+    pub(super) due: Option<Instant>,
+}
+
+impl HoldTimes {
+    /// Begins with a new node.
+    pub(super) fn enters(&mut self, now: Duration) {
+        *self = HoldTimes { entered: now, ..HoldTimes::default() };
+    }
+
+    /// The lock is granted.
+    pub(super) fn grant(&mut self, now: Duration) {
+        self.granted = Some(now);
+        self.due = (now.saturating_sub(self.entered) > LATE).then(|| Instant::now() + LINGER);
+    }
+
+    /// The hold goes on with a node that is as old as what its name says.
+    pub(super) fn moves(&mut self) {
+        (self.granted, self.due) = (None, None);
+    }
+
+    /// When the lock was granted, in milliseconds since 1970 by the servers' clock: the create of the node plus what has passed since
+    /// the create was sent. It is late by the time that the create took to reach the servers.
+    pub(super) fn granted_ms(&self) -> Option<u64> {
+        let waited = self.granted?.saturating_sub(self.entered);
+        u64::try_from(self.created_ms?).ok()?.checked_add(u64::try_from(waited.as_millis()).ok()?)
+    }
+}
+
 /// What the session knows of this contender.
 #[derive(Default)]
 pub(super) struct Presence {

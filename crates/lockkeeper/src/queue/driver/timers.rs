@@ -7,13 +7,7 @@ use tokio::time::Instant;
 
 use super::Driver;
 use super::attempt::Timer;
-use super::state::Pending;
-
-/// How old a node must be before its own contender watches it.
-///
-/// The watch costs a read. It reports an operator who deletes the node, and a request to release the lock. A hold or
-/// wait shorter than this is over before either could happen.
-const LINGER: Duration = Duration::from_millis(100);
+use super::state::{LINGER, Pending};
 
 /// How long before its deadline a waiter checks whether the servers answer. It is slightly longer than the silence
 /// after which servers are called unreachable, because timers are late.
@@ -24,10 +18,11 @@ impl Driver {
     pub(super) fn next_timer(&self, probe_at: Option<Instant>) -> Option<(Instant, Timer)> {
         let probe = probe_at.map(|when| (when, Timer::Probe));
         let linger = (!self.lingered).then(|| (self.linger_at(), Timer::Linger));
+        let date = self.times.due.filter(|_| self.contender.holds()).map(|when| (when, Timer::Date));
         let age = self.attempt.ageing.map(|(when, _)| (when, Timer::Age));
         let delay = self.delays.iter().map(|(when, _)| (*when, Timer::Delay)).min_by_key(|(when, _)| *when);
         let cut_off = self.disconnect.cut_off.map(|when| (when, Timer::CutOff));
-        [probe, linger, age, delay, cut_off].into_iter().flatten().min_by_key(|(when, _)| *when)
+        [probe, linger, date, age, delay, cut_off].into_iter().flatten().min_by_key(|(when, _)| *when)
     }
 
     /// Returns when the attempt is old enough for the reads that a short one does without. For a waiter with a short timeout, that is
@@ -53,6 +48,10 @@ impl Driver {
                     self.contender.handle(Event::Placed(place));
                 }
                 self.contender.handle(Event::Lingered);
+            }
+            Timer::Date => {
+                self.times.due = None;
+                self.contender.handle(Event::GrantedLate);
             }
             Timer::Age => {
                 if let Some((_, class)) = self.attempt.ageing.take() {
