@@ -42,6 +42,7 @@ mod presence;
 mod program;
 mod retrying;
 mod serverlog;
+mod servertime;
 mod settings;
 mod signals;
 mod statuses;

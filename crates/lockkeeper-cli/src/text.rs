@@ -73,11 +73,18 @@ pub(crate) fn when_ms(ms: i64) -> String {
 
 /// `build@ci-7 (pid 4711), reading, since 10:42:03 (nightly index)`
 pub(crate) fn who(contender: &ContenderInfo) -> String {
-    let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
-    let mut text = match contender.mode {
+    who_and(contender, |_| String::new())
+}
+
+/// The same, with a text behind the time of the grant, or of the queue's if that is all that is known.
+pub(crate) fn who_and(contender: &ContenderInfo, age: impl Fn(SystemTime) -> String) -> String {
+    let since = since_and(contender, age);
+    let mut text = match part(contender) {
         // The record of a lease does not say when the hold began.
-        "lease" => short(&contender.described).to_owned(),
-        _ => format!("{}{part}{}", short(&contender.described), since(contender)),
+        Some(part) if !since.is_empty() => {
+            format!("{}, {part},{}", short(&contender.described), since.trim_start_matches(','))
+        }
+        _ => format!("{}{since}", short(&contender.described)),
     };
     if let Some(message) = &contender.message {
         _ = write!(text, " ({})", short(message));
@@ -88,14 +95,25 @@ pub(crate) fn who(contender: &ContenderInfo) -> String {
     plain(&text)
 }
 
-/// ` since 10:42:03`. A record of a lease does not say when the hold began, and a tombstone not when its hold was lost.
+/// ` since 10:42:03`; ` since 10:42:03, queued since 10:40:11` of a holder that waited for more than a second, and only that where
+/// the time of the grant is not known. A record of a lease does not say when the hold began, and a tombstone not when its hold was
+/// lost.
 pub(crate) fn since(contender: &ContenderInfo) -> String {
-    match contender.mode {
-        "lease" => String::new(),
+    since_and(contender, |_| String::new())
+}
+
+fn since_and(contender: &ContenderInfo, age: impl Fn(SystemTime) -> String) -> String {
+    let queued = || format!(", queued since {}", moment(contender.since));
+    match (contender.mode, contender.granted) {
+        ("lease", _) => String::new(),
         _ if contender.abandoned => {
             format!(", held since {}; when it was abandoned is not known", moment(contender.since))
         }
-        _ => format!(" since {}", moment(contender.since)),
+        (_, Some(granted)) => {
+            let late = granted > contender.since + Duration::from_secs(1);
+            format!(" since {}{}{}", moment(granted), age(granted), if late { queued() } else { String::new() })
+        }
+        (_, None) => queued() + &age(contender.since),
     }
 }
 
@@ -107,8 +125,8 @@ fn short(text: &str) -> &str {
 /// What is said of a node without a session.
 pub(crate) const SESSIONLESS: &str = "no session, so it stays until it is deleted; Curator and Kazoo wait behind it";
 
-/// `nobody holds it: 10.0.0.7 since 10:42:03, a foreign client, waits behind the node /a/lock-0000000000, which has no session`, if
-/// that is so.
+/// `nobody holds it: 10.0.0.7, queued since 10:42:03, a foreign client, waits behind the node /a/lock-0000000000, which has no
+/// session`, if that is so.
 pub(crate) fn stuck(lock: &LockInfo) -> Option<String> {
     let next = lock.waiters.first().filter(|_| lock.holders.is_empty())?;
     let node = next.blocked_by.as_deref()?;

@@ -125,6 +125,8 @@ pub(crate) struct ContenderView<'a> {
     revocation: Option<RequestView<'a>>,
     since: Option<String>,
     since_ms: i64,
+    granted: Option<String>,
+    granted_ms: Option<i64>,
     token: Option<i64>,
     session: String,
     blocked_by: Option<&'a str>,
@@ -217,6 +219,7 @@ impl<'a> ContenderView<'a> {
     pub(crate) fn of(path: &str, contender: &'a ContenderInfo) -> Self {
         let owner = contender.owner.as_ref();
         let since = Timestamp::try_from(contender.since).ok();
+        let granted = contender.granted.and_then(|granted| Timestamp::try_from(granted).ok());
         ContenderView {
             node: contender.node_path(path),
             mode: contender.mode,
@@ -234,6 +237,8 @@ impl<'a> ContenderView<'a> {
             revocation: contender.revocation.as_ref().map(RequestView::of),
             since: since.map(|since| since.to_string()),
             since_ms: since.map_or(0, Timestamp::as_millisecond),
+            granted: granted.map(|granted| granted.to_string()),
+            granted_ms: granted.map(Timestamp::as_millisecond),
             token: contender.token.map(|token| token.get()),
             // In the format of ZooKeeper's own tools; most JSON readers would lose digits of a number of this size.
             session: contender.session.to_string(),

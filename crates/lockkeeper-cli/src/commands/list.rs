@@ -9,6 +9,7 @@ use crate::args::ask::ListArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{self, Printer};
+use crate::servertime::ServerTime;
 use crate::settings::{Settings, list_root};
 use crate::text::{broken_line, counted, permits, plain, stuck, term, wanted, who};
 use crate::views::{BrokenView, LockView};
@@ -42,6 +43,7 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
         return Ok(0);
     }
     printer.scope(&settings.place);
+    ServerTime::of(&locks).note.iter().for_each(|note| printer.note(note));
     output::data(&locks.iter().fold(String::new(), |mut text, lock| {
         // Writing to a string never fails.
         _ = writeln!(text, "{}", line(lock));

@@ -15,6 +15,7 @@ use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::presence::GONE;
+use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
 use crate::text::{SESSIONLESS, ahead, part, permits, plain, revocation, since, stuck, term, wanted};
 use crate::views::LockView;
@@ -41,6 +42,7 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
         output::answer(&settings.place, &view.with_last_run(last))?;
     } else {
         printer.scope(&settings.place);
+        ServerTime::of(lock.as_slice()).note.iter().for_each(|note| printer.note(note));
         let mut text = lock.as_ref().map_or_else(|| format!("{}\n  free\n", plain(path.as_str())), text);
         if let Some(run) = last {
             _ = writeln!(text, "  last run {}", jobsview::outcome(run));

@@ -1,7 +1,7 @@
 //! `lockkeeper why`: explains why a lock is not available now, and what to do about it.
 
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use lockkeeper::NodeFormat;
@@ -15,11 +15,11 @@ use crate::args::run::NodeFormatArg;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{self, Printer};
+use crate::place::Place;
 use crate::presence::GONE;
+use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
-use crate::text::{
-    self, SESSIONLESS, ahead, broken_line, moment, part, permits, plain, revocation, stuck, term, wanted,
-};
+use crate::text::{SESSIONLESS, ahead, broken_line, permits, plain, stuck, term, wanted, who_and};
 use crate::views::{BrokenView, LockView};
 
 /// Maximum waiters that are printed one by one.
@@ -36,15 +36,22 @@ pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure
     let path = lock_path(&args.name)?;
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
+    // A server of this machine has its clock.
+    let asks = !printer.is_json() && matches!(settings.place, Place::Ensemble(_));
     let answer = inquire(&settings, async move |admin| {
         let lock = match admin.show(at.as_str()).await {
             // The servers delete the node of a lock that nobody uses.
             Err(AdminError::NoSuchLock { .. }) => None,
             lock => Some(lock?),
         };
-        Ok((lock, admin.broken(at.as_str()).await?))
+        let contended = lock.as_slice();
+        let time = match asks {
+            true => ServerTime::ask(&admin, contended).await,
+            false => ServerTime::of(contended),
+        };
+        Ok((lock, admin.broken(at.as_str()).await?, time))
     });
-    let (lock, mut broken) = answer.await?;
+    let (lock, mut broken, time) = answer.await?;
     broken.retain(|broken| broken.path == path.as_str());
     if printer.is_json() {
         let broken = broken.iter().map(BrokenView::of).collect();
@@ -54,8 +61,9 @@ pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure
         )?;
     } else {
         printer.scope(&settings.place);
+        time.note.iter().for_each(|note| printer.note(note));
         output::data(&match &lock {
-            Some(lock) => text(lock, &broken, &args.name, SystemTime::now(), printer),
+            Some(lock) => text(lock, &broken, &args.name, &time, printer),
             None => unused(path.as_str(), &broken),
         })?;
     }
@@ -75,7 +83,7 @@ fn unused(path: &str, broken: &[Broken]) -> String {
     text
 }
 
-fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer: &Printer) -> String {
+fn text(lock: &LockInfo, broken: &[Broken], name: &str, time: &ServerTime, printer: &Printer) -> String {
     // As it was typed, unless it would be read as an option.
     let name = if name.starts_with('-') { &lock.path } else { name };
     let mut text = String::new();
@@ -93,7 +101,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
         holders => {
             for (at, holder) in holders.iter().enumerate() {
                 let is = if at == 0 { format!("{path} is held by") } else { "and by".to_owned() };
-                _ = writeln!(text, "{is} {}", since(holder, now));
+                _ = writeln!(text, "{is} {}", since(holder, time));
                 if let Some(program) = holder.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
                     _ = writeln!(text, "  which runs {}", plain(program));
                 }
@@ -123,7 +131,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, now: SystemTime, printer
         let waiters = lock.waiters.len();
         _ = writeln!(text, "{waiters} waiting; a new contender has {} ahead", ahead(lock, waiters));
         for (at, waiter) in lock.waiters.iter().take(TOLD).enumerate() {
-            _ = writeln!(text, "  {}. {}, {} ahead", at + 1, since(waiter, now), ahead(lock, at));
+            _ = writeln!(text, "  {}. {}, {} ahead", at + 1, since(waiter, time), ahead(lock, at));
             if waiter.process_has_ended() {
                 _ = writeln!(text, "     {GONE}");
             }
@@ -216,22 +224,8 @@ fn kind(lock: &LockInfo) -> Vec<String> {
 }
 
 /// `build@ci-7 (pid 4711) since 10:42:03, 12m ago (nightly index)`
-fn since(contender: &ContenderInfo, now: SystemTime) -> String {
-    let ago = now.duration_since(contender.since).unwrap_or_default();
-    let part = part(contender).map_or_else(String::new, |part| format!(", {part},"));
-    let mut text = match contender.mode {
-        // The record of a lease does not say when the hold began.
-        "lease" => contender.described.clone(),
-        _ if contender.abandoned => format!("{}{part}{}", contender.described, text::since(contender)),
-        _ => format!("{}{part} since {}, {} ago", contender.described, moment(contender.since), coarse(ago)),
-    };
-    if let Some(message) = &contender.message {
-        _ = write!(text, " ({message})");
-    }
-    if let Some(request) = &contender.revocation {
-        _ = write!(text, ", {}", revocation(request));
-    }
-    plain(&text)
+fn since(contender: &ContenderInfo, time: &ServerTime) -> String {
+    who_and(contender, |then| time.ago(then).map_or_else(String::new, |ago| format!(", {} ago", coarse(ago))))
 }
 
 /// Rounds a duration: to seconds below a minute, to minutes below a day.

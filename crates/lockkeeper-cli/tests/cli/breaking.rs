@@ -199,7 +199,8 @@ fn a_node_without_a_session_that_blocks_foreign_clients_is_named_and_removed() {
     let mut waiter = home.spawn("a", &["--format", "kazoo"], "echo in");
     let mut line = String::new();
     assert!(waiter.stderr.read_line(&mut line).unwrap() > 0);
-    let names = |text: &str| text.contains(&without) && text.contains("nobody holds it: 10.0.0.7, writing, since ");
+    let names =
+        |text: &str| text.contains(&without) && text.contains("nobody holds it: 10.0.0.7, writing, queued since ");
     assert!(line.contains("waiting for /locks/a: ") && names(&line), "{line}");
     for verb in ["list", "show", "why"] {
         let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();

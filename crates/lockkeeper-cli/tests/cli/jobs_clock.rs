@@ -1,4 +1,4 @@
-//! The slots of a calendar by the servers' clock, which these tests turn: needs libfaketime.
+//! The slots of a calendar, and the times of holds, by the servers' clock, which these tests turn: needs libfaketime.
 
 use std::path::PathBuf;
 
@@ -173,4 +173,39 @@ fn a_machine_that_finds_a_later_slot_done_says_so() {
     let output = clock.home.output(&[&["run"], &nightly[..], &["--", "true"]].concat());
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && told.contains("a later slot, 2026-11-24, has run already"), "{told}");
+}
+
+/// By the other clock, a hold of a moment would be 5 min old, and after it has been turned, one of the future.
+#[test]
+fn questions_about_locks_say_by_how_much_this_machines_clock_differs() {
+    let servers_show = |seconds| (Timestamp::now() + jiff::SignedDuration::from_secs(seconds)).to_string();
+    let clock = Clock::start(&servers_show(-300));
+    let told = |verb: &str, name| {
+        let output = clock.home.output(&[verb, name]);
+        let (text, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(output.status.success(), "{told}");
+        (text, told)
+    };
+    let mut first = clock.home.spawn("early", &[], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    let (text, said) = told("why", "early");
+    let ahead = |said: &str| said.matches("lockkeeper: this machine's clock is ").count() == 1;
+    assert!(ahead(&said) && said.contains(" ahead of the servers'; times here are the servers'\n"), "{said}");
+    let age = text.lines().next().and_then(|line| line.split(", ").last()).unwrap();
+    assert!(age.ends_with("s ago") && !age.contains('m'), "less than a minute by the servers' clock: {text}");
+    assert_eq!(told("list", "early").1, "", "it only reads");
+
+    clock.turn(&servers_show(300));
+    let mut second = clock.home.spawn("late", &[], "echo up; cat");
+    assert_eq!(second.line(), "up");
+    let (_, said) = told("why", "late");
+    assert!(ahead(&said) && said.contains(" behind the servers'; times here are the servers'\n"), "{said}");
+    for verb in ["list", "show"] {
+        let (_, said) = told(verb, "late");
+        assert!(ahead(&said) && said.contains("clock is at least "), "{verb}: {said}");
+    }
+    for mut holder in [first, second] {
+        holder.close_stdin();
+        assert!(holder.wait().success());
+    }
 }

@@ -42,6 +42,63 @@ fn case_55_case_56_show_names_who_holds_and_who_waits() {
     assert!(holder.wait().success() && waiter.wait().success());
 }
 
+/// A person who looks reads since when the lock is held, and not since when its holder waited for it.
+#[test]
+fn a_holder_that_waited_is_shown_since_its_grant_and_a_foreign_client_since_it_queued() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut first = home.spawn("nightly", &[], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    let mut second = home.spawn("nightly", &[], "echo up; cat");
+    until("it waits", || home.count("nightly") == (1, 1));
+    let lock = home.show("nightly");
+    let (held, waits) = (&lock["holders"][0], &lock["waiters"][0]);
+    assert_eq!([&held["granted"], &held["granted_ms"]], [&held["since"], &held["since_ms"]]);
+    assert!(waits["granted"].is_null() && waits["granted_ms"].is_null(), "{waits}");
+    let queued = waits["since_ms"].as_u64().unwrap();
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    until("it has waited for more than a second", || now() - queued > 1_500);
+    first.close_stdin();
+    assert!(first.wait().success());
+    assert_eq!(second.line(), "up");
+    until("its record says when it was granted the lock", || {
+        let held = &home.show("nightly")["holders"][0];
+        held["since_ms"].as_u64() == Some(queued) && held["granted_ms"].as_u64().unwrap() > queued + 1_000
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let foreign = runtime.block_on(async {
+        use zookeeper_client::{Acls, Client, CreateMode};
+        let client = Client::connect(&served.address).await.unwrap();
+        let lock = "/locks/foreign";
+        client.create(lock, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
+        let node = format!("{lock}/_c_6a58ee75-b8ac-4f38-a22d-2a2b3cf6e4f8-lock-0000000000");
+        client.create(&node, b"10.0.0.7", &CreateMode::Ephemeral.with_acls(Acls::anyone_all())).await.unwrap();
+        client
+    });
+    let text = |args: &[&str]| String::from_utf8(home.output(args).stdout).unwrap();
+    for (args, says) in [
+        (&["show", "nightly"][..], ") since "),
+        (&["list", "nightly"], ") since "),
+        (&["why", "nightly"], "s ago, queued since "),
+        (&["run", "nightly", "--try", "--", "true"], ""),
+    ] {
+        let text = match args[0] {
+            "run" => failure(&home.output(args)).1,
+            _ => text(args),
+        };
+        assert!(text.contains(says) && text.contains(" since ") && text.contains(", queued since "), "{text}");
+    }
+    for verb in ["show", "list", "why"] {
+        let text = text(&[verb, "foreign"]);
+        assert!(text.contains("held by 10.0.0.7, queued since "), "{text}");
+    }
+    assert!(home.show("foreign")["holders"][0]["granted_ms"].is_null());
+    drop(foreign);
+    second.close_stdin();
+    assert!(second.wait().success());
+}
+
 /// Returns all paths and data that the ensemble stores.
 async fn everything(client: &zookeeper_client::Client) -> String {
     let (mut text, mut left) = (String::new(), vec!["/".to_owned()]);

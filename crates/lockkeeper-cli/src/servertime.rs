@@ -1,0 +1,121 @@
+//! The servers' clock beside this machine's: every time that is printed about a lock is the servers'.
+
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::admin::{Admin, LockInfo};
+
+use crate::liveline::spell;
+
+/// A smaller difference between the clocks is not reported.
+const TOLERATED: Duration = Duration::from_secs(2);
+
+/// What a command knows of the servers' clock.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ServerTime {
+    /// What it shows now; `None` if only this machine's clock is known, and that one is wrong.
+    pub now: Option<SystemTime>,
+    /// What to say about this machine's clock, if it differs.
+    pub note: Option<String>,
+}
+
+impl ServerTime {
+    /// Asks the servers, if anything is to be said about these locks. As [`ServerTime::of`], if this user may not write, or if there
+    /// is nothing to write to: a command that asks creates no node.
+    pub(crate) async fn ask(admin: &Admin, locks: &[LockInfo]) -> Self {
+        let sent = SystemTime::now();
+        if stamps(locks).next().is_some()
+            && let Ok(Some(ms)) = admin.known_server_now_ms().await
+            && let Ok(ms) = u64::try_from(ms)
+        {
+            let now = SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+            return Self::answered(now, sent, SystemTime::now());
+        }
+        Self::of(locks)
+    }
+
+    /// Takes this machine's clock for the servers', unless these locks have times that are in its future.
+    pub(crate) fn of(locks: &[LockInfo]) -> Self {
+        Self::no_earlier(stamps(locks).max(), SystemTime::now())
+    }
+
+    /// The servers answered a question of `sent` with `now`, and this machine's clock showed `heard` then.
+    fn answered(now: SystemTime, sent: SystemTime, heard: SystemTime) -> Self {
+        let (behind, ahead) = (now.duration_since(heard), sent.duration_since(now));
+        let differs = |by: Duration, how: &str| (by > TOLERATED).then(|| note("", by, how));
+        let note = behind.ok().and_then(|by| differs(by, "behind"));
+        ServerTime { now: Some(now), note: note.or_else(|| ahead.ok().and_then(|by| differs(by, "ahead of"))) }
+    }
+
+    /// The servers' clock shows `latest` or more, this machine's `local`.
+    fn no_earlier(latest: Option<SystemTime>, local: SystemTime) -> Self {
+        let behind = latest.and_then(|latest| latest.duration_since(local).ok()).filter(|by| *by > TOLERATED);
+        let note = behind.map(|by| note("at least ", by, "behind"));
+        ServerTime { now: note.is_none().then_some(local), note }
+    }
+
+    /// How long ago that was; `None` if it is not known.
+    pub(crate) fn ago(&self, then: SystemTime) -> Option<Duration> {
+        self.now?.duration_since(then).ok()
+    }
+}
+
+/// `this machine's clock is 5 min ahead of the servers'; times here are the servers'`
+fn note(least: &str, by: Duration, how: &str) -> String {
+    let by = spell(by + Duration::from_millis(500), false);
+    format!("this machine's clock is {least}{by} {how} the servers'; times here are the servers'")
+}
+
+/// The times that servers wrote into these locks.
+fn stamps(locks: &[LockInfo]) -> impl Iterator<Item = SystemTime> {
+    let contenders = locks.iter().flat_map(|lock| lock.holders.iter().chain(&lock.waiters));
+    contenders.flat_map(|contender| [Some(contender.since), contender.granted].into_iter().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn at(time: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + secs(time)
+    }
+
+    fn says(difference: &str) -> Option<String> {
+        Some(format!("this machine's clock is {difference} the servers'; times here are the servers'"))
+    }
+
+    #[test]
+    fn a_clock_that_differs_by_more_than_two_seconds_is_reported() {
+        let note = |servers| ServerTime::answered(at(servers), at(1_000), at(1_010)).note;
+        assert_eq!(
+            [note(998), note(1_000), note(1_005), note(1_012)],
+            [const { None }; 4],
+            "a slow answer is no difference"
+        );
+        assert_eq!(note(700), says("5 min ahead of"));
+        assert_eq!(note(1_013), says("3 s behind"));
+    }
+
+    /// The servers were not asked.
+    #[test]
+    fn a_time_in_the_future_shows_that_the_clock_is_behind() {
+        let time = |latest| ServerTime::no_earlier(latest, at(1_000));
+        for latest in [None, Some(at(900)), Some(at(1_002))] {
+            assert_eq!(time(latest), ServerTime { now: Some(at(1_000)), note: None });
+        }
+        assert_eq!(time(Some(at(1_300))), ServerTime { now: None, note: says("at least 5 min behind") });
+    }
+
+    #[test]
+    fn nothing_is_said_to_be_some_time_ago_that_is_in_the_future_or_not_known() {
+        let time = ServerTime { now: Some(at(1_000)), note: None };
+        assert_eq!(
+            [time.ago(at(940)), time.ago(at(1_000)), time.ago(at(1_001))],
+            [Some(secs(60)), Some(secs(0)), None]
+        );
+        assert_eq!(ServerTime { now: None, note: None }.ago(at(940)), None);
+    }
+}
