@@ -5,7 +5,7 @@ use std::fmt;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::error::{
     AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, LeaseError, Mismatch, Misuse,
-    PathError, SessionError,
+    PathError, SessionError, TlsProblem,
 };
 use lockkeeper::retry::{Cause, NotGranted};
 use lockkeeper::{Error, Loss, NodeFormat};
@@ -201,6 +201,7 @@ fn hint(error: &Error) -> Option<String> {
             "wait longer with --waiting, ask operators with --ask, or take it with --forceful"
         }
         Error::Admin(AdminError::SeveralHold { .. }) => "choose one with --node",
+        Error::Session(error) if error.tls_problem().is_some() => hint_about_tls(error.tls_problem()?),
         // These name no call of the library.
         Error::Misuse(_) | Error::Session(_) => return error.hint(),
         Error::Acquire(AcquireError::SessionLost { .. } | AcquireError::Evicted { .. }) => {
@@ -210,6 +211,25 @@ fn hint(error: &Error) -> Option<String> {
         _ => return None,
     };
     Some(hint.to_owned())
+}
+
+const fn hint_about_tls(problem: TlsProblem) -> &'static str {
+    match problem {
+        TlsProblem::UnknownAuthority => {
+            "name the file with the authority that has issued the server's certificate with --tls-ca"
+        }
+        TlsProblem::NotValidNow => {
+            "renew the server's certificate, or correct the clock of this machine; no option accepts an expired one"
+        }
+        TlsProblem::OtherName => {
+            "name the server in --servers as its certificate does, or issue a certificate with the name in --servers"
+        }
+        TlsProblem::ClientCertificate => {
+            "name a certificate that the servers trust with --tls-cert, and its key with --tls-key"
+        }
+        TlsProblem::PortWithoutTls => "name the servers' port for TLS in --servers, or leave out --tls-ca",
+        _ => "connect by TLS with --tls-ca, or name the servers' port without TLS in --servers",
+    }
 }
 
 /// Returns how to use a path as its other clients do.

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::debug;
 
+use crate::problem::TlsProblem;
 use crate::servers::{Connect, Connecting, Searching, Stream};
 use crate::session::Session;
 use crate::types::{ConnectionState, RequestError, RequestId, SessionEvent, Transport, WatchEvent};
@@ -412,14 +413,17 @@ impl Driver {
             match reason {
                 WakeReason::Requests | WakeReason::Changed | WakeReason::Due => {}
                 WakeReason::Read(Ok(read)) if read > 0 => {
-                    let why = || "answers, but not as ZooKeeper does".to_owned();
+                    let why = || match TlsProblem::is_tls(&wire.read[..read]) {
+                        true => format!("answers, but not as ZooKeeper does: {}", TlsProblem::PortWithTls.text()),
+                        false => "answers, but not as ZooKeeper does".to_owned(),
+                    };
                     inner.progress(why, |session| session.received(&wire.read[..read], now));
                 }
                 WakeReason::Read(end) => {
                     let connected = inner.session.is_connected();
                     let why = || match end {
                         Err(error) if connected || error.kind() != std::io::ErrorKind::ConnectionReset => {
-                            format!("breaks the connection ({error})")
+                            breaks(&error)
                         }
                         Ok(_) if connected => "closes the connection".to_owned(),
                         _ => CLOSED.to_owned(),
@@ -452,6 +456,15 @@ impl Driver {
             }
         }
     }
+}
+
+/// Says why a server has broken the connection.
+fn breaks(error: &std::io::Error) -> String {
+    #[cfg(feature = "tls")]
+    if let Some(problem @ TlsProblem::ClientCertificate) = crate::tls::problem(error) {
+        return format!("breaks the connection: {} ({error})", problem.text());
+    }
+    format!("breaks the connection ({error})")
 }
 
 impl Wire {

@@ -31,6 +31,7 @@ mod client;
 mod driver;
 mod helped;
 mod local;
+mod problem;
 mod servers;
 mod session;
 #[cfg(feature = "tls")]
@@ -45,6 +46,7 @@ pub use client::{Client, PersistentWatcher, Watcher};
 pub use helped::HelpedTask;
 pub use local::ShortPath;
 pub use lockkeeper_wire as wire;
+pub use problem::TlsProblem;
 pub use servers::{Connect, Connecting, InvalidServers, Searching, Servers, Stream};
 pub use session::Session;
 #[cfg(feature = "tls")]

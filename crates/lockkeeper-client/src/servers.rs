@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, lookup_host};
 use crate::chroot::Chroot;
 use crate::local;
 #[cfg(feature = "tls")]
-use crate::tls::Tls;
+use crate::tls::{self, Tls};
 
 /// ZooKeeper's port: the default.
 const DEFAULT_PORT: u16 = 2181;
@@ -255,9 +255,14 @@ impl Connect for Servers {
             let connecting: Connecting = Box::pin(async move {
                 let stream = dial(&addresses).await.map_err(unreachable)?;
                 #[cfg(feature = "tls")]
-                if let Some(tls) = tls {
-                    let failed = |error| io::Error::other(format!("fails the TLS handshake ({error})"));
-                    return Ok(Box::new(tls.connect(&host, stream).await.map_err(failed)?) as Box<dyn Stream>);
+                if let Some(config) = tls {
+                    let failed = |error| {
+                        io::Error::other(match tls::problem(&error) {
+                            Some(problem) => format!("fails the TLS handshake: {} ({error})", problem.text()),
+                            None => format!("fails the TLS handshake ({error})"),
+                        })
+                    };
+                    return Ok(Box::new(config.connect(&host, stream).await.map_err(failed)?) as Box<dyn Stream>);
                 }
                 Ok(Box::new(stream) as Box<dyn Stream>)
             });

@@ -11,8 +11,10 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{AlertDescription, CertificateError, ClientConfig, Error, RootCertStore};
 use tracing::warn;
+
+use crate::problem::TlsProblem;
 
 /// The certificate authorities that a client trusts, and its own certificate. Pass it to
 /// [`Servers::with_tls`](crate::Servers::with_tls).
@@ -65,6 +67,40 @@ pub struct InvalidTls {
 
 fn invalid(what: impl Into<String>, problem: impl fmt::Display) -> InvalidTls {
     InvalidTls { what: what.into(), problem: problem.to_string() }
+}
+
+/// Returns the mistake that ended a handshake, or the connection after it.
+pub(crate) fn problem(error: &io::Error) -> Option<TlsProblem> {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(Error::InvalidCertificate(error)) => match error {
+            // An authority with the name of another one, such as its successor, has signed it.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => Some(TlsProblem::UnknownAuthority),
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => Some(TlsProblem::NotValidNow),
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Some(TlsProblem::OtherName)
+            }
+            _ => None,
+        },
+        Some(Error::AlertReceived(
+            AlertDescription::CertificateRequired
+            | AlertDescription::NoCertificate
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA,
+        )) => Some(TlsProblem::ClientCertificate),
+        // The server has read a handshake as a frame's length, or has answered in plain text.
+        Some(Error::InvalidMessage(_)) => Some(TlsProblem::PortWithoutTls),
+        None if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            Some(TlsProblem::PortWithoutTls)
+        }
+        _ => None,
+    }
 }
 
 impl Tls {

@@ -59,6 +59,8 @@ pub use hold::{ChangeError, ReleaseError, VerifyError, WriteError};
 pub use job::JobError;
 pub use kind::ErrorKind;
 pub use lease::LeaseError;
+#[doc(hidden)]
+pub use lockkeeper_client::TlsProblem;
 pub use lockkeeper_core::{ClassError, IncompatibleFormat, PathError};
 pub use mismatch::Mismatch;
 pub use misuse::Misuse;

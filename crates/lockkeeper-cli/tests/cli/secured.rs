@@ -322,3 +322,85 @@ fn credentials_and_access_lists_that_cannot_be_used_are_refused() {
         assert_eq!(output.status.code(), Some(64), "{told}");
     }
 }
+
+/// Each mistake about TLS has a hint about TLS, not one about a server that does not run.
+#[cfg(feature = "tls")]
+#[test]
+fn mistakes_about_tls_get_hints_about_tls() {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+
+    let home = Home::new();
+    let write = |name: &str, text: String| std::fs::write(home.file(name), text).unwrap();
+    let authority = |name: &str, called: &str| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, called);
+        write(&format!("{name}.pem"), params.self_signed(&key).unwrap().pem());
+        Issuer::new(params, key)
+    };
+    let issuer = authority("ca", "ours");
+    _ = (authority("other-ca", "another"), authority("successor", "ours"));
+    let issue = |name: &str, host: &str, expired: bool| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([host.to_owned()]).unwrap();
+        if expired {
+            params.not_after = date_time_ymd(2001, 1, 1);
+        }
+        write(&format!("{name}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
+        home.secret(&format!("{name}.key"), &key.serialize_pem());
+    };
+    issue("good", "127.0.0.1", false);
+    issue("expired", "127.0.0.1", true);
+    issue("elsewhere", "elsewhere", false);
+    let serve = |flags: &[&str]| {
+        let mut server =
+            Running::start(&mut home.command(&[&["serve", "--memory", "--listen", "127.0.0.1:0"], flags].concat()));
+        let address = server.line();
+        (server, address)
+    };
+    let secured = |name: &str, more: &[&str]| {
+        serve(&[&["--tls-cert", &format!("{name}.pem"), "--tls-key", &format!("{name}.key")], more].concat())
+    };
+    let (good, expired, elsewhere) = (secured("good", &[]), secured("expired", &[]), secured("elsewhere", &[]));
+    let (mutual, plain) = (secured("good", &["--tls-client-ca", "other-ca.pem"]), serve(&[]));
+    let known = ["--tls-ca", "ca.pem"];
+    let presented = [&known[..], &["--tls-cert", "good.pem", "--tls-key", "good.key"]].concat();
+    for (server, flags, problem, hint) in [
+        (&good, &["--tls-ca", "other-ca.pem"][..], "an authority that is not trusted", "--tls-ca"),
+        (&good, &["--tls-ca", "successor.pem"], "an authority that is not trusted", "--tls-ca"),
+        (&expired, &known, "is not valid now", "renew the server's certificate"),
+        (&elsewhere, &known, "for another name", "--servers"),
+        (&mutual, &known, "requires a client certificate", "--tls-cert"),
+        (&mutual, &presented, "requires a client certificate", "--tls-cert"),
+        (&plain, &known, "without TLS", "leave out --tls-ca"),
+        (&good, &[], "one for TLS", "--tls-ca"),
+    ] {
+        let args = [&["run", "a", "--wait", "2s", "--servers", &server.1], flags, &["--", "true"]].concat();
+        let output = home.output(&args);
+        assert_eq!(output.status.code(), Some(69), "{output:?}");
+        let told = String::from_utf8(output.stderr).unwrap();
+        let (line, rest) = told.split_once("\n  hint: ").unwrap_or_else(|| panic!("{told}"));
+        assert!(line.contains(problem) && rest.contains(hint), "{flags:?}: {told}");
+        assert!(!told.contains("check that a ZooKeeper server runs"), "{flags:?}: {told}");
+    }
+}
+
+/// Some servers close a connection without TLS at once. Then a half handshake shows what the port is for.
+#[test]
+fn a_port_for_tls_that_only_closes_plain_connections_is_recognised() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            use std::io::{Read, Write};
+            let (mut connection, mut first) = (connection.unwrap(), [0]);
+            if connection.read(&mut first).is_ok_and(|read| read == 1) && first == [0x16] {
+                _ = connection.write_all(&[0x15, 3, 3, 0, 2, 2, 50]);
+            }
+        }
+    });
+    let output = Home::new().output(&["run", "a", "--wait", "2s", "--servers", &address, "--", "true"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("its port is one for TLS") && told.contains("hint: connect by TLS with --tls-ca"), "{told}");
+}

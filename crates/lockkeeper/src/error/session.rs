@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_client::TlsProblem;
+
 #[cfg(feature = "embedded")]
 use super::embedded::EmbeddedError;
 use super::kind::ErrorKind;
@@ -111,8 +113,20 @@ impl SessionError {
         }
     }
 
+    /// Returns the mistake about TLS because of which no server opened a session.
+    #[doc(hidden)]
+    pub fn tls_problem(&self) -> Option<TlsProblem> {
+        match self {
+            SessionError::Unreachable { detail, .. } => TlsProblem::in_text(detail),
+            _ => None,
+        }
+    }
+
     /// Returns a one-line suggestion of what to do, if there is one.
     pub fn hint(&self) -> Option<String> {
+        if let Some(problem) = self.tls_problem() {
+            return Some(hint_about_tls(problem).to_owned());
+        }
         match self {
             SessionError::Unreachable { servers, .. } => {
                 Some(format!("check that a ZooKeeper server runs at {servers} and that this machine can reach it"))
@@ -137,6 +151,21 @@ impl SessionError {
             | SessionError::Thread(_)
             | SessionError::Closed => None,
         }
+    }
+}
+
+const fn hint_about_tls(problem: TlsProblem) -> &'static str {
+    match problem {
+        TlsProblem::UnknownAuthority => {
+            "trust the authority that has issued the server's certificate: Tls::trusting_file"
+        }
+        TlsProblem::NotValidNow => "renew the server's certificate, or correct the clock of this machine",
+        TlsProblem::OtherName => {
+            "name the server as its certificate does, or issue a certificate with the name in the connect string"
+        }
+        TlsProblem::ClientCertificate => "present a certificate that the servers trust: Tls::with_identity_files",
+        TlsProblem::PortWithoutTls => "name the servers' port for TLS, or connect without Builder::tls",
+        _ => "connect by TLS with Builder::tls, or name the servers' port without TLS",
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper_client::{Connect, ask};
+use lockkeeper_client::{Connect, TlsProblem, ask};
 use tokio::time::timeout;
 
 /// How long a server may take to answer the question about its state, if there is time.
@@ -14,14 +14,27 @@ pub(super) const ASKING: Duration = Duration::from_millis(300);
 /// The word that asks for it. Apache's server answers it by default.
 const WORD: &str = "srvr";
 
+/// A record of TLS with half a handshake: a port for TLS answers with an alert, and another one in another way or not at all.
+const HALF_A_HANDSHAKE: &str = "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00";
+
 /// The states of servers, by their places in the list. A state is the end of a sentence that begins with the server.
 pub(super) type States = HashMap<usize, &'static str>;
 
 /// Asks these servers, which have given no reason themselves. Each has this long to answer. Dropping the future closes the
 /// connections.
 pub(super) async fn states(servers: &impl Connect, which: Vec<usize>, limit: Duration) -> States {
-    let asked = which.iter().map(|server| timeout(limit, ask(servers, *server, WORD)));
-    let answers = join_all(asked).await.into_iter().map(|answer| state(answer.ok()));
+    let asked = which.iter().map(async |server| {
+        let answer = timeout(limit, ask(servers, *server, WORD)).await.ok();
+        let is_empty = matches!(&answer, Some(Ok(answer)) if answer.is_empty());
+        match is_empty.then_some(timeout(limit, ask(servers, *server, HALF_A_HANDSHAKE))) {
+            Some(asked) => match asked.await {
+                Ok(Ok(answer)) if TlsProblem::is_tls(answer.as_bytes()) => state(Some(Ok(answer))),
+                _ => state(answer),
+            },
+            None => state(answer),
+        }
+    });
+    let answers = join_all(asked).await;
     which.iter().copied().zip(answers).filter_map(|(server, state)| Some((server, state?))).collect()
 }
 
@@ -31,6 +44,7 @@ fn state(answer: Option<io::Result<String>>) -> Option<&'static str> {
         None => Some("does not answer"),
         // The next attempt of the session has the same error.
         Some(Err(_)) => None,
+        Some(Ok(answer)) if TlsProblem::is_tls(answer.as_bytes()) => Some(TlsProblem::PortWithTls.text()),
         Some(Ok(answer)) if answer.is_empty() => Some(
             "closes the connection without an answer: it has as many connections as its limit allows, or it is no ZooKeeper server",
         ),
