@@ -262,9 +262,12 @@ pub(crate) fn lines(verb: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// How the paragraph about exit codes begins.
+pub(crate) const EXIT_STATUS: &str = "Exit status:";
+
 /// Returns a help text with a verb's exit codes, between the paragraphs before them and after them.
 pub(crate) fn help(verb: &str, before: &str, after: &str) -> String {
-    let statuses = format!("Exit status:\n{}", lines(verb));
+    let statuses = format!("{EXIT_STATUS}\n{}", lines(verb));
     let paragraphs = [before, &statuses, after].into_iter().filter(|text| !text.is_empty());
     paragraphs.collect::<Vec<_>>().join("\n\n")
 }

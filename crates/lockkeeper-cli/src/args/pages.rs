@@ -3,9 +3,16 @@
 use std::io::Write;
 use std::path::Path;
 
+use clap::builder::Resettable;
+use clap_mangen::roff::{Roff, bold, roman};
+
 use super::ask::ManArgs;
 use crate::advice::Suggested;
 use crate::exit::{Code, Failure};
+use crate::statuses::{self, EXIT_STATUS};
+
+/// The sections behind that of the exit statuses.
+const LATER: [&str; 3] = [".SH EXTRA", ".SH VERSION", ".SH AUTHORS"];
 
 /// Prints a completion script.
 pub(crate) fn completions(mut command: clap::Command, shell: clap_complete::Shell) -> Result<u8, Failure> {
@@ -59,12 +66,56 @@ fn page_name(page: &clap::Command) -> &str {
     page.get_display_name().unwrap_or_else(|| page.get_name())
 }
 
+/// Returns a page. The renderer puts all text behind the options into one section, so the exit statuses are taken out of it.
 fn rendered(page: clap::Command) -> Result<Vec<u8>, Failure> {
+    let failed = |error| Failure::system("cannot make the page", error);
     let source = format!("lockkeeper {}", env!("CARGO_PKG_VERSION"));
+    let help = page.get_after_long_help().or(page.get_after_help()).map_or_else(String::new, ToString::to_string);
+    let (statuses, others): (Vec<_>, Vec<_>) = help.split("\n\n").partition(|text| text.starts_with(EXIT_STATUS));
+    let others = others.join("\n\n");
+    let others = if others.is_empty() { Resettable::Reset } else { Resettable::Value(others.into()) };
+    let section = exit_statuses(page_name(&page), statuses.first().copied().unwrap_or_default());
+    let page = page.after_help(Resettable::Reset).after_long_help(others);
     let mut text = Vec::new();
-    let page = clap_mangen::Man::new(page).source(source);
-    page.render(&mut text).map_err(|error| Failure::system("cannot make the page", error))?;
+    clap_mangen::Man::new(page).source(source).render(&mut text).map_err(failed)?;
+    // The usual order of sections.
+    let later = text
+        .split_inclusive(|byte| *byte == b'\n')
+        .scan(0, |at, line| Some((std::mem::replace(at, *at + line.len()), line)));
+    let later = later.into_iter().find(|(_, line)| LATER.iter().any(|heading| line.starts_with(heading.as_bytes())));
+    let at = later.map_or(text.len(), |(at, _)| at);
+    let mut statuses = Vec::new();
+    section.to_writer(&mut statuses).map_err(failed)?;
+    text.splice(at..at, statuses);
     Ok(text)
+}
+
+/// Returns the section about the exit statuses of a page. `help` is what its help says about them.
+fn exit_statuses(page: &str, help: &str) -> Roff {
+    let mut roff = Roff::default();
+    roff.control("SH", ["EXIT STATUS"]);
+    let intro = help.lines().next().unwrap_or_default().trim_start_matches(EXIT_STATUS).trim();
+    if !intro.is_empty() {
+        roff.text([roman(intro)]);
+    }
+    let verb = page.trim_start_matches("lockkeeper").trim_start_matches('-').replace('-', " ");
+    let own = [verb.as_str(), verb.split(' ').next().unwrap_or_default()].map(statuses::of);
+    let entries = match own.into_iter().find(|own| !own.is_empty()) {
+        Some(own) => own.to_vec(),
+        None => {
+            let usual = [Code::Usage, Code::Unreachable, Code::Internal, Code::CannotServe, Code::Refused];
+            let usual = statuses::of("run").iter().filter(|(code, ..)| usual.contains(code));
+            let usual = usual.map(|(code, means, _)| (*code, *means, ""));
+            std::iter::once((Code::Done, "done", "")).chain(usual).collect()
+        }
+    };
+    for (code, means, detail) in entries {
+        let detail = if detail.is_empty() { String::new() } else { format!("; {detail}") };
+        roff.control("TP", []);
+        roff.text([bold((code as u8).to_string())]);
+        roff.text([roman(format!("{means}{detail}").replace('`', ""))]);
+    }
+    roff
 }
 
 fn print(text: &[u8]) -> Result<u8, Failure> {
@@ -91,6 +142,26 @@ mod tests {
             let lines: Vec<_> = text.lines().collect();
             let bare = lines.windows(3).find(|lines| lines[0] == ".TP" && lines[2].is_empty());
             assert_eq!(bare, None, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_page_has_the_exit_statuses_in_a_section_of_their_own() {
+        for page in pages(crate::args::definitions()) {
+            let name = page_name(&page).to_owned();
+            let text = String::from_utf8(rendered(page).unwrap()).unwrap();
+            let section = text.split(".SH ").find(|section| section.starts_with("\"EXIT STATUS\"\n"));
+            let section = section.unwrap_or_else(|| panic!("{name}: {text}"));
+            assert!(section.contains(".TP\n\\fB64\\fR\n") || section.contains(".TP\n\\fB0\\fR\n"), "{name}: {section}");
+            assert!(!text.to_lowercase().contains("exit status:"), "{name}: {text}");
+            let before = &text[..text.find(".SH \"EXIT STATUS\"").unwrap()];
+            assert!(LATER.iter().all(|later| !before.contains(later)), "{name}: {text}");
+        }
+        let run = pages(crate::args::definitions()).into_iter().find(|page| page_name(page) == "lockkeeper-run");
+        let text = String::from_utf8(rendered(run.unwrap()).unwrap()).unwrap();
+        for (code, means, _) in statuses::of("run") {
+            let means = means.replace('-', "\\-");
+            assert!(text.contains(&format!(".TP\n\\fB{}\\fR\n{means}", *code as u8)), "{means} is missing in {text}");
         }
     }
 }

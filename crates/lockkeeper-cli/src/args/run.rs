@@ -12,7 +12,7 @@ use super::jobs::JobArgs;
 use super::leased::LeaseArgs;
 use super::values::{duration, positive_duration};
 use crate::exit::Code;
-use crate::statuses::lines;
+use crate::statuses::{EXIT_STATUS, lines};
 
 /// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
 const BEFORE_STATUSES: &str = "\
@@ -46,8 +46,8 @@ Examples:
   lockkeeper run nightly --once-per day --max-run 2h -- ./job.sh";
 
 fn long_help() -> String {
-    let status = "Exit status: that of the command; 128+n if signal n killed it. Of lockkeeper itself:";
-    format!("{BEFORE_STATUSES}\n\n{status}\n{}\n\n{EXAMPLES}", lines("run"))
+    let status = "that of the command; 128+n if signal n killed it. Of lockkeeper itself:";
+    format!("{BEFORE_STATUSES}\n\n{EXIT_STATUS} {status}\n{}\n\n{EXAMPLES}", lines("run"))
 }
 
 /// `lockkeeper run`.
