@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_all};
 use lockkeeper::admin::LockInfo;
 use lockkeeper::helix::Preemption;
-use lockkeeper::{HoldState, Holding, Lockkeeper, Loss, Revocation};
+use lockkeeper::{HoldState, Holding, Lockkeeper, Loss, Revocation, spell};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,
@@ -244,7 +244,7 @@ impl Job {
                         kill_at = Some(self.overtaken(guard, terms.grace, &mut paused, printer));
                     } else if !matches!(state, HoldState::Lost(_)) {
                         let left = guard.valid_for();
-                        let remaining = humantime::format_duration(Duration::from_millis(left.as_millis() as u64));
+                        let remaining = spell(left);
                         printer.note(&format!(
                             "{} can be relied on for {remaining} more ({}); stopping the command",
                             locks(guard), reason(guard, state)
@@ -297,7 +297,7 @@ impl Job {
                 }
                 () = sleep_until(run_end.unwrap_or(deadline)), if run_end.is_some() && !stopped && loss.is_none() => {
                     (run_end, too_long) = (None, true);
-                    let limit = humantime::format_duration(terms.max_run.unwrap_or_default());
+                    let limit = spell(terms.max_run.unwrap_or_default());
                     printer.note(&format!("the command has run for {limit}, the limit of --max-run; stopping the command"));
                     self.stop();
                     let end = Instant::now() + terms.grace;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use lockkeeper::admin::{JobState, JobStatus};
 use lockkeeper::jobs::{EndKind, Resolution, RunEnd, RunRecord};
+use lockkeeper::spell;
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
-use crate::liveline::spell;
+use crate::liveline::whole;
 use crate::text::{plain, when_ms};
 
 /// The number of runs in a sparkline.
@@ -93,10 +94,10 @@ impl<'a> JobView<'a> {
         };
         let start = run.start_ms.map_or_else(|| "?".to_owned(), when_ms);
         let took = match run.duration() {
-            Some(took) => span(took),
+            Some(took) => spell(took),
             None if self.job.state == JobState::Running => {
                 let ms = run.start_ms.map_or(0, |start| self.now_ms.saturating_sub(start));
-                format!("{} so far", span(Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
+                format!("{} so far", whole(Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
             }
             None => "-".to_owned(),
         };
@@ -184,7 +185,7 @@ pub(crate) fn outcome(run: &RunRecord) -> String {
     })
 }
 
-/// `failed with exit status 3`, `timed out with signal 15: ran longer than 1h`
+/// `failed with exit status 3`, `timed out with signal 15: ran longer than 1 h`
 fn how(run: &RunRecord) -> String {
     let Some(end) = &run.end else { return "running".to_owned() };
     let why = end.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
@@ -198,11 +199,6 @@ fn kind_of(end: &RunEnd) -> String {
         (None, Some(status)) if status != 0 => format!("{} with exit status {status}", end.kind),
         _ => end.kind.to_string(),
     }
-}
-
-/// `4m 3s`, with as much precision as people need.
-fn span(time: Duration) -> String {
-    if time < Duration::from_secs(1) { spell(time, true) } else { spell(time, false) }
 }
 
 /// Draws the durations of the last runs, relative to the longest. A run without an end in the records is a space.
@@ -233,7 +229,7 @@ pub(crate) fn history(job: &JobStatus) -> String {
     let head = ["SLOT", "STARTED", "TOOK", "HOST", "TOKEN", "END"].map(str::to_owned).to_vec();
     let lines = job.runs.iter().map(|run| {
         let start = run.start_ms.map_or_else(|| "?".to_owned(), when_ms);
-        let took = run.duration().map_or_else(|| "-".to_owned(), span);
+        let took = run.duration().map_or_else(|| "-".to_owned(), spell);
         let mut end = match &run.end {
             None if job.state == JobState::Running => "running".to_owned(),
             None => "crashed".to_owned(),

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use lockkeeper::spell;
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -71,21 +72,14 @@ fn cut(text: &str, width: usize) -> String {
 /// Returns the elapsed time and its limit: `4 s of 8 s`.
 pub(crate) fn progress(elapsed: Duration, limit: Option<Duration>) -> String {
     match limit {
-        Some(limit) => format!("{} of {}", spell(elapsed.min(limit), false), spell(limit, true)),
-        None => spell(elapsed, false),
+        Some(limit) => format!("{} of {}", whole(elapsed.min(limit)), spell(limit)),
+        None => whole(elapsed),
     }
 }
 
-/// `4 s`, `2 min 5 s`, `3 h`; `500 ms` if `exact` and shorter than a second.
-pub(crate) fn spell(time: Duration, exact: bool) -> String {
-    if exact && time < Duration::from_secs(1) {
-        return format!("{} ms", time.as_millis());
-    }
-    let seconds = time.as_secs() + u64::from(exact && time.subsec_millis() > 0);
-    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "min"), (seconds % 60, "s")];
-    let parts: Vec<_> =
-        parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count} {unit}")).collect();
-    if parts.is_empty() { "0 s".to_owned() } else { parts.join(" ") }
+/// The time in whole seconds, for a line that changes each second.
+pub(crate) fn whole(time: Duration) -> String {
+    spell(Duration::from_secs(time.as_secs()))
 }
 
 #[cfg(test)]
@@ -107,12 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn times_are_spelt_in_whole_units() {
+    fn the_passing_time_is_in_whole_seconds() {
         let ms = Duration::from_millis;
         assert_eq!(progress(ms(4_900), Some(ms(8_000))), "4 s of 8 s");
         assert_eq!(progress(ms(300), Some(ms(500))), "0 s of 500 ms");
-        assert_eq!(progress(ms(125_000), None), "2 min 5 s");
-        assert_eq!(progress(ms(9_000), Some(ms(2_500))), "2 s of 3 s");
-        assert_eq!(spell(ms(3 * 3_600_000), true), "3 h");
+        assert_eq!(progress(ms(125_000), None), "2 min 05 s");
+        assert_eq!(progress(ms(9_000), Some(ms(2_500))), "2 s of 2.5 s");
     }
 }

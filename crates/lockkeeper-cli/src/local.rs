@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home, Hosting, Starter};
 use lockkeeper::error::{ConnectError, EmbeddedError, SessionError};
-use lockkeeper::{Builder, Lockkeeper};
+use lockkeeper::{Builder, Lockkeeper, spell};
 use tokio::time::Instant;
 
 use crate::advice::{self, Suggested};
@@ -97,7 +97,7 @@ fn starter(home: Home, printer: Printer) -> Starter {
 /// Returns the failure of an attempt that ended without a session after this time. Asks the server, if one runs, whether it
 /// answers at all. `detail` may be empty. Dropping the future leaves no connection.
 pub(crate) async fn no_session(home: &Home, waited: Duration, detail: &str) -> Failure {
-    let waited = humantime::format_duration(Duration::from_millis(waited.as_millis() as u64));
+    let waited = spell(waited);
     let place = Place::Machine(home.clone());
     let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
     let log = home.dir().join(LOG);

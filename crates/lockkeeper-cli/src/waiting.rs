@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt, select_all};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::{LockPath, Lockkeeper};
+use lockkeeper::{LockPath, Lockkeeper, spell};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::args::values::Waiting;
-use crate::liveline::{LiveLine, progress, spell};
+use crate::liveline::{LiveLine, progress};
 use crate::output::Printer;
 use crate::text::{self, permits, plain, who};
 
@@ -48,7 +48,7 @@ impl Wait {
     fn at_most(self) -> String {
         // An owner without a cleanup gives the lock up immediately.
         let limit = self.limit.filter(|limit| !limit.is_zero());
-        limit.map_or_else(String::new, |limit| format!(", for at most {}", spell(limit, true)))
+        limit.map_or_else(String::new, |limit| format!(", for at most {}", spell(limit)))
     }
 }
 
@@ -111,7 +111,7 @@ impl Report {
         if self.told.swap(false, Ordering::Relaxed) {
             let paths: Vec<_> = paths.iter().map(LockPath::as_str).collect();
             let waited = started.elapsed();
-            printer.acquired(&format!("acquired {} after {}", paths.join(", "), spell(waited, false)), paths, waited);
+            printer.acquired(&format!("acquired {} after {}", paths.join(", "), spell(waited)), paths, waited);
         }
     }
 

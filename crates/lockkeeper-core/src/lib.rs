@@ -46,5 +46,7 @@ pub use protocol::{Arrival, Ask, Command, End, Event, Failure, Grant, Inspection
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;
 pub use sessionless::Sessionless;
+#[doc(hidden)]
+pub use text::{excerpt, spell};
 pub use token::{EpochError, FencingToken, SessionId, TokenEpoch, TokenError, Zxid};
 pub use tombstone::{LockDelay, Tombstone};

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use lockkeeper::admin::REPLAYS;
 use lockkeeper::deadletter::{Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold};
 use lockkeeper::error::AcquireError;
-use lockkeeper::{LockPath, Lockkeeper, MultiGuard, Owner};
+use lockkeeper::{LockPath, Lockkeeper, MultiGuard, Owner, spell};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -383,7 +383,7 @@ fn text(filed: &Filed) -> String {
     row("lock", &letter.path);
     row("lock info", letter.lock_info.as_deref().unwrap_or("-"));
     row("class", letter.class.as_deref().unwrap_or("-"));
-    let waited = humantime::format_duration(Duration::from_millis(letter.waited_ms));
+    let waited = spell(Duration::from_millis(letter.waited_ms));
     row("attempts", &format!("{}, {waited} in the queue", letter.attempts));
     row("first, last", &format!("{}, {}", when(letter.first_ms), when(letter.last_ms)));
     row("last error", &format!("{}: {}", letter.error, letter.detail));

@@ -9,12 +9,14 @@ use jiff::tz::TimeZone;
 use lockkeeper::admin::{DecisionRecord, EmergencyRecord, TransferFacts, TransferRequest};
 use lockkeeper::error::{AdminError, Misuse};
 use lockkeeper::helix::Decision;
+use lockkeeper::spell;
 use serde::Serialize;
 
 use crate::advice::Suggested;
 use crate::args::leased::{DecideArgs, RequestsArgs};
 use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
+use crate::liveline::whole;
 use crate::output::{self, Printer};
 use crate::settings::{Settings, list_root, lock_path};
 use crate::text::{moment, plain};
@@ -122,16 +124,16 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
 fn describe(text: &mut String, request: &TransferRequest, printer: &Printer) {
     let facts = &request.facts;
     let left = request.until.duration_since(SystemTime::now()).unwrap_or_default();
-    let seconds = |ms| humantime::format_duration(Duration::from_millis(ms)).to_string();
+    let spelled = |ms| spell(Duration::from_millis(ms));
     // Writing to a string never fails.
     _ = writeln!(text, "{}", plain(&facts.path));
     for (name, value) in [
         ("owner", with_reason(&facts.owner, facts.owner_priority, facts.owner_message.as_deref())),
-        ("cleanup", format!("{} of {}", seconds(facts.elapsed_ms), seconds(facts.allotted_ms))),
+        ("cleanup", format!("{} of {}", spelled(facts.elapsed_ms), spelled(facts.allotted_ms))),
         ("wanted by", with_reason(&facts.requestor, facts.requestor_priority, facts.requestor_message.as_deref())),
         ("from", request.by.to_string()),
         ("asked", format!("at {}", moment(request.since))),
-        ("until", format!("{}, in {}s; no answer is a no", moment(request.until), left.as_secs())),
+        ("until", format!("{}, in {}; no answer is a no", moment(request.until), whole(left))),
         ("id", request.id.clone()),
     ] {
         _ = writeln!(text, "  {name:<9} {}", plain(&value));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkeeper::admin::{Admin, Asked, RevokeAnswer};
 use lockkeeper::error::AdminError;
+use lockkeeper::spell;
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -86,7 +87,7 @@ async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<
             printer.note(&match &answer {
                 RevokeAnswer::Released => format!("{who} has released it"),
                 RevokeAnswer::Refused(why) => format!("{who} refuses: {why}"),
-                _ => format!("no answer within {} from {who}", humantime::format_duration(wait)),
+                _ => format!("no answer within {} from {who}", spell(wait)),
             });
         }
         Ok(answer)

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lockkeeper::error::{LeaseError, Misuse, ReleaseError};
 use lockkeeper::helix::HelixLock;
-use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, Requeued};
+use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, Requeued, spell};
 use tokio::time::{Instant, sleep, timeout};
 
 #[cfg(feature = "webhook")]
@@ -287,7 +287,7 @@ async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss>
         Ok(Err(ReleaseError::NotHeld { loss })) => Err(loss),
         Ok(Err(error)) => Ok(Some(format!("{locks}: {error}"))),
         Err(_) => {
-            let timeout = humantime::format_duration(session_timeout);
+            let timeout = spell(session_timeout);
             Ok(Some(format!(
                 "the release of {locks} was not confirmed; it is free when the session ends, in {timeout}"
             )))

@@ -10,6 +10,7 @@ use lockkeeper::Builder;
 use lockkeeper::admin::TokenEpoch;
 use lockkeeper::embedded::{Endpoint, Home, ServerError, Turn};
 use lockkeeper::error::EmbeddedError;
+use lockkeeper::spell;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
@@ -19,6 +20,7 @@ use crate::backup::{self, Copied};
 use crate::control::{self, Report};
 use crate::daemon;
 use crate::exit::{Code, Failure};
+use crate::liveline::whole;
 use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
@@ -139,7 +141,7 @@ impl Desk {
             status.version.as_deref().unwrap_or("unknown"),
             status.command_version,
             moment(since),
-            humantime::format_duration(Duration::from_secs(uptime.as_secs())),
+            whole(uptime),
             counted(contenders, "holder or waiter").replace("holder or waiters", "holders or waiters"),
             status.directory,
             counted(nodes, "node"),
@@ -185,7 +187,7 @@ impl Desk {
             None => None,
         };
         self.say(
-            &format!("{} was restarted, and was away for {paused_ms} ms\n", self.place),
+            &format!("{} was restarted, and was away for {}\n", self.place, spell(Duration::from_millis(paused_ms))),
             &Restarted { version, paused_ms },
         )?;
         Ok(0)
@@ -217,8 +219,11 @@ impl Desk {
         })?;
         started?;
         let name = directory.display().to_string();
-        let text =
-            format!("{name}: {}, {bytes} bytes; the server was away for {paused_ms} ms\n", counted(files, "file"));
+        let text = format!(
+            "{name}: {}, {bytes} bytes; the server was away for {}\n",
+            counted(files, "file"),
+            spell(Duration::from_millis(paused_ms))
+        );
         self.say(&text, &BackedUp { directory: name, files, bytes, paused_ms })?;
         Ok(0)
     }

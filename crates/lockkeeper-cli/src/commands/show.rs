@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
 use lockkeeper::embedded::Home;
 use lockkeeper::error::AdminError;
-use lockkeeper::{Builder, Lockkeeper};
+use lockkeeper::{Builder, Lockkeeper, spell};
 
 use crate::args::ask::ShowArgs;
 use crate::exit::Failure;
@@ -135,7 +135,7 @@ fn text(lock: &LockInfo) -> String {
     if let Some(lease) = &lock.lease {
         _ = writeln!(text, "    held     {}", term(lease));
         if !lease.cleanup.is_zero() {
-            _ = writeln!(text, "    cleanup  {}", humantime::format_duration(lease.cleanup));
+            _ = writeln!(text, "    cleanup  {}", spell(lease.cleanup));
         }
         if let Some(requestor) = &lease.requestor {
             _ = writeln!(text, "  {}", wanted(requestor));

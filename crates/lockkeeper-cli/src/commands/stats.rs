@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockkeeper::helix::{Histogram, Statistics, Tally};
+use lockkeeper::spell;
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -96,7 +97,7 @@ fn row(count: u64, one: &str) -> String {
     format!("{count:<5} {what:<15}")
 }
 
-/// `half 1m 3s, 95 % 2m, longest 3m`
+/// `half within 1 min 03 s, 95 % within 2 min, all within 3 min`
 fn spans(times: &Histogram) -> String {
     let within = |per_mille| times.quantile(per_mille).map_or_else(|| "-".to_owned(), span);
     format!("half within {}, 95 % within {}, all within {}", within(500), within(950), within(1000))
@@ -108,9 +109,10 @@ fn span(ms: u64) -> String {
         0..1_000 => 1,
         1_000..10_000 => 100,
         10_000..3_600_000 => 1_000,
-        _ => 60_000,
+        3_600_000..86_400_000 => 60_000,
+        _ => 3_600_000,
     };
-    humantime::format_duration(Duration::from_millis(ms.div_ceil(fine) * fine)).to_string()
+    spell(Duration::from_millis(ms.div_ceil(fine) * fine))
 }
 
 /// The statistics, as `--json` shows them. These fields are documented and stay.
@@ -202,6 +204,9 @@ mod tests {
 
     #[test]
     fn times_are_rounded_for_people() {
-        assert_eq!([0, 999, 1_234, 61_001, 3_725_000].map(span), ["0s", "999ms", "1s 300ms", "1m 2s", "1h 3m"]);
+        assert_eq!(
+            [0, 999, 1_234, 61_001, 3_725_000].map(span),
+            ["0 s", "999 ms", "1.3 s", "1 min 02 s", "1 h 03 min"]
+        );
     }
 }

@@ -1,7 +1,6 @@
 //! `lockkeeper why`: explains why a lock is not available now, and what to do about it.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use lockkeeper::NodeFormat;
@@ -14,6 +13,7 @@ use crate::args::ask::ShowArgs;
 use crate::args::run::NodeFormatArg;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
+use crate::liveline::whole;
 use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::presence::GONE;
@@ -223,32 +223,7 @@ fn kind(lock: &LockInfo) -> Vec<String> {
     }
 }
 
-/// `build@ci-7 (pid 4711) since 10:42:03, 12m ago (nightly index)`
+/// `build@ci-7 (pid 4711) since 10:42:03, 12 min 03 s ago (nightly index)`
 fn since(contender: &ContenderInfo, time: &ServerTime) -> String {
-    who_and(contender, |then| time.ago(then).map_or_else(String::new, |ago| format!(", {} ago", coarse(ago))))
-}
-
-/// Rounds a duration: to seconds below a minute, to minutes below a day.
-fn coarse(duration: Duration) -> humantime::FormattedDuration {
-    let seconds = duration.as_secs();
-    let fine = match seconds {
-        0..60 => 1,
-        60..86_400 => 60,
-        _ => 3_600,
-    };
-    humantime::format_duration(Duration::from_secs(seconds / fine * fine))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_rounded_for_people() {
-        let rounded = |seconds| coarse(Duration::from_secs(seconds)).to_string();
-        assert_eq!(rounded(0), "0s");
-        assert_eq!(rounded(59), "59s");
-        assert_eq!(rounded(3_725), "1h 2m");
-        assert_eq!(rounded(90_061), "1day 1h");
-    }
+    who_and(contender, |then| time.ago(then).map_or_else(String::new, |ago| format!(", {} ago", whole(ago))))
 }

@@ -402,7 +402,7 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
     for verb in ["show", "why", "list"] {
         let text = String::from_utf8(site.output(verb, &[ODD]).stdout).unwrap();
         let told = text.contains(", held since ") && text.contains("; when it was abandoned is not known");
-        assert!(told && !text.contains("abandoned (lock delay 10m) since"), "{verb}: {text}");
+        assert!(told && !text.contains("abandoned (lock delay 10 min) since"), "{verb}: {text}");
     }
     let taken = commands(&stderr(&site.output("run", &[ODD, "--try", "--", "true"])));
     let recipes = [taken, site.why(ODD)].concat();

@@ -216,6 +216,9 @@ fn a_granted_session_timeout_that_differs_is_told() {
         String::from_utf8(output.stderr).unwrap()
     };
     let told = run("500ms");
-    assert_eq!(without_time(&told), "lockkeeper: the servers grant a session timeout of 1s, not the requested 500ms\n");
+    assert_eq!(
+        without_time(&told),
+        "lockkeeper: the servers grant a session timeout of 1 s, not the requested 500 ms\n"
+    );
     assert_eq!(run("7s"), "");
 }

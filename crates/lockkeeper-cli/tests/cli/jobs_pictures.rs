@@ -135,7 +135,7 @@ fn the_pictures_of_the_guide_show_what_a_terminal_shows() {
             run(270 + hour, ("every 6h", None), "db3", &format!("2026-11-22T{hour:02}:00:11Z"), Some(took), end)
         };
         let ok = || json!({ "kind": "succeeded", "status": 0 });
-        let timed_out = json!({ "kind": "timed_out", "signal": 15, "why": "ran longer than 30m" });
+        let timed_out = json!({ "kind": "timed_out", "signal": 15, "why": "ran longer than 30 min" });
         let failed = json!({ "kind": "failed", "status": 1 });
         keep(&client, "nightly", nights()).await;
         keep(&client, "backup", vec![every(1, 700_000, ok()), every(7, 1_800_000, timed_out)]).await;

@@ -13,7 +13,7 @@ fn a_command_that_runs_for_too_long_gets_sigterm() {
     assert_eq!((running.line(), running.line()), ("up".to_owned(), "caught".to_owned()));
     let (code, text) = running.end();
     assert_eq!(code, Some(124), "{text}");
-    let told = "lockkeeper: the command has run for 300ms, the limit of --max-run; stopping the command\n";
+    let told = "lockkeeper: the command has run for 300 ms, the limit of --max-run; stopping the command\n";
     // The shell may report the end of its sleep.
     assert!(without_time(&text).starts_with(told), "{text}");
     assert_eq!(home.count("a"), (0, 0));

@@ -122,7 +122,7 @@ fn a_command_that_stays_keeps_the_lock() {
     let output = home.output(&["revoke", "a", "--wait", "300ms"]);
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(75), "{text}");
-    assert!(text.contains("no answer within 300ms from "), "{text}");
+    assert!(text.contains("no answer within 300 ms from "), "{text}");
     assert_eq!(holder.line(), "told");
     assert_eq!(home.count("a"), (1, 0));
     std::fs::write(home.file("stop"), "").unwrap();

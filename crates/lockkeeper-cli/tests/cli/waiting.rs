@@ -256,7 +256,7 @@ fn the_wait_is_used_up_while_nothing_listens() {
     let took = started.elapsed();
     assert_eq!(code, Some(69), "{line}");
     assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(3 + 5), "{took:?}");
-    assert!(line.contains("within 3s") && line.contains("nothing listens there"), "{line}");
+    assert!(line.contains("within 3 s") && line.contains("nothing listens there"), "{line}");
 }
 
 /// The server confirms nothing, so there is nothing to wait for.

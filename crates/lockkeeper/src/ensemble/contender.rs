@@ -29,7 +29,7 @@ impl ContenderInfo {
             revocation: record.and_then(|record| record.revocation.clone()).or_else(|| node_data.revocation()),
             described: match abandoned {
                 Some(Tombstone { delay, .. }) => {
-                    let delay = humantime::format_duration(delay.duration());
+                    let delay = lockkeeper_core::spell(delay.duration());
                     format!("{node_data}, abandoned (lock delay {delay})")
                 }
                 None if seen.owner.is_none() && node != HOLDER_MARKER => match &node_data {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{Loss, Revocation};
+use lockkeeper_core::{Loss, Revocation, spell};
 
 use super::kind::ErrorKind;
 use super::mismatch::Mismatch;
 use super::misuse::{Misuse, from_misuse};
 use super::session::{AUTHENTICATE, SessionError};
-use super::text::{because, evicted, holder_and_ahead, short};
+use super::text::{because, evicted, holder_and_ahead};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 
@@ -39,7 +39,7 @@ pub enum AcquireError {
     },
     /// The deadline passed before the lock was granted. The attempt's nodes are deleted as soon as the connection
     /// allows it.
-    #[error("waited {} for {path}{}", short(*waited), holder_and_ahead(holder.as_deref(), *ahead))]
+    #[error("waited {} for {path}{}", spell(*waited), holder_and_ahead(holder.as_deref(), *ahead))]
     Timeout {
         /// The lock.
         path: String,
@@ -133,7 +133,7 @@ pub enum AcquireError {
     /// lock.
     #[error(
         "owner {owner} with priority {priority} has not finished the cleanup of {path} after {} of {}{}",
-        short(*elapsed), short(*allotted), because(message.as_deref())
+        spell(*elapsed), spell(*allotted), because(message.as_deref())
     )]
     CleanupUnfinished {
         /// The lock.

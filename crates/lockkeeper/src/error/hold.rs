@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::Loss;
+use lockkeeper_core::{Loss, spell};
 
 use super::kind::ErrorKind;
 use super::misuse::{Misuse, from_misuse};
-use super::text::short;
 
 /// Why a release could not be confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +56,7 @@ impl ReleaseError {
 #[non_exhaustive]
 pub enum ChangeError {
     /// The deadline passed first. The hold is unchanged.
-    #[error("waited {} for the readers of {path} to release", short(*waited))]
+    #[error("waited {} for the readers of {path} to release", spell(*waited))]
     Timeout {
         /// The lock.
         path: String,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_client::TlsProblem;
+use lockkeeper_core::spell;
 
 #[cfg(feature = "embedded")]
 use super::embedded::EmbeddedError;
 use super::kind::ErrorKind;
 use super::misuse::{Misuse, from_misuse};
-use super::text::short;
 use crate::acl::LockAcl;
 
 /// What a client without credentials does about servers that require some.
@@ -22,7 +22,7 @@ pub(super) const AUTHENTICATE: &str =
 pub enum SessionError {
     /// No server opened a session before the deadline, or the session's server did not answer before it. The holder is
     /// unknown.
-    #[error("no server answered within {}: {detail}", short(*waited))]
+    #[error("no server answered within {}: {detail}", spell(*waited))]
     Unreachable {
         /// The servers that were tried.
         servers: String,

@@ -1,7 +1,8 @@
 //! Parts of the messages.
 
 use std::fmt;
-use std::time::Duration;
+
+use lockkeeper_core::excerpt;
 
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
@@ -51,19 +52,7 @@ pub(super) fn owned_by(owner: Option<&str>) -> impl fmt::Display {
 
 /// " (nightly index)".
 pub(super) fn because(message: Option<&str>) -> impl fmt::Display {
-    message.map(|message| format!(" ({message})")).unwrap_or_default()
-}
-
-/// Rounds a duration for people.
-pub(super) fn short(duration: Duration) -> humantime::FormattedDuration {
-    let millis = duration.as_millis() as u64;
-    let fine = match millis {
-        0..100 => 1,
-        100..1_000 => 10,
-        1_000..10_000 => 100,
-        _ => 1_000,
-    };
-    humantime::format_duration(Duration::from_millis((millis + fine / 2) / fine * fine))
+    message.map(|message| format!(" ({})", excerpt(message))).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -75,14 +64,5 @@ mod tests {
         let text = |ahead| format!("/a is taken{}", holder_and_ahead(None, ahead));
         assert_eq!(text(None), "/a is taken: its holder is not known");
         assert_eq!(text(Some(3)), "/a is taken: its holder is not known, 3 ahead");
-    }
-
-    #[test]
-    fn durations_are_rounded_for_people() {
-        let text = |millis| short(Duration::from_millis(millis)).to_string();
-        assert_eq!(text(7), "7ms");
-        assert_eq!(text(996), "1s");
-        assert_eq!(text(1_999), "2s");
-        assert_eq!(text(30_000), "30s");
     }
 }

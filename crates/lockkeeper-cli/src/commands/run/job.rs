@@ -9,7 +9,7 @@ use std::time::Duration;
 use lockkeeper::error::JobError;
 use lockkeeper::jobs::{Claim, EndKind, Job, NotRecorded, Run, RunEnd, RunRecord, Skipped};
 use lockkeeper::settings::IfUnreachable;
-use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
+use lockkeeper::{Acquire, Guard, Lockkeeper, Loss, spell};
 use tokio::time::{Instant, timeout};
 
 use super::{LEAVING, Line, RELEASING, command_line, hold, leaving, report_requeued};
@@ -338,7 +338,7 @@ fn record(ended: &CommandEnd, output: Option<&str>, max_run: Option<Duration>) -
         None => end.with_status(ended.status.into()),
     };
     if let (true, Some(limit)) = (ended.too_long, max_run) {
-        end = end.with_why(format!("ran longer than {}", humantime::format_duration(limit)));
+        end = end.with_why(format!("ran longer than {}", spell(limit)));
     }
     match (&ended.why, ended.loss) {
         (Some(why), _) if ended.asked_to_end || kind == EndKind::Lost => end = end.with_why(why),
@@ -358,7 +358,7 @@ fn record(ended: &CommandEnd, output: Option<&str>, max_run: Option<Duration>) -
 async fn finish(run: Run, end: RunEnd, path: &str, printer: Printer) -> Result<bool, Loss> {
     let slot = run.slot().name.clone();
     let Ok(finished) = timeout(RELEASING, run.finish(end)).await else {
-        let limit = humantime::format_duration(RELEASING);
+        let limit = spell(RELEASING);
         printer.note(&format!(
             "{path}, slot {slot}: no server has confirmed within {limit} that the end of the run is recorded; the records may show a crash"
         ));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::error::AcquireError;
 use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper::retry::{About, Cause};
-use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
+use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard, spell};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -218,7 +218,7 @@ impl Line {
     pub(super) fn tell_granted_timeout(&mut self, keeper: &Lockkeeper) {
         let Some(granted) = keeper.session_timeout() else { return };
         if let Some(asked) = self.asked_timeout.take().filter(|asked| *asked != granted) {
-            let [granted, asked] = [granted, asked].map(humantime::format_duration);
+            let [granted, asked] = [granted, asked].map(spell);
             self.printer.note(&format!("the servers grant a session timeout of {granted}, not the requested {asked}"));
         }
     }
