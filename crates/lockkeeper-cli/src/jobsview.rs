@@ -1,5 +1,6 @@
 //! What people, monitoring and Prometheus see of jobs and their runs.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
 use crate::liveline::whole;
+use crate::screen::{Size, cut, wrapped};
 use crate::text::{plain, when_ms};
 
 /// The number of runs in a sparkline.
@@ -215,17 +217,44 @@ fn sparkline(runs: &[RunRecord]) -> String {
     last.iter().map(bar).collect()
 }
 
-/// Returns the table of jobs. The sparklines are for a terminal.
-pub(crate) fn table(jobs: &[JobView<'_>], sparks: bool) -> String {
-    let mut head = ["JOB", "STATE", "SLOT", "STARTED", "TOOK", "HOST", "RUNS", ""].map(str::to_owned).to_vec();
-    if !sparks {
-        head[6] = String::new();
+/// Returns the table of jobs. On a terminal of this many columns, what does not fit behind a job is below it.
+pub(crate) fn table(jobs: &[JobView<'_>], terminal: Option<usize>) -> String {
+    rows(&jobs.iter().collect::<Vec<_>>(), terminal).iter().map(|row| row.text(terminal)).collect()
+}
+
+/// Returns what fits on a terminal of this size: a line for each job, those that are not in order first, and how many more there are.
+pub(crate) fn screen(jobs: &[JobView<'_>], size: Size) -> String {
+    let mut jobs: Vec<_> = jobs.iter().collect();
+    jobs.sort_by_key(|job| Reverse(job.health()));
+    let mut lines: Vec<_> = rows(&jobs, Some(size.columns)).iter().map(|row| cut(&row.line(), size.columns)).collect();
+    if lines.len() > size.rows {
+        // The heading and the last line are no jobs.
+        let shown = size.rows.saturating_sub(2);
+        lines.truncate(1 + shown);
+        let left_out = &jobs[shown.min(jobs.len())..];
+        let bad = left_out.iter().filter(|job| job.health() != Health::InOrder).count();
+        let order = if bad == 0 { "all in order".to_owned() } else { format!("{bad} of them not in order") };
+        lines.push(format!("… {} more, {order}", left_out.len()));
     }
-    columns(std::iter::once(head).chain(jobs.iter().map(|job| job.cells(sparks))))
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// Returns the lines of the table. The sparklines are for a terminal that has room for them.
+fn rows(jobs: &[&JobView<'_>], terminal: Option<usize>) -> Vec<Row> {
+    let rows = |sparks: bool| {
+        let mut head = ["JOB", "STATE", "SLOT", "STARTED", "TOOK", "HOST", "RUNS", ""].map(str::to_owned).to_vec();
+        if !sparks {
+            head[6] = String::new();
+        }
+        columns(std::iter::once(head).chain(jobs.iter().map(|job| job.cells(sparks))))
+    };
+    let with_sparks = terminal.map(|width| (width, rows(true)));
+    let fits = |(width, rows): &(usize, Vec<Row>)| rows.iter().all(|row| row.line().width() <= *width);
+    with_sparks.filter(fits).map_or_else(|| rows(false), |(_, rows)| rows)
 }
 
 /// Returns the table of a job's runs, with the kept output below each of them.
-pub(crate) fn history(job: &JobStatus) -> String {
+pub(crate) fn history(job: &JobStatus, terminal: Option<usize>) -> String {
     let head = ["SLOT", "STARTED", "TOOK", "HOST", "TOKEN", "END"].map(str::to_owned).to_vec();
     let lines = job.runs.iter().map(|run| {
         let start = run.start_ms.map_or_else(|| "?".to_owned(), when_ms);
@@ -250,11 +279,10 @@ pub(crate) fn history(job: &JobStatus) -> String {
         }
         vec![run.slot.name.clone(), start, took, run.by.host.clone(), run.token.clone(), end]
     });
-    let table = columns(std::iter::once(head).chain(lines));
-    let mut lines = table.lines();
-    let mut text = format!("{}\n", lines.next().unwrap_or_default());
-    for (line, run) in lines.zip(&job.runs) {
-        _ = writeln!(text, "{line}");
+    let mut rows = columns(std::iter::once(head).chain(lines)).into_iter();
+    let mut text = rows.next().map_or_else(String::new, |head| head.text(terminal));
+    for (row, run) in rows.zip(&job.runs) {
+        text.push_str(&row.text(terminal));
         let end = run.end.as_ref();
         if end.is_some_and(|end| end.output_cut) {
             text.push_str("    […]\n");
@@ -282,8 +310,37 @@ fn waiting_reruns(job: &JobStatus) -> impl Iterator<Item = String> {
     )
 }
 
+/// A line of a table.
+struct Row {
+    /// The cells before the last one, each with the width of its column.
+    cells: String,
+    last: String,
+}
+
+impl Row {
+    fn line(&self) -> String {
+        format!("{}{}", self.cells, self.last).trim_end().to_owned()
+    }
+
+    /// The line, or on a terminal of this many columns the lines: the last cell is below the others if it does not fit.
+    fn text(&self, terminal: Option<usize>) -> String {
+        let line = self.line();
+        match terminal {
+            Some(width) if line.width() > width => {
+                let last = wrapped(&format!("    {}", self.last), width, 4);
+                format!(
+                    "{}\n{}",
+                    wrapped(self.cells.trim_end(), width, 4),
+                    if self.last.is_empty() { String::new() } else { last + "\n" }
+                )
+            }
+            _ => line + "\n",
+        }
+    }
+}
+
 /// Puts cells into columns. The last cell of a line may be longer than its column.
-fn columns(lines: impl Iterator<Item = Vec<String>>) -> String {
+fn columns(lines: impl Iterator<Item = Vec<String>>) -> Vec<Row> {
     let lines: Vec<Vec<_>> = lines.map(|cells| cells.iter().map(|cell| plain(cell)).collect()).collect();
     let count = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| {
@@ -291,17 +348,17 @@ fn columns(lines: impl Iterator<Item = Vec<String>>) -> String {
         short.filter_map(|cells: &Vec<String>| cells.get(at)).map(|cell| cell.width()).max().unwrap_or(0)
     };
     let widths: Vec<_> = (0..count).map(width).collect();
-    let mut text = String::new();
-    for cells in &lines {
+    let row = |cells: &Vec<String>| {
+        let Some((last, others)) = cells.split_last() else { return Row { cells: String::new(), last: String::new() } };
         let mut line = String::new();
-        for (at, cell) in cells.iter().enumerate().filter(|(at, _)| widths[*at] > 0) {
+        for (at, cell) in others.iter().enumerate().filter(|(at, _)| widths[*at] > 0) {
             line.push_str(cell);
             let pad = widths[at].saturating_sub(cell.width()) + 2;
             line.extend(std::iter::repeat_n(' ', pad));
         }
-        _ = writeln!(text, "{}", line.trim_end());
-    }
-    text
+        Row { cells: line, last: last.clone() }
+    };
+    lines.iter().map(row).collect()
 }
 
 /// Returns the metrics of the jobs in Prometheus' text format.

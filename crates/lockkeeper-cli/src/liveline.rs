@@ -4,13 +4,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use lockkeeper::spell;
-use rustix::termios::tcgetwinsize;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
+use crate::screen::{Size, cut};
 use crate::streams::STDERR;
-
-/// The width that is assumed if a terminal does not report one.
-const USUAL_WIDTH: usize = 80;
 
 /// Time limit for wiping the line before the next command starts.
 const WIPING: Duration = Duration::from_millis(200);
@@ -30,11 +27,10 @@ impl LiveLine {
 
     /// Shows `start` and `end`. If they exceed the terminal's width, the end of `start` is cut.
     pub(crate) fn show(&mut self, start: &str, end: &str) {
-        let width = tcgetwinsize(rustix::stdio::stderr()).map_or(0, |size| usize::from(size.ws_col));
-        let width = if width == 0 { USUAL_WIDTH } else { width };
+        let Some(size) = Size::of(std::io::stderr()) else { return };
         self.shown = true;
         // The last column stays free: some terminals begin a new line there.
-        STDERR.push(format!("\r{}\x1b[K", fit(start, end, width - 1)));
+        STDERR.push(format!("\r{}\x1b[K", fit(start, end, size.columns - 1)));
     }
 }
 
@@ -51,22 +47,6 @@ impl Drop for LiveLine {
 fn fit(start: &str, end: &str, width: usize) -> String {
     let room = width.saturating_sub(end.width());
     format!("{}{}", cut(start, room), cut(end, width))
-}
-
-/// Cuts a text to this width, with an ellipsis where text is missing.
-fn cut(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let mut left = width.saturating_sub(1);
-    let fits = |c: &char| {
-        let columns = c.width().unwrap_or(0);
-        let fits = columns <= left;
-        left = left.saturating_sub(columns);
-        fits
-    };
-    let kept: String = text.chars().take_while(fits).collect();
-    if width == 0 { kept } else { format!("{}…", kept.trim_end()) }
 }
 
 /// Returns the elapsed time and its limit: `4 s of 8 s`.

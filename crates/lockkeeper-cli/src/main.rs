@@ -41,6 +41,7 @@ mod place;
 mod presence;
 mod program;
 mod retrying;
+mod screen;
 mod serverlog;
 mod servertime;
 mod settings;

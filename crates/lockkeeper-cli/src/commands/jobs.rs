@@ -12,6 +12,7 @@ use lockkeeper::error::AdminError;
 use lockkeeper::jobs::Schedule;
 use rustix::process::Signal;
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::advice::Suggested;
@@ -21,6 +22,7 @@ use crate::crontab::{self, Format};
 use crate::exit::{Code, Failure};
 use crate::jobsview::{self, Health, JobView};
 use crate::output::{self, Printer};
+use crate::screen::{Size, cut};
 use crate::settings::{Settings, lock_path};
 use crate::signals::Signals;
 use crate::text::plain;
@@ -92,14 +94,19 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         output::data(&bad.map(|job| job.line() + "\n").collect::<String>())?;
     } else if let ([job], true) = (&jobs[..], args.history) {
         printer.scope(place);
-        output::data(&jobsview::history(job))?;
+        output::data(&jobsview::history(job, columns()))?;
     } else if views.is_empty() {
         printer.note(&format!("no job has run on {place}"));
     } else {
         printer.scope(place);
-        output::data(&jobsview::table(&views, std::io::stdout().is_terminal()))?;
+        output::data(&jobsview::table(&views, columns()))?;
     }
     Ok(status)
+}
+
+/// Returns the columns of standard output, if that is a terminal.
+fn columns() -> Option<usize> {
+    Size::of(std::io::stdout()).map(|size| size.columns)
 }
 
 /// Keeps the table up to date on a terminal.
@@ -123,6 +130,10 @@ async fn watch(args: &JobsArgs, path: Option<&str>, settings: &Settings, printer
 
 /// Prints the table at each change, and when the passing time changes it; returns the failure that ends it.
 async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settings: &Settings) -> Failure {
+    let mut resized = match signal(SignalKind::window_change()) {
+        Ok(resized) => resized,
+        Err(error) => return Failure::system("cannot wait for a change of the terminal's size", error),
+    };
     let admin = keeper.admin();
     let mut follow = admin.follow_jobs(path.unwrap_or("/"));
     let mut seen: Option<Seen> = None;
@@ -141,24 +152,29 @@ async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settin
             loop {
                 let now_ms = seen.now_ms.saturating_add_unsigned(seen.at.elapsed().as_millis() as u64);
                 let views: Vec<_> = seen.jobs.iter().map(|job| JobView::of(job, now_ms, args.late)).collect();
-                // Clears the screen first.
-                let mut text = "\x1b[H\x1b[2J".to_owned();
-                if views.is_empty() {
-                    text.push_str(&plain(&format!("no job has run on {}", settings.place)));
-                    text.push('\n');
-                } else {
-                    text.push_str(&jobsview::table(&views, true));
-                }
-                if let Some(error) = &lost {
-                    text.push_str(&plain(&format!("not up to date: {error}")));
-                    text.push('\n');
-                }
-                if let Err(failure) = output::data(&text) {
+                let Some(size) = Size::of(std::io::stdout()) else { return pending().await };
+                let last = match &lost {
+                    Some(error) => cut(&plain(&format!("not up to date: {error}")), size.columns) + "\n",
+                    None if views.is_empty() => {
+                        cut(&plain(&format!("no job has run on {}", settings.place)), size.columns) + "\n"
+                    }
+                    None => String::new(),
+                };
+                // The cursor is below the text, so the last row stays free: otherwise the terminal scrolls.
+                let room = Size { rows: size.rows.saturating_sub(1), ..size }.less(&last);
+                let jobs = if views.is_empty() { String::new() } else { jobsview::screen(&views, room) };
+                if let Err(failure) = output::data(&frame(&format!("{jobs}{last}"))) {
                     return failure;
                 }
-                match views.iter().filter_map(JobView::changes_in).min() {
-                    Some(time) => sleep(time).await,
-                    None => return pending().await,
+                let passed = async {
+                    match views.iter().filter_map(JobView::changes_in).min() {
+                        Some(time) => sleep(time).await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = passed => {}
+                    _ = resized.recv() => {}
                 }
             }
         };
@@ -173,6 +189,11 @@ async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settin
             Err(error) => return Failure::from(error).scoped(&settings.place),
         }
     }
+}
+
+/// Returns a text for the screen, over the one before: each line replaces the one at its place, and the rows below are cleared.
+fn frame(text: &str) -> String {
+    format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))
 }
 
 /// The jobs as they were read, with the servers' time at that moment.

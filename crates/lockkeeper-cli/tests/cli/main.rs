@@ -35,6 +35,7 @@ mod realms;
 mod revoking;
 mod running;
 mod scope;
+mod screens;
 mod secured;
 mod server;
 mod serving;

@@ -70,6 +70,16 @@ impl Screen {
         }
     }
 
+    /// Waits for the end of the program; returns all text that no call has returned.
+    pub(crate) fn rest(&mut self) -> String {
+        self.end();
+        // The other side of the terminal is closed when all text is read.
+        while let Ok(bytes) = self.shown.recv_timeout(Duration::from_secs(120)) {
+            self.text.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        std::mem::take(&mut self.text)
+    }
+
     pub(crate) fn end(&mut self) -> ExitStatus {
         let mut status = None;
         until("the program ends", || {

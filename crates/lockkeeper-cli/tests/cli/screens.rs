@@ -1,0 +1,98 @@
+//! What fits on a terminal of 80 columns and 24 rows: hints, long queues, many jobs, long texts.
+
+use std::process::Stdio;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lockkeeper_client::wire::{Acl, CreateMode};
+use lockkeeper_client::{Client, Config};
+use unicode_width::UnicodeWidthStr;
+
+use crate::harness::{BINARY, Home, Served, failure, until};
+use crate::terminal::{INTERRUPT, Screen};
+
+/// Contenders of a foreign client with the node format of Curator, all of one session. Dropping them ends the session.
+struct Crowd {
+    leave: Option<tokio::sync::oneshot::Sender<()>>,
+    session: Option<JoinHandle<()>>,
+}
+
+impl Crowd {
+    /// Adds contenders of this kind (`lock`, `__READ__`) with this data to a lock.
+    fn join(servers: &str, lock: &str, kind: &'static str, count: usize, data: &str) -> Self {
+        let (servers, lock, data) = (servers.to_owned(), lock.to_owned(), data.to_owned());
+        let (there, arrived) = channel();
+        let (leave, left) = tokio::sync::oneshot::channel::<()>();
+        let session = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (client, mut states) = Client::open(servers.parse().unwrap(), Config::new(Duration::from_secs(30)));
+                for at in 0..count {
+                    let node = format!("{lock}/_c_00000000-0000-4000-8000-{at:012}-{kind}-");
+                    client
+                        .create(&node, data.clone().into_bytes(), &[Acl::OPEN], CreateMode::EphemeralSequential)
+                        .await
+                        .unwrap();
+                }
+                there.send(()).unwrap();
+                _ = left.await;
+                client.close();
+                while states.recv().await.is_some() {}
+            });
+        });
+        arrived.recv().unwrap();
+        Crowd { leave: Some(leave), session: Some(session) }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        drop(self.leave.take());
+        if let Some(session) = self.session.take() {
+            session.join().unwrap();
+        }
+    }
+}
+
+/// Runs a line of a shell on a terminal of 80 columns and 24 rows; returns the lines that it shows. `$lockkeeper` is the command.
+fn shown(home: &Home, servers: &str, line: &str) -> Vec<String> {
+    let script = format!("LOCKKEEPER_SERVERS='{servers}'; export LOCKKEEPER_SERVERS; {line}");
+    let mut screen = Screen::with_columns(80, home, "sh", &["-c", &script]);
+    screen.rest().lines().map(str::to_owned).collect()
+}
+
+fn fits(lines: &[String]) {
+    for line in lines {
+        assert!(line.width() <= 80, "{} columns: {line}", line.width());
+    }
+}
+
+#[test]
+fn a_watched_table_that_is_taller_than_the_screen_stays_on_it_with_failures_first() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    for at in 0..40 {
+        let run = home.output(&["run", &format!("job-{at:02}"), "--slot", "1", "--", "true"]);
+        assert!(run.status.success(), "{run:?}");
+    }
+    let failed = home.output(&["run", "zz-last", "--slot", "1", "--", "false"]);
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    let mut screen = Screen::with_columns(80, &home, BINARY, &["jobs", "--watch", "--servers", &served.address]);
+    let text = screen.expect("more, all in order");
+    screen.press(INTERRUPT);
+    screen.end();
+    let frame = text.rsplit("\x1b[H").next().unwrap();
+    let lines: Vec<_> = frame.lines().map(|line| line.replace("\x1b[K", "").replace("\x1b[2J", "")).collect();
+    assert!(lines.len() < 24, "{lines:?}");
+    fits(&lines);
+    assert!(lines[1].starts_with("zz-last  failed"), "{lines:?}");
+    let (jobs, last) = (lines.len() - 2, lines.last().unwrap());
+    assert_eq!(*last, format!("… {} more, all in order", 41 - jobs), "{lines:?}");
+}
+
+/// Returns the length of the longest line of a text.
+fn longest(text: &str) -> usize {
+    text.lines().map(str::len).max().unwrap_or(0)
+}
