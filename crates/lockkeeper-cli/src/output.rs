@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::advice::{self, PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
 use crate::place::Place;
+use crate::screen::wrapped_for_stdout;
 use crate::streams::STDERR;
 use crate::text::{asker, is_active, plain};
 use crate::views::{LockView, RequestView};
@@ -249,6 +250,11 @@ pub(crate) fn answer(place: &Place, answer: &impl Serialize) -> Result<(), Failu
 /// Prints one JSON document on stdout.
 pub(crate) fn document(value: &impl Serialize) -> Result<(), Failure> {
     tolerate_closed(writeln!(io::stdout(), "{}", json(value)))
+}
+
+/// Prints text on stdout; wraps its lines if that is a terminal. The lines after a break begin with `indent` spaces.
+pub(crate) fn lines(text: &str, indent: usize) -> Result<(), Failure> {
+    data(&wrapped_for_stdout(text, indent))
 }
 
 /// Prints text on stdout.

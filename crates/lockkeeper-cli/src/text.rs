@@ -3,13 +3,14 @@
 //! Messages, owners and node names are written by other programs. None of it reaches a terminal unescaped: otherwise
 //! every writer of a lock's node could move the cursor, change the window's title or fake a line.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, RequestorInfo};
-use lockkeeper::{Owner, Revocation};
+use lockkeeper::{Owner, Revocation, excerpt};
 
 /// Returns text of unknown origin as a single line, with all characters escaped that a terminal would interpret.
 pub(crate) fn plain(text: &str) -> String {
@@ -24,6 +25,19 @@ pub(crate) fn plain(text: &str) -> String {
         }
     }
     safe
+}
+
+/// The longest line about a command line or its values.
+const LONGEST: usize = 2000;
+
+/// Returns a message with its beginning and its end only, if it is very long: a value in it may be.
+pub(crate) fn trimmed(message: &str) -> Cow<'_, str> {
+    if message.len() <= LONGEST {
+        return message.into();
+    }
+    let (head, tail) =
+        (message.floor_char_boundary(LONGEST / 4), message.ceil_char_boundary(message.len() - LONGEST / 4));
+    format!("{}… ({} bytes left out) …{}", &message[..head], tail - head, &message[tail..]).into()
 }
 
 /// `1 node`, `2 nodes`
@@ -82,12 +96,12 @@ pub(crate) fn who_and(contender: &ContenderInfo, age: impl Fn(SystemTime) -> Str
     let mut text = match part(contender) {
         // The record of a lease does not say when the hold began.
         Some(part) if !since.is_empty() => {
-            format!("{}, {part},{}", short(&contender.described), since.trim_start_matches(','))
+            format!("{}, {part},{}", described(contender), since.trim_start_matches(','))
         }
-        _ => format!("{}{since}", short(&contender.described)),
+        _ => format!("{}{since}", described(contender)),
     };
     if let Some(message) = &contender.message {
-        _ = write!(text, " ({})", short(message));
+        _ = write!(text, " ({})", excerpt(message));
     }
     if let Some(request) = &contender.revocation {
         _ = write!(text, ", {}", revocation(request));
@@ -117,9 +131,12 @@ fn since_and(contender: &ContenderInfo, age: impl Fn(SystemTime) -> String) -> S
     }
 }
 
-/// The beginning of a text that another program wrote: no longer than the longest message that we write.
-fn short(text: &str) -> &str {
-    &text[..text.floor_char_boundary(4096)]
+/// Who it is. A foreign client may have written any text.
+pub(crate) fn described(contender: &ContenderInfo) -> Cow<'_, str> {
+    match contender.owner {
+        Some(_) => Cow::Borrowed(&contender.described),
+        None => excerpt(&contender.described),
+    }
 }
 
 /// What is said of a node without a session.
@@ -154,7 +171,7 @@ pub(crate) fn term(lease: &LeaseInfo) -> String {
 pub(crate) fn wanted(requestor: &RequestorInfo) -> String {
     let mut text = format!(
         "wanted by {} with priority {} since {}",
-        short(&requestor.id),
+        excerpt(&requestor.id),
         requestor.priority,
         moment(requestor.since)
     );
@@ -190,10 +207,10 @@ pub(crate) fn permits(lock: &LockInfo) -> Option<String> {
 pub(crate) fn revocation(request: &Revocation) -> String {
     let mut text = format!("asked to release by {}", asker(request));
     if let Some(reason) = &request.reason {
-        _ = write!(text, ": {reason}");
+        _ = write!(text, ": {}", excerpt(reason));
     }
     if let Some(why) = &request.refused {
-        _ = write!(text, "; refuses: {why}");
+        _ = write!(text, "; refuses: {}", excerpt(why));
     }
     text
 }

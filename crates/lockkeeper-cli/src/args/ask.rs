@@ -31,6 +31,9 @@ pub(crate) struct ListArgs {
 pub(crate) struct ShowArgs {
     /// The lock
     pub name: String,
+    /// Print all holders and waiters on a terminal too, not only what fits on the screen
+    #[arg(long)]
+    pub all: bool,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,

@@ -14,6 +14,9 @@ use crate::settings::{Settings, list_root};
 use crate::text::{broken_line, counted, permits, plain, stuck, term, wanted, who};
 use crate::views::{BrokenView, LockView};
 
+/// The indentation of the rest of a line that does not fit on a terminal.
+const INDENT: usize = 4;
+
 #[derive(Serialize)]
 struct LocksView<'a> {
     locks: Vec<LockView<'a>>,
@@ -44,11 +47,7 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
     }
     printer.scope(&settings.place);
     ServerTime::of(&locks).note.iter().for_each(|note| printer.note(note));
-    output::data(&locks.iter().fold(String::new(), |mut text, lock| {
-        // Writing to a string never fails.
-        _ = writeln!(text, "{}", line(lock));
-        text
-    }))?;
+    output::lines(&locks.iter().map(|lock| line(lock) + "\n").collect::<String>(), INDENT)?;
     Ok(0)
 }
 
@@ -67,7 +66,7 @@ async fn list_broken(settings: &Settings, root: String, printer: &Printer) -> Re
         printer.note(&format!("no lock at or below {root} was broken recently on {}", settings.place));
     } else {
         printer.scope(&settings.place);
-        output::data(&broken.iter().map(|broken| broken_line(broken) + "\n").collect::<String>())?;
+        output::lines(&broken.iter().map(|broken| broken_line(broken) + "\n").collect::<String>(), INDENT)?;
     }
     Ok(0)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
 use lockkeeper::embedded::Home;
 use lockkeeper::error::AdminError;
-use lockkeeper::{Builder, Lockkeeper, spell};
+use lockkeeper::{Builder, Lockkeeper, excerpt, spell};
 
 use crate::args::ask::ShowArgs;
 use crate::exit::Failure;
@@ -14,12 +14,19 @@ use crate::jobsview;
 use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
-use crate::presence::GONE;
+use crate::presence::{GONE, HERE};
+use crate::screen::{self, Size};
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
-use crate::text::{SESSIONLESS, ahead, part, permits, plain, revocation, since, stuck, term, wanted};
+use crate::text::{SESSIONLESS, ahead, described, part, permits, plain, revocation, since, stuck, term, wanted, who};
 use crate::views::LockView;
 use crate::waiting;
+
+/// The indentation of the rest of a line that does not fit on a terminal.
+const INDENT: usize = 4;
+
+/// Maximum nodes that are no contenders on the first screen.
+const SOME: usize = 2;
 
 /// Shows a lock; returns the exit status.
 pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -43,11 +50,16 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     } else {
         printer.scope(&settings.place);
         ServerTime::of(lock.as_slice()).note.iter().for_each(|note| printer.note(note));
-        let mut text = lock.as_ref().map_or_else(|| format!("{}\n  free\n", plain(path.as_str())), text);
-        if let Some(run) = last {
-            _ = writeln!(text, "  last run {}", jobsview::outcome(run));
+        let last = last.map_or_else(String::new, |run| format!("  last run {}\n", jobsview::outcome(run)));
+        let Some(lock) = lock else {
+            output::lines(&format!("{}\n  free\n{last}", plain(path.as_str())), INDENT)?;
+            return Ok(0);
+        };
+        let whole = text(&lock) + &last;
+        match Size::for_an_answer().filter(|_| !args.all) {
+            Some(room) if !room.takes(&whole, INDENT) => output::data(&first_screen(&lock, &last, room))?,
+            _ => output::lines(&whole, INDENT)?,
         }
-        output::data(&text)?;
     }
     Ok(0)
 }
@@ -116,9 +128,11 @@ pub(crate) async fn connect_with(
     .await
 }
 
-fn text(lock: &LockInfo) -> String {
+/// The path, and the state if nobody holds the lock.
+fn head(lock: &LockInfo) -> String {
     let mut text = plain(&lock.path);
     text.push('\n');
+    // Writing to a string never fails.
     if let Some(permits) = permits(lock) {
         _ = writeln!(text, "  {permits}");
     }
@@ -129,29 +143,114 @@ fn text(lock: &LockInfo) -> String {
             None => text.push_str("  free\n"),
         }
     }
+    text
+}
+
+/// What only a leased lock has.
+fn lease(lock: &LockInfo) -> String {
+    let Some(lease) = &lock.lease else { return String::new() };
+    let mut text = format!("    held     {}\n", term(lease));
+    if !lease.cleanup.is_zero() {
+        _ = writeln!(text, "    cleanup  {}", spell(lease.cleanup));
+    }
+    if let Some(requestor) = &lease.requestor {
+        _ = writeln!(text, "  {}", wanted(requestor));
+    }
+    text
+}
+
+/// Returns what introduces a holder.
+const fn holds(at: usize) -> &'static str {
+    if at == 0 { "held by" } else { "and by" }
+}
+
+/// Everything about a lock.
+fn text(lock: &LockInfo) -> String {
+    let mut text = head(lock);
     for (at, holder) in lock.holders.iter().enumerate() {
-        contender(&mut text, if at == 0 { "held by" } else { "and by" }, &lock.path, holder);
+        contender(&mut text, holds(at), &lock.path, holder);
     }
-    if let Some(lease) = &lock.lease {
-        _ = writeln!(text, "    held     {}", term(lease));
-        if !lease.cleanup.is_zero() {
-            _ = writeln!(text, "    cleanup  {}", spell(lease.cleanup));
-        }
-        if let Some(requestor) = &lease.requestor {
-            _ = writeln!(text, "  {}", wanted(requestor));
-        }
-    }
+    text.push_str(&lease(lock));
     for (at, waiter) in lock.waiters.iter().enumerate() {
         contender(&mut text, &format!("waits {}.", at + 1), &lock.path, waiter);
         _ = writeln!(text, "    ahead    {}", ahead(lock, at));
     }
-    for node in &lock.sessionless {
-        _ = writeln!(text, "  {SESSIONLESS}: {}", plain(&node.node_path(&lock.path)));
-    }
-    for name in &lock.unknown {
-        _ = writeln!(text, "  not a contender: {}/{}", plain(&lock.path), plain(name));
-    }
+    text.extend(others(lock));
     text
+}
+
+/// The nodes that hold nothing and wait for nothing.
+fn others(lock: &LockInfo) -> impl Iterator<Item = String> {
+    let sessionless = lock.sessionless.iter();
+    let sessionless = sessionless.map(|node| format!("  {SESSIONLESS}: {}\n", plain(&node.node_path(&lock.path))));
+    let unknown = lock.unknown.iter();
+    sessionless.chain(unknown.map(|name| format!("  not a contender: {}/{}\n", plain(&lock.path), plain(name))))
+}
+
+/// What fits on the screen: the holders, the first waiters, the first one of this user, and the last.
+fn first_screen(lock: &LockInfo, last_run: &str, room: Size) -> String {
+    let head = screen::wrapped(&head(lock), room.columns, INDENT);
+    let mut tail = lease(lock) + last_run;
+    let more = |count: usize| format!("  … {count} more: --all\n");
+    tail.extend(others(lock).take(SOME));
+    let left_out = others(lock).count().saturating_sub(SOME);
+    if left_out > 0 {
+        tail.push_str(&more(left_out));
+    }
+    let tail = screen::wrapped(&tail, room.columns, INDENT);
+    let mut left = room.less(&head).less(&tail);
+    let line = |role: &str, contender: &ContenderInfo| {
+        screen::cut(&format!("  {role} {}", who(contender)), room.columns) + "\n"
+    };
+    let holders = match &lock.holders[..] {
+        [holder] => {
+            let mut text = String::new();
+            contender(&mut text, holds(0), &lock.path, &brief(holder));
+            screen::wrapped(&text, room.columns, INDENT)
+        }
+        holders => {
+            let rows = if lock.waiters.is_empty() { left.rows } else { left.rows / 2 };
+            let holder = |at: usize| line(holds(at), &holders[at]);
+            some(holders, rows).into_iter().map(|entry| entry.map_or_else(more, holder)).collect()
+        }
+    };
+    left = left.less(&holders);
+    let waiter = |at: usize| line(&format!("waits {}.", at + 1), &lock.waiters[at]);
+    let waiters = some(&lock.waiters, left.rows).into_iter().map(|entry| entry.map_or_else(more, waiter));
+    format!("{head}{holders}{tail}{}", waiters.collect::<String>())
+}
+
+/// Returns the contenders for this many rows, by their places: the first ones, the first one of this user, and the last. `Err`: this
+/// many are left out here.
+fn some(contenders: &[ContenderInfo], rows: usize) -> Vec<Result<usize, usize>> {
+    let count = contenders.len();
+    if count <= rows {
+        return (0..count).map(Ok).collect();
+    }
+    let last = count - 1;
+    let first = rows.saturating_sub(2).max(1);
+    let is_own = |contender: &ContenderInfo| {
+        contender.owner.as_ref().is_some_and(|owner| (&owner.user, &owner.host) == (&HERE.user, &HERE.host))
+    };
+    let own = contenders.iter().position(is_own).filter(|at| *at >= first && *at < last && first > 1);
+    let first = first - usize::from(own.is_some());
+    let end: Vec<_> = own.into_iter().chain((last > first).then_some(last)).collect();
+    let left_out = count - first - end.len();
+    let more = (left_out > 0).then_some(Err(left_out));
+    (0..first).map(Ok).chain(more).chain(end.into_iter().map(Ok)).collect()
+}
+
+/// The same contender with short texts.
+fn brief(contender: &ContenderInfo) -> ContenderInfo {
+    let mut brief = contender.clone();
+    brief.described = described(contender).into_owned();
+    if let Some(message) = &mut brief.message {
+        *message = excerpt(message).into_owned();
+    }
+    if let Some(program) = brief.owner.as_mut().and_then(|owner| owner.program.as_mut()) {
+        *program = excerpt(program).into_owned();
+    }
+    brief
 }
 
 fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInfo) {

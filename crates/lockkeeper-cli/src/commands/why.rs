@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use clap::ValueEnum;
-use lockkeeper::NodeFormat;
 use lockkeeper::admin::{Broken, ContenderInfo, LockInfo};
 use lockkeeper::error::AdminError;
+use lockkeeper::{NodeFormat, excerpt};
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
 
 use crate::advice::{Suggested, can_be_asked};
 use crate::args::ask::ShowArgs;
@@ -17,13 +18,20 @@ use crate::liveline::whole;
 use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::presence::GONE;
+use crate::screen::{Size, wrapped_for_stdout};
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
 use crate::text::{SESSIONLESS, ahead, broken_line, permits, plain, stuck, term, wanted, who_and};
 use crate::views::{BrokenView, LockView};
 
-/// Maximum waiters that are printed one by one.
+/// Maximum contenders and nodes that are printed one by one.
 const TOLD: usize = 10;
+
+/// Maximum holders and nodes that are printed one by one on a terminal, so that the actions are on the same screen.
+const TOLD_ON_A_SCREEN: usize = 2;
+
+/// The indentation of the rest of a line that does not fit on a terminal.
+const INDENT: usize = 4;
 
 #[derive(Serialize)]
 struct Why<'a> {
@@ -63,8 +71,8 @@ pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure
         printer.scope(&settings.place);
         time.note.iter().for_each(|note| printer.note(note));
         output::data(&match &lock {
-            Some(lock) => text(lock, &broken, &args.name, &time, printer),
-            None => unused(path.as_str(), &broken),
+            Some(lock) => text(lock, &broken, &args.name, &time, args.all, printer),
+            None => wrapped_for_stdout(&unused(path.as_str(), &broken), INDENT),
         })?;
     }
     Ok(0)
@@ -83,9 +91,36 @@ fn unused(path: &str, broken: &[Broken]) -> String {
     text
 }
 
-fn text(lock: &LockInfo, broken: &[Broken], name: &str, time: &ServerTime, printer: &Printer) -> String {
+/// The terminal of an answer, if it is one, and how many holders and nodes are printed one by one.
+#[derive(Clone, Copy)]
+struct Screen {
+    size: Option<Size>,
+    told: usize,
+}
+
+impl Screen {
+    fn new(all: bool) -> Self {
+        match Size::for_an_answer() {
+            _ if all => Screen { size: None, told: usize::MAX },
+            None => Screen { size: None, told: TOLD },
+            size => Screen { size, told: TOLD_ON_A_SCREEN },
+        }
+    }
+}
+
+fn text(lock: &LockInfo, broken: &[Broken], name: &str, time: &ServerTime, all: bool, printer: &Printer) -> String {
     // As it was typed, unless it would be read as an option.
     let name = if name.starts_with('-') { &lock.path } else { name };
+    let screen = Screen::new(all);
+    let state = wrapped_for_stdout(&state(lock, name, time, screen.told, printer), INDENT);
+    let last = broken.last().map_or_else(String::new, |last| format!("broken before, last on {}\n", broken_line(last)));
+    let after = wrapped_for_stdout(&last, INDENT) + &actions(lock, name, screen.told, printer);
+    let rows = screen.size.map(|size| size.less(&state).less(&after).rows);
+    format!("{state}{}{after}", waiters(lock, name, time, (rows, screen.told), printer))
+}
+
+/// Who holds the lock, and what else is in the way.
+fn state(lock: &LockInfo, name: &str, time: &ServerTime, told: usize, printer: &Printer) -> String {
     let mut text = String::new();
     // Writing to a string never fails.
     let path = plain(&lock.path);
@@ -99,16 +134,17 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, time: &ServerTime, print
             _ = writeln!(text, "{path} {stuck}");
         }
         holders => {
-            for (at, holder) in holders.iter().enumerate() {
+            for (at, holder) in holders.iter().take(told).enumerate() {
                 let is = if at == 0 { format!("{path} is held by") } else { "and by".to_owned() };
                 _ = writeln!(text, "{is} {}", since(holder, time));
                 if let Some(program) = holder.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
-                    _ = writeln!(text, "  which runs {}", plain(program));
+                    _ = writeln!(text, "  which runs {}", plain(&excerpt(program)));
                 }
                 if holder.process_has_ended() {
                     _ = writeln!(text, "  {GONE}");
                 }
             }
+            text.push_str(&rest(holders.len(), told, name, printer));
         }
     }
     if let Some(lease) = &lock.lease {
@@ -124,39 +160,74 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, time: &ServerTime, print
     if let Some(permits) = permits(lock) {
         _ = writeln!(text, "{permits}");
     }
-    for node in lock.sessionless.iter().take(TOLD) {
+    for node in lock.sessionless.iter().take(told) {
         _ = writeln!(text, "{SESSIONLESS}: {}", plain(&node.node_path(&lock.path)));
     }
-    if !lock.waiters.is_empty() {
-        let waiters = lock.waiters.len();
-        _ = writeln!(text, "{waiters} waiting; a new contender has {} ahead", ahead(lock, waiters));
-        for (at, waiter) in lock.waiters.iter().take(TOLD).enumerate() {
-            _ = writeln!(text, "  {}. {}, {} ahead", at + 1, since(waiter, time), ahead(lock, at));
-            if waiter.process_has_ended() {
-                _ = writeln!(text, "     {GONE}");
-            }
+    text
+}
+
+/// The line about the contenders that are left out, if there are any.
+fn rest(count: usize, told: usize, name: &str, printer: &Printer) -> String {
+    let show = || printer.command(&Suggested::new(["show", name, "--all"]));
+    if count > told { format!("  and {} more: {}\n", count - told, show()) } else { String::new() }
+}
+
+/// The waiters that fit into these rows of a terminal, or as many as are told.
+fn waiters(
+    lock: &LockInfo,
+    name: &str,
+    time: &ServerTime,
+    (rows, told): (Option<usize>, usize),
+    printer: &Printer,
+) -> String {
+    let count = lock.waiters.len();
+    if count == 0 {
+        return String::new();
+    }
+    let mut text =
+        wrapped_for_stdout(&format!("{count} waiting; a new contender has {} ahead\n", ahead(lock, count)), INDENT);
+    // The first line, and the one about the others.
+    let room = rows.map_or(usize::MAX, |rows| rows.saturating_sub(2).max(1));
+    let (mut used, mut shown) = (0, 0);
+    for (at, waiter) in lock.waiters.iter().take(told.max(TOLD)).enumerate() {
+        let mut entry = format!("  {}. {}, {} ahead\n", at + 1, since(waiter, time), ahead(lock, at));
+        if waiter.process_has_ended() {
+            entry.push_str(&format!("     {GONE}\n"));
         }
-        if waiters > TOLD {
-            let show = printer.command(&Suggested::new(["show", name]));
-            _ = writeln!(text, "  and {} more: {show}", waiters - TOLD);
+        let entry = wrapped_for_stdout(&entry, INDENT + 1);
+        used += entry.lines().count();
+        if shown > 0 && used > room {
+            break;
         }
+        text.push_str(&entry);
+        shown += 1;
     }
-    if let Some(last) = broken.last() {
-        _ = writeln!(text, "broken before, last on {}", broken_line(last));
+    text + &rest(count, shown, name, printer)
+}
+
+/// The possible actions. A command is not broken, so that it can be copied.
+fn actions(lock: &LockInfo, name: &str, told: usize, printer: &Printer) -> String {
+    let recipes = recipes(lock, name, told);
+    if recipes.is_empty() {
+        return String::new();
     }
-    let recipes = recipes(lock, name);
-    if !recipes.is_empty() {
-        text.push_str("possible actions, with your own COMMAND and WHY\n");
-    }
+    let columns = Size::of(std::io::stdout()).map_or(usize::MAX, |size| size.columns);
+    let mut text = "possible actions, with your own COMMAND and WHY\n".to_owned();
     for (what, command) in recipes {
-        _ = writeln!(text, "  {what:<20} {}", printer.command(&command));
+        let command = printer.command(&command);
+        let line = format!("  {what:<20} {command}");
+        // Writing to a string never fails.
+        _ = match line.width() > columns {
+            true => writeln!(text, "  {what}\n    {command}"),
+            false => writeln!(text, "{line}"),
+        };
     }
     text
 }
 
 /// Returns the possible actions on a lock, each with its command.
-fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
-    let removals = lock.sessionless.iter().take(TOLD).map(|node| {
+fn recipes(lock: &LockInfo, name: &str, told: usize) -> Vec<(&'static str, Suggested)> {
+    let removals = lock.sessionless.iter().take(told).map(|node| {
         let node = node.node_path(&lock.path);
         ("delete that node", Suggested::new(["break", name]).with(["--reason", "WHY", "--node", node.as_str()]))
     });
@@ -180,7 +251,7 @@ fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
         recipes.push(("wait in the queue", run(&kind)));
         recipes.push(("wait at most 5 min", run(&[&kind[..], &["--wait", "5m"]].concat())));
     }
-    recipes.push(("see all contenders", Suggested::new(["show", name])));
+    recipes.push(("see all contenders", Suggested::new(["show", name, "--all"])));
     if lock.holders.iter().any(can_be_asked) {
         let ask = Suggested::new(["revoke", name]).with(["--reason", "WHY", "--wait", "1m"]);
         let all = if lock.holders.len() > 1 { "ask all holders to release it" } else { "ask the holder to release it" };
@@ -194,7 +265,7 @@ fn recipes(lock: &LockInfo, name: &str) -> Vec<(&'static str, Suggested)> {
             recipes.push(("ask one of them", ask.with(["--node", one.node_path(&lock.path).as_str()])));
         }
     }
-    for (at, holder) in lock.holders.iter().take(TOLD).enumerate() {
+    for (at, holder) in lock.holders.iter().take(told.min(TOLD)).enumerate() {
         let node = holder.node_path(&lock.path);
         let which = (lock.holders.len() > 1).then_some(["--node", node.as_str()]).into_iter().flatten();
         let take = Suggested::new(["break", name]).with(["--reason", "WHY"]).with(which);

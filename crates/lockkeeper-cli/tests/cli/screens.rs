@@ -69,6 +69,53 @@ fn fits(lines: &[String]) {
 }
 
 #[test]
+fn the_holder_is_on_the_first_screen_with_three_hundred_waiters() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &["-m", "nightly index"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
+    let _crowd = Crowd::join(&served.address, "/locks/a", "lock", 300, "10.0.0.7");
+    for line in ["$lockkeeper list", "$lockkeeper why a", "$lockkeeper show a"] {
+        let lines = shown(&home, &served.address, line);
+        // The prompt takes the last row.
+        assert!(lines.len() < 24, "{line} has {} lines: {lines:?}", lines.len());
+        fits(&lines);
+        let text = lines.join("\n");
+        assert!(text.contains(&pid) && text.contains("nightly index"), "{line}: {text}");
+    }
+    let text = shown(&home, &served.address, "$lockkeeper show a").join("\n");
+    for say in ["waits 1. ", "waits 2. ", "waits 300. ", " more: --all"] {
+        assert!(text.contains(say), "{say:?} is missing in {text}");
+    }
+    let all = |line: &str| {
+        let text = shown(&home, &served.address, line).join("\n");
+        (1..=300).all(|at| text.contains(&format!("waits {at}. "))) && text.matches("    ahead    ").count() == 300
+    };
+    assert!(all("$lockkeeper show a --all") && all("$lockkeeper show a | cat"));
+    let lock = home.show("a");
+    assert_eq!(lock["waiters"].as_array().unwrap().len(), 300);
+    holder.close_stdin();
+    holder.wait();
+}
+
+#[test]
+fn a_hundred_readers_are_a_screen() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &["--shared", "-m", "the first"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let _crowd = Crowd::join(&served.address, "/locks/a", "__READ__", 100, "10.0.0.7");
+    let lines = shown(&home, &served.address, "$lockkeeper show a");
+    assert!(lines.len() < 24, "{lines:?}");
+    fits(&lines);
+    holder.close_stdin();
+    holder.wait();
+}
+
+#[test]
 fn a_watched_table_that_is_taller_than_the_screen_stays_on_it_with_failures_first() {
     let machine = Home::new();
     let served = Served::start(&machine);
