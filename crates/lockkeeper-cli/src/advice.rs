@@ -1,8 +1,9 @@
 //! Builds the lockkeeper commands that are printed for a person to run.
 //!
 //! Each command can be pasted into a POSIX shell, on any terminal of this user, and reaches the locks that this process
-//! reached. It repeats the options that name the place of the locks, even if a variable named it, because another
-//! terminal may lack the variable. Files in the usual places are not repeated: every command of this user reads them.
+//! reached. It repeats the options that name the place of the locks. On a terminal it leaves out those that a variable set: the
+//! next command there has the same variables. Elsewhere it repeats them too, because the reader of a file or another program may
+//! lack them. Files in the usual places are not repeated: every command of this user reads them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -22,8 +23,14 @@ const STATE_DIR: &str = "--state-dir";
 
 const MACHINE: &str = "--machine";
 
-/// An option that names the place of the locks, and its value if it takes one.
-pub(crate) type PlaceOption = (&'static str, Option<OsString>);
+/// An option that names the place of the locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlaceOption {
+    pub flag: &'static str,
+    pub value: OsString,
+    /// Whether a variable set it, not the command line.
+    pub of_variable: bool,
+}
 
 /// The words of a lockkeeper command, without the options of the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,10 +87,10 @@ impl Suggested {
     }
 
     /// Returns the text to print, with these options of the place.
-    pub(crate) fn text(&self, place: &[PlaceOption]) -> String {
+    pub(crate) fn text<'a>(&self, place: impl IntoIterator<Item = &'a PlaceOption>) -> String {
         let mut words = vec!["lockkeeper".to_owned()];
         words.extend(self.words.iter().map(|word| quoted(word)));
-        for (flag, value) in place {
+        for PlaceOption { flag, value, .. } in place {
             let kept = match &self.at {
                 At::Here => true,
                 At::Servers(_) => !matches!(*flag, SERVERS | STATE_DIR | MACHINE),
@@ -91,11 +98,9 @@ impl Suggested {
             };
             if kept && *flag == MACHINE {
                 // The value is optional, so it is not a word of its own.
-                let dir = value.as_deref().map(quoted).unwrap_or_default();
-                words.push(format!("{flag}={dir}"));
+                words.push(format!("{flag}={}", quoted(value)));
             } else if kept {
-                words.push((*flag).to_owned());
-                words.extend(value.as_deref().map(quoted));
+                words.extend([(*flag).to_owned(), quoted(value)]);
             }
         }
         if let At::Servers(servers) = &self.at {
@@ -119,9 +124,14 @@ pub(crate) fn can_be_asked(holder: &ContenderInfo) -> bool {
 /// Returns the options that name the place of the locks, from the command line or from variables. Paths are absolute,
 /// because another terminal has another directory.
 pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PlaceOption> {
-    let mut options = Vec::new();
-    let mut add = |flag, value| options.push((flag, Some(value)));
+    let mut options: Vec<PlaceOption> = Vec::new();
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    // What was typed overrides a variable.
+    let either = |flag, typed: Option<OsString>, variable: &str| {
+        let of_variable = typed.is_none();
+        typed.or_else(|| set(variable)).map(|value| PlaceOption { flag, value, of_variable })
+    };
+    let file = |option: PlaceOption| PlaceOption { value: absolute(option.value), ..option };
     // No `..`: the compiler asks for a decision about each new option.
     let ConnectArgs {
         servers,
@@ -139,23 +149,20 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
         acl,
         strict: _,
     } = typed;
-    if let Some(config) = config.clone().map(OsString::from).or_else(|| set(CONFIG_VARIABLE)) {
-        add("--config", absolute(config));
-    }
+    options.extend(either("--config", config.clone().map(OsString::from), CONFIG_VARIABLE).map(file));
     let given = set(PROPERTIES_VARIABLE).unwrap_or_default();
     let given = std::env::split_paths(&given).filter(|path| !path.as_os_str().is_empty());
-    for file in given.chain(properties.iter().cloned()) {
-        add("--properties", absolute(file.into()));
-    }
-    let servers =
-        servers.clone().map(OsString::from).or_else(|| set(&Key::Servers.variable()).filter(|_| machine.is_none()));
+    let given = given.map(|path| (path, true)).chain(properties.iter().cloned().map(|path| (path, false)));
+    options.extend(
+        given.map(|(path, of_variable)| file(PlaceOption { flag: "--properties", value: path.into(), of_variable })),
+    );
+    let servers = either(SERVERS, servers.clone().map(OsString::from), &Key::Servers.variable())
+        .filter(|servers| !servers.of_variable || machine.is_none());
     // The parser refuses --machine with either of the others, so a typed option overrides a variable.
     let shared =
         machine.is_some() || (servers.is_none() && state_dir.is_none() && set(&Key::Machine.variable()).is_some());
-    if let Some(servers) = servers {
-        add(SERVERS, servers);
-    }
-    for (flag, key, file) in [
+    options.extend(servers);
+    for (flag, key, typed) in [
         (STATE_DIR, Key::StateDir, state_dir),
         (MACHINE, Key::Machine, machine),
         ("--tls-ca", Key::TlsCa, tls_ca),
@@ -164,14 +171,11 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
         ("--auth-file", Key::AuthFile, auth_file),
     ] {
         let excluded = (flag == STATE_DIR && shared) || (flag == MACHINE && !shared);
-        if let Some(file) = file.clone().map(OsString::from).or_else(|| set(&key.variable())).filter(|_| !excluded) {
-            add(flag, absolute(file));
-        }
+        let option = either(flag, typed.clone().map(OsString::from), &key.variable());
+        options.extend(option.filter(|_| !excluded).map(file));
     }
-    if let Some(acl) = acl.clone().map(OsString::from).or_else(|| set(&Key::Acl.variable())) {
-        add("--acl", acl);
-    }
-    if shared || (state_dir.is_some() && !options.iter().any(|(flag, _)| *flag == SERVERS)) {
+    options.extend(either("--acl", acl.clone().map(OsString::from), &Key::Acl.variable()));
+    if shared || (state_dir.is_some() && !options.iter().any(|option| option.flag == SERVERS)) {
         return on_this_machine(&options);
     }
     options
@@ -180,7 +184,7 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
 /// Returns these options without those that only servers of an ensemble use: variables may set them for other commands.
 pub(crate) fn on_this_machine(options: &[PlaceOption]) -> Vec<PlaceOption> {
     let only_ensembles = ["--tls-ca", "--tls-cert", "--tls-key", "--auth-file", "--acl"];
-    options.iter().filter(|(flag, _)| !only_ensembles.contains(flag)).cloned().collect()
+    options.iter().filter(|option| !only_ensembles.contains(&option.flag)).cloned().collect()
 }
 
 pub(crate) fn absolute(path: OsString) -> OsString {

@@ -3,21 +3,25 @@
 //! All text passes through [`plain`] or is escaped as JSON.
 
 use std::fmt::Write as _;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use lockkeeper::Revocation;
 use lockkeeper::admin::LockInfo;
+use lockkeeper::{Revocation, excerpt};
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
 
 use crate::advice::{self, PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
 use crate::place::Place;
-use crate::screen::wrapped_for_stdout;
+use crate::screen::{hint_columns, wrapped, wrapped_for_stdout};
 use crate::streams::STDERR;
-use crate::text::{asker, is_active, plain};
+use crate::text::{asker, is_active, plain, trimmed};
 use crate::views::{LockView, RequestView};
+
+/// How hints begin.
+const HINT: &str = "  hint: ";
 
 /// Prints for people or for machines.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +88,17 @@ impl Printer {
         machine.map_or_else(String::new, |scope| format!(", on {}", scope.name))
     }
 
-    /// Returns a command for a person to run, as text.
-    pub(crate) fn command(self, command: &Suggested) -> String {
+    /// Returns a command for a person to run, as text for this stream. On a terminal, the next command has the same variables, so
+    /// the text leaves out what they say.
+    pub(crate) fn command(self, command: &Suggested, stream: impl IsTerminal) -> String {
+        match !self.json && stream.is_terminal() {
+            true => command.text(self.place.iter().filter(|option| !option.of_variable)),
+            false => self.whole_command(command),
+        }
+    }
+
+    /// Returns a command for another place than this terminal, as text.
+    pub(crate) fn whole_command(self, command: &Suggested) -> String {
         command.text(self.place)
     }
 
@@ -105,7 +118,7 @@ impl Printer {
     /// Prints a message on stderr.
     pub(crate) fn note(self, message: &str) {
         if self.json {
-            self.event(&LogEvent::Note { message });
+            self.event(&LogEvent::Note { message: &trimmed(message) });
         } else {
             self.say(message);
         }
@@ -132,7 +145,7 @@ impl Printer {
 
     /// Prints who asks for a lock of the command's, and which signal the command got.
     pub(crate) fn asked(self, path: &str, request: &Revocation, signal: Option<&str>, again: bool) {
-        let why = request.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        let why = request.reason.as_ref().map_or_else(String::new, |reason| format!(" ({})", excerpt(reason)));
         let consequence = match signal.filter(|_| !again) {
             Some(signal) => format!("{signal} sent to the command"),
             None if again => "the command got its signal before".to_owned(),
@@ -151,17 +164,27 @@ impl Printer {
     pub(crate) fn failure(self, failure: &Failure) {
         let Failure { code, message, hint, advice, place, .. } = failure;
         let scope = place.as_deref().map(ScopeView::of);
-        let commands: Vec<_> = advice.iter().map(|(_, command)| self.command(command)).collect();
-        let advice = advice.iter().zip(&commands).map(|((what, _), command)| format!("{what}: {command}"));
-        let hints: Vec<_> = hint.iter().cloned().chain(advice).collect();
+        // A command that is not printed whole would be another one.
+        let advice = advice.iter().map(|(what, command)| (*what, self.command(command, io::stderr())));
+        let advice: Vec<_> = advice.filter(|(_, command)| trimmed(command) == *command).collect();
+        let hint = hint.as_deref().map(trimmed);
         if self.json {
+            let hints: Vec<_> = hint
+                .map(String::from)
+                .into_iter()
+                .chain(advice.iter().map(|(what, command)| format!("{what}: {command}")))
+                .collect();
+            let commands = advice.into_iter().map(|(_, command)| command).collect();
             let hint = (!hints.is_empty()).then(|| hints.join("; "));
-            let event = LogEvent::Error { exit_code: *code as u8, message, hint, commands };
+            let event = LogEvent::Error { exit_code: *code as u8, message: &trimmed(message), hint, commands };
             STDERR.push(self.event_line(&event, scope.as_ref().or(self.scope)));
         } else {
             // One write, so that no other line gets between. A command is at the end of its line, so that it can be
             // copied.
-            let hints: String = hints.iter().map(|hint| format!("  hint: {}\n", plain(hint))).collect();
+            let columns = hint_columns(io::stderr());
+            let hint = hint.map(|hint| hint_text(&plain(&hint), columns));
+            let advice = advice.iter().map(|(what, command)| command_hint(what, &plain(command), columns));
+            let hints: String = hint.into_iter().chain(advice).collect();
             STDERR.push(format!("{}{hints}", self.line(message)));
         }
     }
@@ -184,7 +207,7 @@ impl Printer {
     /// Returns `lockkeeper: …`, after the time if it is wanted.
     fn line(self, message: &str) -> String {
         let at = self.now().map_or_else(String::new, |at| format!("{at} "));
-        format!("{at}lockkeeper: {}\n", plain(message))
+        format!("{at}lockkeeper: {}\n", plain(&trimmed(message)))
     }
 
     fn event_line(self, event: &LogEvent<'_>, scope: Option<&ScopeView>) -> String {
@@ -194,6 +217,27 @@ impl Printer {
     /// Returns the time in the format of log lines.
     fn now(self) -> Option<String> {
         self.timed.then(|| format!("{:.3}", Timestamp::now()))
+    }
+}
+
+/// Returns the line of a hint, or several on a terminal. A command at its end is not broken.
+fn hint_text(hint: &str, columns: Option<usize>) -> String {
+    let command = [": lockkeeper ", ": cargo ", ": -- "].iter().find_map(|start| hint.find(start));
+    match command {
+        Some(at) => command_hint(&hint[..at], &hint[at + 2..], columns),
+        None => wrapped(&format!("{HINT}{hint}\n"), columns.unwrap_or(usize::MAX), HINT.len()),
+    }
+}
+
+/// Returns the line of a hint that ends with a command. If it does not fit, the command has a line of its own.
+fn command_hint(what: &str, command: &str, columns: Option<usize>) -> String {
+    let line = format!("{HINT}{what}: {command}");
+    match columns {
+        Some(columns) if line.width() > columns => {
+            let what = wrapped(&format!("{HINT}{what}:\n"), columns, HINT.len());
+            format!("{what}{:indent$}{command}\n", "", indent = 4)
+        }
+        _ => line + "\n",
     }
 }
 

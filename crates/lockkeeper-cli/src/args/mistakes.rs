@@ -1,12 +1,13 @@
 //! Describes a mistake on the command line in a single line, with what to type instead.
 
 use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::connect::ConnectArgs;
 use super::values::before_command;
-use crate::advice::{self, Suggested};
+use crate::advice::{self, PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
 
 /// Two options that differ in this many letters or more are probably different options.
@@ -131,14 +132,18 @@ fn separate(run: &clap::Command, words: &[OsString]) -> Suggested {
     if command.is_empty() { suggested.running(["COMMAND"]) } else { suggested.running(command) }
 }
 
-/// Returns the place that variables name, without the options that were typed.
+/// Returns the place that variables name, without the options that were typed. On a terminal, the next command has the same
+/// variables.
 fn place_of(words: &[OsString]) -> Vec<OsString> {
+    if std::io::stderr().is_terminal() && !before_command(words).iter().any(|word| word == "--json") {
+        return Vec::new();
+    }
     let place = advice::place(&ConnectArgs::default(), |name| std::env::var_os(name));
-    let place = place.into_iter().filter(|(flag, _)| {
+    let place = place.into_iter().filter(|PlaceOption { flag, .. }| {
         let typed = |word: &OsString| word.to_string_lossy().split('=').next() == Some(flag);
         !before_command(words).iter().any(typed)
     });
-    place.flat_map(|(flag, value)| std::iter::once(flag.into()).chain(value)).collect()
+    place.flat_map(|PlaceOption { flag, value, .. }| [flag.into(), value]).collect()
 }
 
 /// Returns a hint for a verb of another program, and for a missing verb.

@@ -282,7 +282,7 @@ fn import(args: ImportArgs, printer: Printer) -> Result<u8, Failure> {
     let program = program(&text);
     let made = crontab::rewrite(&text, format, zone.iana_name(), |name, options| {
         let words = ["run", name].into_iter().chain(options.split(' '));
-        let command = printer.command(&Suggested::new(words));
+        let command = printer.whole_command(&Suggested::new(words));
         format!("{program}{}", command.strip_prefix("lockkeeper").unwrap_or(&command))
     });
     output::data(&made.text)?;

@@ -140,7 +140,7 @@ fn describe(text: &mut String, request: &TransferRequest, printer: &Printer) {
     }
     for (what, verb) in [("transfer the lock", "approve"), ("keep its owner", "reject")] {
         let command = Suggested::new([verb, &facts.path, "--id", &request.id, "--reason", "WHY"]);
-        _ = writeln!(text, "  {what:<17} {}", printer.command(&command));
+        _ = writeln!(text, "  {what:<17} {}", printer.command(&command, std::io::stdout()));
     }
 }
 

@@ -168,7 +168,7 @@ fn state(lock: &LockInfo, name: &str, time: &ServerTime, told: usize, printer: &
 
 /// The line about the contenders that are left out, if there are any.
 fn rest(count: usize, told: usize, name: &str, printer: &Printer) -> String {
-    let show = || printer.command(&Suggested::new(["show", name, "--all"]));
+    let show = || printer.command(&Suggested::new(["show", name, "--all"]), std::io::stdout());
     if count > told { format!("  and {} more: {}\n", count - told, show()) } else { String::new() }
 }
 
@@ -214,7 +214,7 @@ fn actions(lock: &LockInfo, name: &str, told: usize, printer: &Printer) -> Strin
     let columns = Size::of(std::io::stdout()).map_or(usize::MAX, |size| size.columns);
     let mut text = "possible actions, with your own COMMAND and WHY\n".to_owned();
     for (what, command) in recipes {
-        let command = printer.command(&command);
+        let command = printer.command(&command, std::io::stdout());
         let line = format!("  {what:<20} {command}");
         // Writing to a string never fails.
         _ = match line.width() > columns {

@@ -69,6 +69,45 @@ fn fits(lines: &[String]) {
 }
 
 #[test]
+fn printed_commands_leave_out_what_variables_say_only_on_a_terminal() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let (home, place) = (Home::new(), format!("--servers {}", served.address));
+    let mut holder = Home::with_servers(&served.address).spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let shown = |line: &str| shown(&home, &served.address, line).join("\n");
+    let failed = "  hint: see which locks there are: lockkeeper list /locks";
+    assert!(shown("$lockkeeper show nowhere").ends_with(failed));
+    assert!(shown("$lockkeeper why a").contains("see all contenders   lockkeeper show a --all\n"));
+    for (line, whole) in [
+        ("$lockkeeper show nowhere 2>&1 | cat", format!("lockkeeper list /locks {place}")),
+        ("$lockkeeper why a | cat", format!("lockkeeper show a --all {place}")),
+        (&format!("$lockkeeper show nowhere {place}"), format!("lockkeeper list /locks {place}")),
+        (&format!("$lockkeeper why a {place}"), format!("lockkeeper show a --all {place}")),
+    ] {
+        let text = shown(line);
+        assert!(text.contains(&whole), "{line}: {text}");
+    }
+    // A program that reads JSON does not run on the terminal.
+    assert!(shown("$lockkeeper show nowhere --json").contains(&place));
+    holder.close_stdin();
+    holder.wait();
+}
+
+#[test]
+fn hints_wrap_at_words_on_a_terminal_and_are_one_line_elsewhere() {
+    let home = Home::new();
+    let hint = "  hint: a lock's name is like nightly or team/nightly, or an absolute path like /locks/nightly";
+    let lines = shown(&home, "127.0.0.1:1", "$lockkeeper show a//b");
+    let hints = lines.iter().position(|line| line.starts_with("  hint: ")).unwrap();
+    fits(&lines[hints..]);
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert!(words(&lines.join(" ")).ends_with(&words(hint)), "{lines:?}");
+    let output = home.output(&["show", "a//b"]);
+    assert!(String::from_utf8(output.stderr).unwrap().lines().any(|line| line == hint));
+}
+
+#[test]
 fn the_holder_is_on_the_first_screen_with_three_hundred_waiters() {
     let machine = Home::new();
     let served = Served::start(&machine);

@@ -189,7 +189,8 @@ impl Line {
             lock = lock.on_unfinished(ask, move |alert| {
                 let [approve, reject] = ["approve", "reject"].map(|verb| {
                     let id = alert.request.iter().flat_map(|id| ["--id", id]);
-                    alerts.printer.command(&Suggested::new([verb, &alert.path]).with(id).with(["--reason", "WHY"]))
+                    let decide = Suggested::new([verb, &alert.path]).with(id).with(["--reason", "WHY"]);
+                    alerts.printer.command(&decide, std::io::stderr())
                 });
                 alerts.printer.note(&format!(
                     "{} has not cleaned up {}; asking operators: transfer the lock: {approve}; keep its owner: {reject}",
