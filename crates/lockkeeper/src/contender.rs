@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper_core::{
-    AttemptId, Class, FencingToken, Owner, ProcessInstance, Revocation, SessionId, Sessionless, Zxid, node_path,
+    AttemptId, Class, FencingToken, Owner, ProcessInstance, Revocation, SessionId, Sessionless, Zxid, excerpt,
+    node_path,
 };
 use serde::{Serialize, Serializer};
 
@@ -143,7 +144,7 @@ impl fmt::Display for ContenderInfo {
             }
         }
         match &self.message {
-            Some(message) => write!(f, ": {message}"),
+            Some(message) => write!(f, ": {}", excerpt(message)),
             None => Ok(()),
         }
     }

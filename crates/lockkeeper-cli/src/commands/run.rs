@@ -71,6 +71,9 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
     // Checked before anything is sent; the timeout that a server grants is checked again below.
     let lease = args.leased.lease.map(|lease| (lease, args.leased.is_strict()));
     grace(lease, settings.all.session_timeout.value, args.grace)?;
+    for path in &paths {
+        Misuse::check_message(path.as_str(), args.message.as_deref())?;
+    }
     let kind = Kind::of(&args.kind, &settings.all)?;
     let retries = RetryPolicy::of(&args, &settings)?;
     let mut signals = Signals::default();

@@ -182,3 +182,67 @@ fn a_watched_table_that_is_taller_than_the_screen_stays_on_it_with_failures_firs
 fn longest(text: &str) -> usize {
     text.lines().map(str::len).max().unwrap_or(0)
 }
+
+#[test]
+fn a_message_of_100_kb_is_refused_with_its_beginning_and_its_length() {
+    let home = Home::with_servers("127.0.0.1:1");
+    let long = "nightly ".repeat(12_800);
+    let run = |args: &[&str]| {
+        let output = home.output(&[&["run", "a", "-m", &long], args, &["--", "true"]].concat());
+        assert!(output.stderr.len() < 1000, "{} bytes", output.stderr.len());
+        failure(&output)
+    };
+    for args in [&[][..], &["--lease", "1m"]] {
+        let (code, line) = run(args);
+        assert_eq!(code, Some(64), "{line}");
+        assert!(line.contains("102400 bytes") && line.contains("4096") && line.contains("nightly nightly"), "{line}");
+    }
+    // Nothing that is typed is repeated whole.
+    let long = "x".repeat(100_000);
+    for args in [
+        &["run", "a", "--wait", &long, "--", "true"][..],
+        &["run", "a", &format!("--{long}"), "--", "true"],
+        &["run", "a", "--slot", &long, "--", "true"],
+        &["run", "a", "--tls-ca", &long, "--", "true"],
+        &["run", "a", "--dead-letter", &long, "--", "true"],
+        &["list", "--servers", &format!("127.0.0.1:{long}")],
+        &[&long],
+    ] {
+        for more in [&[][..], &["--json"]] {
+            let output = home.command(&[&args[..1], more, &args[1..]].concat()).stdin(Stdio::null()).output().unwrap();
+            assert!(!output.status.success(), "{:?}", &args[..1]);
+            assert!(output.stderr.len() < 3000, "{:?}: {} bytes", &args[..1], output.stderr.len());
+        }
+    }
+}
+
+#[test]
+fn a_long_text_of_a_foreign_node_is_cut_wherever_it_is_shown() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let record = |message: &str| {
+        format!(
+            r#"{{"lockkeeper":1,"id":"00000000-0000-4000-8000-000000000000","user":"build","host":"ci-7","pid":7,"message":"{message}","since_ms":1}}"#
+        )
+    };
+    let long = "m".repeat(100_000);
+    for data in [record(&long), long] {
+        let _crowd = Crowd::join(&served.address, "/locks/a", "lock", 2, &data);
+        until("they are there", || home.count("a") == (1, 1));
+        for args in [&["list"][..], &["why", "a"], &["run", "a", "--try", "--", "true"]] {
+            let output = home.output(args);
+            let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert!(longest(&text) < 400 && text.contains("mmm…"), "{args:?}: {} bytes", longest(&text));
+        }
+        for args in [["show", "a"].as_slice(), &["show", "a", "--json"]] {
+            let text = String::from_utf8(home.output(args).stdout).unwrap();
+            let longest = text.split(|c| c != 'm').map(str::len).max().unwrap();
+            assert_eq!(longest, 4096, "{args:?}");
+        }
+        let lines = shown(&home, &served.address, "$lockkeeper show a");
+        assert!(lines.len() < 24, "{} lines", lines.len());
+        fits(&lines);
+    }
+}

@@ -1,7 +1,7 @@
 //! Calls that cannot be carried out as they are.
 
 use lockkeeper_core::helix::{ScopeError, TermsError};
-use lockkeeper_core::{ClassError, PathError};
+use lockkeeper_core::{ClassError, MAX_MESSAGE_BYTES, PathError, excerpt};
 
 use super::kind::ErrorKind;
 
@@ -69,13 +69,22 @@ impl Misuse {
 
     /// The text is longer than `max` bytes.
     pub(crate) fn check_length(what: &'static str, path: &str, text: Option<&str>, max: usize) -> Result<(), Misuse> {
-        match text.map(str::len).filter(|bytes| *bytes > max) {
-            Some(bytes) => {
-                let problem = format!("the {what} for {path} has {bytes} bytes; the limit is {max}; shorten it");
+        match text.filter(|text| text.len() > max) {
+            Some(text) => {
+                let (bytes, beginning) = (text.len(), excerpt(text));
+                let problem = format!(
+                    "the {what} for {path} has {bytes} bytes; the limit is {max}; shorten it; it begins {beginning:?}"
+                );
                 Err(Misuse::new(what, problem))
             }
             None => Ok(()),
         }
+    }
+
+    /// The message of a request.
+    #[doc(hidden)]
+    pub fn check_message(path: &str, message: Option<&str>) -> Result<(), Misuse> {
+        Misuse::check_length("message", path, message, MAX_MESSAGE_BYTES)
     }
 
     /// The reason of an intervention as it is recorded: not empty, at most 1024 bytes.

@@ -141,7 +141,7 @@ impl Job {
             }
             Some(When::Text(slot)) => {
                 if slot.is_empty() || slot.len() > MAX_SLOT_BYTES || slot.chars().any(char::is_control) {
-                    let problem = format!("slot {slot:?} of {path} cannot be used");
+                    let problem = format!("slot {:?} of {path} cannot be used", lockkeeper_core::excerpt(slot));
                     let remedy = "use 1 to 256 bytes without control characters";
                     return Err(Misuse::new("slot", problem).remedy(remedy));
                 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use lockkeeper_core::LockPath;
 use lockkeeper_core::helix::{Answer, LockAttributes, Refusal, Rules, ScopeError, Statistics, Terms, Wish};
-use lockkeeper_core::{LockPath, MAX_MESSAGE_BYTES};
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::contender::LEASE;
@@ -347,7 +347,7 @@ impl HelixLock {
         let node = self.node()?;
         self.terms.check(self.emergency.is_some())?;
         let emergency = self.emergency.as_deref().map(|reason| Misuse::check_reason(&node.path, reason)).transpose()?;
-        Misuse::check_length("message", &node.path, self.terms.message.as_deref(), MAX_MESSAGE_BYTES)?;
+        Misuse::check_message(&node.path, self.terms.message.as_deref())?;
         Ok((node, emergency))
     }
 

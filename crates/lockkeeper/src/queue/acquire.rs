@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{
-    AttemptId, Class, Contender, Discipline, LockPath, Loss, MAX_MESSAGE_BYTES, Mode, NodeFormat, Payload,
-};
+use lockkeeper_core::{AttemptId, Class, Contender, Discipline, LockPath, Loss, Mode, NodeFormat, Payload};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -414,7 +412,7 @@ impl CallOptions {
             callbacks::prepare();
         }
         kind.check()?;
-        Misuse::check_length("message", kind.path.as_str(), self.message.as_deref(), MAX_MESSAGE_BYTES)?;
+        Misuse::check_message(kind.path.as_str(), self.message.as_deref())?;
         if let Some(given) = self.options.delay {
             let named = kind.node_format.prefix_with(kind.mode, AttemptId::new(0), self.options.lock_delay());
             if self.options.lock_delay().is_none() || named.is_none() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::error::AcquireError;
 use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper::retry::{About, Cause};
-use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard, spell};
+use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard, excerpt, spell};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -84,7 +84,7 @@ impl Line {
         if !names_it {
             failure.message = format!("{} for {}", failure.message, self.locks());
         } else if let Some(message) = &self.message {
-            failure.message = format!("{}; asked for: {message:?}", failure.message);
+            failure.message = format!("{}; asked for: {:?}", failure.message, excerpt(message));
         }
         failure.scoped(&self.place)
     }
@@ -272,7 +272,7 @@ impl Line {
         let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
         let locks = format!("{} {}", if paths.len() == 1 { "lock" } else { "locks" }, paths.join(", "));
         match &self.message {
-            Some(message) => format!("{locks} ({message})"),
+            Some(message) => format!("{locks} ({})", excerpt(message)),
             None => locks,
         }
     }
