@@ -68,6 +68,7 @@ fn fits(lines: &[String]) {
     }
 }
 
+/// The next command on this terminal has the same variables. A file or another program may have others.
 #[test]
 fn printed_commands_leave_out_what_variables_say_only_on_a_terminal() {
     let machine = Home::new();
@@ -139,6 +140,7 @@ fn the_holder_is_on_the_first_screen_with_three_hundred_waiters() {
     holder.wait();
 }
 
+/// Holders of one lock may be many as well.
 #[test]
 fn a_hundred_readers_are_a_screen() {
     let machine = Home::new();
@@ -245,4 +247,23 @@ fn a_long_text_of_a_foreign_node_is_cut_wherever_it_is_shown() {
         assert!(lines.len() < 24, "{} lines", lines.len());
         fits(&lines);
     }
+}
+
+/// The locks are named once, and only in failures about them.
+#[test]
+fn a_failure_names_its_lock_once() {
+    let home = Home::new();
+    let run = |args: &[&str]| failure(&home.output(&[&["run", "a", "-m", "why"], args, &["--", "true"]].concat())).1;
+    let line = run(&["--servers", "127.0.0.1:1", "--wait", "1s"]);
+    assert!(line.starts_with("lock /locks/a (why): no server answered within "), "{line}");
+    let line = run(&["--servers", "127.0.0.1:1", "--tls-ca", "nowhere.pem"]);
+    assert!(line.starts_with("TLS: nowhere.pem cannot be used") && !line.contains("/locks/a"), "{line}");
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let line = run(&["--try"]);
+    assert_eq!(line.matches("/locks/a").count(), 1, "{line}");
+    let line = run(&["--class", "K"]);
+    assert_eq!(line.matches("/locks/a").count(), 1, "{line}");
+    holder.close_stdin();
+    holder.wait();
 }

@@ -16,7 +16,7 @@ use crate::alert::Alerts;
 use crate::alert::Webhook;
 use crate::args::leased::LeaseArgs;
 use crate::args::values::Waiting;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::kind::Kind;
 use crate::local;
 use crate::nested;
@@ -78,13 +78,18 @@ impl Line {
         stood
     }
 
-    /// Adds the names of the locks and the message of this command to a failure.
+    /// Adds what is missing in a failure about the locks: their names, and the message of this command. A mistake in the command
+    /// line, and servers that refuse every lock, are not about these locks.
     pub(super) fn named(&self, mut failure: Failure) -> Failure {
         let names_it = self.paths.iter().any(|path| failure.message.contains(path.as_str()));
-        if !names_it {
-            failure.message = format!("{} for {}", failure.message, self.locks());
-        } else if let Some(message) = &self.message {
-            failure.message = format!("{}; asked for: {:?}", failure.message, excerpt(message));
+        match &self.message {
+            _ if !names_it && failure.code == Code::Unreachable => {
+                failure.message = format!("{}: {}", self.locks(), failure.message);
+            }
+            Some(message) if names_it && failure.code != Code::Usage => {
+                failure.message = format!("{}; asked for: {:?}", failure.message, excerpt(message));
+            }
+            _ => {}
         }
         failure.scoped(&self.place)
     }
