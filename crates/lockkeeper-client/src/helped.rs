@@ -223,7 +223,11 @@ mod tests {
         drop(sender);
         task.help(|| false);
         // It has ended, and its runtime learns of it.
-        runtime.block_on(async { tokio::task::yield_now().await });
+        runtime.block_on(async {
+            while task.shared.future.lock().unwrap().is_some() {
+                tokio::task::yield_now().await;
+            }
+        });
         task.help(|| unreachable!("the task has ended"));
     }
 
