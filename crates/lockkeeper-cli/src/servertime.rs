@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{Admin, LockInfo};
 
-use crate::liveline::spell;
+use crate::liveline::whole;
 
 /// A smaller difference between the clocks is not reported.
 const TOLERATED: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ impl ServerTime {
 
 /// `this machine's clock is 5 min ahead of the servers'; times here are the servers'`
 fn note(least: &str, by: Duration, how: &str) -> String {
-    let by = spell(by + Duration::from_millis(500), false);
+    let by = whole(by + Duration::from_millis(500));
     format!("this machine's clock is {least}{by} {how} the servers'; times here are the servers'")
 }
 

@@ -218,7 +218,7 @@ fn a_private_lock_keeps_no_one_out_and_init_sets_up_what_all_share() {
     check_that_init_sets_up_the_shared_nodes(&servers);
 }
 
-#[cfg(feature = "real-servers")]
+#[cfg(real_servers)]
 #[test]
 fn a_private_lock_keeps_no_one_out_and_init_sets_up_what_all_share_on_an_apache_server() {
     use lockkeeper_testkit::apache::{Apache, Options};

@@ -24,7 +24,7 @@ pub enum ReleaseError {
         path: String,
     },
     /// The deadline of the call passed before a server confirmed the release. The release goes on in the background.
-    #[error("no server confirmed the release of {path} within {}; it goes on in the background", short(*waited))]
+    #[error("no server confirmed the release of {path} within {}; it goes on in the background", spell(*waited))]
     Timeout {
         /// The lock.
         path: String,
