@@ -7,8 +7,8 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use lockkeeper::Revocation;
 use lockkeeper::admin::LockInfo;
-use lockkeeper::{Revocation, excerpt};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
@@ -145,7 +145,7 @@ impl Printer {
 
     /// Prints who asks for a lock of the command's, and which signal the command got.
     pub(crate) fn asked(self, path: &str, request: &Revocation, signal: Option<&str>, again: bool) {
-        let why = request.reason.as_ref().map_or_else(String::new, |reason| format!(" ({})", excerpt(reason)));
+        let why = request.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         let consequence = match signal.filter(|_| !again) {
             Some(signal) => format!("{signal} sent to the command"),
             None if again => "the command got its signal before".to_owned(),

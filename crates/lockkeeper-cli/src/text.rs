@@ -104,7 +104,7 @@ pub(crate) fn who_and(contender: &ContenderInfo, age: impl Fn(SystemTime) -> Str
         _ = write!(text, " ({})", excerpt(message));
     }
     if let Some(request) = &contender.revocation {
-        _ = write!(text, ", {}", revocation(request));
+        _ = write!(text, ", {}", revocation(&brief(request)));
     }
     plain(&text)
 }
@@ -207,12 +207,21 @@ pub(crate) fn permits(lock: &LockInfo) -> Option<String> {
 pub(crate) fn revocation(request: &Revocation) -> String {
     let mut text = format!("asked to release by {}", asker(request));
     if let Some(reason) = &request.reason {
-        _ = write!(text, ": {}", excerpt(reason));
+        _ = write!(text, ": {reason}");
     }
     if let Some(why) = &request.refused {
-        _ = write!(text, "; refuses: {}", excerpt(why));
+        _ = write!(text, "; refuses: {why}");
     }
     text
+}
+
+/// The same request with short texts.
+pub(crate) fn brief(request: &Revocation) -> Revocation {
+    let mut brief = request.clone();
+    for text in brief.reason.iter_mut().chain(&mut brief.refused) {
+        *text = excerpt(text).into_owned();
+    }
+    brief
 }
 
 pub(crate) fn asker(request: &Revocation) -> String {

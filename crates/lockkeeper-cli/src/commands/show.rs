@@ -18,7 +18,9 @@ use crate::presence::{GONE, HERE};
 use crate::screen::{self, Size};
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
-use crate::text::{SESSIONLESS, ahead, described, part, permits, plain, revocation, since, stuck, term, wanted, who};
+use crate::text::{
+    self, SESSIONLESS, ahead, described, part, permits, plain, revocation, since, stuck, term, wanted, who,
+};
 use crate::views::LockView;
 use crate::waiting;
 
@@ -244,6 +246,7 @@ fn some(contenders: &[ContenderInfo], rows: usize) -> Vec<Result<usize, usize>> 
 fn brief(contender: &ContenderInfo) -> ContenderInfo {
     let mut brief = contender.clone();
     brief.described = described(contender).into_owned();
+    brief.revocation = brief.revocation.as_ref().map(text::brief);
     if let Some(message) = &mut brief.message {
         *message = excerpt(message).into_owned();
     }
