@@ -51,7 +51,7 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
         }
         other => panic!("{other:?}"),
     }
-    assert!(text.contains("2s") && text.contains("nightly index"), "{text}");
+    assert!(text.contains("waited 2 s") && text.contains("nightly index"), "{text}");
     world.queued(2).await;
     guard.release().await.unwrap();
     next.granted().await.release().await.unwrap();
