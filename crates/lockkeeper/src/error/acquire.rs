@@ -196,7 +196,7 @@ impl AcquireError {
                 "try again later, spread the work over several locks, or raise max_waiters"
             }
             AcquireError::SessionLost { loss: Loss::AuthRequired, .. } => AUTHENTICATE,
-            AcquireError::SessionLost { .. } | AcquireError::Evicted { .. } => "try again to enter the queue again",
+            AcquireError::SessionLost { .. } => "try again to enter the queue again",
             AcquireError::CleanupUnfinished { .. } => {
                 "wait longer, longer than the cleanup may take, or force the acquire"
             }
