@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::chroot::Chroot;
 use crate::driver::{Driver, SharedState, WatchSender};
+use crate::flush::Flush;
 use crate::helped::HelpedTask;
 use crate::servers::{Connect, Servers};
 use crate::session::Session;
@@ -212,15 +213,14 @@ impl Client {
         self.handle.shared.change(Session::close);
     }
 
-    /// Writes the requests that were made before, on this thread. When it returns, the kernel has them if the session is
+    /// Runs `make`, and writes the requests that it makes on this thread. When it returns, the kernel has them if the session is
     /// connected and the connection takes them without waiting. Otherwise the driver writes them later, as it does without
-    /// this call.
+    /// this call. So it does with deletes that gather behind creates and lists ([`Session::request_batched`]).
     ///
     /// If the driver is at work at this moment, the call waits for its current step, but no longer than 100 ms.
-    pub fn flush(&self) {
-        let Handle { shared, driver } = &*self.handle;
-        shared.send_gathered();
-        _ = driver.help(|| !shared.session(Session::has_outgoing));
+    pub fn flush_after(&self, make: impl FnOnce()) {
+        let _flush = Flush::begin(&self.handle.shared, &self.handle.driver);
+        make();
     }
 
     /// Passes a request to the session. The future resolves to the reply.

@@ -29,6 +29,7 @@ mod calls;
 mod chroot;
 mod client;
 mod driver;
+mod flush;
 mod helped;
 mod local;
 mod problem;

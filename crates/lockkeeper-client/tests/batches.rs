@@ -691,3 +691,21 @@ async fn tasks_of_one_session_get_from_apaches_servers_what_each_would_get_alone
         check_that_each_task_gets_what_it_would_get_alone(&servers).await;
     }
 }
+
+/// The process may end right after the deletes of several dropped guards. Other tasks' requests still leave together with them.
+#[test]
+fn deletes_that_gather_leave_on_request_unless_creates_or_lists_are_under_way() {
+    let others: [fn(&mut Stage); 3] = [|_| {}, |stage| _ = stage.create("/b"), |stage| _ = stage.list("/b")];
+    for (other, leave) in others.into_iter().zip([1, 0, 0]) {
+        let mut stage = Stage::connected();
+        for node in 0..2 {
+            stage.delete(&format!("/a/{node}"));
+            stage.sent();
+        }
+        other(&mut stage);
+        (2..4).for_each(|node| _ = stage.delete(&format!("/a/{node}")));
+        stage.sent();
+        stage.0.send_deletes();
+        assert_eq!(stage.sent().len(), leave);
+    }
+}

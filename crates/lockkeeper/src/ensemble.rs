@@ -279,8 +279,10 @@ pub(crate) const READS_IN_FLIGHT: usize = 64;
 pub trait Ensemble: Send + Sync + 'static {
     /// The session's id.
     fn session(&self) -> SessionId;
-    /// Writes the requests that were made, on this thread, as far as the connection takes them without waiting.
-    fn flush(&self) {}
+    /// Runs `make`, and writes the requests that it makes on this thread, as far as the connection takes them without waiting.
+    fn flush_after(&self, make: &mut dyn FnMut()) {
+        make();
+    }
     /// Creates a node; the reply has its name, including the number of a sequential one.
     fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)>;
     /// Deletes a node; if a version is given, only if its data has it.

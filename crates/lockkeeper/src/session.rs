@@ -284,8 +284,11 @@ impl Session {
     /// without waiting. Does nothing in a simulation, which has one thread.
     pub(crate) fn hurry(&self, task: &HelpedTask) {
         if self.io.watchdog.is_some() {
-            _ = task.help(|| true);
-            self.ensemble().into_iter().for_each(|ensemble| ensemble.flush());
+            let mut help = || _ = task.help(|| true);
+            match self.ensemble() {
+                Some(ensemble) => ensemble.flush_after(&mut help),
+                None => help(),
+            }
         }
     }
 

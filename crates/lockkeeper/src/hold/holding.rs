@@ -61,6 +61,8 @@ pub enum HoldState {
 /// - Right after the drop, if another request about the hold has no answer yet. The delete is sent after that answer,
 ///   about one round trip later. This concerns the first moment after the grant of a lock with classes and of a lock
 ///   that was waited for, and a lock with a lock delay. Call [`Holding::release`].
+/// - Right after the drop, while other calls of the same handle acquire locks: the delete may be sent together with their next
+///   requests, about one round trip later. Call [`Holding::release`], or end these calls first.
 /// - Right after the drop of a leased lock, of a [`SharedReadGuard`](crate::SharedReadGuard) or of a
 ///   [`KeptGuard`](crate::KeptGuard), whose release begins with a read or in another task: call their `release`.
 /// - Right after the drop, if the process itself hosts the embedded server: call

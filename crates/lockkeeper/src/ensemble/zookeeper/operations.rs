@@ -236,8 +236,8 @@ impl Ensemble for Operations {
         self.session
     }
 
-    fn flush(&self) {
-        self.client.flush();
+    fn flush_after(&self, make: &mut dyn FnMut()) {
+        self.client.flush_after(make);
     }
 
     fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)> {
