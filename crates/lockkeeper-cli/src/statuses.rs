@@ -156,6 +156,8 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (Code::Unreachable, "no server was reachable", ""),
         ],
     ),
+    ("jobs resolve", &[(Code::Done, "decided", ""), (Code::NoSuchLock, "no run of the job waits for a decision", "")]),
+    ("jobs forget", &[(Code::Done, "the records are deleted", ""), (Code::NoSuchLock, "the job has no records", "")]),
     (
         "jobs import",
         &[
@@ -169,7 +171,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (Code::Done, "the slot runs again", ""),
             (
                 Code::NoSuchLock,
-                "the slot never ran, runs now, or waits to run again",
+                "the slot never ran, runs now, waits to run again, or a later slot of --once-per has run",
                 "also if another slot of the job runs now",
             ),
         ],

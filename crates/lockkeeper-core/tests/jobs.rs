@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, HashSet};
 
 use lockkeeper_core::Owner;
-use lockkeeper_core::jobs::{Begin, ClaimTerms, EndKind, JobLog, Rule, RunEnd, RunSlot, Schedule, Slot, SlotDecision};
+use lockkeeper_core::jobs::{
+    Begin, ClaimTerms, EndKind, JobLog, NoRerun, Rule, RunEnd, RunSlot, Schedule, Slot, SlotDecision,
+};
 use proptest::prelude::*;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -458,7 +460,7 @@ fn a_kept_run_stops_the_job_until_a_person_decides() {
     }
 }
 
-/// Whatever rule a host has: the slot of this moment, and one that is over.
+/// Whatever rule a host has.
 #[test]
 fn a_slot_that_a_person_lets_run_again_runs_once_more_and_the_others_do_not() {
     let text = |slot: &str| Schedule::Text { slot: slot.to_owned() };
@@ -478,28 +480,30 @@ fn a_slot_that_a_person_lets_run_again_runs_once_more_and_the_others_do_not() {
     }
 }
 
-/// The slots that nobody ran stay missed, also within those that a host catches up.
+/// An older slot would run out of order.
 #[test]
-fn an_old_slot_runs_again_before_the_slot_of_now_and_missed_slots_stay_missed() {
+fn the_newest_slot_of_a_calendar_runs_again_before_the_slot_of_now() {
     let mut log = JobLog::new("/a", hourly());
-    for hour in [100, 103] {
+    for hour in [100, 101] {
         claim(&mut log, &hourly(), hour * HOUR_MS);
     }
-    let name = log.runs[0].slot.name.clone();
+    let [old, name] = [0, 1].map(|at| log.runs[at].slot.name.clone());
+    let refused = log.rerun(Some(&old), Owner::default());
+    assert_eq!(refused.err(), Some(NoRerun::Over { slot: old, later: name.clone() }));
     assert!(log.rerun(Some(&name), Owner::default()).is_ok());
-    let decide = |log: &JobLog, on_failure| {
-        let (slots, schedule, now_ms) = (slots(104), hourly(), 104 * HOUR_MS);
-        let (latest_ms, on_crash, catch_up) = (now_ms, Rule::Next, 10);
+    let decide = |log: &JobLog| {
+        let (slots, schedule, now_ms, on_failure) = (slots(104), hourly(), 104 * HOUR_MS, Rule::Next);
+        let (latest_ms, on_crash, catch_up) = (now_ms, Rule::Next, 0);
         ClaimTerms { schedule: &schedule, slots: &slots, now_ms, latest_ms, on_failure, on_crash, catch_up }.decide(log)
     };
-    let decision = decide(&log, Rule::Next);
+    let decision = decide(&log);
     assert!(
         matches!(&decision, SlotDecision::Run { slot, attempt: 2, catch_up: true, missed_before: 0 } if slot.name == name),
         "{decision:?}"
     );
     claim(&mut log, &hourly(), 104 * HOUR_MS);
     assert_eq!(log.runs.last().map(|run| run.slot.name.clone()), Some(name));
-    let decision = decide(&log, Rule::Next);
+    let decision = decide(&log);
     assert!(matches!(&decision, SlotDecision::Run { slot: now, attempt: 1, .. } if *now == slot(104)), "{decision:?}");
 }
 

@@ -180,14 +180,15 @@ pub(crate) struct ImportArgs {
 
 /// `lockkeeper jobs resolve`.
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("decision").required(true)))]
 pub(crate) struct ResolveArgs {
     /// The job
     pub name: String,
     /// Let the next machine run the slot again
-    #[arg(long, required_unless_present = "accept", conflicts_with = "accept")]
+    #[arg(long, group = "decision")]
     pub again: bool,
     /// Count the slot as done
-    #[arg(long)]
+    #[arg(long, group = "decision")]
     pub accept: bool,
     /// The place of the job.
     #[command(flatten)]
@@ -197,7 +198,7 @@ pub(crate) struct ResolveArgs {
 /// `lockkeeper jobs rerun`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help("jobs rerun", "\
-It runs nothing itself. The next machine that asks runs the slot: with --once-per also a slot that is over, before that of the \
+It runs nothing itself. The next machine that asks runs the slot: with --once-per the newest slot that ran, before that of the \
 present; with --slot, the next machine that asks for this text.", ""))]
 pub(crate) struct RerunArgs {
     /// The job

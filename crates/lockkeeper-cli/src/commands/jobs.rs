@@ -71,7 +71,7 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
     let place = &settings.place;
     if let (Some(path), []) = (&path, &jobs[..]) {
         return Err(Failure::new(Code::NoSuchLock, format!("no run of {path} as a job is recorded"))
-            .hint("an attempt that did not get the lock, or did not start its command, leaves no record")
+            .hint("an attempt that did not get the lock leaves no record")
             .advise("see which jobs there are", Suggested::new(["jobs"]))
             .scoped(place));
     }
@@ -193,7 +193,9 @@ async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settin
 
 /// Returns a text for the screen, over the one before: each line replaces the one at its place, and the rows below are cleared.
 fn frame(text: &str) -> String {
-    format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))
+    // Each row is cleared before it is written: behind a whole line, the cursor still stands on the last column.
+    let lines: String = text.split_inclusive('\n').map(|line| format!("\x1b[K{line}")).collect();
+    format!("\x1b[H{lines}\x1b[J")
 }
 
 /// The jobs as they were read, with the servers' time at that moment.

@@ -61,8 +61,8 @@ impl ClaimTerms<'_> {
     ///
     /// A last run that waits for a person stops the job, whatever slot the host asks for and whenever the run is dated.
     ///
-    /// A slot that a person lets run again ([`JobLog::rerun`]) comes first: of a calendar, every such slot of
-    /// [`ClaimTerms::slots`], also one that is over; otherwise, the slot that the host asks for. That run is one more attempt, and the same rules say what follows its end.
+    /// A slot that a person lets run again ([`JobLog::rerun`]) comes first: of a calendar, the newest slot that ran, also if it is
+    /// over; otherwise, the slot that the host asks for. That run is one more attempt, and the same rules say what follows its end.
     ///
     /// Any other run that is dated in the future ([`Schedule::is_ahead`]) does not count. Otherwise one run under a clock that
     /// was a year ahead would silence the job for a year.
@@ -96,11 +96,8 @@ impl ClaimTerms<'_> {
                 _ => first(current.clone()),
             };
         }
-        // The log may have slots of a schedule before this one.
-        let is_ours = |run: &RunRecord| self.slots.contains(&run.slot);
-        let is_newest = |run: &RunRecord| newest_of(&run.slot, runs).is_some_and(|newest| newest.id == run.id);
-        if let Some(run) = runs.iter().find(|run| run.is_to_run_again() && is_ours(run) && is_newest(run)) {
-            let (slot, attempt) = (run.slot.clone(), run.attempt.saturating_add(1));
+        if last.is_to_run_again() && self.slots.contains(&last.slot) {
+            let (slot, attempt) = (last.slot.clone(), last.attempt.saturating_add(1));
             let catch_up = slot.start_ms != current.start_ms;
             return SlotDecision::Run { slot, attempt, catch_up, missed_before: 0 };
         }
@@ -110,11 +107,10 @@ impl ClaimTerms<'_> {
             let (attempt, catch_up) = (last.attempt.saturating_add(1), slot != current);
             return SlotDecision::Run { slot: slot.clone(), attempt, catch_up, missed_before: 0 };
         }
-        // Slots before the last one that ran for the first time stay missed, also if one of them runs again.
-        let reached = runs.iter().rev().find(|run| run.attempt == 1).map_or(last, |run| *run).slot.start_ms;
         // A slot may have run early, under a clock that was ahead.
-        let is_missing =
-            |slot: &&RunSlot| slot.start_ms > reached && runs.iter().all(|run| run.slot.start_ms != slot.start_ms);
+        let is_missing = |slot: &&RunSlot| {
+            slot.start_ms > last.slot.start_ms && runs.iter().all(|run| run.slot.start_ms != slot.start_ms)
+        };
         if let Some(slot) = wanted.iter().find(is_missing) {
             let between = |other: &&RunSlot| is_missing(other) && other.start_ms < slot.start_ms;
             let missed_before = u32::try_from(self.slots.iter().filter(between).count()).unwrap_or(u32::MAX);
@@ -167,11 +163,6 @@ impl ClaimTerms<'_> {
             Rule::Next | Rule::Keep => false,
         }
     }
-}
-
-/// The newest run of a slot.
-fn newest_of<'a>(slot: &RunSlot, runs: &[&'a RunRecord]) -> Option<&'a RunRecord> {
-    runs.iter().rev().find(|run| run.slot == *slot).copied()
 }
 
 /// How often the slot of this run was tried, since a person decided that it runs again.

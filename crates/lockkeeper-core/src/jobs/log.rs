@@ -68,6 +68,14 @@ pub enum NoRerun {
         /// Who runs it.
         by: Box<Owner>,
     },
+    /// A later slot of the calendar has run. An older one would run out of order, and hide how the later one ended.
+    #[error("slot {slot} is over, and slot {later} ran after it")]
+    Over {
+        /// The slot.
+        slot: String,
+        /// The later one.
+        later: String,
+    },
     /// The slot already waits for the next host that asks.
     #[error("slot {slot} already waits to run again, as {by} decided")]
     Waits {
@@ -243,10 +251,16 @@ impl JobLog {
     ///
     /// # Errors
     ///
-    /// A host runs the job, the slot never ran, or it waits to run again.
+    /// A host runs the job, the slot never ran, it waits to run again, or a later slot of the calendar has run.
     pub fn rerun(&mut self, slot: Option<&str>, by: Owner) -> Result<RunRecord, NoRerun> {
         if let Some(run) = self.open() {
             return Err(NoRerun::Running { slot: run.slot.name.clone(), by: Box::new(run.by.clone()) });
+        }
+        if let (Schedule::Calendar { .. }, Some(slot), Some(last)) = (&self.schedule, slot, self.runs.last())
+            && last.slot.name != slot
+            && self.runs.iter().any(|run| run.slot.name == slot)
+        {
+            return Err(NoRerun::Over { slot: slot.to_owned(), later: last.slot.name.clone() });
         }
         let is_it = |run: &&mut RunRecord| slot.is_none_or(|slot| run.slot.name == slot);
         let run = self.runs.iter_mut().rev().find(is_it);
