@@ -12,7 +12,7 @@ pub enum TlsProblem {
     OtherName,
     /// The server requires a client certificate, and does not accept the one that it got, or got none.
     ClientCertificate,
-    /// The client uses TLS, and the port does not.
+    /// The server ended the handshake as a port without TLS does. A server with TLS may do so at its limit of connections.
     PortWithoutTls,
     /// The port uses TLS, and the client does not.
     PortWithTls,
@@ -35,7 +35,7 @@ impl TlsProblem {
             TlsProblem::NotValidNow => "its certificate is not valid now",
             TlsProblem::OtherName => "its certificate is for another name",
             TlsProblem::ClientCertificate => "it requires a client certificate that it trusts",
-            TlsProblem::PortWithoutTls => "its port is probably one without TLS",
+            TlsProblem::PortWithoutTls => "its port may be one without TLS, or it takes no connection now",
             TlsProblem::PortWithTls => "its port is one for TLS",
         }
     }

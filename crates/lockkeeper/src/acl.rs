@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// The access list of a lock's own nodes: the lock's path and everything below it. A leased lock and a lock of
 /// [`NodeFormat::Numbered`](crate::NodeFormat::Numbered) keep their nodes in the parent of the path, so it counts as their own,
-/// unless it is `/locks`.
+/// unless it is `/locks`, or exists already: a node that leads to locks further down was created as a shared one.
 ///
 /// All other nodes above a lock, and those at and below `/lockkeeper`, are shared by all clients. Clients that this list does not
 /// name may create, delete, read and write there too, so that a private lock does not keep others from their own locks. In

@@ -7,6 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serializer;
 
+/// A duration as a person types it in an option or a setting: `1m30s`.
+pub fn typed(time: Duration) -> String {
+    humantime::format_duration(time).to_string().replace(' ', "")
+}
+
 /// A source of the current time, as the time since a fixed origin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {

@@ -45,7 +45,8 @@ pub struct ContenderInfo {
     #[serde(serialize_with = "as_millis", rename = "since_ms")]
     pub since: SystemTime,
     /// When it was granted the lock, by the server's clock. A holder of this library that waited for more than a second writes that
-    /// into its record 0.1 s after the grant; without such a record, this is `since`, and right to a second. `None` for waiters,
+    /// into its record 0.1 s after the grant; without such a record, this is `since`, which is right to a second, except for that
+    /// 0.1 s, and for a holder that is stopped and cannot write. `None` for waiters,
     /// abandoned holds and owners of leased locks. Also `None` for a holder that is a foreign client, and for one that
     /// [`Follow`](crate::admin::Follow) has seen waiting until its record says it.
     #[serde(serialize_with = "as_some_millis", rename = "granted_ms", skip_serializing_if = "Option::is_none")]

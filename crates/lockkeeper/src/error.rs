@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `connect`, `embedded`, `Realms` | [`ConnectError`] | none |
 //! | `acquire`, `try_acquire`, `multi_lock`, `lock`, `HelixLock::acquire` | [`AcquireError`] | `Held`, `Timeout`, `TooManyWaiters`, `Outranked`, `Preempted`, `CleanupUnfinished`; `Cancelled`; `Revoked`, `Evicted`, `ParentVanishes`; `SessionLost`; `Mismatch`; `NoSuchLock`; `AlreadyHeld` |
-//! | `release`, `unlock` | [`ReleaseError`] | `NotHeld`, `NotLocked`, `Failed` (not `Misuse`, not `Session`) |
+//! | `release`, `unlock` | [`ReleaseError`] | `NotHeld`, `NotLocked`, `Failed`, `Timeout` (not `Misuse`, not `Session`) |
 //! | `upgrade`, `downgrade` | [`ChangeError`] | `Timeout`, `Cancelled`, `Lost` (not `Misuse`, not `Session`) |
 //! | `verify` | [`VerifyError`] | `Lost`, `Refused` (not `Misuse`, not `Session`) |
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |

@@ -75,7 +75,7 @@
 //!
 //! # Log events
 //!
-//! The library emits some of its log events ([`tracing`]) on its own thread, so your subscriber runs there. It must not block. A subscriber that writes to a pipe or a terminal can block for as long as the other end
+//! The library emits some of its log events ([`tracing`]) on its own thread, so your subscriber runs there. It must not block, and neither must a recorder of metrics. A subscriber that writes to a pipe or a terminal can block for as long as the other end
 //! does not read. Then the heartbeats stop and the locks are lost. Use a writer that never blocks, such as
 //! `tracing_appender::non_blocking`.
 //!
@@ -150,6 +150,8 @@ pub mod realms;
 pub mod settings;
 
 pub use acl::{AclError, AclList, LockAcl};
+#[doc(hidden)]
+pub use clock::typed;
 #[cfg(feature = "tls")]
 pub use ensemble::tls::Tls;
 pub use error::Error;

@@ -28,7 +28,7 @@ pub enum AcquireError {
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
     /// Another contender holds the lock, and the caller did not want to wait.
-    #[error("{path} is taken{}", holder_and_ahead(holder.as_deref(), *ahead))]
+    #[error("{path} is taken{}", holder_and_ahead("held by", holder.as_deref(), *ahead))]
     Held {
         /// The lock.
         path: String,
@@ -39,7 +39,7 @@ pub enum AcquireError {
     },
     /// The deadline passed before the lock was granted. The attempt's nodes are deleted as soon as the connection
     /// allows it.
-    #[error("waited {} for {path}{}", spell(*waited), holder_and_ahead(holder.as_deref(), *ahead))]
+    #[error("waited {} for {path}{}", spell(*waited), holder_and_ahead("last seen held by", holder.as_deref(), *ahead))]
     Timeout {
         /// The lock.
         path: String,

@@ -97,6 +97,12 @@ impl SessionError {
         SessionError::Thread(Arc::new(error))
     }
 
+    /// Whether the servers refused because the list of a node that all clients share keeps this client out.
+    /// [`Admin::set_up`](crate::admin::Admin::set_up), by a client that may administrate the node, gives it another list.
+    pub fn needs_set_up(&self) -> bool {
+        matches!(self, SessionError::Refused { reason, .. } if reason.contains(NOT_OPEN))
+    }
+
     /// Returns what a caller does about it.
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -131,8 +137,8 @@ impl SessionError {
             SessionError::Unreachable { servers, .. } => {
                 Some(format!("check that a ZooKeeper server runs at {servers} and that this machine can reach it"))
             }
-            SessionError::Refused { reason, .. } if reason.contains(NOT_OPEN) => Some(format!(
-                "a client that may administrate that node opens it with lockkeeper init --acl {}",
+            SessionError::Refused { .. } if self.needs_set_up() => Some(format!(
+                "a client that may administrate that node gives it the list {} (Admin::set_up)",
                 LockAcl::open_to_contend()
             )),
             SessionError::Refused { .. } => Some("check the ACL of the lock's node and of its parents".to_owned()),
@@ -164,7 +170,9 @@ const fn hint_about_tls(problem: TlsProblem) -> &'static str {
             "name the server as its certificate does, or issue a certificate with the name in the connect string"
         }
         TlsProblem::ClientCertificate => "present a certificate that the servers trust: Tls::with_identity_files",
-        TlsProblem::PortWithoutTls => "name the servers' port for TLS, or connect without Builder::tls",
+        TlsProblem::PortWithoutTls => {
+            "if the port is one without TLS, name the servers' port for TLS, or connect without Builder::tls"
+        }
         _ => "connect by TLS with Builder::tls, or name the servers' port without TLS",
     }
 }

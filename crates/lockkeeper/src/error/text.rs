@@ -22,12 +22,16 @@ pub(super) fn permits_mismatch(path: &str, ours: u32, stated: Option<u32>) -> St
     }
 }
 
-/// ": held by build@ci-7 (pid 4711) since … (nightly index), 2 ahead".
-pub(super) fn holder_and_ahead(holder: Option<&ContenderInfo>, ahead: Option<usize>) -> impl fmt::Display {
+/// ": held by build@ci-7 (pid 4711) since … (nightly index), 2 ahead". `held`: "held by", or since when that is known.
+pub(super) fn holder_and_ahead(
+    held: &'static str,
+    holder: Option<&ContenderInfo>,
+    ahead: Option<usize>,
+) -> impl fmt::Display {
     let mut text = match holder {
         None => ": its holder is not known".to_owned(),
         Some(holder) => match &holder.blocked_by {
-            None => format!(": held by {holder}"),
+            None => format!(": {held} {holder}"),
             Some(node) => format!(
                 ": nobody holds it; the next contender is {holder}, a foreign client behind the node {node}, which has no session \
                  and blocks it until somebody deletes it"
@@ -61,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_holder_that_is_not_known_is_not_passed_over() {
-        let text = |ahead| format!("/a is taken{}", holder_and_ahead(None, ahead));
+        let text = |ahead| format!("/a is taken{}", holder_and_ahead("held by", None, ahead));
         assert_eq!(text(None), "/a is taken: its holder is not known");
         assert_eq!(text(Some(3)), "/a is taken: its holder is not known, 3 ahead");
     }

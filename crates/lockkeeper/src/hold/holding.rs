@@ -33,7 +33,7 @@ pub enum HoldState {
     Lost(Loss),
 }
 
-/// A hold of any kind of lock: what all guards have in common. Dropping it releases the lock in the background.
+/// A hold of any kind of lock: what all guards have in common. Dropping it releases the lock without waiting.
 ///
 /// A holding is owned and `Send`. It is tied to no task and no thread. It is not `Clone`, so there is one value for
 /// each hold. No lock can stop a process that is paused between checking the guard and acting: pass [`Guard::token`](crate::Guard::token) to
@@ -69,7 +69,7 @@ pub enum HoldState {
 ///   [`Lockkeeper::close`](crate::Lockkeeper::close).
 ///
 /// A drop takes about as long as a write to a socket. If the library's thread is at work on the same session at this
-/// moment, the drop waits for its current step, but no longer than 100 ms.
+/// moment, the drop waits for its current step, but no longer than 200 ms.
 ///
 /// # Forks
 ///

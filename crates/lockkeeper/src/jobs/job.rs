@@ -134,7 +134,7 @@ impl Job {
             Some(When::Every(time)) => {
                 let every_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 if !(1_000..=i64::MAX as u64).contains(&every_ms) {
-                    let problem = format!("{path} cannot run every {}", humantime::format_duration(*time));
+                    let problem = format!("{path} cannot run every {}", crate::clock::typed(*time));
                     return Err(Misuse::new("every", problem).remedy("choose 1s or more"));
                 }
                 (Schedule::Every { every_ms }, None)

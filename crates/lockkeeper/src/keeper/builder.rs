@@ -429,7 +429,7 @@ impl Builder {
     fn check_timeout(&self) -> Result<(), Misuse> {
         match self.session_timeout {
             Some(given) if given.as_millis() == 0 => {
-                let given = humantime::format_duration(given);
+                let given = crate::clock::typed(given);
                 let problem = format!("session timeout {given} is not supported: must be at least 1ms, or unset");
                 Err(Misuse::new("session timeout", problem))
             }

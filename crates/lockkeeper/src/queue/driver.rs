@@ -462,6 +462,7 @@ impl Driver {
         let event = match event {
             Event::Entered { created: Ok((name, zxid)), arrival } => {
                 self.node.clone_from(&name);
+                self.times.entered(self.session.now());
                 let known = self.presence.entering.take().filter(|_| arrival == Arrival::Unknown);
                 let arrival = known.map_or(arrival, |entering| entering.arrival(&name));
                 Event::Entered { created: Ok((name, zxid)), arrival }

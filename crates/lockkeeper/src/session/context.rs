@@ -107,16 +107,16 @@ impl Context {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let closed = self.run(async move {
             inner.closed.cancel();
-            let session = inner.session.lock().expect("held for a look only").take();
+            // It stays until it has ended: a caller may stop waiting, and call again.
+            let session = inner.session.lock().expect("held for a look only").clone();
             let Some(session) = session else { return Ok(true) };
             tokio::select! {
                 biased;
-                () = session.close(confirmed) => Ok::<_, SessionError>(true),
-                () = passed(deadline) => {
-                    // For the next call.
-                    *inner.session.lock().expect("held for a change only") = Some(session);
-                    Ok(false)
+                () = session.close(confirmed) => {
+                    _ = inner.session.lock().expect("held for a change only").take();
+                    Ok::<_, SessionError>(true)
                 }
+                () = passed(deadline) => Ok(false),
             }
         });
         // An error means that the thread has ended, and the session with it.

@@ -47,7 +47,7 @@ pub(super) fn duration(given: &Given, (least, most): (Duration, Duration)) -> Re
     }
     let [least, most] = [least, most].map(|bound| match given.unit {
         Unit::Millis => bound.as_millis().to_string(),
-        Unit::Written => humantime::format_duration(bound).to_string(),
+        Unit::Written => crate::clock::typed(bound),
     });
     Err((format!("{text} is out of range"), format!("choose one from {least} to {most}")))
 }

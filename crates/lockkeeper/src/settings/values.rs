@@ -194,7 +194,7 @@ impl Settings {
         fn entry<T>(key: Key, setting: &Setting<T>, show: impl Fn(&T) -> Option<String>) -> SettingEntry {
             SettingEntry { key, value: show(&setting.value), origin: setting.origin.clone() }
         }
-        let time = |time: &Duration| Some(humantime::format_duration(*time).to_string());
+        let time = |time: &Duration| Some(crate::clock::typed(*time));
         let wait = |wait: &Option<Duration>| wait.as_ref().and_then(time);
         let number = |number: &u32| Some(number.to_string());
         let letters = |class: &Class| Some(class.to_string());

@@ -70,6 +70,11 @@ impl HoldTimes {
         *self = HoldTimes { entered: now, ..HoldTimes::default() };
     }
 
+    /// The create was answered. It may have waited for a connection.
+    pub(super) fn entered(&mut self, now: Duration) {
+        self.entered = now;
+    }
+
     /// The lock is granted.
     pub(super) fn grant(&mut self, now: Duration) {
         self.granted = Some(now);
@@ -82,7 +87,7 @@ impl HoldTimes {
     }
 
     /// When the lock was granted, in milliseconds since 1970 by the servers' clock: the create of the node plus what has passed since
-    /// the create was sent. It is late by the time that the create took to reach the servers.
+    /// the answer. It is early by the time that the answer took, and late by that time if the answer was lost.
     pub(super) fn granted_ms(&self) -> Option<u64> {
         let waited = self.granted?.saturating_sub(self.entered);
         u64::try_from(self.created_ms?).ok()?.checked_add(u64::try_from(waited.as_millis()).ok()?)

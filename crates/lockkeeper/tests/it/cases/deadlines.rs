@@ -225,6 +225,8 @@ async fn a_release_and_a_close_in_an_outage_end_at_the_callers_deadline_and_go_o
 
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     proxy.black_hole();
+    // A caller that stops waiting leaves the session to the next call.
+    assert!(tokio::time::timeout(limit, keeper.close()).await.is_err(), "closed without a server");
     let started = Instant::now();
     assert!(!keeper.close_within(limit).await, "closed without a server");
     on_time(started);

@@ -271,7 +271,7 @@ async fn a_refusal_in_a_shared_node_says_who_may_open_it(world: &World) {
         let refused = other.mutex("/locks/theirs").try_acquire().await.unwrap_err();
         let (told, hint) = (refused.to_string(), refused.hint().unwrap());
         assert!(told.contains(&format!("{chroot}/locks is shared by all clients")) && told.contains(says), "{told}");
-        assert!(hint.contains("lockkeeper init --acl auth::cdrwa,world:anyone:cdrw"), "{hint}");
+        assert!(hint.contains("the list auth::cdrwa,world:anyone:cdrw (Admin::set_up)"), "{hint}");
         let refused = run_job(&other, "/locks/daily").await.unwrap_err();
         assert!(refused.to_string().contains("/locks is shared by all clients"), "{refused}");
         // After the remedy, they enter.
