@@ -23,6 +23,9 @@ const STATE_DIR: &str = "--state-dir";
 
 const MACHINE: &str = "--machine";
 
+/// The options that say where the locks are. One excludes the others.
+pub(crate) const WHERE: [&str; 3] = [SERVERS, STATE_DIR, MACHINE];
+
 /// An option that names the place of the locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlaceOption {
@@ -30,6 +33,19 @@ pub(crate) struct PlaceOption {
     pub value: OsString,
     /// Whether a variable set it, not the command line.
     pub of_variable: bool,
+}
+
+impl PlaceOption {
+    /// Returns its words on a command line. The value of `--machine` is optional, so it is not a word of its own.
+    pub(crate) fn words(self) -> Vec<OsString> {
+        let PlaceOption { flag, value, .. } = self;
+        if flag == MACHINE {
+            let mut word = OsString::from(format!("{flag}="));
+            word.push(value);
+            return vec![word];
+        }
+        vec![flag.into(), value]
+    }
 }
 
 /// The words of a lockkeeper command, without the options of the place.
@@ -90,19 +106,12 @@ impl Suggested {
     pub(crate) fn text<'a>(&self, place: impl IntoIterator<Item = &'a PlaceOption>) -> String {
         let mut words = vec!["lockkeeper".to_owned()];
         words.extend(self.words.iter().map(|word| quoted(word)));
-        for PlaceOption { flag, value, .. } in place {
-            let kept = match &self.at {
-                At::Here => true,
-                At::Servers(_) => !matches!(*flag, SERVERS | STATE_DIR | MACHINE),
-                At::Nowhere => false,
-            };
-            if kept && *flag == MACHINE {
-                // The value is optional, so it is not a word of its own.
-                words.push(format!("{flag}={}", quoted(value)));
-            } else if kept {
-                words.extend([(*flag).to_owned(), quoted(value)]);
-            }
-        }
+        let kept = place.into_iter().filter(|option| match &self.at {
+            At::Here => true,
+            At::Servers(_) => !WHERE.contains(&option.flag),
+            At::Nowhere => false,
+        });
+        words.extend(kept.cloned().flat_map(PlaceOption::words).map(|word| quoted(&word)));
         if let At::Servers(servers) = &self.at {
             words.extend([SERVERS.to_owned(), quoted(servers)]);
         }

@@ -16,6 +16,9 @@ use crate::place::Place;
 use crate::serverlog::{self, LOG};
 pub(crate) use crate::statuses::Code;
 
+/// The list that lets all clients contend, and only the creator administrate.
+pub(crate) const OPEN_TO_CONTEND: &str = "auth::cdrwa,world:anyone:cdrw";
+
 /// How the library's hint about a server begins that cannot be reached.
 const ANY_SERVER: &str = "check that a ZooKeeper server runs";
 
@@ -90,23 +93,24 @@ impl Failure {
     /// Names the server of this machine in failures about locks: other users of this machine, and other machines, may
     /// have other locks of the same names.
     #[must_use]
-    pub(crate) fn scoped(mut self, place: &Place) -> Self {
-        let about_locks = matches!(self.code, Code::NoSuchLock | Code::NotAcquired | Code::Mismatch);
+    pub(crate) fn scoped(self, place: &Place) -> Self {
+        let mut scoped = self.at(place);
+        let Place::Machine(home) = place else { return scoped };
+        let about_locks = matches!(scoped.code, Code::NoSuchLock | Code::NotAcquired | Code::Mismatch);
         let name = place.to_string();
-        let Place::Machine(home) = place else { return self };
-        if about_locks && !self.message.contains(&name) {
-            self.message = format!("{} (on {name})", self.message);
+        if about_locks && !scoped.message.contains(&name) {
+            scoped.message = format!("{} (on {name})", scoped.message);
         }
         // The library speaks of any server.
-        if self.code == Code::Unreachable && self.hint.as_ref().is_some_and(|hint| hint.starts_with(ANY_SERVER)) {
+        if scoped.code == Code::Unreachable && scoped.hint.as_ref().is_some_and(|hint| hint.starts_with(ANY_SERVER)) {
             let log = home.dir().join(LOG);
             let status = "lockkeeper server status says how it is now";
-            self.hint = Some(match serverlog::why_it_ended(&log) {
+            scoped.hint = Some(match serverlog::why_it_ended(&log) {
                 Some(why) if !matches!(home.find(), Ok(Some(_))) => format!("it ended: {why} (see {})", log.display()),
                 _ => format!("{status}; its log is {}", log.display()),
             });
         }
-        self
+        scoped
     }
 
     /// Returns the failure of a system call that should always work.
@@ -202,6 +206,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Admin(AdminError::SeveralHold { .. }) => "choose one with --node",
         Error::Session(error) if error.tls_problem().is_some() => hint_about_tls(error.tls_problem()?),
+        Error::Session(error) if error.needs_set_up() => "a client that may administrate that node opens it",
         // These name no call of the library.
         Error::Misuse(_) | Error::Session(_) => return error.hint(),
         Error::Acquire(AcquireError::SessionLost { .. } | AcquireError::Evicted { .. }) => {
@@ -227,7 +232,9 @@ const fn hint_about_tls(problem: TlsProblem) -> &'static str {
         TlsProblem::ClientCertificate => {
             "name a certificate that the servers trust with --tls-cert, and its key with --tls-key"
         }
-        TlsProblem::PortWithoutTls => "name the servers' port for TLS in --servers, or leave out --tls-ca",
+        TlsProblem::PortWithoutTls => {
+            "if the port is one without TLS, name the servers' port for TLS in --servers, or leave out --tls-ca and the setting tls.ca"
+        }
         _ => "connect by TLS with --tls-ca, or name the servers' port without TLS in --servers",
     }
 }
@@ -262,6 +269,9 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
     let one = match error {
         Error::Misuse(Misuse { argument: "tls", .. }) if cfg!(feature = "tls") => {
             ("see which files are set, and where", Suggested::new(["config"]))
+        }
+        Error::Session(error) if error.needs_set_up() => {
+            ("let all clients contend", Suggested::new(["init", "--acl", OPEN_TO_CONTEND]))
         }
         Error::Acquire(error) => match error {
             AcquireError::Timeout { path, holder, .. } | AcquireError::Held { path, holder, .. } => {
@@ -300,7 +310,8 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
 /// Returns the command that asks for a taken lock. It says so if it may ask several holders.
 fn asking(path: &str, holder: Option<&ContenderInfo>) -> Option<(&'static str, Suggested)> {
     let ask = Suggested::new(["revoke", path]);
-    let Some(holder) = holder else { return Some(("ask all its holders to release it", ask)) };
+    // Perhaps nobody holds it.
+    let holder = holder?;
     let asking = match holder.mode {
         // One permit may be enough.
         "permits" => ("ask that holder to release it", ask.with(["--node", &holder.node_path(path)])),
@@ -357,14 +368,10 @@ mod tests {
         }
     }
 
-    /// A plain `revoke` asks all holders. (tests/cli/advice.rs pastes the commands.)
+    /// (tests/cli/advice.rs pastes the commands that ask known holders.)
     #[test]
-    fn the_command_that_asks_for_a_taken_lock_says_when_it_asks_several_holders() {
-        let unknown = asking("/a", None).unwrap();
-        assert_eq!(
-            (unknown.0, unknown.1.text(&[])),
-            ("ask all its holders to release it", "lockkeeper revoke /a".into())
-        );
+    fn nobody_is_asked_to_release_a_lock_whose_holder_is_not_known() {
+        assert!(asking("/a", None).is_none());
     }
 
     /// `max_waiters` is an option of the library only.

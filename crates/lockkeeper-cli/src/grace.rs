@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use humantime::format_duration;
+use lockkeeper::typed;
 
 use crate::exit::{Code, Failure};
 
@@ -51,27 +51,27 @@ impl Term {
         if grace <= self.limit() {
             return Ok(grace);
         }
-        let (given, limit) = (format_duration(grace), format_duration(self.limit()));
+        let (given, limit) = (typed(grace), typed(self.limit()));
         let (text, hint) = match self {
             Term::Session(timeout) => (
                 format!(
                     "a grace of {given} does not fit into a session timeout of {}: a lock can be relied on for three quarters of \
                      that from the servers' last answer, they may take a quarter to answer, and what is always left then is more \
                      than {limit}",
-                    format_duration(timeout)
+                    typed(timeout)
                 ),
                 format!(
                     "give --grace {} or less, or --session-timeout {} or more",
-                    joined(self.limit()),
-                    joined(millis(grace) * 5)
+                    typed(self.limit()),
+                    typed(millis(grace) * 5)
                 ),
             ),
             Term::Lease(lease) => (
                 format!(
                     "a grace of {given} does not fit into a lease of {}: at most half of it, {limit}",
-                    format_duration(lease)
+                    typed(lease)
                 ),
-                format!("give --grace {} or less, or a longer --lease", joined(self.limit())),
+                format!("give --grace {} or less, or a longer --lease", typed(self.limit())),
             ),
         };
         Err(Failure::new(Code::Usage, text).hint(hint))
@@ -81,11 +81,6 @@ impl Term {
 /// Rounds down to milliseconds, for a short text.
 fn millis(time: Duration) -> Duration {
     Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// Returns the text as one word, which can be typed.
-fn joined(time: Duration) -> String {
-    format_duration(time).to_string().replace(' ', "")
 }
 
 #[cfg(test)]

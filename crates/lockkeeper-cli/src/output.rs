@@ -164,8 +164,9 @@ impl Printer {
     pub(crate) fn failure(self, failure: &Failure) {
         let Failure { code, message, hint, advice, place, .. } = failure;
         let scope = place.as_deref().map(ScopeView::of);
+        let printer = place.as_deref().map_or(self, |place| self.at(place));
         // A command that is not printed whole would be another one.
-        let advice = advice.iter().map(|(what, command)| (*what, self.command(command, io::stderr())));
+        let advice = advice.iter().map(|(what, command)| (*what, printer.command(command, io::stderr())));
         let advice: Vec<_> = advice.filter(|(_, command)| trimmed(command) == *command).collect();
         let hint = hint.as_deref().map(trimmed);
         if self.json {

@@ -208,8 +208,7 @@ fn layers(args: ConnectArgs) -> Sources {
         }
     }
     if let Some(timeout) = session_timeout {
-        sources =
-            sources.flag(Key::SessionTimeout, "--session-timeout", humantime::format_duration(timeout).to_string());
+        sources = sources.flag(Key::SessionTimeout, "--session-timeout", lockkeeper::typed(timeout));
     }
     if let Some(acl) = acl {
         sources = sources.flag(Key::Acl, "--acl", acl);

@@ -222,7 +222,7 @@ impl Drop for Reaped {
                 Ok(Some((_, status))) if status.stopped() => {
                     if let Some(printer) = self.printer {
                         printer.note(&format!(
-                            "the watchdog of the command (pid {}) was stopped by a signal, and is killed now: meanwhile nothing would have ended the command if lockkeeper had been killed or stopped",
+                            "the watchdog of the command (pid {}) was stopped by a signal, and is killed now: meanwhile nothing would have ended the processes of the command if lockkeeper had been killed or stopped",
                             self.pid.as_raw_nonzero()
                         ));
                     }

@@ -31,7 +31,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct ShowArgs {
     /// The lock
     pub name: String,
-    /// Print all holders and waiters on a terminal too, not only what fits on the screen
+    /// Print all holders and waiters: on a terminal not only what fits, and of why not only the first ten
     #[arg(long)]
     pub all: bool,
     /// Print one JSON document
@@ -159,6 +159,15 @@ pub(crate) struct EpochArgs {
 
 /// `lockkeeper init`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("acl", |acl| acl.hide_short_help(false).help(
+    "Give the shared nodes this access list, also those that exist: open, creator-all, creator-all-world-read, or entries SCHEME:ID:PERMS",
+).long_help(
+    "Give the shared nodes this access list, also those that exist: open, creator-all, creator-all-world-read, or entries \
+     SCHEME:ID:PERMS. Without this option, LOCKKEEPER_ACL does not count: new nodes get auth::cdrwa,world:anyone:cdrw with \
+     --auth-file, and open without it. PERMS are letters of cdrwa: create, delete, read, write, administrate. Commas separate entries.",
+)))]
+#[command(mut_arg("auth_file", |file| file.hide_short_help(false)))]
+#[command(mut_arg("create_chroot", |create| create.hide_short_help(false)))]
 #[command(after_help = help("init", "\
 An administrator runs it once, before any client uses the servers. It creates /locks, /lockkeeper and the nodes below it that all \
 clients write; with --create-chroot, the chroot first. Without --acl, every client may contend for locks, existing nodes stay as they \
@@ -166,7 +175,7 @@ are, and only the credentials of --auth-file can change the lists; without --aut
 nodes get that list. Everyone may read the epoch, and only entries with the letter a may write it or delete a register.", "\
 Examples:
   lockkeeper init --servers zk1:2181/app --create-chroot --auth-file ops
-  lockkeeper init --auth-file ops --acl sasl:ops:cdrwa,world:anyone:cdrw"))]
+  lockkeeper init --servers zk1:2181 --auth-file ops --acl sasl:ops:cdrwa,world:anyone:cdrw"))]
 pub(crate) struct InitArgs {
     /// Print one JSON document
     #[arg(long)]

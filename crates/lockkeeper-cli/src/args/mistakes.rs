@@ -138,12 +138,14 @@ fn place_of(words: &[OsString]) -> Vec<OsString> {
     if std::io::stderr().is_terminal() && !before_command(words).iter().any(|word| word == "--json") {
         return Vec::new();
     }
+    let is_typed =
+        |flag: &str| before_command(words).iter().any(|word| word.to_string_lossy().split('=').next() == Some(flag));
+    let is_chosen = advice::WHERE.into_iter().any(is_typed);
     let place = advice::place(&ConnectArgs::default(), |name| std::env::var_os(name));
-    let place = place.into_iter().filter(|PlaceOption { flag, .. }| {
-        let typed = |word: &OsString| word.to_string_lossy().split('=').next() == Some(flag);
-        !before_command(words).iter().any(typed)
-    });
-    place.flat_map(|PlaceOption { flag, value, .. }| [flag.into(), value]).collect()
+    let place = place
+        .into_iter()
+        .filter(|PlaceOption { flag, .. }| !is_typed(flag) && !(is_chosen && advice::WHERE.contains(flag)));
+    place.flat_map(PlaceOption::words).collect()
 }
 
 /// Returns a hint for a verb of another program, and for a missing verb.

@@ -88,7 +88,7 @@ fn notified(target: &ContenderInfo) -> &'static str {
     } else if target.session.is_none() {
         "No client has this node"
     } else if target.owner.is_some() {
-        "Its client is notified, but what it is doing at this moment is not undone"
+        "Its client is notified, unless it is stopped, but what it is doing at this moment is not undone"
     } else {
         "Its client is a foreign one, which may not notice: it is not told, its session goes on, and it may work on"
     }

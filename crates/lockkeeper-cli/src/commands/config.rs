@@ -36,7 +36,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         }
         _ => None,
     };
-    let negotiated = negotiated.map(|timeout| humantime::format_duration(timeout).to_string());
+    let negotiated = negotiated.map(|timeout| lockkeeper::typed(timeout));
     let entries = all.entries();
     if printer.is_json() {
         output::document(&ConfigView {

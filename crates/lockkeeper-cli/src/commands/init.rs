@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::args::ask::InitArgs;
 use crate::commands::show::connect_with;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, OPEN_TO_CONTEND};
 use crate::local;
 use crate::output::{self, Printer};
 use crate::settings::Settings;
@@ -50,10 +50,10 @@ pub(crate) async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failur
         return Ok(0);
     }
     let message = format!("not all clients may contend for locks: the lists of {} were kept", closed.join(", "));
-    Err(Failure::new(Code::Mismatch, message).hint(
+    Err(Failure::new(Code::Mismatch, message).hint(format!(
         "leave it if an administrator wants it so; to change it, run init again with --acl LIST, as a client that may administrate \
-         these nodes; auth::cdrwa,world:anyone:cdrw lets all clients contend",
-    ))
+         these nodes: with --auth-file, {OPEN_TO_CONTEND} lets all clients contend"
+    )))
 }
 
 fn view(node: &SharedNode) -> NodeView<'_> {

@@ -37,6 +37,7 @@ struct DecisionsView<'a> {
 pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
     let settings = Settings::read(args.connect, printer)?.at([root.as_str()])?;
+    let printer = &printer.at(&settings.place);
     let at = root.clone();
     if args.decided {
         let asked =

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkeeper::admin::{Admin, Asked, RevokeAnswer};
 use lockkeeper::error::AdminError;
-use lockkeeper::spell;
+use lockkeeper::{excerpt, spell};
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -14,7 +14,7 @@ use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path, node_name};
-use crate::text::who;
+use crate::text::described;
 use crate::views::ContenderView;
 
 #[derive(Serialize)]
@@ -43,7 +43,10 @@ pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Fa
         let asked = ask(&admin, &path, node, reason).await?;
         if !printer.is_json() {
             for asked in &asked {
-                printer.note(&format!("asked {} to release {path}{}", who(asked.contender()), printer.on_place()));
+                let contender = asked.contender();
+                let why = contender.message.as_deref().map_or_else(String::new, |why| format!(" ({})", excerpt(why)));
+                let who = described(contender);
+                printer.note(&format!("asked {who}{why} to release {path}{}", printer.on_place()));
             }
         }
         if let (false, None, [first, _, ..]) = (printer.is_json(), node, &asked[..]) {

@@ -71,7 +71,7 @@ struct Status {
     contenders: Option<u64>,
     nodes: Option<u64>,
     directory: String,
-    data_bytes: u64,
+    data_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -134,7 +134,7 @@ impl Desk {
         let shown = |number: Option<u32>| number.map_or_else(|| "unknown".to_owned(), |number| number.to_string());
         let text = format!(
             "{} is running\n  process    {} of user {}\n  version    {} (this command: {})\n  since      {} ({})\n  \
-             sessions   {sessions}, with {}\n  directory  {}\n  data       {}, {data_bytes} bytes\n",
+             sessions   {sessions}, with {}\n  directory  {}\n  data       {}, {}\n",
             self.place,
             shown(pid),
             shown(uid),
@@ -145,6 +145,8 @@ impl Desk {
             counted(contenders, "holder or waiter").replace("holder or waiters", "holders or waiters"),
             status.directory,
             counted(nodes, "node"),
+            data_bytes
+                .map_or_else(|| "of a size that this user may not see".to_owned(), |bytes| format!("{bytes} bytes")),
         );
         self.say(&text, &status)?;
         Ok(0)
@@ -159,8 +161,7 @@ impl Desk {
         // A server that does not answer is stopped only by force.
         if !force {
             let sessions = self.report(&endpoint).await?.sessions;
-            let hint =
-                "their commands would start it again: end them first; lockkeeper server restart keeps their locks";
+            let hint = "their commands would start it again: end them first; a restart keeps their locks";
             self.refuse_sessions(sessions, hint)?;
         }
         let _turn = control::turn(&self.home).await?;
@@ -450,7 +451,10 @@ fn millis(since: Instant) -> u64 {
 }
 
 /// Returns the size of the files in a directory, as far as they can be seen.
-fn size(dir: &Path) -> u64 {
-    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+fn size(dir: &Path) -> Option<u64> {
+    let files = match std::fs::read_dir(dir) {
+        Ok(files) => files,
+        Err(error) => return (error.kind() == std::io::ErrorKind::NotFound).then_some(0),
+    };
+    Some(files.flatten().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum())
 }

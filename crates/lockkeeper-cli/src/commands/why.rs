@@ -43,6 +43,7 @@ struct Why<'a> {
 pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let printer = &printer.at(&settings.place);
     let at = path.clone();
     // A server of this machine has its clock.
     let asks = !printer.is_json() && matches!(settings.place, Place::Ensemble(_));
@@ -115,8 +116,9 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, time: &ServerTime, all: 
     let state = wrapped_for_stdout(&state(lock, name, time, screen.told, printer), INDENT);
     let last = broken.last().map_or_else(String::new, |last| format!("broken before, last on {}\n", broken_line(last)));
     let after = wrapped_for_stdout(&last, INDENT) + &actions(lock, name, screen.told, printer);
-    let rows = screen.size.map(|size| size.less(&state).less(&after).rows);
-    format!("{state}{}{after}", waiters(lock, name, time, (rows, screen.told), printer))
+    let note = time.note.iter().map(|note| format!("lockkeeper: {note}\n")).collect::<String>();
+    let room = screen.size.map(|size| size.less(&note).less(&state).less(&after));
+    format!("{state}{}{after}", waiters(lock, name, time, (room, screen.told), printer))
 }
 
 /// Who holds the lock, and what else is in the way.
@@ -172,12 +174,12 @@ fn rest(count: usize, told: usize, name: &str, printer: &Printer) -> String {
     if count > told { format!("  and {} more: {}\n", count - told, show()) } else { String::new() }
 }
 
-/// The waiters that fit into these rows of a terminal, or as many as are told.
+/// The waiters that fit into this room on a terminal, or as many as are told.
 fn waiters(
     lock: &LockInfo,
     name: &str,
     time: &ServerTime,
-    (rows, told): (Option<usize>, usize),
+    (room, told): (Option<Size>, usize),
     printer: &Printer,
 ) -> String {
     let count = lock.waiters.len();
@@ -186,17 +188,18 @@ fn waiters(
     }
     let mut text =
         wrapped_for_stdout(&format!("{count} waiting; a new contender has {} ahead\n", ahead(lock, count)), INDENT);
-    // The first line, and the one about the others.
-    let room = rows.map_or(usize::MAX, |rows| rows.saturating_sub(2).max(1));
+    let most = if room.is_some() { usize::MAX } else { told };
+    // Without the first line and the one about the others.
+    let rows = room.map_or(usize::MAX, |room| room.less(&text).less(&rest(count, 0, name, printer)).rows.max(1));
     let (mut used, mut shown) = (0, 0);
-    for (at, waiter) in lock.waiters.iter().take(told.max(TOLD)).enumerate() {
+    for (at, waiter) in lock.waiters.iter().take(most).enumerate() {
         let mut entry = format!("  {}. {}, {} ahead\n", at + 1, since(waiter, time), ahead(lock, at));
         if waiter.process_has_ended() {
             entry.push_str(&format!("     {GONE}\n"));
         }
         let entry = wrapped_for_stdout(&entry, INDENT + 1);
         used += entry.lines().count();
-        if shown > 0 && used > room {
+        if shown > 0 && used > rows {
             break;
         }
         text.push_str(&entry);
@@ -215,7 +218,7 @@ fn actions(lock: &LockInfo, name: &str, told: usize, printer: &Printer) -> Strin
     let mut text = "possible actions, with your own COMMAND and WHY\n".to_owned();
     for (what, command) in recipes {
         let command = printer.command(&command, std::io::stdout());
-        let line = format!("  {what:<20} {command}");
+        let line = format!("  {what:<28} {command}");
         // Writing to a string never fails.
         _ = match line.width() > columns {
             true => writeln!(text, "  {what}\n    {command}"),

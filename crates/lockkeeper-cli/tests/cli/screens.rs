@@ -79,7 +79,7 @@ fn printed_commands_leave_out_what_variables_say_only_on_a_terminal() {
     let shown = |line: &str| shown(&home, &served.address, line).join("\n");
     let failed = "  hint: see which locks there are: lockkeeper list /locks";
     assert!(shown("$lockkeeper show nowhere").ends_with(failed));
-    assert!(shown("$lockkeeper why a").contains("see all contenders   lockkeeper show a --all\n"));
+    assert!(shown("$lockkeeper why a").contains("see all contenders           lockkeeper show a --all\n"));
     for (line, whole) in [
         ("$lockkeeper show nowhere 2>&1 | cat", format!("lockkeeper list /locks {place}")),
         ("$lockkeeper why a | cat", format!("lockkeeper show a --all {place}")),

@@ -186,7 +186,7 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("/locks is shared by all clients but not open to all"), "{told}");
     assert!(
-        told.contains("hint: a client that may administrate that node opens it with lockkeeper init --acl "),
+        told.contains("hint: let all clients contend: lockkeeper init --acl 'auth::cdrwa,world:anyone:cdrw' "),
         "{told}"
     );
     assert_eq!(output.status.code(), Some(77));

@@ -40,7 +40,7 @@ fn case_52_if_one_is_taken_none_is_held() {
     let told = String::from_utf8(late.stderr).unwrap();
     assert_eq!(late.status.code(), Some(75), "{told}");
     let waited = told.lines().map(without_time).find(|line| line.starts_with("lockkeeper: waited "));
-    assert!(waited.is_some_and(|line| line.contains(" for /locks/b: held by ")), "{told}");
+    assert!(waited.is_some_and(|line| line.contains(" for /locks/b: last seen held by ")), "{told}");
     assert_eq!((home.count("a"), home.count("b"), home.count("c")), ((0, 0), (1, 0), (0, 0)));
     assert!(!home.file("ran").exists());
     holder.close_stdin();

@@ -195,7 +195,7 @@ impl Line {
                 let [approve, reject] = ["approve", "reject"].map(|verb| {
                     let id = alert.request.iter().flat_map(|id| ["--id", id]);
                     let decide = Suggested::new([verb, &alert.path]).with(id).with(["--reason", "WHY"]);
-                    alerts.printer.command(&decide, std::io::stderr())
+                    alerts.printer.whole_command(&decide)
                 });
                 alerts.printer.note(&format!(
                     "{} has not cleaned up {}; asking operators: transfer the lock: {approve}; keep its owner: {reject}",
