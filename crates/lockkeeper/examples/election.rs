@@ -30,7 +30,8 @@ async fn stand(keeper: &Lockkeeper, name: &str, stop: &CancellationToken) -> Res
             loss = leading.lost() => println!("{name} does not lead any more: {loss}"),
             asked = leading.revocation() => {
                 println!("{name} resigns: {}", asked.reason.unwrap_or_default());
-                leading.release().await?;
+                // If that cannot be confirmed, the lock ends with the session at the latest.
+                _ = leading.release().await;
             }
             () = stop.cancelled() => return Ok(leading.release().await?),
             // The work of a leader; it is dropped at its next await if one of the above comes first.

@@ -18,10 +18,14 @@ async fn worker(keeper: Lockkeeper, stop: CancellationToken) -> Result<u32, lock
             Err(error) => return Err(error.into()),
         };
         // A step that has begun is finished, unless the lock is lost.
-        if guard.run(step()).await.is_ok() {
-            handled += 1;
+        match guard.run(step()).await {
+            Ok(()) => handled += 1,
+            Err(loss) => println!("the step was dropped, because the lock was lost: {loss}"),
         }
-        guard.release().await?;
+        // Shorter than the process manager waits before it kills.
+        if let Err(error) = guard.release_within(Duration::from_secs(5)).await {
+            println!("{error}");
+        }
     }
 }
 

@@ -29,6 +29,15 @@ impl Clock {
         }
     }
 
+    /// The current time for the deadline of a call, which the library's thread measures. The caller's runtime may be one with paused
+    /// time.
+    pub(crate) fn instant(self) -> tokio::time::Instant {
+        match self {
+            Clock::System => std::time::Instant::now().into(),
+            Clock::Runtime(_) => tokio::time::Instant::now(),
+        }
+    }
+
     /// The current time for people, in milliseconds since 1970.
     pub(crate) fn wall_ms(self) -> u64 {
         match self {

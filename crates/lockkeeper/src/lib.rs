@@ -69,7 +69,8 @@
 //! # }
 //! ```
 //!
-//! [`Holding::release_within`] and [`Lockkeeper::close_within`] do the same for a release and for the end. The same clock
+//! [`Holding::release_within`] and [`Lockkeeper::close_within`] do the same for a release and for the end. The deadline of a
+//! [`Lockkeeper::multi_lock`] is one of the test's clock, which jumps. The same clock
 //! that jumps also ends a `tokio::time::sleep` beside a call of this crate too early. Call `tokio::time::resume` around
 //! such a part of the test.
 //!

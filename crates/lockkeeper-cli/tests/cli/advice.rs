@@ -424,3 +424,27 @@ fn a_quoted_command_line_is_advised_as_a_shell_reads_it() {
     let script = text.lines().find_map(|line| line.split_once("let a shell run it: -- ")).unwrap().1;
     assert_eq!(told(&format!("lockkeeper run a --state-dir '{}' -- {script}", home.state().display())), "it's 2\n");
 }
+
+/// Two options that say where the locks are exclude each other, and servers of a machine refuse access lists.
+#[test]
+fn printed_commands_name_one_place_and_only_options_that_it_takes() {
+    let home = Home::new();
+    let with = |variable: &str, value: &str, args: &[&str]| {
+        let output = home.command(args).env(variable, value).stdin(Stdio::null()).output().unwrap();
+        (String::from_utf8(output.stdout.clone()).unwrap(), stderr(&output))
+    };
+    let (_, told) = with("LOCKKEEPER_MACHINE", "/var/shared", &["lock", "nightly"]);
+    assert!(told.contains("lockkeeper run nightly --machine=/var/shared -- COMMAND"), "{told}");
+    let (_, told) = with("LOCKKEEPER_MACHINE", "/var/shared", &["lock", "nightly", "--servers", "zk1:2181"]);
+    assert!(told.contains("run nightly --servers zk1:2181 ") && !told.contains("--machine"), "{told}");
+    let mut holder = home.spawn("a", &[], "echo up; read line");
+    assert_eq!(holder.line(), "up");
+    for verb in ["why", "show"] {
+        for name in ["a", "nowhere"] {
+            let (shown, told) = with("LOCKKEEPER_ACL", "creator-all", &[verb, name]);
+            assert!(!shown.contains("--acl") && !told.contains("--acl"), "{verb} {name}: {shown}{told}");
+        }
+    }
+    holder.close_stdin();
+    holder.end();
+}

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::contender::LEASE;
@@ -123,7 +122,7 @@ impl IntoFuture for AcquireLease {
             Ok(request) => (Some(request), None),
             Err(error) => (None, Some(error)),
         };
-        let started = Instant::now();
+        let started = context.clock().instant();
         let call = match &request {
             Some(request) => Call::begin(request.node.path.clone(), &request.options.meter),
             None => Call::begin(String::new(), &Meter::new(LEASE, context.group())),

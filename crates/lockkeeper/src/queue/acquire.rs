@@ -385,8 +385,8 @@ impl Call {
     /// Starts the attempt; the receiver waits for its result.
     fn start(self) -> oneshot::Receiver<Result<Holding, AcquireError>> {
         let (caller, outcome) = oneshot::channel();
-        let started = Instant::now();
         let Call { kind, mut terms } = self;
+        let started = terms.context.clock().instant();
         terms.once |= terms.timeout.is_some_and(|timeout| timeout.is_zero());
         terms.timeout = terms.timeout.filter(|timeout| !timeout.is_zero()).or(terms.once.then_some(TRY));
         match kind.and_then(|kind| terms.check(&kind).map(|()| kind)) {

@@ -236,6 +236,7 @@ impl Driver {
                     self.presence.entering = Some(entering);
                     self.sent = self.session.now();
                     self.times.enters(self.sent);
+                    pending.only_watches = false;
                     pending.flight = Some(self.operations().start(Command::Enter { prefix, limit, alone }));
                 }
                 other => {
@@ -243,6 +244,7 @@ impl Driver {
                     if matches!(other, Command::WriteRecord { granted: true, .. }) {
                         self.times.due = None;
                     }
+                    pending.only_watches = matches!(other, Command::Watch { kind: WatchKind::Own, .. });
                     pending.flight = Some(self.operations().start(other));
                 }
             }
@@ -315,6 +317,10 @@ impl Driver {
                 self.pass_on();
                 self.caller = Caller::Gone;
                 self.contender.handle(Event::Leave);
+                // The process may end before the answer comes, which nobody needs any more.
+                if pending.only_watches && pending.flight.take().is_some() {
+                    self.contender.handle(Event::Watched(Err(Failure::ConnectionLoss)));
+                }
             }
             Wake::Requested(request) => self.requested(request),
             Wake::Unattended => self.contender.handle(Event::Lost),

@@ -104,7 +104,7 @@ impl Context {
     /// already when the servers are asked to end it. Returns `false` if that takes longer than the timeout.
     pub(crate) async fn close(&self, confirmed: bool, timeout: Option<Duration>) -> bool {
         let inner = self.inner.clone();
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = timeout.and_then(|timeout| inner.clock.instant().checked_add(timeout));
         let closed = self.run(async move {
             inner.closed.cancel();
             // It stays until it has ended: a caller may stop waiting, and call again.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockkeeper::embedded::Home;
 use lockkeeper::{Guard, Lockkeeper, blocking};
 use lockkeeper_server::{Config, Server};
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
 
 use crate::support::block_on;
 
@@ -141,5 +142,23 @@ fn a_process_that_drops_several_guards_and_ends_leaves_none_of_their_locks() {
             }
         };
         with_keeper(server.connect_string(), claim).await;
+    });
+}
+
+/// A hold of a tenth of a second begins to watch its node. Its process may end before that is answered.
+#[test]
+fn a_dropped_guard_waits_for_no_answer_about_its_node() {
+    block_on(async {
+        let server = Server::start(Config::default()).await.unwrap();
+        let proxy = Proxy::start(server.addr()).await;
+        let keeper = Lockkeeper::connect(&proxy.connect_string()).await.unwrap();
+        let watch = proxy.on(OpCode::GetData).path("lock-").hold_reply();
+        let guard = keeper.mutex("/locks/exits").acquire().await.unwrap();
+        watch.caught().await;
+        let before = proxy.counts();
+        drop(guard);
+        proxy.wait_until(|counts| counts.since(&before).requested.of(OpCode::Delete) == 1).await;
+        watch.release();
+        keeper.close().await;
     });
 }

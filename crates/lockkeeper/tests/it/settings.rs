@@ -120,7 +120,7 @@ fn every_key_of_the_document_sets_its_own_setting() {
     assert_eq!(unlike("zookeeper.servers", "zk1:2181, zk2:2182,zk3/app"), "zk1:2181, zk2:2182,zk3/app");
     assert_eq!(unlike("zookeeper.session.timeout", "7000"), "7s");
     assert_eq!(unlike("zookeeper.connection.retry", "9"), "9");
-    assert_eq!(unlike("zookeeper.connection.delay", "1500 "), "1s 500ms");
+    assert_eq!(unlike("zookeeper.connection.delay", "1500 "), "1s500ms");
     assert_eq!(unlike("zookeeper.foreground.lock.prefix", "FG"), "FG");
     assert_eq!(unlike("zookeeper.background.lock.prefix", "Z"), "Z");
     assert_eq!(unlike("zookeeper.foreground.task.timeout", "250"), "250ms");

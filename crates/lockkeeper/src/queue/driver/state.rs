@@ -122,6 +122,8 @@ pub(super) struct FirstOfQueue {
 pub(super) struct Pending {
     /// The operation of the contender's command.
     pub(super) flight: Option<BoxFuture<'static, Finished>>,
+    /// Whether that only watches the own node.
+    pub(super) only_watches: bool,
     /// The read of the first of the queue.
     pub(super) look: Option<BoxFuture<'static, Looked>>,
     /// The check of the hold.
