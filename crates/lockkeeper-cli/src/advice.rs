@@ -111,7 +111,11 @@ impl Suggested {
             At::Servers(_) => !WHERE.contains(&option.flag),
             At::Nowhere => false,
         });
-        words.extend(kept.cloned().flat_map(PlaceOption::words).map(|word| quoted(&word)));
+        words.extend(kept.map(|PlaceOption { flag, value, .. }| {
+            // The value of --machine is optional, so it is not a word of its own.
+            let between = if *flag == MACHINE { '=' } else { ' ' };
+            format!("{flag}{between}{}", quoted(value))
+        }));
         if let At::Servers(servers) = &self.at {
             words.extend([SERVERS.to_owned(), quoted(servers)]);
         }

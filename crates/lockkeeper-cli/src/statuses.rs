@@ -171,7 +171,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (Code::Done, "the slot runs again", ""),
             (
                 Code::NoSuchLock,
-                "the slot never ran, runs now, waits to run again, or a later slot of --once-per has run",
+                "it never ran, runs now or waits, or a later slot of --once-per ran",
                 "also if another slot of the job runs now",
             ),
         ],

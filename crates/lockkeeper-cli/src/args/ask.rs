@@ -175,7 +175,7 @@ are, and only the credentials of --auth-file can change the lists; without --aut
 nodes get that list. Everyone may read the epoch, and only entries with the letter a may write it or delete a register.", "\
 Examples:
   lockkeeper init --servers zk1:2181/app --create-chroot --auth-file ops
-  lockkeeper init --servers zk1:2181 --auth-file ops --acl sasl:ops:cdrwa,world:anyone:cdrw"))]
+  lockkeeper init --servers zk1:2181 --auth-file ops --acl sasl:team:cdrwa"))]
 pub(crate) struct InitArgs {
     /// Print one JSON document
     #[arg(long)]

@@ -181,6 +181,7 @@ pub(crate) struct ImportArgs {
 /// `lockkeeper jobs resolve`.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("decision").required(true)))]
+#[command(after_help = help("jobs resolve", "", ""))]
 pub(crate) struct ResolveArgs {
     /// The job
     pub name: String,
@@ -212,6 +213,7 @@ pub(crate) struct RerunArgs {
 
 /// `lockkeeper jobs forget`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = help("jobs forget", "", ""))]
 pub(crate) struct ForgetArgs {
     /// The job
     pub name: String,

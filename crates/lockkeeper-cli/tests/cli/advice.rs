@@ -434,7 +434,7 @@ fn printed_commands_name_one_place_and_only_options_that_it_takes() {
         (String::from_utf8(output.stdout.clone()).unwrap(), stderr(&output))
     };
     let (_, told) = with("LOCKKEEPER_MACHINE", "/var/shared", &["lock", "nightly"]);
-    assert!(told.contains("lockkeeper run nightly --machine=/var/shared -- COMMAND"), "{told}");
+    assert!(told.contains("lockkeeper run nightly ") && told.contains(" '--machine=/var/shared' -- COMMAND"), "{told}");
     let (_, told) = with("LOCKKEEPER_MACHINE", "/var/shared", &["lock", "nightly", "--servers", "zk1:2181"]);
     assert!(told.contains("run nightly --servers zk1:2181 ") && !told.contains("--machine"), "{told}");
     let mut holder = home.spawn("a", &[], "echo up; read line");
