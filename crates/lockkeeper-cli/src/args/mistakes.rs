@@ -144,7 +144,7 @@ fn place_of(words: &[OsString]) -> Vec<OsString> {
     let place = advice::place(&ConnectArgs::default(), |name| std::env::var_os(name));
     let place = place
         .into_iter()
-        .filter(|PlaceOption { flag, .. }| !is_typed(flag) && !(is_chosen && advice::WHERE.contains(flag)));
+        .filter(|PlaceOption { flag, .. }| !(is_typed(flag) || is_chosen && advice::WHERE.contains(flag)));
     place.flat_map(PlaceOption::words).collect()
 }
 

@@ -36,7 +36,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         }
         _ => None,
     };
-    let negotiated = negotiated.map(|timeout| lockkeeper::typed(timeout));
+    let negotiated = negotiated.map(lockkeeper::typed);
     let entries = all.entries();
     if printer.is_json() {
         output::document(&ConfigView {
