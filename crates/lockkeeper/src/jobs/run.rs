@@ -172,7 +172,9 @@ async fn record_later(
     version: i32,
 ) -> Result<i64, NotRecorded> {
     let refused = |fault: OpError| NotRecorded::Refused { reason: fault.to_string() };
-    for _ in 0..MAX_ATTEMPTS {
+    // A lost read does not count: the caller bounds how long servers may be silent.
+    let mut writes = 0;
+    while writes < MAX_ATTEMPTS {
         let (_session, ensemble) = context.session(None).await.map_err(NotRecorded::Unknown)?;
         let stored = match jobs::find(&*ensemble, path).await {
             Ok(stored) => stored.ok_or(NotRecorded::Deleted)?,
@@ -187,6 +189,7 @@ async fn record_later(
             None if stored.version != version => return Err(NotRecorded::Crashed),
             None => {}
         }
+        writes += 1;
         match ensemble.write(&jobs::node(path), log.to_bytes(), Some(version)).await {
             Ok(written) => return Ok(written.mtime_ms),
             // The next read shows whether it was written, or who was first.
