@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::chroot::Chroot;
 use crate::driver::{Driver, SharedState, WatchSender};
-use crate::flush::Flush;
+use crate::flush::flush_after;
 use crate::helped::HelpedTask;
 use crate::servers::{Connect, Servers};
 use crate::session::Session;
@@ -219,8 +219,7 @@ impl Client {
     ///
     /// If the driver is at work at this moment, the call waits for its current step, but no longer than 100 ms.
     pub fn flush_after(&self, make: impl FnOnce()) {
-        let _flush = Flush::begin(&self.handle.shared, &self.handle.driver);
-        make();
+        flush_after(&self.handle.shared, &self.handle.driver, make);
     }
 
     /// Passes a request to the session. The future resolves to the reply.

@@ -4,23 +4,23 @@ use crate::driver::{SharedState, Unwoken};
 use crate::helped::HelpedTask;
 use crate::session::Session;
 
-/// The requests that this thread makes for a session from now on do not wake the driver. Dropping this continues the driver on this
-/// thread, so that it writes them, or wakes it.
-pub(crate) struct Flush<'a> {
-    shared: &'a SharedState,
-    driver: &'a HelpedTask,
-    unwoken: Option<Unwoken>,
+/// Runs `make` on this thread. The requests that it makes for the session do not wake the driver: this thread continues the driver
+/// afterwards, so that it writes them, or wakes it. Also if `make` panics.
+pub(crate) fn flush_after(shared: &SharedState, driver: &HelpedTask, make: impl FnOnce()) {
+    // Dropped last.
+    let _flush = Flush { shared, driver };
+    let _unwoken = Unwoken::begin(shared);
+    make();
 }
 
-impl<'a> Flush<'a> {
-    pub(crate) fn begin(shared: &'a SharedState, driver: &'a HelpedTask) -> Self {
-        Flush { shared, driver, unwoken: Some(Unwoken::begin(shared)) }
-    }
+/// Continues the driver when it is dropped.
+struct Flush<'a> {
+    shared: &'a SharedState,
+    driver: &'a HelpedTask,
 }
 
 impl Drop for Flush<'_> {
     fn drop(&mut self) {
-        self.unwoken = None;
         self.shared.send_deletes();
         if !self.driver.help(|| !self.shared.session(Session::has_outgoing)) {
             self.shared.wake_driver();

@@ -456,6 +456,13 @@ impl Contender {
         }
     }
 
+    /// Whether the operation under way only watches the own node, or the own holder marker. A contender that leaves needs no answer
+    /// to it: reported as a lost one, it makes way for the delete.
+    pub fn only_watches_itself(&self) -> bool {
+        let Some(Flight::Watch(name)) = &self.flight else { return false };
+        self.node() == Some(name) || self.marker.is_ours() && self.terms.is_holder_marker(name)
+    }
+
     fn watched(&mut self, outcome: Result<Inspection, Failure>) {
         let Some(Flight::Watch(name)) = self.flight.take() else {
             return;

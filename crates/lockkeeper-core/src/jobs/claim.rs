@@ -96,14 +96,11 @@ impl ClaimTerms<'_> {
                 _ => first(current.clone()),
             };
         }
-        if last.is_to_run_again() && self.slots.contains(&last.slot) {
-            let (slot, attempt) = (last.slot.clone(), last.attempt.saturating_add(1));
-            let catch_up = slot.start_ms != current.start_ms;
-            return SlotDecision::Run { slot, attempt, catch_up, missed_before: 0 };
-        }
         let back = usize::try_from(self.catch_up).unwrap_or(usize::MAX).saturating_add(1);
         let wanted = &self.slots[self.slots.len().saturating_sub(back)..];
-        if again && let Some(slot) = wanted.iter().find(|slot| slot.start_ms == last.slot.start_ms) {
+        // A person's decision counts for a slot that is over, too.
+        let again_in = if last.is_to_run_again() { self.slots } else { wanted };
+        if again && let Some(slot) = again_in.iter().find(|slot| slot.start_ms == last.slot.start_ms) {
             let (attempt, catch_up) = (last.attempt.saturating_add(1), slot != current);
             return SlotDecision::Run { slot: slot.clone(), attempt, catch_up, missed_before: 0 };
         }

@@ -236,7 +236,6 @@ impl Driver {
                     self.presence.entering = Some(entering);
                     self.sent = self.session.now();
                     self.times.enters(self.sent);
-                    pending.only_watches = false;
                     pending.flight = Some(self.operations().start(Command::Enter { prefix, limit, alone }));
                 }
                 other => {
@@ -244,7 +243,6 @@ impl Driver {
                     if matches!(other, Command::WriteRecord { granted: true, .. }) {
                         self.times.due = None;
                     }
-                    pending.only_watches = matches!(other, Command::Watch { kind: WatchKind::Own, .. });
                     pending.flight = Some(self.operations().start(other));
                 }
             }
@@ -318,7 +316,7 @@ impl Driver {
                 self.caller = Caller::Gone;
                 self.contender.handle(Event::Leave);
                 // The process may end before the answer comes, which nobody needs any more.
-                if pending.only_watches && pending.flight.take().is_some() {
+                if self.contender.only_watches_itself() && pending.flight.take().is_some() {
                     self.contender.handle(Event::Watched(Err(Failure::ConnectionLoss)));
                 }
             }

@@ -54,7 +54,7 @@ const LATE: Duration = Duration::from_secs(1);
 /// When the own node was created, and when the lock was granted.
 #[derive(Default)]
 pub(super) struct HoldTimes {
-    /// When its create was sent, by the session's clock.
+    /// When its create was answered, or sent if the answer was lost, by the session's clock.
     entered: Duration,
     /// When it was created, in milliseconds since 1970 by the servers' clock, once that was read.
     pub(super) created_ms: Option<i64>,
@@ -122,8 +122,6 @@ pub(super) struct FirstOfQueue {
 pub(super) struct Pending {
     /// The operation of the contender's command.
     pub(super) flight: Option<BoxFuture<'static, Finished>>,
-    /// Whether that only watches the own node.
-    pub(super) only_watches: bool,
     /// The read of the first of the queue.
     pub(super) look: Option<BoxFuture<'static, Looked>>,
     /// The check of the hold.
