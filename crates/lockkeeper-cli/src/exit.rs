@@ -8,16 +8,13 @@ use lockkeeper::error::{
     PathError, SessionError, TlsProblem,
 };
 use lockkeeper::retry::{Cause, NotGranted};
-use lockkeeper::{Error, Loss, NodeFormat};
+use lockkeeper::{Error, LockAcl, Loss, NodeFormat};
 use lockkeeper_server::ServerError;
 
 use crate::advice::{Suggested, can_be_asked};
 use crate::place::Place;
 use crate::serverlog::{self, LOG};
 pub(crate) use crate::statuses::Code;
-
-/// The list that lets all clients contend, and only the creator administrate.
-pub(crate) const OPEN_TO_CONTEND: &str = "auth::cdrwa,world:anyone:cdrw";
 
 /// How the library's hint about a server begins that cannot be reached.
 const ANY_SERVER: &str = "check that a ZooKeeper server runs";
@@ -271,7 +268,7 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
             ("see which files are set, and where", Suggested::new(["config"]))
         }
         Error::Session(error) if error.needs_set_up() => {
-            ("let all clients contend", Suggested::new(["init", "--acl", OPEN_TO_CONTEND]))
+            ("let all clients contend", Suggested::new(["init", "--acl", &LockAcl::open_to_contend().to_string()]))
         }
         Error::Acquire(error) => match error {
             AcquireError::Timeout { path, holder, .. } | AcquireError::Held { path, holder, .. } => {

@@ -13,6 +13,9 @@ pub(crate) struct Size {
     pub rows: usize,
 }
 
+/// The indentation of the rest of a line of an answer that does not fit on a terminal.
+pub(crate) const INDENT: usize = 4;
+
 /// Hints are not wider than this, so that they can be read at once.
 const HINT_COLUMNS: usize = 80;
 

@@ -102,8 +102,9 @@ pub struct AclError {
 }
 
 impl LockAcl {
-    /// The list that leaves everything to the creator's credentials, except contending.
-    pub(crate) fn open_to_contend() -> LockAcl {
+    /// Returns the list with which all clients contend, and only the creator's credentials administrate: that of the nodes that
+    /// [`Admin::set_up`](crate::admin::Admin::set_up) creates without a list.
+    pub fn open_to_contend() -> LockAcl {
         LockAcl::Private.shared()
     }
 

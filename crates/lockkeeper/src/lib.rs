@@ -70,13 +70,13 @@
 //! ```
 //!
 //! [`Holding::release_within`] and [`Lockkeeper::close_within`] do the same for a release and for the end. The deadline of a
-//! [`Lockkeeper::multi_lock`] is one of the test's clock, which jumps. The same clock
-//! that jumps also ends a `tokio::time::sleep` beside a call of this crate too early. Call `tokio::time::resume` around
+//! [`Lockkeeper::multi_lock`] is one of the test's clock, which jumps. The same clock also ends a `tokio::time::sleep` beside a call of this crate too early. Call `tokio::time::resume` around
 //! such a part of the test.
 //!
 //! # Log events
 //!
-//! The library emits some of its log events ([`tracing`]) on its own thread, so your subscriber runs there. It must not block, and neither must a recorder of metrics. A subscriber that writes to a pipe or a terminal can block for as long as the other end
+//! The library emits some of its log events ([`tracing`]) on its own thread, so your subscriber runs there. It must not block,
+//! and neither must a recorder of metrics. A subscriber that writes to a pipe or a terminal can block for as long as the other end
 //! does not read. Then the heartbeats stop and the locks are lost. Use a writer that never blocks, such as
 //! `tracing_appender::non_blocking`.
 //!

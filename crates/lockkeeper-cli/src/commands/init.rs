@@ -1,12 +1,13 @@
 //! `lockkeeper init`: sets up the nodes that all clients share.
 
+use lockkeeper::LockAcl;
 use lockkeeper::admin::{SetUp, SharedNode};
 use lockkeeper::settings::Origin;
 use serde::Serialize;
 
 use crate::args::ask::InitArgs;
 use crate::commands::show::connect_with;
-use crate::exit::{Code, Failure, OPEN_TO_CONTEND};
+use crate::exit::{Code, Failure};
 use crate::local;
 use crate::output::{self, Printer};
 use crate::settings::Settings;
@@ -52,7 +53,8 @@ pub(crate) async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failur
     let message = format!("not all clients may contend for locks: the lists of {} were kept", closed.join(", "));
     Err(Failure::new(Code::Mismatch, message).hint(format!(
         "leave it if an administrator wants it so; to change it, run init again with --acl LIST, as a client that may administrate \
-         these nodes: with --auth-file, {OPEN_TO_CONTEND} lets all clients contend"
+         these nodes: with --auth-file, {} lets all clients contend",
+        LockAcl::open_to_contend()
     )))
 }
 

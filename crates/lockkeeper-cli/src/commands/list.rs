@@ -9,13 +9,11 @@ use crate::args::ask::ListArgs;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
 use crate::output::{self, Printer};
+use crate::screen::INDENT;
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, list_root};
 use crate::text::{broken_line, counted, permits, plain, stuck, term, wanted, who};
 use crate::views::{BrokenView, LockView};
-
-/// The indentation of the rest of a line that does not fit on a terminal.
-const INDENT: usize = 4;
 
 #[derive(Serialize)]
 struct LocksView<'a> {

@@ -15,7 +15,7 @@ use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::presence::{GONE, HERE};
-use crate::screen::{self, Size};
+use crate::screen::{self, INDENT, Size};
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
 use crate::text::{
@@ -23,9 +23,6 @@ use crate::text::{
 };
 use crate::views::LockView;
 use crate::waiting;
-
-/// The indentation of the rest of a line that does not fit on a terminal.
-const INDENT: usize = 4;
 
 /// Maximum nodes that are no contenders on the first screen.
 const SOME: usize = 2;

@@ -18,7 +18,7 @@ use crate::liveline::whole;
 use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::presence::GONE;
-use crate::screen::{Size, wrapped_for_stdout};
+use crate::screen::{INDENT, Size, wrapped_for_stdout};
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
 use crate::text::{SESSIONLESS, ahead, broken_line, permits, plain, stuck, term, wanted, who_and};
@@ -29,9 +29,6 @@ const TOLD: usize = 10;
 
 /// Maximum holders and nodes that are printed one by one on a terminal, so that the actions are on the same screen.
 const TOLD_ON_A_SCREEN: usize = 2;
-
-/// The indentation of the rest of a line that does not fit on a terminal.
-const INDENT: usize = 4;
 
 #[derive(Serialize)]
 struct Why<'a> {
@@ -121,7 +118,7 @@ fn text(lock: &LockInfo, broken: &[Broken], name: &str, time: &ServerTime, all: 
     format!("{state}{}{after}", waiters(lock, name, time, (room, screen.told), printer))
 }
 
-/// Who holds the lock, and what else is in the way.
+/// The holders of the lock, and what else is in the way.
 fn state(lock: &LockInfo, name: &str, time: &ServerTime, told: usize, printer: &Printer) -> String {
     let mut text = String::new();
     // Writing to a string never fails.

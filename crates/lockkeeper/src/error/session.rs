@@ -119,7 +119,7 @@ impl SessionError {
         }
     }
 
-    /// Returns the mistake about TLS because of which no server opened a session.
+    /// Returns the mistake about TLS that kept the servers from opening a session.
     #[doc(hidden)]
     pub fn tls_problem(&self) -> Option<TlsProblem> {
         match self {

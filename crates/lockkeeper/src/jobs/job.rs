@@ -6,6 +6,7 @@ use lockkeeper_core::jobs::{DEFAULT_RUNS, MAX_RUNS, MAX_SLOTS_BACK, Rule, Schedu
 use lockkeeper_core::{LockPath, PathError};
 
 use super::calendar::Calendar;
+use crate::clock::typed;
 use crate::error::Misuse;
 use crate::session::context::Context;
 
@@ -134,7 +135,7 @@ impl Job {
             Some(When::Every(time)) => {
                 let every_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 if !(1_000..=i64::MAX as u64).contains(&every_ms) {
-                    let problem = format!("{path} cannot run every {}", crate::clock::typed(*time));
+                    let problem = format!("{path} cannot run every {}", typed(*time));
                     return Err(Misuse::new("every", problem).remedy("choose 1s or more"));
                 }
                 (Schedule::Every { every_ms }, None)

@@ -8,7 +8,7 @@ use lockkeeper_core::Owner;
 
 use super::credentials::{self, Credentials};
 use crate::acl::LockAcl;
-use crate::clock::Clock;
+use crate::clock::{Clock, typed};
 use crate::ensemble::servers::{Servers, parse};
 #[cfg(feature = "tls")]
 use crate::ensemble::tls::{Tls, secured};
@@ -429,7 +429,7 @@ impl Builder {
     fn check_timeout(&self) -> Result<(), Misuse> {
         match self.session_timeout {
             Some(given) if given.as_millis() == 0 => {
-                let given = crate::clock::typed(given);
+                let given = typed(given);
                 let problem = format!("session timeout {given} is not supported: must be at least 1ms, or unset");
                 Err(Misuse::new("session timeout", problem))
             }

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::typed;
 use crate::ensemble::Ensemble;
 use crate::error::{AcquireError, Misuse, SessionError};
 use crate::hold::guard::Guard;
@@ -416,7 +417,7 @@ impl CallOptions {
         if let Some(given) = self.options.delay {
             let named = kind.node_format.prefix_with(kind.mode, AttemptId::new(0), self.options.lock_delay());
             if self.options.lock_delay().is_none() || named.is_none() {
-                let (path, format, given) = (&kind.path, kind.node_format, crate::clock::typed(given));
+                let (path, format, given) = (&kind.path, kind.node_format, typed(given));
                 let problem = format!(
                     "lock delay {given} is not supported for {path} with node format {format:?}: must be 1ms to 1h, \
                      Curator format"
@@ -427,7 +428,7 @@ impl CallOptions {
         }
         match self.options.liveness {
             Some(given) if given.is_zero() => {
-                let (path, given) = (&kind.path, crate::clock::typed(given));
+                let (path, given) = (&kind.path, typed(given));
                 let problem = format!("liveness limit {given} is not supported for {path}: must be longer than zero");
                 let remedy = "choose a limit longer than the time between two calls of alive()";
                 Err(Misuse::new("liveness", problem).remedy(remedy).into())

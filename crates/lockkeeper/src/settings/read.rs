@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
 use super::types::Setting;
+use crate::clock::typed;
 use crate::error::settings::Origin;
 
 /// The problem of an invalid value, and the remedy.
@@ -47,7 +48,7 @@ pub(super) fn duration(given: &Given, (least, most): (Duration, Duration)) -> Re
     }
     let [least, most] = [least, most].map(|bound| match given.unit {
         Unit::Millis => bound.as_millis().to_string(),
-        Unit::Written => crate::clock::typed(bound),
+        Unit::Written => typed(bound),
     });
     Err((format!("{text} is out of range"), format!("choose one from {least} to {most}")))
 }

@@ -11,6 +11,7 @@ use super::layers::{Given, Layers};
 use super::read::{Wrong, duration, take};
 use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
 use crate::acl::{AclError, LockAcl};
+use crate::clock::typed;
 use crate::ensemble::servers::parse;
 use crate::error::settings::{Fault, Origin, SettingsError};
 use crate::keeper::builder::{EMBEDDED_SESSION_TIMEOUT, SESSION_TIMEOUT};
@@ -194,7 +195,7 @@ impl Settings {
         fn entry<T>(key: Key, setting: &Setting<T>, show: impl Fn(&T) -> Option<String>) -> SettingEntry {
             SettingEntry { key, value: show(&setting.value), origin: setting.origin.clone() }
         }
-        let time = |time: &Duration| Some(crate::clock::typed(*time));
+        let time = |time: &Duration| Some(typed(*time));
         let wait = |wait: &Option<Duration>| wait.as_ref().and_then(time);
         let number = |number: &u32| Some(number.to_string());
         let letters = |class: &Class| Some(class.to_string());
