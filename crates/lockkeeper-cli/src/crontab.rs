@@ -3,43 +3,13 @@
 //! A line keeps its schedule: every machine still starts it, and the slot decides which machine runs it. So the slot must
 //! contain one start of the line, and no more.
 
+mod flock;
+mod naming;
+
 use std::fmt::Write as _;
 
-/// Programs that run the program after them; their own options are skipped in the search for a name.
-const WRAPPERS: &[&str] = &[
-    "bash",
-    "chronic",
-    "command",
-    "dash",
-    "env",
-    "exec",
-    "flock",
-    "ionice",
-    "ksh",
-    "nice",
-    "node",
-    "nohup",
-    "perl",
-    "php",
-    "python",
-    "python2",
-    "python3",
-    "ruby",
-    "setsid",
-    "sh",
-    "stdbuf",
-    "sudo",
-    "systemd-cat",
-    "time",
-    "timeout",
-    "zsh",
-];
-
-/// Words that only a shell understands at the beginning of a command.
-const BUILTINS: &[&str] = &[
-    ".", ":", "[", "alias", "cd", "eval", "exec", "export", "exit", "if", "for", "set", "source", "test", "time",
-    "trap", "type", "ulimit", "umask", "unset", "while", "until", "case", "command",
-];
+use self::flock::{Flock, has_flock};
+use self::naming::{BUILTINS, name_of, unique};
 
 /// The format of a crontab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,15 +40,22 @@ struct Slot {
     note: Option<String>,
 }
 
-/// Rewrites a crontab. `run` returns the text of `lockkeeper run NAME OPTIONS`, with the options of the place.
-pub(crate) fn rewrite(text: &str, format: Format, zone: Option<&str>, run: impl Fn(&str, &str) -> String) -> Rewritten {
+/// Rewrites a crontab. `is_user` says whether a word is a user of this machine. `run` returns the text of `lockkeeper run NAME
+/// OPTIONS`, with the options of the place.
+pub(crate) fn rewrite(
+    text: &str,
+    format: Format,
+    zone: Option<&str>,
+    is_user: impl Fn(&str) -> bool,
+    run: impl Fn(&str, &str) -> String,
+) -> Rewritten {
     let mut made = Rewritten::default();
     let mut names: Vec<String> = Vec::new();
     let (mut shell, mut zone) = ("/bin/sh".to_owned(), zone.map(str::to_owned));
     let files: Vec<_> = text
         .lines()
         .filter_map(|line| {
-            let job = job(line.trim(), format, None).ok()??;
+            let job = job(line.trim(), format, None, &is_user).ok()??;
             Some(Flock::read(split_input(job.command).0, &shell)?.file)
         })
         .collect();
@@ -92,7 +69,7 @@ pub(crate) fn rewrite(text: &str, format: Format, zone: Option<&str>, run: impl 
                 _ => {}
             }
         } else if !trimmed.is_empty() && !trimmed.starts_with('#') {
-            match job(trimmed, format, zone.as_deref()) {
+            match job(trimmed, format, zone.as_deref(), &is_user) {
                 Ok(None) => {}
                 Ok(Some(Job { schedule, user, command, slot })) => {
                     let (typed, input) = split_input(command);
@@ -101,8 +78,11 @@ pub(crate) fn rewrite(text: &str, format: Format, zone: Option<&str>, run: impl 
                         .as_ref()
                         .is_some_and(|flock| files.iter().filter(|file| **file == flock.file).count() > 1);
                     let bare = flock.as_ref().and_then(|flock| flock.command.as_deref());
-                    let name =
-                        unique(name_of(bare.unwrap_or(command)).unwrap_or_else(|| format!("line-{number}")), &names);
+                    let found = name_of(bare.unwrap_or(command));
+                    let nameless = found.is_none().then(|| {
+                        format!("the line has no program whose name the job could have, so it is line-{number}: choose a name")
+                    });
+                    let name = unique(found.unwrap_or_else(|| format!("line-{number}")), &names);
                     let user = user.map_or_else(String::new, |user| format!("{user} "));
                     let typed = bare.filter(|_| !is_shared).unwrap_or(typed);
                     let quoted =
@@ -122,11 +102,12 @@ pub(crate) fn rewrite(text: &str, format: Format, zone: Option<&str>, run: impl 
                             "flock {file} is left out, because the lock of lockkeeper holds on all machines; keep it if other programs lock the file"
                         )),
                         None if has_flock(typed) => {
-                            Some("flock stays: write the line without it, because the lock of lockkeeper holds on all machines".to_owned())
+                            Some("flock stays, and a run that finds its file locked may count as failed: write the line without flock, \
+                                  because the lock of lockkeeper holds on all machines".to_owned())
                         }
                         None => None,
                     };
-                    made.notes.extend(slot.note.into_iter().chain(note).map(|note| (number, note)));
+                    made.notes.extend(slot.note.into_iter().chain(nameless).chain(note).map(|note| (number, note)));
                     names.push(name);
                     made.jobs += 1;
                     continue;
@@ -152,7 +133,12 @@ struct Job<'a> {
 }
 
 /// Reads a line; `None` for a line that stays as it is.
-fn job<'a>(line: &'a str, format: Format, zone: Option<&str>) -> Result<Option<Job<'a>>, String> {
+fn job<'a>(
+    line: &'a str,
+    format: Format,
+    zone: Option<&str>,
+    is_user: impl Fn(&str) -> bool,
+) -> Result<Option<Job<'a>>, String> {
     let count = if line.starts_with('@') { 1 } else { 5 };
     let (schedule, mut rest) = take_words(line, count)
         .ok_or_else(|| format!("{line:?} is neither a comment, a variable nor a schedule with a command"))?;
@@ -164,91 +150,28 @@ fn job<'a>(line: &'a str, format: Format, zone: Option<&str>) -> Result<Option<J
     let mut user = None;
     if format == Format::System {
         let (name, after) = take_words(rest, 1).ok_or_else(|| format!("{line:?} has no user and command"))?;
+        if name.contains('/') || after.starts_with('-') {
+            return Err(format!(
+                "{name:?} before the command is not a user: without such a column, leave out --system"
+            ));
+        }
         (user, rest) = (Some(name), after);
     }
     if rest.is_empty() {
         return Err(format!("{line:?} has no command"));
     }
-    let first = rest.split_whitespace().next().unwrap_or_default();
+    let (first, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let is_column =
+        format == Format::User && is_user(first) && !after.is_empty() && !after.trim_start().starts_with('-');
+    if is_column {
+        return Err(format!(
+            "{first:?} is a user of this machine: if that is the column of /etc/crontab, add --system; if it is a program, write its path"
+        ));
+    }
     if first.rsplit('/').next() == Some("lockkeeper") {
         return Ok(None);
     }
     Ok(Some(Job { schedule, user, command: rest, slot }))
-}
-
-/// A command line that begins with flock.
-struct Flock {
-    /// The options of `run` that do the same, each after a blank.
-    options: String,
-    /// The file that flock locks.
-    file: String,
-    /// The command without flock; `None` if the line does more than flock guards.
-    command: Option<String>,
-}
-
-impl Flock {
-    /// Reads a command; `None` unless options of a job do the same.
-    fn read(typed: &str, shell: &str) -> Option<Flock> {
-        let word = |text: &str| {
-            let (word, rest) = text.split_once(char::is_whitespace)?;
-            Some((word.to_owned(), rest.trim_start().to_owned()))
-        };
-        let (first, mut rest) = word(typed)?;
-        if !is_flock(&first) {
-            return None;
-        }
-        let (mut wait, mut status) = (None, String::new());
-        let file = loop {
-            let (option, after) = word(&rest)?;
-            rest = after;
-            let (option, joined) = match option.split_once('=') {
-                Some((option, value)) if option.starts_with("--") => (option.to_owned(), Some(value.to_owned())),
-                _ => (option, None),
-            };
-            let mut value = || {
-                let (value, after) = match joined.clone() {
-                    Some(value) => (value, rest.clone()),
-                    None => word(&rest)?,
-                };
-                rest = after;
-                value.parse::<u32>().ok()
-            };
-            match &*option {
-                "--nonblock" | "--nb" => wait = Some(0),
-                "-w" | "--wait" | "--timeout" => wait = Some(value()?),
-                "-E" | "--conflict-exit-code" => status = format!(" --conflict-exit-code {}", value()?),
-                "--exclusive" | "--close" | "--no-fork" | "--verbose" => {}
-                text if !text.starts_with('-') => break option,
-                text if text.len() > 1 && text[1..].chars().all(|letter| "nxeoF".contains(letter)) => {
-                    wait = if text.contains('n') { Some(0) } else { wait };
-                }
-                _ => return None,
-            }
-        };
-        if file.contains(['\'', '"', '$', '`']) || rest.is_empty() {
-            return None;
-        }
-        // Behind `;` and `||` follows what flock does not guard.
-        let bare: String = rest.split(['\'', '"']).step_by(2).collect();
-        let goes = !bare.contains(';') && !bare.contains("||");
-        let command = if rest.starts_with("-c ") { format!("{shell} {rest}") } else { rest };
-        let command = goes.then_some(command);
-        // flock says nothing if the file stays locked.
-        let options = match wait {
-            None => status,
-            Some(0) => format!(" --try --quiet{status}"),
-            Some(seconds) => format!(" --wait {seconds}s --quiet{status}"),
-        };
-        Some(Flock { options, file, command })
-    }
-}
-
-fn has_flock(command: &str) -> bool {
-    command.split_whitespace().any(is_flock)
-}
-
-fn is_flock(word: &str) -> bool {
-    word.rsplit('/').next() == Some("flock")
 }
 
 /// Splits after this many words; `None` if there are fewer, or nothing after them.
@@ -396,50 +319,13 @@ fn quoted_if_needed(text: &str) -> String {
     if plain { text.to_owned() } else { quoted(text) }
 }
 
-/// Returns the name of the program that a command runs, as the name of its lock.
-fn name_of(command: &str) -> Option<String> {
-    // The last command of `cd DIR && ./job.sh`, and not its pipes and redirections.
-    let commands = command.split(['|', '>', '<']).next()?.split(['&', ';']).map(str::trim);
-    let command = commands
-        .filter(|command| !command.is_empty())
-        .find(|command| !BUILTINS.contains(&command.split_whitespace().next().unwrap_or_default()))?;
-    let mut words = command.split_whitespace().map(|word| word.trim_matches(['"', '\'', '(', ')', '`', '$']));
-    // The first word after flock and its options is the lock's file.
-    let mut is_file = false;
-    let program = words.find(|word| {
-        let base = word.rsplit('/').next().unwrap_or_default();
-        let option = word.starts_with('-');
-        let was_file = is_file && !option;
-        is_file = base == "flock" || (is_file && option);
-        if was_file {
-            return false;
-        }
-        let is_value = word.starts_with('-') || word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit());
-        !word.is_empty() && !is_value && !WRAPPERS.contains(&base)
-    })?;
-    let base = program.trim_end_matches('/').rsplit('/').next()?;
-    let base = base.rsplit_once('.').map_or(base, |(stem, _)| if stem.is_empty() { base } else { stem });
-    let name: String =
-        base.chars().map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '-' }).collect();
-    let name = name.trim_matches('-').to_owned();
-    (!name.is_empty()).then_some(name)
-}
-
-/// Returns a name that no earlier line has.
-fn unique(name: String, names: &[String]) -> String {
-    let taken = |name: &String| names.contains(name);
-    if !taken(&name) {
-        return name;
-    }
-    (2..).map(|count| format!("{name}-{count}")).find(|name| !taken(name)).unwrap_or(name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn lines(text: &str, format: Format) -> Rewritten {
-        rewrite(text, format, Some("Europe/Berlin"), |name, options| format!("lockkeeper run {name} {options}"))
+        let run = |name: &str, options: &str| format!("lockkeeper run {name} {options}");
+        rewrite(text, format, Some("Europe/Berlin"), |word| word == "root" || word == "mail", run)
     }
 
     fn line(text: &str) -> String {
@@ -514,6 +400,25 @@ mod tests {
                 "flock -n /tmp/j -c './job.sh; true'",
                 " --try --quiet -- /bin/sh -c '/bin/sh -c '\\''./job.sh; true'\\'''",
             ),
+            ("(flock -n 9 || exit 1; ./job.sh --all) 9>/tmp/j", " --try --quiet -- ./job.sh --all"),
+            (
+                "( flock -n 9||exit 0; cd /opt; ./job.sh ) 9> /tmp/j",
+                " --try --quiet --conflict-exit-code 0 -- /bin/sh -c 'cd /opt; ./job.sh'",
+            ),
+            ("(/usr/bin/flock -w 5 200 && ./job.sh) 200>>/tmp/j", " --wait 5s --quiet -- ./job.sh"),
+            ("( flock 9; ./job.sh ) 9>/tmp/j", " -- ./job.sh"),
+            (
+                "(flock -xn 9 || exit 1; ./job.sh) 9>/tmp/j >/dev/null 2>&1",
+                " --try --quiet -- /bin/sh -c '(./job.sh) >/dev/null 2>&1'",
+            ),
+            // The command runs although the file is locked, and flock guards only a part, or another file.
+            ("( flock -n 9; ./job.sh ) 9>/tmp/j", " -- /bin/sh -c '( flock -n 9; ./job.sh ) 9>/tmp/j'"),
+            ("(flock -n 9 && ./job.sh; true) 9>/tmp/j", " -- /bin/sh -c '(flock -n 9 && ./job.sh; true) 9>/tmp/j'"),
+            ("(flock -n 9 || exit 1; ./job.sh) 8>/tmp/j", " -- /bin/sh -c '(flock -n 9 || exit 1; ./job.sh) 8>/tmp/j'"),
+            (
+                "(flock -n 9 || exit 1; ./job.sh) 9>/tmp/j; true",
+                " -- /bin/sh -c '(flock -n 9 || exit 1; ./job.sh) 9>/tmp/j; true'",
+            ),
             // A job holds its lock alone, and what follows is not under flock.
             ("flock -s /tmp/j ./job.sh", " -- flock -s /tmp/j ./job.sh"),
             ("flock -n /tmp/j ./job.sh || true", " --try --quiet -- /bin/sh -c 'flock -n /tmp/j ./job.sh || true'"),
@@ -538,6 +443,23 @@ mod tests {
         assert!(made.text.ends_with(job), "{}", made.text);
     }
 
+    /// What a person pipes from /etc/crontab has no name that says so.
+    #[test]
+    fn a_line_with_a_user_where_none_belongs_stays_and_one_without_its_user_too() {
+        let text = "5 2 * * * root cd / && run-parts /etc/cron.daily\n";
+        let made = lines(text, Format::User);
+        assert_eq!((made.text.as_str(), made.left, made.jobs), (text, 1, 0));
+        assert!(made.notes[0].0 == 1 && made.notes[0].1.contains("add --system"), "{:?}", made.notes);
+        assert!(lines(text, Format::System).text.contains(" root lockkeeper run run-parts "));
+        // A program of the same name.
+        assert_eq!(lines("5 2 * * * mail -s x y\n", Format::User).jobs, 1);
+        for text in ["5 2 * * * /opt/job.sh --all\n", "5 2 * * * job --all\n"] {
+            let made = lines(text, Format::System);
+            assert_eq!((made.text.as_str(), made.left), (text, 1));
+            assert!(made.notes[0].1.contains("leave out --system"), "{:?}", made.notes);
+        }
+    }
+
     #[test]
     fn odd_lines_are_named_with_their_number() {
         let text = "@reboot ./a\n61 2 * * * ./b\n5 2 * * *\nhello\n5 2 * * mon-xyz ./c\n@dayly ./d\n5-1 * * * * ./e\n*/0 * * * * ./f\n";
@@ -551,7 +473,9 @@ mod tests {
     #[test]
     fn each_line_has_its_own_name() {
         let text = "5 2 * * * /opt/backup.sh a\n5 3 * * * /opt/backup.sh b\n5 4 * * * python3 /opt/index.py\n5 5 * * * : $(x)\n";
-        let made = lines(text, Format::User).text;
+        let made = lines(text, Format::User);
+        assert!(made.notes.iter().any(|(at, note)| *at == 4 && note.contains("choose a name")), "{:?}", made.notes);
+        let made = made.text;
         for name in ["run backup ", "run backup-2 ", "run index ", "run line-4 "] {
             assert!(made.contains(name), "{name} is not in {made}");
         }

@@ -282,7 +282,9 @@ fn import(args: ImportArgs, printer: Printer) -> Result<u8, Failure> {
     let format = if args.system || of_system { Format::System } else { Format::User };
     let zone = TimeZone::system();
     let program = program(&text);
-    let made = crontab::rewrite(&text, format, zone.iana_name(), |name, options| {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let is_user = |word: &str| word == "root" || users.lines().any(|user| user.split(':').next() == Some(word));
+    let made = crontab::rewrite(&text, format, zone.iana_name(), is_user, |name, options| {
         let words = ["run", name].into_iter().chain(options.split(' '));
         let command = printer.whole_command(&Suggested::new(words));
         format!("{program}{}", command.strip_prefix("lockkeeper").unwrap_or(&command))

@@ -1,0 +1,196 @@
+//! The forms of `flock` in a command line that options of a job replace.
+
+/// A command line under flock.
+pub(super) struct Flock {
+    /// The options of `run` that do the same, each after a blank.
+    pub options: String,
+    /// The file that flock locks.
+    pub file: String,
+    /// The command without flock; `None` if the line does more than flock guards.
+    pub command: Option<String>,
+}
+
+/// What a call of flock says before its command.
+struct Call<'a> {
+    /// The longest wait, in seconds; `None` waits for as long as it takes.
+    wait: Option<u32>,
+    /// The exit status if the file stays locked.
+    status: Option<u32>,
+    /// The file, or the number of an open one.
+    target: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Call<'a> {
+    /// Reads a call; `None` if it is none, or if a job has no option for one of its options.
+    fn read(typed: &'a str) -> Option<Self> {
+        let (first, mut rest) = word(typed)?;
+        if !is_flock(first) {
+            return None;
+        }
+        let (mut wait, mut status) = (None, None);
+        loop {
+            let (option, after) = word(rest)?;
+            rest = after;
+            let (option, joined) = match option.split_once('=') {
+                Some((option, value)) if option.starts_with("--") => (option, Some(value)),
+                _ => (option, None),
+            };
+            let mut value = || {
+                let (value, after) = match joined {
+                    Some(value) => (value, rest),
+                    None => word(rest)?,
+                };
+                rest = after;
+                value.parse::<u32>().ok()
+            };
+            match option {
+                "--nonblock" | "--nb" => wait = Some(0),
+                "-w" | "--wait" | "--timeout" => wait = Some(value()?),
+                "-E" | "--conflict-exit-code" => status = Some(value()?),
+                "--exclusive" | "--close" | "--no-fork" | "--verbose" => {}
+                target if !target.starts_with('-') => return Some(Call { wait, status, target, rest }),
+                text if text.len() > 1 && text[1..].chars().all(|letter| "nxeoF".contains(letter)) => {
+                    wait = if text.contains('n') { Some(0) } else { wait };
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Returns the options of `run` that do the same. flock says nothing if the file stays locked.
+    fn options(&self) -> String {
+        let status = self.status.map_or_else(String::new, |status| format!(" --conflict-exit-code {status}"));
+        match self.wait {
+            None => status,
+            Some(0) => format!(" --try --quiet{status}"),
+            Some(seconds) => format!(" --wait {seconds}s --quiet{status}"),
+        }
+    }
+}
+
+impl Flock {
+    /// Reads a command; `None` unless options of a job do the same.
+    pub(super) fn read(typed: &str, shell: &str) -> Option<Flock> {
+        if let Some(inside) = typed.strip_prefix('(') {
+            return Flock::of_subshell(inside.trim_start());
+        }
+        let call = Call::read(typed)?;
+        if !is_literal(call.target) || call.rest.is_empty() {
+            return None;
+        }
+        let command =
+            if call.rest.starts_with("-c ") { format!("{shell} {}", call.rest) } else { call.rest.to_owned() };
+        let command = Some(command).filter(|_| is_one(call.rest));
+        Some(Flock { options: call.options(), file: call.target.to_owned(), command })
+    }
+
+    /// Reads `flock -n 9 || exit 1; COMMAND ) 9>FILE`, and the same with `&&`.
+    fn of_subshell(inside: &str) -> Option<Flock> {
+        let (inside, behind) = inside.rsplit_once(')')?;
+        let mut call = Call::read(inside)?;
+        // Without a blank, what follows the number is a part of its word.
+        let digits = call.target.find(|c: char| !c.is_ascii_digit()).unwrap_or(call.target.len());
+        let (number, after) = call.target.split_at(digits);
+        let rest = format!("{after} {}", call.rest);
+        let rest = rest.trim_start();
+        let command = if let Some(rest) = rest.strip_prefix("||") {
+            let rest = rest.trim_start().strip_prefix("exit")?.trim_start();
+            let (status, command) = rest.split_once(';')?;
+            // Without a status it is flock's own, which is 1.
+            match status.trim() {
+                "" | "1" => {}
+                status => call.status = Some(status.parse().ok()?),
+            }
+            command
+        } else if let Some(command) = rest.strip_prefix("&&") {
+            Some(command).filter(|command| is_one(command))?
+        } else {
+            // A command behind `;` runs too if the file stays locked.
+            rest.strip_prefix(';').filter(|_| call.wait.is_none())?
+        };
+        let (command, redirected) = (command.trim(), Redirected::read(behind, number)?);
+        if number.is_empty() || command.is_empty() || !is_closed(command) {
+            return None;
+        }
+        let command = match redirected.others.is_empty() {
+            true => command.to_owned(),
+            false => format!("({command}){}", redirected.others),
+        };
+        Some(Flock { options: call.options(), file: redirected.file.to_owned(), command: Some(command) })
+    }
+}
+
+/// The redirections behind a subshell.
+struct Redirected<'a> {
+    /// The file with the number that flock locks.
+    file: &'a str,
+    /// The others, each after a blank.
+    others: String,
+}
+
+impl<'a> Redirected<'a> {
+    /// Reads them; `None` if there is anything else.
+    fn read(behind: &'a str, number: &str) -> Option<Self> {
+        let (mut file, mut others) = (None, String::new());
+        let mut words = behind.split_whitespace();
+        while let Some(redirection) = words.next() {
+            let digits = redirection.find(|c: char| !c.is_ascii_digit())?;
+            let (of, target) = redirection.split_at(digits);
+            let target = target.strip_prefix(['>', '<'])?.trim_start_matches(['>', '<', '|']);
+            if of == number {
+                let target = if target.is_empty() { words.next()? } else { target };
+                file = Some(target).filter(|target| is_literal(target) && is_one(target));
+                continue;
+            }
+            let is_plain = target.strip_prefix('&').unwrap_or(target).chars().all(|c| !";|&()".contains(c));
+            if target.is_empty() || !is_plain {
+                return None;
+            }
+            others.push(' ');
+            others.push_str(redirection);
+        }
+        Some(Redirected { file: file?, others })
+    }
+}
+
+/// Whether a command line calls flock.
+pub(super) fn has_flock(command: &str) -> bool {
+    let is_of_name = |c: char| c.is_alphanumeric() || "/._-".contains(c);
+    command.split(|c| !is_of_name(c)).any(is_flock)
+}
+
+pub(super) fn is_flock(word: &str) -> bool {
+    word.rsplit('/').next() == Some("flock")
+}
+
+fn word(text: &str) -> Option<(&str, &str)> {
+    let (word, rest) = text.split_once(char::is_whitespace)?;
+    Some((word, rest.trim_start()))
+}
+
+/// Whether a shell changes nothing in a word.
+fn is_literal(word: &str) -> bool {
+    !word.contains(['\'', '"', '$', '`'])
+}
+
+/// Whether flock guards all of a command: behind `;` and `||` follows what it does not guard.
+fn is_one(command: &str) -> bool {
+    let bare = unquoted(command);
+    !bare.contains(';') && !bare.contains("||")
+}
+
+/// Whether each parenthesis of a command has its other one.
+fn is_closed(command: &str) -> bool {
+    let depth = unquoted(command).chars().try_fold(0u32, |depth, c| match c {
+        '(' => Some(depth + 1),
+        ')' => depth.checked_sub(1),
+        _ => Some(depth),
+    });
+    depth == Some(0)
+}
+
+/// The parts of a command outside of quotes.
+fn unquoted(command: &str) -> String {
+    command.split(['\'', '"']).step_by(2).collect()
+}

@@ -1,0 +1,156 @@
+//! Names of jobs, from the commands that they run.
+
+use super::flock::is_flock;
+
+/// Programs that run the program after them, and words of a shell before a command. Their own options are skipped in the search
+/// for a name.
+const WRAPPERS: &[&str] = &[
+    "!",
+    "bash",
+    "chronic",
+    "chroot",
+    "command",
+    "dash",
+    "do",
+    "done",
+    "else",
+    "env",
+    "exec",
+    "fi",
+    "flock",
+    "ionice",
+    "ksh",
+    "nice",
+    "node",
+    "nohup",
+    "perl",
+    "php",
+    "python",
+    "python2",
+    "python3",
+    "ruby",
+    "runuser",
+    "setsid",
+    "sh",
+    "stdbuf",
+    "su",
+    "sudo",
+    "systemd-cat",
+    "then",
+    "time",
+    "timeout",
+    "zsh",
+    "{",
+    "}",
+];
+
+/// Words that only a shell understands at the beginning of a command.
+pub(super) const BUILTINS: &[&str] = &[
+    ".", ":", "[", "alias", "cd", "eval", "exec", "export", "exit", "if", "for", "set", "source", "test", "time",
+    "trap", "type", "ulimit", "umask", "unset", "while", "until", "case", "command",
+];
+
+/// Programs that prepare for the real command, if there is another one on the line.
+const PREPARATIONS: &[&str] =
+    &["cat", "date", "echo", "false", "hostname", "logger", "mkdir", "printf", "renice", "sleep", "true", "wait"];
+
+/// Options with a value in the next word.
+const VALUED: &[(&str, &[&str])] = &[
+    ("env", &["-u", "-C"]),
+    ("flock", &["-w", "-E", "--wait", "--timeout", "--conflict-exit-code"]),
+    ("runuser", &["-u", "-g", "-G", "-s"]),
+    ("su", &["-s", "-g", "-G"]),
+    ("sudo", &["-u", "-g", "-h", "-p", "-C", "-D", "-r", "-t", "--user", "--group"]),
+    ("systemd-cat", &["-t", "-p"]),
+    ("timeout", &["-k", "-s"]),
+];
+
+/// Returns the name of the program that a command runs, as the name of its lock.
+pub(super) fn name_of(command: &str) -> Option<String> {
+    // Each command of a list and of a pipe, without its redirections.
+    let commands = command.split(['|', '&', ';']).filter_map(|command| command.split(['>', '<']).next());
+    let mut programs = commands.filter_map(program).filter(|name| !BUILTINS.contains(&name.as_str())).peekable();
+    let first = programs.peek().cloned();
+    programs.find(|name| !PREPARATIONS.contains(&name.as_str())).or(first)
+}
+
+/// Returns the name of the program of one command.
+fn program(command: &str) -> Option<String> {
+    let mut words = command.split_whitespace().map(|word| word.trim_matches(['"', '\'', '(', ')', '`', '$']));
+    let mut wrapper = "";
+    // Whether the next word belongs to an option, or is the file of flock, the user of su, the directory of chroot.
+    let (mut is_value, mut has_operand) = (false, false);
+    let program = words.find(|word| {
+        let base = word.rsplit('/').next().unwrap_or_default();
+        if std::mem::take(&mut is_value) || word.is_empty() {
+            return false;
+        }
+        if word.starts_with('-') {
+            is_value = VALUED.iter().any(|(name, options)| *name == wrapper && options.contains(word));
+            // With -u, no word of runuser is the user.
+            has_operand &= !(wrapper == "runuser" && *word == "-u");
+            return false;
+        }
+        if std::mem::take(&mut has_operand) {
+            return false;
+        }
+        if WRAPPERS.contains(&base) {
+            wrapper = base;
+            has_operand = is_flock(base) || ["su", "runuser", "chroot"].contains(&base);
+            return false;
+        }
+        let is_number = word.starts_with(|c: char| c.is_ascii_digit())
+            && word.chars().all(|c| c.is_ascii_digit() || ".smhd".contains(c));
+        !word.contains('=') && !is_number
+    })?;
+    let base = program.trim_end_matches('/').rsplit('/').next()?;
+    let base = base.rsplit_once('.').map_or(base, |(stem, _)| if stem.is_empty() { base } else { stem });
+    if BUILTINS.contains(&base) {
+        return Some(base.to_owned());
+    }
+    let name: String =
+        base.chars().map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '-' }).collect();
+    let name = name.trim_matches('-').to_owned();
+    (!name.is_empty()).then_some(name)
+}
+
+/// Returns a name that no earlier line has.
+pub(super) fn unique(name: String, names: &[String]) -> String {
+    let taken = |name: &String| names.contains(name);
+    if !taken(&name) {
+        return name;
+    }
+    (2..).map(|count| format!("{name}-{count}")).find(|name| !taken(name)).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_has_the_name_of_the_command_that_does_the_work() {
+        for (command, name) in [
+            ("sleep 30; real-job", "real-job"),
+            ("sleep $((RANDOM \\% 60)) && real-job --all", "real-job"),
+            ("perl -e 'sleep int(rand(43200))' && certbot -q renew", "certbot"),
+            ("echo start >> /var/log/x; /opt/real-job.sh", "real-job"),
+            ("cat list | real-job", "real-job"),
+            ("sleep 30", "sleep"),
+            ("test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.daily )", "run-parts"),
+            ("command -v debian-sa1 > /dev/null && debian-sa1 1 1", "debian-sa1"),
+            ("if [ -x /opt/a ]; then /opt/a; fi", "a"),
+            ("sh -c 'cd /opt && ./job.sh'", "job"),
+            ("sudo -u www-data php /srv/queue.php", "queue"),
+            ("su - postgres -c \"pg_dumpall > x\"", "pg_dumpall"),
+            ("runuser -u app -- /opt/job.sh", "job"),
+            ("timeout -s KILL 30m /opt/job.sh", "job"),
+            ("nice -n 10 7z a x", "7z"),
+            ("flock -s -w 10 /tmp/j job", "job"),
+            ("(flock -n 9 || exit 1; job) 9>/tmp/j", "job"),
+            ("A=1 B=2 ./job.sh 2>&1 | logger", "job"),
+        ] {
+            assert_eq!(name_of(command).as_deref(), Some(name), "{command}");
+        }
+        assert_eq!(name_of(": $(x)").as_deref(), None);
+    }
+}
