@@ -111,7 +111,7 @@ impl Verb {
             Verb::Run(args) => args.json,
             Verb::List(args) => args.json,
             Verb::Show(args) => args.json,
-            Verb::Jobs(args) => args.json,
+            Verb::Jobs(args) => args.json(),
             Verb::Why(args) => args.json,
             Verb::Revoke(args) => args.json,
             Verb::Break(args) => args.json,

@@ -45,7 +45,8 @@ pub(crate) enum Health {
 }
 
 impl<'a> JobView<'a> {
-    /// Returns the view at this time of the servers. With a limit, a job is late if its last success is older.
+    /// Returns the view at this time of the servers. With a limit, a job is late if its last success, or the last failure that a
+    /// person accepted, is older.
     pub(crate) fn of(job: &'a JobStatus, now_ms: i64, limit: Option<Duration>) -> Self {
         let late_at = late_at(job, now_ms, limit);
         let ahead = job.state != JobState::Running && job.last().is_some_and(|run| is_ahead(job, run, now_ms));
@@ -63,13 +64,15 @@ impl<'a> JobView<'a> {
 
     /// Returns whether the job is in order.
     pub(crate) fn health(&self) -> Health {
+        let has_failed = |run: &RunRecord| run.has_failed() && !run.is_accepted();
         match self.job.state {
             // A failed job that runs again is not in order before it succeeds.
-            JobState::Running if !self.late => match ended(self.job) {
-                Some(run) if run.has_failed() => Health::Failed,
-                _ => Health::InOrder,
-            },
-            JobState::Failed | JobState::Crashed | JobState::Kept | JobState::Unreadable => Health::Failed,
+            JobState::Running if !self.late && ended(self.job).is_some_and(has_failed) => Health::Failed,
+            // The record of a crash that nobody has found has no end.
+            JobState::Failed | JobState::Crashed if self.job.last().is_none_or(|run| !run.is_accepted()) => {
+                Health::Failed
+            }
+            JobState::Kept | JobState::Unreadable => Health::Failed,
             _ if self.late => Health::Late,
             _ => Health::InOrder,
         }
@@ -108,7 +111,8 @@ impl<'a> JobView<'a> {
         let mut cells = cells.to_vec();
         cells.push(if sparks { sparkline(&self.job.runs) } else { String::new() });
         let notes = [how, self.ahead.then(|| AHEAD.to_owned())].into_iter().flatten();
-        cells.push(notes.chain(waiting_reruns(self.job)).collect::<Vec<_>>().join("; "));
+        let accepted = run.resolved.as_ref().filter(|_| run.is_accepted()).map(decision);
+        cells.push(notes.chain(accepted).chain(waiting_reruns(self.job)).collect::<Vec<_>>().join("; "));
         cells
     }
 
@@ -149,8 +153,8 @@ fn is_ahead(job: &JobStatus, run: &RunRecord, now_ms: i64) -> bool {
     job.schedule.as_ref().is_some_and(|schedule| schedule.is_ahead(run, now_ms))
 }
 
-/// When a job becomes late, if ever: its last success is older than the limit, or, without a limit, a whole slot has passed. Its
-/// last run may be in the future; then it is late now.
+/// When a job becomes late, if ever: its last success, or the last failure that a person accepted, is older than the limit, or,
+/// without a limit, a whole slot has passed. Its last run may be in the future; then it is late now.
 fn late_at(job: &JobStatus, now_ms: i64, limit: Option<Duration>) -> Option<i64> {
     if job.unreadable.is_some() {
         return None;
@@ -159,8 +163,9 @@ fn late_at(job: &JobStatus, now_ms: i64, limit: Option<Duration>) -> Option<i64>
         let due = job.due_ms.filter(|_| job.state != JobState::Running)?;
         return Some(due.saturating_add(job.schedule.as_ref()?.longest_ms()?));
     };
-    let success = job.runs.iter().rev().find(|run| run.has_succeeded() && !is_ahead(job, run, now_ms));
-    let success = success.and_then(|run| run.end_ms);
+    let counts = |run: &&RunRecord| (run.has_succeeded() || run.is_accepted()) && !is_ahead(job, run, now_ms);
+    // Nobody knows when a crash was.
+    let success = job.runs.iter().rev().find(counts).and_then(|run| run.end_ms.or(run.start_ms));
     let since = success.or_else(|| job.runs.first().and_then(|run| run.start_ms));
     let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
     Some(since.map_or(i64::MIN, |since| since.saturating_add(limit)))
@@ -375,9 +380,11 @@ pub(crate) fn prometheus(jobs: &[JobView<'_>]) -> String {
     let seconds = |ms: i64| ms as f64 / 1000.0;
     let flag = |is: bool| Some(f64::from(u8::from(is)));
     metric("running", "Whether a host runs the job now.", &|job| flag(job.job.state == JobState::Running));
-    metric("failed", "Whether the last run failed or crashed, or the records cannot be read.", &|job| {
-        flag(job.health() == Health::Failed)
-    });
+    metric(
+        "failed",
+        "Whether the last run failed or crashed and nobody accepted that, or the records cannot be read.",
+        &|job| flag(job.health() == Health::Failed),
+    );
     metric("late", "Whether the job is late.", &|job| flag(job.late));
     metric("needs_person", "Whether a person must decide.", &|job| flag(job.job.state == JobState::Kept));
     metric("last_start_timestamp_seconds", "When the last run began, by the servers' clock.", &|job| {

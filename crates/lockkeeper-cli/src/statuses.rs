@@ -152,12 +152,19 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
                 "a job whose records cannot be read is printed as `unreadable`, and the others as they are",
             ),
             (Code::NoSuchLock, "there is no such job; with --check, a job is late", ""),
-            (Code::Declined, "with --check: a job failed, is unreadable, or waits for a person", ""),
+            (
+                Code::Declined,
+                "with --check: a job failed, is unreadable, or waits for a person",
+                "a failure that a person accepted does not count",
+            ),
             (Code::Unreachable, "no server was reachable", ""),
         ],
     ),
     ("jobs resolve", &[(Code::Done, "decided", ""), (Code::NoSuchLock, "no run of the job waits for a decision", "")]),
-    ("jobs forget", &[(Code::Done, "the records are deleted", ""), (Code::NoSuchLock, "the job has no records", "")]),
+    (
+        "jobs forget",
+        &[(Code::Done, "the records are deleted", ""), (Code::NoSuchLock, "the job has no records, or is running", "")],
+    ),
     (
         "jobs import",
         &[

@@ -29,7 +29,7 @@ pub(crate) struct JobArgs {
     pub slot: Option<String>,
     /// Begin the periods of --once-per in this time zone, such as Europe/Berlin
     /// [env: LOCKKEEPER_JOBS_TIME_ZONE] [default: UTC]
-    #[arg(long, value_name = "ZONE", value_parser = time_zone, requires = "once_per", hide_short_help = true)]
+    #[arg(long, value_name = "ZONE", value_parser = time_zone, requires = "once_per", conflicts_with_all = ["every", "slot"], hide_short_help = true)]
     pub time_zone: Option<String>,
     /// After a failure: next (wait for the next slot), retry or retry:N (the next machine runs it again), or keep (a person
     /// decides) [env: LOCKKEEPER_JOBS_ON_FAILURE] [default: next]
@@ -94,7 +94,7 @@ const OTHERS: [&str; 11] = [
     after_help = "Exit statuses and examples: lockkeeper jobs --help",
     after_long_help = help("jobs", "\
 Without --late, a job is late when a whole slot has passed without a run. A job without a schedule of its own, such as --slot, is \
-never late. A failed job stays failed until a run succeeds.", "\
+never late. A failed job stays failed until a run succeeds, or a person accepts the failure: jobs resolve NAME --accept.", "\
 Examples:
   lockkeeper jobs
   lockkeeper jobs nightly --history
@@ -133,6 +133,17 @@ pub(crate) struct JobsArgs {
 }
 
 impl JobsArgs {
+    /// Whether the output is JSON.
+    pub(crate) fn json(&self) -> bool {
+        match &self.verb {
+            Some(JobsVerb::Import(_)) => false,
+            Some(JobsVerb::Resolve(args)) => args.json,
+            Some(JobsVerb::Rerun(args)) => args.json,
+            Some(JobsVerb::Forget(args)) => args.json,
+            None => self.json,
+        }
+    }
+
     /// Returns the options of the place, which belong to the verb.
     pub(crate) fn connect(&self) -> &ConnectArgs {
         match &self.verb {
@@ -191,6 +202,9 @@ pub(crate) struct ResolveArgs {
     /// Count the slot as done
     #[arg(long, group = "decision")]
     pub accept: bool,
+    /// Print the run and the decision as one JSON document
+    #[arg(long)]
+    pub json: bool,
     /// The place of the job.
     #[command(flatten)]
     pub connect: ConnectArgs,
@@ -206,6 +220,9 @@ pub(crate) struct RerunArgs {
     pub name: String,
     /// The slot, as jobs prints it [default: that of the last run]
     pub slot: Option<String>,
+    /// Print the run and the decision as one JSON document
+    #[arg(long)]
+    pub json: bool,
     /// The place of the job.
     #[command(flatten)]
     pub connect: ConnectArgs,
@@ -213,10 +230,14 @@ pub(crate) struct RerunArgs {
 
 /// `lockkeeper jobs forget`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = help("jobs forget", "", ""))]
+#[command(after_help = help("jobs forget", "\
+A job that is running is refused, because nothing would record its end. Wait for its end, or end it: lockkeeper revoke NAME.", ""))]
 pub(crate) struct ForgetArgs {
     /// The job
     pub name: String,
+    /// Print what was done as one JSON document
+    #[arg(long)]
+    pub json: bool,
     /// The place of the job.
     #[command(flatten)]
     pub connect: ConnectArgs,

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use lockkeeper::Lockkeeper;
-use lockkeeper::admin::{Admin, JobStatus, Resolve};
+use lockkeeper::admin::{Admin, JobState, JobStatus, Resolve};
 use lockkeeper::error::AdminError;
-use lockkeeper::jobs::Schedule;
+use lockkeeper::jobs::{RunRecord, Schedule};
 use rustix::process::Signal;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -234,8 +234,7 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
     let at = path.clone();
     let run = inquire_records(&settings, printer, async move |admin| admin.resolve_job(&at, how).await).await?;
     let next = if args.again { "the next machine that asks runs it again" } else { "it counts as done" };
-    printer.note(&format!("{path}, slot {}: {next}", run.slot.name));
-    Ok(0)
+    decided(&settings, &path, &run, next, printer)
 }
 
 async fn rerun(args: RerunArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -251,18 +250,57 @@ async fn rerun(args: RerunArgs, printer: &Printer) -> Result<u8, Failure> {
         Some(Schedule::Text { .. }) => "the next machine that asks for it runs it again",
         _ => "the next machine that asks runs it again",
     };
-    printer.note(&format!("{path}, slot {}: {who}", run.slot.name));
+    decided(&settings, &path, &run, who, printer)
+}
+
+/// A decision about a run, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct DecidedView<'a> {
+    path: &'a str,
+    run: &'a RunRecord,
+}
+
+fn decided(settings: &Settings, path: &str, run: &RunRecord, next: &str, printer: &Printer) -> Result<u8, Failure> {
+    if printer.is_json() {
+        output::answer(&settings.place, &DecidedView { path, run })?;
+    } else {
+        printer.note(&format!("{path}, slot {}: {next}", run.slot.name));
+    }
     Ok(0)
+}
+
+/// A job whose records were deleted, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct ForgottenView<'a> {
+    path: &'a str,
 }
 
 async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
-    if !inquire_records(&settings, printer, async move |admin| admin.forget_job(&at).await).await? {
-        return Err(Failure::new(Code::NoSuchLock, format!("{path} has no records")).scoped(&settings.place));
+    let forgetting = async move |admin: Admin| {
+        let job = admin.job(&at).await?;
+        let running = job.filter(|job| job.state == JobState::Running);
+        match running.as_ref().and_then(JobStatus::last) {
+            Some(run) => Ok(Err(run.clone())),
+            None => admin.forget_job(&at).await.map(Ok),
+        }
+    };
+    match inquire_records(&settings, printer, forgetting).await? {
+        Ok(true) if printer.is_json() => output::answer(&settings.place, &ForgottenView { path: &path })?,
+        Ok(true) => printer.note(&format!("the records of {path} are deleted")),
+        Ok(false) => {
+            return Err(Failure::new(Code::NoSuchLock, format!("{path} has no records")).scoped(&settings.place));
+        }
+        Err(run) => {
+            let message = format!("{path} is kept: slot {} is running on {}", run.slot.name, run.by);
+            return Err(Failure::new(Code::NoSuchLock, message)
+                .hint("wait for its end, which nothing would record otherwise")
+                .advise("ask it to end", Suggested::new(["revoke", path.as_str()]))
+                .scoped(&settings.place));
+        }
     }
-    printer.note(&format!("the records of {path} are deleted"));
     Ok(0)
 }
 

@@ -65,6 +65,9 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         return Err(Failure::new(Code::Usage, format!("a job has one lock, not {}", paths.len()))
             .hint("give one NAME, or leave out --once-per, --every or --slot"));
     }
+    if let Some(id) = &args.leased.id {
+        lockkeeper::helix::Terms::new(id, 1).check(false).map_err(Misuse::from)?;
+    }
     if let (Some(hand_to), id) = (&args.leased.hand_to, args.leased.id.as_deref().unwrap_or_default()) {
         HandoverTarget::check(id, hand_to)?;
     }
@@ -73,6 +76,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
     grace(lease, settings.all.session_timeout.value, args.grace)?;
     for path in &paths {
         Misuse::check_message(path.as_str(), args.message.as_deref())?;
+        args.job.slot.as_deref().map_or(Ok(()), |slot| Misuse::check_slot(path.as_str(), slot))?;
     }
     let kind = Kind::of(&args.kind, &settings.all)?;
     let retries = RetryPolicy::of(&args, &settings)?;

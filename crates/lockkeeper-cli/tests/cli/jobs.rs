@@ -125,6 +125,74 @@ fn a_person_decides_about_a_run_that_was_kept() {
     assert_eq!(failure(&home.output(&["jobs", "forget", "a"])).0, Some(1));
 }
 
+/// Monitoring calls for a person. After the decision, nobody is needed.
+#[test]
+fn a_failure_that_a_person_accepted_is_in_order() {
+    let home = Home::new();
+    let check = |more: &[&str]| {
+        let output = home.output(&[&["jobs", "--check"], more].concat());
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    for rule in ["next", "keep"] {
+        let args = [rule, "--slot", "1", "--on-failure", rule];
+        assert_eq!(run(&home, &args, "exit 3").0, Some(3));
+        let (code, said) = check(&[]);
+        assert!(code == Some(2) && said.starts_with(&format!("{rule}: ")), "{said}");
+        assert_eq!(home.output(&["jobs", "resolve", rule, "--accept"]).status.code(), Some(0));
+        // The slot counts as done, so its job is not late before its time.
+        assert_eq!(check(&["--late", "1h"]), (Some(0), String::new()), "{rule}");
+        until("it is late", || check(&["--late", "1ms"]).0 == Some(1));
+        let shown = String::from_utf8(home.output(&["jobs", rule]).stdout).unwrap();
+        assert!(shown.contains("failed with exit status 3") && shown.contains("; accepted by "), "{shown}");
+    }
+    let metrics = String::from_utf8(home.output(&["jobs", "--prometheus", "-"]).stdout).unwrap();
+    assert!(metrics.contains("lockkeeper_job_failed{job=\"/locks/keep\"} 0\n"), "{metrics}");
+    // The next failure is another one.
+    assert_eq!(run(&home, &["next", "--slot", "2"], "exit 4").0, Some(4));
+    assert_eq!(check(&[]).0, Some(2));
+    // A decision to run it again is not the end of it.
+    assert_eq!(home.output(&["jobs", "resolve", "next", "--again"]).status.code(), Some(0));
+    assert_eq!(check(&[]).0, Some(2));
+}
+
+/// Nothing would record the end of the run.
+#[test]
+fn the_records_of_a_running_job_are_not_deleted() {
+    let home = Home::new();
+    let mut running = home.spawn("a", &["--slot", "1"], "echo up; cat");
+    assert_eq!(running.line(), "up");
+    let (code, line) = failure(&home.output(&["jobs", "forget", "a"]));
+    let pid = format!("(pid {})", running.pid().as_raw_nonzero());
+    assert_eq!(code, Some(1), "{line}");
+    assert!(line.starts_with("/locks/a is kept: slot 1 is running on ") && line.contains(&pid), "{line}");
+    running.close_stdin();
+    running.wait();
+    assert_eq!(job(&home, "a")["state"], "ok");
+    assert_eq!(home.output(&["jobs", "forget", "a"]).status.code(), Some(0));
+}
+
+#[test]
+fn decisions_about_a_job_are_printed_as_json() {
+    let home = Home::new();
+    let json = |words: &[&str]| {
+        let output = home.output(&[&["jobs"], words, &["--json"]].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    assert_eq!(run(&home, &["a", "--slot", "1"], "exit 3").0, Some(3));
+    for (words, run_again) in [(&["resolve", "a", "--accept"], false), (&["rerun", "a", "1"], true)] {
+        let decided = json(words);
+        let (path, run) = (&decided["path"], &decided["run"]);
+        assert_eq!((path, &run["slot"]["name"]), (&"/locks/a".into(), &"1".into()), "{decided}");
+        assert_eq!(run["resolved"]["run_again"], run_again, "{decided}");
+        assert!(decided["scope"]["kind"].is_string(), "{decided}");
+    }
+    assert_eq!(json(&["forget", "a"])["path"], "/locks/a");
+    let output = home.output(&["jobs", "forget", "a", "--json"]);
+    let error: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!((&error["event"], &error["exit_code"]), (&"error".into(), &1.into()));
+}
+
 #[test]
 fn a_slot_that_succeeded_runs_again_when_a_person_says_so() {
     let home = Home::new();
@@ -372,7 +440,7 @@ fn a_job_without_a_server_is_skipped_or_run_as_asked() {
 #[test]
 fn wrong_input_is_named_with_the_remedy() {
     let home = Home::new();
-    let cases: [(&[&str], &str, &str); 14] = [
+    let cases: [(&[&str], &str, &str); 17] = [
         (&["--slot", "1", "--catch-up", "b"], "'b'", "--catch-up <COUNT>"),
         (&["--once-per", "year"], "'year'", "hour, day, week or month"),
         (&["--once-per", "day", "--time-zone", "Berlin"], "Berlin", "Europe/Berlin"),
@@ -385,6 +453,9 @@ fn wrong_input_is_named_with_the_remedy() {
         (&["--slot", "1", "--keep-output", "17k"], "'17k'", "such as 4k"),
         (&["--slot", "1", "--keep-runs", "1001"], "1001", "1..=1000"),
         (&["--slot", "1", "--every", "1h"], "'--slot <TEXT>'", "--every"),
+        (&["--once-per", "day", "--slot", "1"], "'--once-per <PERIOD>'", "--slot"),
+        (&["--every", "1h", "--time-zone", "Europe/Berlin"], "--time-zone <ZONE>", "--every"),
+        (&["--slot", "1", "--time-zone", "Europe/Berlin"], "--time-zone <ZONE>", "--slot"),
         (&["--slot", "1", "--shared"], "--shared", "--slot"),
         (&["--on-crash", "keep"], "--once-per", "required"),
     ];

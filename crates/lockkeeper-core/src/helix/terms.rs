@@ -8,6 +8,9 @@ pub const EMERGENCY: i32 = i32::MAX;
 /// The value that Helix stores for a wait without a limit.
 const FOR_EVER: i64 = i32::MAX as i64;
 
+/// The longest id of a user. Every client that looks at the lock reads it.
+const MAX_ID_BYTES: usize = 1024;
+
 /// The terms of a client's request. The times are milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
@@ -41,6 +44,12 @@ pub enum TermsError {
     Id {
         /// The value.
         id: String,
+    },
+    /// The id is too long.
+    #[error("an owner's id has {bytes} bytes; the limit is {MAX_ID_BYTES}; shorten it")]
+    LongId {
+        /// The length of the id.
+        bytes: usize,
     },
     /// The lock cannot be transferred to its own owner.
     #[error("{id:?} has the lock already; hand it to another owner")]
@@ -97,9 +106,7 @@ impl Terms {
     /// # Errors
     /// [`TermsError`] names the value.
     pub fn check(&self, emergency: bool) -> Result<(), TermsError> {
-        if self.id.is_empty() || self.id == NOBODY {
-            return Err(TermsError::Id { id: self.id.clone() });
-        }
+        check_id(&self.id)?;
         if self.message.as_deref() == Some(NOBODY) {
             return Err(TermsError::Message);
         }
@@ -125,11 +132,8 @@ impl Terms {
     /// # Errors
     /// [`TermsError`] names the value.
     pub fn check_transfer(&self, id: &str) -> Result<(), TermsError> {
-        match id {
-            "" | NOBODY => Err(TermsError::Id { id: id.to_owned() }),
-            id if id == self.id => Err(TermsError::SameOwner { id: id.to_owned() }),
-            _ => Ok(()),
-        }
+        check_id(id)?;
+        if id == self.id { Err(TermsError::SameOwner { id: id.to_owned() }) } else { Ok(()) }
     }
 
     /// The waiting timeout as it is stored.
@@ -138,9 +142,27 @@ impl Terms {
     }
 }
 
+fn check_id(id: &str) -> Result<(), TermsError> {
+    match id {
+        "" | NOBODY => Err(TermsError::Id { id: id.to_owned() }),
+        id if id.len() > MAX_ID_BYTES => Err(TermsError::LongId { bytes: id.len() }),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every client that finds the lock held reads the id.
+    #[test]
+    fn an_id_has_a_limit_which_the_error_names_without_the_id() {
+        let (longest, long) = ("x".repeat(1024), "x".repeat(1025));
+        assert_eq!(check(|t| t.id = longest.clone()), Ok(()));
+        assert_eq!(check(|t| t.id = long.clone()), Err(TermsError::LongId { bytes: 1025 }));
+        assert_eq!(Terms::new("a", 1).check_transfer(&long), Err(TermsError::LongId { bytes: 1025 }));
+        assert!(TermsError::LongId { bytes: 1025 }.to_string().contains("limit is 1024"));
+    }
 
     fn check(change: impl FnOnce(&mut Terms)) -> Result<(), TermsError> {
         let mut terms = Terms::new("a", 1);

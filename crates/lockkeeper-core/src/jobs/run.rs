@@ -216,6 +216,11 @@ impl RunRecord {
         self.resolved.as_ref().is_some_and(|resolved| resolved.run_again)
     }
 
+    /// Returns whether it has ended without success, and a person accepted that.
+    pub fn is_accepted(&self) -> bool {
+        self.has_failed() && self.resolved.as_ref().is_some_and(|resolved| !resolved.run_again)
+    }
+
     pub(super) fn command_of(command: Option<&str>) -> Option<String> {
         command.map(|command| marked(command.to_owned(), MAX_COMMAND_BYTES))
     }

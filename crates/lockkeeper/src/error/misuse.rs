@@ -8,6 +8,9 @@ use super::kind::ErrorKind;
 /// The longest reason of an intervention.
 const MAX_REASON_BYTES: usize = 1024;
 
+/// The longest text of a job's slot.
+const MAX_SLOT_BYTES: usize = 256;
+
 /// A call that cannot be carried out as it is: an argument or its moment is wrong. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
@@ -85,6 +88,17 @@ impl Misuse {
     #[doc(hidden)]
     pub fn check_message(path: &str, message: Option<&str>) -> Result<(), Misuse> {
         Misuse::check_length("message", path, message, MAX_MESSAGE_BYTES)
+    }
+
+    /// The text of a job's slot.
+    #[doc(hidden)]
+    pub fn check_slot(path: &str, slot: &str) -> Result<(), Misuse> {
+        Misuse::check_length("slot", path, Some(slot), MAX_SLOT_BYTES)?;
+        if slot.is_empty() || slot.chars().any(char::is_control) {
+            let problem = format!("slot {slot:?} of {path} cannot be used");
+            return Err(Misuse::new("slot", problem).remedy("use 1 to 256 bytes without control characters"));
+        }
+        Ok(())
     }
 
     /// The reason of an intervention as it is recorded: not empty, at most 1024 bytes.

@@ -1,5 +1,6 @@
 //! What a job is: its path, its schedule and its rules.
 
+use std::mem::discriminant;
 use std::time::Duration;
 
 use lockkeeper_core::jobs::{DEFAULT_RUNS, MAX_RUNS, MAX_SLOTS_BACK, Rule, Schedule, Slot};
@@ -10,19 +11,17 @@ use crate::clock::typed;
 use crate::error::Misuse;
 use crate::session::context::Context;
 
-/// The longest text of a slot, in bytes.
-const MAX_SLOT_BYTES: usize = 256;
-
 /// Work that runs once per slot. Created by [`Lockkeeper::job`](crate::Lockkeeper::job), which sends nothing.
 ///
-/// One of [`Job::once_per`], [`Job::every`] and [`Job::slot`] must be called. All hosts of a job should state the same schedule. If
+/// Exactly one of [`Job::once_per`], [`Job::every`] and [`Job::slot`] must be called. All hosts of a job should state the same schedule. If
 /// a host states another one than the host before, a run that has started within its slot counts as the run of it.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub(super) context: Context,
     pub(super) path: Result<LockPath, PathError>,
-    when: Option<When>,
-    time_zone: String,
+    /// One of each kind that was stated.
+    when: Vec<When>,
+    time_zone: Option<String>,
     pub(super) on_failure: Rule,
     pub(super) on_crash: Rule,
     pub(super) catch_up: u32,
@@ -43,8 +42,8 @@ impl Job {
         Job {
             context,
             path,
-            when: None,
-            time_zone: "UTC".to_owned(),
+            when: Vec::new(),
+            time_zone: None,
             on_failure: Rule::default(),
             on_crash: Rule::default(),
             catch_up: 0,
@@ -54,28 +53,32 @@ impl Job {
     }
 
     /// Runs once per calendar period.
-    pub fn once_per(mut self, slot: Slot) -> Self {
-        self.when = Some(When::Per(slot));
-        self
+    pub fn once_per(self, slot: Slot) -> Self {
+        self.when(When::Per(slot))
     }
 
     /// Sets the time zone of the calendar, as in `Europe/Berlin`. The default is `UTC` on every machine, because hosts with
-    /// different zones of their own would disagree about the slots.
+    /// different zones of their own would disagree about the slots. Only [`Job::once_per`] has a calendar.
     pub fn time_zone(mut self, zone: impl Into<String>) -> Self {
-        self.time_zone = zone.into();
+        self.time_zone = Some(zone.into());
         self
     }
 
     /// Runs when this time has passed since the last start: 1 s or more.
-    pub fn every(mut self, time: Duration) -> Self {
-        self.when = Some(When::Every(time));
-        self
+    pub fn every(self, time: Duration) -> Self {
+        self.when(When::Every(time))
     }
 
     /// Runs once for this text, such as a build number: 1 to 256 bytes. A text whose run is no longer among the kept ones may
     /// run again.
-    pub fn slot(mut self, text: impl Into<String>) -> Self {
-        self.when = Some(When::Text(text.into()));
+    pub fn slot(self, text: impl Into<String>) -> Self {
+        self.when(When::Text(text.into()))
+    }
+
+    /// Notes a schedule, which replaces an earlier one of its kind.
+    fn when(mut self, when: When) -> Self {
+        self.when.retain(|stated| discriminant(stated) != discriminant(&when));
+        self.when.push(when);
         self
     }
 
@@ -123,16 +126,25 @@ impl Job {
             let problem = format!("{path} cannot catch up {} slots: must be 0 to {MAX_SLOTS_BACK}", self.catch_up);
             return Err(Misuse::new("catch up", problem));
         }
-        let (schedule, calendar) = match &self.when {
-            None => {
-                let remedy = "call once_per, every or slot";
-                return Err(Misuse::new("schedule", format!("job {path} has no schedule")).remedy(remedy));
+        let when = match &self.when[..] {
+            [when] => when,
+            several => {
+                let problem = if several.is_empty() { "has no schedule" } else { "has several schedules" };
+                let remedy = "call one of once_per, every and slot";
+                return Err(Misuse::new("schedule", format!("job {path} {problem}")).remedy(remedy));
             }
-            Some(When::Per(per)) => {
-                let calendar = Calendar::new(*per, &self.time_zone)?;
-                (Schedule::Calendar { per: *per, time_zone: self.time_zone.clone() }, Some(calendar))
+        };
+        if let (Some(zone), When::Every(_) | When::Text(_)) = (&self.time_zone, when) {
+            let problem = format!("job {path} has the time zone {zone}, and no calendar that it could be for");
+            return Err(Misuse::new("time zone", problem).remedy("call once_per, or leave out time_zone"));
+        }
+        let (schedule, calendar) = match when {
+            When::Per(per) => {
+                let time_zone = self.time_zone.clone().unwrap_or_else(|| "UTC".to_owned());
+                let calendar = Calendar::new(*per, &time_zone)?;
+                (Schedule::Calendar { per: *per, time_zone }, Some(calendar))
             }
-            Some(When::Every(time)) => {
+            When::Every(time) => {
                 let every_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 if !(1_000..=i64::MAX as u64).contains(&every_ms) {
                     let problem = format!("{path} cannot run every {}", typed(*time));
@@ -140,12 +152,8 @@ impl Job {
                 }
                 (Schedule::Every { every_ms }, None)
             }
-            Some(When::Text(slot)) => {
-                if slot.is_empty() || slot.len() > MAX_SLOT_BYTES || slot.chars().any(char::is_control) {
-                    let problem = format!("slot {:?} of {path} cannot be used", lockkeeper_core::excerpt(slot));
-                    let remedy = "use 1 to 256 bytes without control characters";
-                    return Err(Misuse::new("slot", problem).remedy(remedy));
-                }
+            When::Text(slot) => {
+                Misuse::check_slot(&path, slot)?;
                 (Schedule::Text { slot: slot.clone() }, None)
             }
         };
