@@ -36,15 +36,10 @@ pub(crate) struct PlaceOption {
 }
 
 impl PlaceOption {
-    /// Returns its words on a command line. The value of `--machine` is optional, so it is not a word of its own.
-    pub(crate) fn words(self) -> Vec<OsString> {
+    /// Returns its words on a command line.
+    pub(crate) fn words(&self) -> Vec<OsString> {
         let PlaceOption { flag, value, .. } = self;
-        if flag == MACHINE {
-            let mut word = OsString::from(format!("{flag}="));
-            word.push(value);
-            return vec![word];
-        }
-        vec![flag.into(), value]
+        if *flag == MACHINE { vec![machine_at(value)] } else { vec![flag.into(), value.clone()] }
     }
 }
 
@@ -111,11 +106,7 @@ impl Suggested {
             At::Servers(_) => !WHERE.contains(&option.flag),
             At::Nowhere => false,
         });
-        words.extend(kept.map(|PlaceOption { flag, value, .. }| {
-            // The value of --machine is optional, so it is not a word of its own.
-            let between = if *flag == MACHINE { '=' } else { ' ' };
-            format!("{flag}{between}{}", quoted(value))
-        }));
+        words.extend(kept.flat_map(PlaceOption::words).map(|word| quoted(&word)));
         if let At::Servers(servers) = &self.at {
             words.extend([SERVERS.to_owned(), quoted(servers)]);
         }
@@ -128,10 +119,12 @@ impl Suggested {
 }
 
 /// Whether this holder can receive a request to release. Some clients' nodes have no room for one, and no process reads
-/// the node of an abandoned hold.
+/// the node of an abandoned hold, or that of a process that has ended.
 pub(crate) fn can_be_asked(holder: &ContenderInfo) -> bool {
     let understood = || NodeFormat::of_node(&holder.node).revocation_word().is_some();
-    !holder.abandoned && (holder.mode == "lease" || holder.owner.is_some() || understood())
+    !holder.abandoned
+        && !holder.process_has_ended()
+        && (holder.mode == "lease" || holder.owner.is_some() || understood())
 }
 
 /// Returns the options that name the place of the locks, from the command line or from variables. Paths are absolute,
@@ -209,12 +202,24 @@ pub(crate) fn absolute(path: OsString) -> OsString {
 pub(crate) fn machine(home: &Home) -> String {
     match home.dir() {
         dir if dir == Path::new(MACHINE_DIR) => MACHINE.to_owned(),
-        dir => format!("{MACHINE}={}", quoted(dir.as_os_str())),
+        dir => quoted(&machine_at(dir.as_os_str())),
     }
 }
 
-/// Quotes a word for a POSIX shell, with characters that are safe to print.
+/// The option with its value, which is optional and so no word of its own.
+fn machine_at(dir: &OsStr) -> OsString {
+    [OsStr::new(MACHINE), OsStr::new("="), dir].into_iter().collect()
+}
+
+/// Quotes a word for a POSIX shell, with characters that are safe to print. Of an option with its value, only the value is quoted.
 pub(crate) fn quoted(word: &OsStr) -> String {
+    let option = word
+        .to_str()
+        .and_then(|text| text.split_once('='))
+        .filter(|(option, _)| option.starts_with("--") && option.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+    if let Some((option, value)) = option {
+        return format!("{option}={}", quoted(OsStr::new(value)));
+    }
     let plain = word.to_str().filter(|text| !text.contains(is_active));
     if let Some(quoted) = plain.and_then(|text| shlex::try_quote(text).ok()) {
         return quoted.into_owned();
@@ -255,6 +260,9 @@ mod tests {
             "\"$HOME\" `id` \\ $(id)",
             "-x",
             "--",
+            "--wait=5m",
+            "--message=it's a=b",
+            "--a$b=c",
             "a;b|c&d>e<f*g?h[i]j{k}l~m#n!o^p=q%r",
             "",
             "näch\u{202e}t",

@@ -304,11 +304,17 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
     vec![one]
 }
 
-/// Returns the command that asks for a taken lock. It says so if it may ask several holders.
+/// Returns the command that asks for a taken lock, or removes a holder whose process has ended. It says so if it may ask several
+/// holders.
 fn asking(path: &str, holder: Option<&ContenderInfo>) -> Option<(&'static str, Suggested)> {
     let ask = Suggested::new(["revoke", path]);
     // Perhaps nobody holds it.
     let holder = holder?;
+    if holder.process_has_ended() {
+        let node = holder.node_path(path);
+        let remove = Suggested::new(["break", path]).with(["--reason", "WHY", "--node", &node]);
+        return Some(("remove that holder, whose process has ended", remove));
+    }
     let asking = match holder.mode {
         // One permit may be enough.
         "permits" => ("ask that holder to release it", ask.with(["--node", &holder.node_path(path)])),

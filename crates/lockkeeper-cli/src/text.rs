@@ -117,17 +117,14 @@ pub(crate) fn since(contender: &ContenderInfo) -> String {
 }
 
 fn since_and(contender: &ContenderInfo, age: impl Fn(SystemTime) -> String) -> String {
-    let queued = || format!(", queued since {}", moment(contender.since));
+    let queued = contender.queued_since().map_or_else(String::new, |since| format!(", queued since {}", moment(since)));
     match (contender.mode, contender.granted) {
         ("lease", _) => String::new(),
         _ if contender.abandoned => {
             format!(", held since {}; when it was abandoned is not known", moment(contender.since))
         }
-        (_, Some(granted)) => {
-            let late = granted > contender.since + Duration::from_secs(1);
-            format!(" since {}{}{}", moment(granted), age(granted), if late { queued() } else { String::new() })
-        }
-        (_, None) => queued() + &age(contender.since),
+        (_, Some(granted)) => format!(" since {}{}{queued}", moment(granted), age(granted)),
+        (_, None) => queued + &age(contender.since),
     }
 }
 

@@ -113,6 +113,13 @@ impl ContenderInfo {
         self.granted.is_none() && self.waited && self.owner.is_some()
     }
 
+    /// Returns when it began to wait, if people want to know it: unless it was granted the lock within a second. `None` for owners of
+    /// leased locks and for abandoned holds, whose [`since`](ContenderInfo::since) means something else.
+    pub fn queued_since(&self) -> Option<SystemTime> {
+        let at_once = self.granted.is_some_and(|granted| granted <= self.since + Duration::from_secs(1));
+        (!at_once && !self.abandoned && !self.is_leased()).then_some(self.since)
+    }
+
     /// Returns whether its process has ended on this machine. Its node goes when the session ends.
     ///
     /// `false` if this process cannot know it: on another machine, in another container, on another system than Linux, and for
@@ -132,17 +139,15 @@ impl ContenderInfo {
 impl fmt::Display for ContenderInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.described)?;
-        let since = humantime::format_rfc3339_seconds(self.since);
+        let time = humantime::format_rfc3339_seconds;
         // The record of a lease does not say since when.
         if self.abandoned {
-            write!(f, ", held since {since}; when it was abandoned is not known")?;
-        } else if !self.is_leased() {
-            if let Some(granted) = self.granted {
-                write!(f, " since {}", humantime::format_rfc3339_seconds(granted))?;
-            }
-            if self.granted.is_none_or(|granted| granted > self.since + Duration::from_secs(1)) {
-                write!(f, ", queued since {since}")?;
-            }
+            write!(f, ", held since {}; when it was abandoned is not known", time(self.since))?;
+        } else if let Some(granted) = self.granted.filter(|_| !self.is_leased()) {
+            write!(f, " since {}", time(granted))?;
+        }
+        if let Some(since) = self.queued_since() {
+            write!(f, ", queued since {}", time(since))?;
         }
         match &self.message {
             Some(message) => write!(f, ": {}", excerpt(message)),

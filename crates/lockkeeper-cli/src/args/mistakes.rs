@@ -26,8 +26,15 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
             let all: Vec<_> = all.map(clap::Command::get_name).collect();
             return help(Failure::new(Code::Usage, format!("the verb is missing: {}", all.join(", "))));
         }
-        ErrorKind::InvalidSubcommand if verbs.is_empty() => {
-            if let Some(failure) = instead(words) {
+        // Behind the name of a job, the parser takes a verb for a second one.
+        ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict => {
+            let misspelt = || misspelt(command, &verbs, words).map(help);
+            let failure = match &verbs[..] {
+                [] => instead(words).or_else(misspelt).or_else(|| verbless(words)),
+                ["jobs"] => misspelt().or_else(|| verb_of_jobs(&words[1..])),
+                _ => misspelt(),
+            };
+            if let Some(failure) = failure {
                 return failure;
             }
         }
@@ -40,11 +47,14 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     // The parser's tip to put a value behind `--` is wrong here: the words after it are the command under the lock.
     let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ").map(str::to_owned));
-    let tip = tip.filter(|tip| !tip.contains("as a value"));
+    // Nor does its measure of similar words know swapped letters: it offers --json for --reason.
+    let tip = tip.filter(|tip| !tip.contains("as a value") && !tip.contains("similar"));
     let failure = Failure::new(Code::Usage, message);
     let separated = words.iter().any(|word| word == "--");
     let unknown = || match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(typed)) if error.kind() == ErrorKind::UnknownArgument => nearest(command, typed),
+        Some(ContextValue::String(typed)) if error.kind() == ErrorKind::UnknownArgument => {
+            of_another_verb(root, &verbs, typed).or_else(|| nearest(command, typed).map(did_you_mean))
+        }
         _ => None,
     };
     if let ("run", ErrorKind::UnknownArgument, Some(ContextValue::String(typed))) =
@@ -54,10 +64,14 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
         return help(failure.hint(format!("write {meant}")));
     }
     help(match (error.kind(), tip, unknown()) {
-        (_, _, Some(meant)) => failure.hint(format!("did you mean --{meant}?")),
+        (_, _, Some(meant)) => failure.hint(meant),
         (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, ..) if verbs == ["run"] && !separated => {
             failure.advise("write -- before the command", separate(command, &words[1..]))
         }
+        (ErrorKind::MissingRequiredArgument, None, None) if verbs == ["run"] => match of_some_runs(words) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        },
         (_, Some(tip), None) => failure.hint(tip.split_whitespace().collect::<Vec<_>>().join(" ")),
         (_, None, None) => failure,
     })
@@ -97,12 +111,100 @@ fn of_flock(typed: &str, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// Returns the option that was probably meant. The parser's own measure does not recognise two swapped letters.
+fn did_you_mean(option: &str) -> String {
+    format!("did you mean --{option}?")
+}
+
+/// Returns the option that was probably meant: one that begins so, or a similar one.
 fn nearest<'a>(command: &'a clap::Command, typed: &str) -> Option<&'a str> {
     let typed = typed.strip_prefix("--")?.split('=').next()?;
-    let options = command.get_arguments().filter_map(clap::Arg::get_long);
-    let (distance, option) = options.map(|option| (strsim::osa_distance(typed, option), option)).min()?;
-    (distance <= LETTERS && distance < typed.chars().count()).then_some(option)
+    let options = || command.get_arguments().filter_map(clap::Arg::get_long);
+    let mut begun = options().filter(|option| option.starts_with(typed));
+    match (begun.next(), begun.next()) {
+        (Some(only), None) => Some(only),
+        _ => similar(typed, options()),
+    }
+}
+
+/// Returns the most similar word, if it is similar enough. The parser's own measure does not recognise two swapped letters.
+fn similar<'a>(typed: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, word) = words.map(|word| (strsim::osa_distance(typed, word), word)).min()?;
+    (distance <= LETTERS && 2 * distance <= typed.chars().count()).then_some(word)
+}
+
+/// Returns a hint for an option that only other verbs have.
+fn of_another_verb(root: &clap::Command, verbs: &[&str], typed: &str) -> Option<String> {
+    let typed = typed.split('=').next()?;
+    match (verbs, typed) {
+        (["list"], "--all" | "-a") => return Some("to see locks outside of /locks too: lockkeeper list /".to_owned()),
+        (["jobs"], "--all" | "-a") => return Some("without a NAME, it shows all jobs: lockkeeper jobs".to_owned()),
+        _ => {}
+    }
+    let long = typed.strip_prefix("--")?;
+    let visible = |command: &clap::Command| !command.is_hide_set();
+    let has_it = |command: &&clap::Command| command.get_arguments().any(|option| option.get_long() == Some(long));
+    let with_it = root.get_subcommands().filter(|command| visible(command)).flat_map(|command| {
+        let own = std::iter::once(command).filter(has_it).map(|command| command.get_name().to_owned());
+        let below = command.get_subcommands().filter(|below| visible(below)).filter(has_it);
+        own.chain(below.map(move |below| format!("{} {}", command.get_name(), below.get_name())))
+    });
+    let with_it: Vec<_> = with_it.collect();
+    (!with_it.is_empty()).then(|| format!("{typed} is an option of {}", with_it.join(", ")))
+}
+
+/// Returns a hint for an option of `run` that needs another one.
+fn of_some_runs(words: &[OsString]) -> Option<String> {
+    let is_typed = |option: &str| {
+        before_command(words).iter().any(|word| word.to_string_lossy().split('=').next() == Some(option))
+    };
+    if is_typed("--reason") {
+        return Some(
+            "--reason is for --emergency; to say why this command needs the lock, write --message TEXT".to_owned(),
+        );
+    }
+    (is_typed("--verbose") || is_typed("-v")).then(|| {
+        "--verbose is for jobs, which are skipped if their slot is done; without a slot, leave it out".to_owned()
+    })
+}
+
+/// Returns the failure for a verb with a slip of the fingers, with the corrected command line.
+fn misspelt(command: &clap::Command, verbs: &[&str], words: &[OsString]) -> Option<Failure> {
+    let typed = words.get(verbs.len())?.to_str().filter(|typed| !typed.starts_with('-'))?;
+    let names = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);
+    let meant = similar(typed, names).filter(|meant| *meant != typed)?;
+    let rest = &words[verbs.len() + 1..];
+    // `lockkeeper ru -- make` is more probably a lock without a verb.
+    let is_name = rest.first().is_some_and(|word| word == "--");
+    let before = before_command(rest);
+    let right = Suggested::new(verbs.iter().copied().chain([meant])).with(before).with(place_of(words)).elsewhere();
+    let right = right.running(rest.iter().skip(before.len() + 1));
+    let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
+    (!is_name).then(|| failure.advise("did you mean", right))
+}
+
+/// Returns the failure for a verb that `jobs` does not have, in front of the name of a job.
+fn verb_of_jobs(words: &[OsString]) -> Option<Failure> {
+    let [typed, name, ..] = words else { return None };
+    let is_name = |word: &OsString| !word.to_string_lossy().starts_with('-');
+    if !is_name(typed) || !is_name(name) {
+        return None;
+    }
+    let place = place_of(words);
+    let shown = Suggested::new(["jobs"]).with([name]).with(&place).elsewhere();
+    let failure = Failure::new(Code::Usage, format!("jobs has no verb {:?}", typed.to_string_lossy()));
+    Some(match &*typed.to_string_lossy() {
+        "run" | "start" | "add" | "create" => {
+            let run = Suggested::new(["run"]).with([name]).with(["--once-per", "day"]).with(&place).elsewhere();
+            failure.advise("run a command as a job", run.running(["COMMAND"])).advise(
+                "let a slot that has ended run again",
+                Suggested::new(["jobs", "rerun"]).with([name]).with(&place).elsewhere(),
+            )
+        }
+        "history" | "log" | "logs" => failure.advise("list its runs", shown.with(["--history"])),
+        "delete" | "remove" | "rm" => failure
+            .advise("delete its records", Suggested::new(["jobs", "forget"]).with([name]).with(&place).elsewhere()),
+        _ => failure.advise("see that job", shown),
+    })
 }
 
 /// Returns the command line of `run` that was probably meant without `--`: the words after the first name are the
@@ -145,10 +247,10 @@ fn place_of(words: &[OsString]) -> Vec<OsString> {
     let place = place
         .into_iter()
         .filter(|PlaceOption { flag, .. }| !(is_typed(flag) || is_chosen && advice::WHERE.contains(flag)));
-    place.flat_map(PlaceOption::words).collect()
+    place.flat_map(|option| option.words()).collect()
 }
 
-/// Returns a hint for a verb of another program, and for a missing verb.
+/// Returns a hint for a verb of another program.
 fn instead(words: &[OsString]) -> Option<Failure> {
     let (typed, rest) = words.split_first()?;
     let typed = typed.to_str()?;
@@ -185,12 +287,16 @@ fn instead(words: &[OsString]) -> Option<Failure> {
             .advise("see what was broken, by whom and why", about("list", None).with(["--broken"]))
             .advise("see what was decided about leased locks", about("requests", None).with(["--decided"])),
         "start" | "server" => failure.advise("serve ZooKeeper clients of this machine", about("serve", None)),
-        // A name without a verb.
-        _ if !command.is_empty() => {
-            let words = [&[OsString::from("run")], before_command(words)].concat();
-            let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
-            failure.advise("run a command under that lock", run(Suggested::new(words).with(&place).elsewhere()))
-        }
         _ => return None,
     })
+}
+
+/// Returns a hint for the name of a lock without a verb, in front of a command.
+fn verbless(words: &[OsString]) -> Option<Failure> {
+    let typed = words.first()?.to_str()?;
+    let before = before_command(words);
+    let command = words.get(before.len() + 1..).filter(|command| !command.is_empty())?;
+    let run = Suggested::new(["run"]).with(before).with(place_of(words)).elsewhere().running(command);
+    let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
+    Some(failure.advise("run a command under that lock", run))
 }

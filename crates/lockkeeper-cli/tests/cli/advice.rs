@@ -414,6 +414,26 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
     assert!(waiter.wait().success());
 }
 
+/// A request to a process that has ended is answered by nobody; a break frees the lock before its session ends.
+#[test]
+fn no_advice_asks_a_holder_whose_process_has_ended() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let mut holder = site.hold(ODD, &["--session-timeout", "40s"]);
+    let hints = || commands(&stderr(&site.output("run", &[ODD, "--try", "--", "true"])));
+    that(&hints(), "ask the holder to release it");
+    that(&site.why(ODD), "ask the holder to release it");
+    holder.signal(rustix::process::Signal::KILL);
+    holder.wait();
+    let (taken, why) = (hints(), site.why(ODD));
+    for (what, command) in taken.iter().chain(&why) {
+        assert!(!command.contains("lockkeeper revoke"), "{what}: {command}");
+    }
+    that(&why, "break the lock");
+    told(&format!("{} --yes", that(&taken, "remove that holder, whose process has ended")));
+    assert_eq!(site.output("run", &[ODD, "--try", "--", "true"]).status.code(), Some(0));
+}
+
 /// A command line that was quoted as one word is printed with correct quotes.
 #[test]
 fn a_quoted_command_line_is_advised_as_a_shell_reads_it() {
@@ -434,7 +454,7 @@ fn printed_commands_name_one_place_and_only_options_that_it_takes() {
         (String::from_utf8(output.stdout.clone()).unwrap(), stderr(&output))
     };
     let (_, told) = with("LOCKKEEPER_MACHINE", "/var/shared", &["lock", "nightly"]);
-    assert!(told.contains("lockkeeper run nightly ") && told.contains(" '--machine=/var/shared' -- COMMAND"), "{told}");
+    assert!(told.contains("lockkeeper run nightly ") && told.contains(" --machine=/var/shared -- COMMAND"), "{told}");
     let (_, told) = with("LOCKKEEPER_MACHINE", "/var/shared", &["lock", "nightly", "--servers", "zk1:2181"]);
     assert!(told.contains("run nightly --servers zk1:2181 ") && !told.contains("--machine"), "{told}");
     let mut holder = home.spawn("a", &[], "echo up; read line");

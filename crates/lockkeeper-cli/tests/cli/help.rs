@@ -110,7 +110,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
-    let cases: [(&[&str], &str); 25] = [
+    let cases: [(&[&str], &str); 38] = [
         (&["jobs", "resolve", "a"], "<--again|--accept>"),
         (&["top"], "see which locks there are: lockkeeper list --"),
         (&["run", "a", "--nowait", "--", "b"], "hint: write --try\n"),
@@ -138,7 +138,20 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         ),
         (&["run", "a"], " -- COMMAND\n"),
         (&["dlq"], "see all options: lockkeeper dlq --help"),
-        (&["sohw"], "a similar subcommand exists: 'show'"),
+        (&["sohw", "a"], "did you mean: lockkeeper show a --"),
+        (&["revok", "a"], "did you mean: lockkeeper revoke a --"),
+        (&["rnu", "a", "--try", "--", "echo", "$x"], "did you mean: lockkeeper run a --try --"),
+        (&["jobs", "resovle", "a", "--again"], "did you mean: lockkeeper jobs resolve a --again --"),
+        (&["jobs", "run", "a"], "run a command as a job: lockkeeper run a --once-per day --"),
+        (&["jobs", "history", "a"], "list its runs: lockkeeper jobs a --"),
+        (&["jobs", "show", "a"], "see that job: lockkeeper jobs a --"),
+        (&["list", "--reason", "x"], "hint: --reason is an option of run, revoke, break, "),
+        (&["list", "--verbose"], "hint: --verbose is an option of run\n"),
+        (&["list", "--all"], "too: lockkeeper list /\n"),
+        (&["jobs", "--all"], "it shows all jobs: lockkeeper jobs\n"),
+        (&["show", "a", "--al"], "did you mean --all?"),
+        (&["run", "a", "--reason", "x", "--", "b"], "write --message TEXT\n"),
+        (&["run", "a", "--verbose", "--", "b"], "hint: --verbose is for jobs, "),
     ];
     for (args, say) in cases {
         let output = home.output(args);
@@ -166,6 +179,11 @@ fn a_misspelt_option_is_recognised() {
     }
     let text = String::from_utf8(home.output(&["run", "a", "--colour", "--", "true"]).stderr).unwrap();
     assert!(!text.contains("did you mean"), "{text}");
+    // Similar only to the parser.
+    for args in [&["list", "--reason", "x"][..], &["list", "--all"], &["jobs", "--reason", "x"]] {
+        let text = String::from_utf8(home.output(args).stderr).unwrap();
+        assert!(!text.contains("--json") && !text.contains("--acl"), "{args:?}: {text}");
+    }
 }
 
 #[test]
