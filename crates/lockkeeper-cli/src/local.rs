@@ -61,6 +61,11 @@ pub(crate) async fn connect_to_records(
 /// Returns the failure for a home without a running server.
 pub(crate) fn not_running(home: &Home) -> Failure {
     let place = Place::Machine(home.clone());
+    if home.dir().exists() && !home.dir().is_dir() {
+        let message = format!("{place} cannot run: {} is not a directory", home.dir().display());
+        return Failure::new(Code::Unreachable, message)
+            .hint("choose a directory with --machine=DIR or --state-dir, or an ensemble with --servers");
+    }
     let ended =
         serverlog::why_it_ended(&home.dir().join(LOG)).map_or_else(String::new, |why| format!("; it ended: {why}"));
     let message = format!("{place} is not running (its directory is {}){ended}", home.dir().display());

@@ -113,6 +113,9 @@ impl FromStr for Servers {
             };
         }
         let (list, path) = text.split_at(text.find('/').unwrap_or(text.len()));
+        if list.ends_with(':') && path.starts_with("//") {
+            return Err(invalid(format!("{list}// is the beginning of a URL: leave it out")));
+        }
         let chroot = Chroot::new(path).map_err(|problem| invalid(format!("the chroot {path:?} {problem}")))?;
         let endpoints = list
             .split(',')
@@ -133,6 +136,9 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Endpoint, String> {
         if text.is_empty() {
             return Err("is not a server: write host:port, several with commas between".to_owned());
+        }
+        if let Some(other) = text.chars().find(|c| c.is_whitespace() || ";|".contains(*c)) {
+            return Err(format!("has {other:?} in it: write commas between servers"));
         }
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -321,7 +327,10 @@ mod tests {
         for (text, problem) in [
             ("", "\"\" is not a server"),
             ("zk1,,zk2", "\"\" is not a server"),
-            ("zk 1", "no valid host name"),
+            ("zk 1", "has ' ' in it"),
+            ("zk1:1;zk2:1", "has ';' in it: write commas"),
+            ("zk://zk1:1", "zk:// is the beginning of a URL"),
+            ("zk1!", "no valid host name"),
             ("zk1:0", "the port \"0\""),
             ("zk1:70000", "from 1 to 65535"),
             ("::1", "without brackets"),

@@ -18,9 +18,13 @@ use crate::commands::show::inquire;
 use crate::exit::{Code, Failure};
 use crate::liveline::whole;
 use crate::output::{self, Printer};
+use crate::screen::{INDENT, wrapped_for_stdout};
 use crate::settings::{Settings, list_root, lock_path};
 use crate::text::{moment, plain};
 use crate::views::{ByView, FactsView};
+
+/// The column of the values of an open decision.
+const VALUES: usize = 12;
 
 #[derive(Serialize)]
 struct RequestsView<'a> {
@@ -62,7 +66,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
             let emergencies = emergencies.iter().map(|emergency| (emergency.at, emergency_line(emergency)));
             let mut lines: Vec<_> = decided.chain(emergencies).collect();
             lines.sort_by_key(|(at, _)| *at);
-            output::data(&lines.iter().map(|(_, line)| format!("{line}\n")).collect::<String>())?;
+            output::lines(&lines.iter().map(|(_, line)| format!("{line}\n")).collect::<String>(), INDENT)?;
         }
         return Ok(0);
     }
@@ -73,10 +77,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
         printer.note(&format!("no decision is open about locks at or below {root} on {}", settings.place));
     } else {
         printer.scope(&settings.place);
-        output::data(&waiting.iter().fold(String::new(), |mut text, request| {
-            describe(&mut text, request, printer);
-            text
-        }))?;
+        output::data(&waiting.iter().map(|request| described(request, printer)).collect::<String>())?;
     }
     Ok(0)
 }
@@ -122,12 +123,12 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
     Ok(0)
 }
 
-fn describe(text: &mut String, request: &TransferRequest, printer: &Printer) {
+/// The facts of a request, and the commands that decide it. A command is not broken, so that it can be copied.
+fn described(request: &TransferRequest, printer: &Printer) -> String {
     let facts = &request.facts;
     let left = request.until.duration_since(SystemTime::now()).unwrap_or_default();
     let spelled = |ms| spell(Duration::from_millis(ms));
-    // Writing to a string never fails.
-    _ = writeln!(text, "{}", plain(&facts.path));
+    let mut text = plain(&facts.path) + "\n";
     for (name, value) in [
         ("owner", with_reason(&facts.owner, facts.owner_priority, facts.owner_message.as_deref())),
         ("cleanup", format!("{} of {}", spelled(facts.elapsed_ms), spelled(facts.allotted_ms))),
@@ -137,12 +138,15 @@ fn describe(text: &mut String, request: &TransferRequest, printer: &Printer) {
         ("until", format!("{}, in {}; no answer is a no", moment(request.until), whole(left))),
         ("id", request.id.clone()),
     ] {
+        // Writing to a string never fails.
         _ = writeln!(text, "  {name:<9} {}", plain(&value));
     }
+    let mut text = wrapped_for_stdout(&text, VALUES);
     for (what, verb) in [("transfer the lock", "approve"), ("keep its owner", "reject")] {
         let command = Suggested::new([verb, &facts.path, "--id", &request.id, "--reason", "WHY"]);
         _ = writeln!(text, "  {what:<17} {}", printer.command(&command, std::io::stdout()));
     }
+    text
 }
 
 /// `batch-7 with priority 1 (nightly index)`

@@ -8,14 +8,16 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
 
-use crate::harness::{Home, Running, Served, failure, text, until};
+use crate::harness::{BINARY, Home, Running, Served, failure, text, until};
+use crate::terminal::Screen;
 
 /// A fleet of two machines: one has an owner that hangs, the other a requestor of its lock.
 struct Fleet {
     home: Home,
     hung: Running,
-    _served: Served,
+    served: Served,
 }
 
 impl Fleet {
@@ -27,7 +29,7 @@ impl Fleet {
         let mut hung = home.spawn("a", &args, "echo up; read line");
         assert_eq!(hung.line(), "up");
         hung.signal(Signal::STOP);
-        Fleet { home, hung, _served: served }
+        Fleet { home, hung, served }
     }
 
     fn want(&self, args: &[&str]) -> Running {
@@ -73,6 +75,11 @@ fn an_operator_approves_and_the_command_runs() {
     for say in ["/locks/a", "nightly index", "urgent", "no answer is a no", request["id"].as_str().unwrap()] {
         assert!(told.contains(say), "{say:?} is missing in {told}");
     }
+    let mut screen = Screen::with_columns(80, &fleet.home, BINARY, &["requests", "--servers", &fleet.served.address]);
+    let shown = screen.rest();
+    // A command is not broken, so that it can be copied.
+    let wide = shown.lines().find(|line| line.width() > 80 && !line.contains(" lockkeeper "));
+    assert!(wide.is_none() && shown.contains("no answer is a no"), "{shown}");
     let (code, line) = failure(&fleet.home.output(&["approve", "a", "--reason", " "]));
     assert_eq!(
         (code, line.as_str()),

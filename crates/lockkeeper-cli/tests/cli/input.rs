@@ -69,12 +69,34 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
     assert!(!home.state().exists());
 }
 
+/// 100 KB would fill the terminal, and the records.
+#[test]
+fn a_text_that_is_too_long_is_refused_before_anything_is_contacted() {
+    let home = Home::new();
+    let long = "xy".repeat(50_000);
+    for (args, limit) in [
+        (&["--slot", &long][..], "256"),
+        (&["--lease", "1m", "--id", &long], "1024"),
+        (&["--lease", "1m", "--id", "a", "--hand-to", &long], "1024"),
+    ] {
+        let output = home.output(&[&["run", "a"], args, &["--", "touch", "ran"]].concat());
+        let (code, line) = failure(&output);
+        assert_eq!(code, Some(64), "{line}");
+        let told = line.contains("has 100000 bytes") && line.contains(&format!("limit is {limit}"));
+        assert!(told && line.len() < 400, "{line}");
+    }
+    assert!(!home.file("ran").exists() && !home.state().exists());
+}
+
 #[test]
 fn bad_servers_are_named_before_anything_is_sent() {
     let home = Home::new();
     for (servers, say) in [
         ("zk1:http", "\"http\""),
-        ("zk 1", "no valid host name"),
+        ("zk1:2181;zk2:2181", "has ';' in it: write commas between servers"),
+        ("zk1:2181 zk2:2181", "has ' ' in it: write commas between servers"),
+        ("zk1|zk2", "has '|' in it: write commas between servers"),
+        ("zk://zk1:2181/app", "zk:// is the beginning of a URL: leave it out"),
         ("zk1,,zk2", "is not a server"),
         ("::1", "without brackets"),
         ("zk1:2181//x", "empty component"),

@@ -233,7 +233,7 @@ type Case<'a> = (&'a str, &'a dyn Fn(&Path), &'a str);
 #[test]
 fn a_state_directory_that_cannot_be_used_is_named() {
     let cases: [Case<'_>; 4] = [
-        ("a file", &|dir| std::fs::write(dir, "x").unwrap(), "/state"),
+        ("a file", &|dir| std::fs::write(dir, "x").unwrap(), "/state is not a directory"),
         ("another version", &|dir| data(dir, "format", "99\n"), "has format 99"),
         ("foreign files", &|dir| data(dir, "notes.txt", "x"), "holds files that are not a data directory's"),
         (
@@ -254,6 +254,26 @@ fn a_state_directory_that_cannot_be_used_is_named() {
         assert!(line.contains(say), "{case}: {line}");
         assert!(!home.file("ran").exists() && home.server().is_none(), "{case}");
     }
+}
+
+/// Nothing can start there, and other modes would harm a device.
+#[test]
+fn a_place_that_is_no_directory_is_said_to_be_none() {
+    let home = Home::new();
+    std::fs::write(home.file("file"), "x").unwrap();
+    for option in ["--state-dir=/dev/null", "--machine=/dev/null", "--state-dir=file"] {
+        for args in [&["list"][..], &["show", "a"], &["jobs"]] {
+            let output = home.output(&[args, &[option]].concat());
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(69), "{args:?} {option}: {text}");
+            let told = text.contains(" is not a directory") && text.contains("choose a");
+            assert!(told && !text.contains("starts it") && !text.contains("chmod"), "{args:?} {option}: {text}");
+        }
+    }
+    let run = home.output(&["run", "a", "--state-dir", "/dev/null", "--", "touch", "ran"]);
+    let text = String::from_utf8(run.stderr).unwrap();
+    assert!(run.status.code() == Some(73) && text.contains("/dev/null is not a directory"), "{text}");
+    assert!(text.contains("choose another directory") && !text.contains("chmod"), "{text}");
 }
 
 #[test]

@@ -32,6 +32,9 @@ fn me() -> u32 {
 /// - A group with the number of this user is its private group, as systems with the umask 002 create it.
 pub(super) fn check(dir: &Path, shared: bool) -> Result<()> {
     let (dir, exists) = existing(dir)?;
+    if !dir.is_dir() {
+        return Err(Error::new(ErrorKind::NotADirectory, format!("{} is not a directory", dir.display())));
+    }
     let owner = match dir.metadata()?.uid() {
         owner if exists && shared => owner,
         _ => me(),
@@ -163,6 +166,13 @@ mod tests {
             check(&link, shared).unwrap_err();
             mode(&above, 0o755);
         }
+    }
+
+    /// Other modes would not make a directory of it, and would harm a device.
+    #[test]
+    fn what_is_no_directory_is_not_to_get_other_modes() {
+        let error = check(Path::new("/dev/null"), false).unwrap_err().to_string();
+        assert_eq!(error, "/dev/null is not a directory");
     }
 
     /// A home directory that only its owner may enter protects what is in it, whatever the umask was.
