@@ -19,20 +19,25 @@ const USUAL: Duration = Duration::from_secs(5);
 /// The longest default grace period of a lease, which ends at a known time and not by an outage.
 const LEASED: Duration = Duration::from_secs(10);
 
+/// The longest session timeout that a ZooKeeper server grants by default. Servers may grant less than a longer one.
+const GRANTED: Duration = Duration::from_secs(40);
+
 /// What ends a hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Term {
-    /// The session's timeout.
+    /// The session's timeout, as requested.
     Session(Duration),
+    /// The session's timeout, where requesting a longer one does not help: the servers grant less, or the lease is too short too.
+    Fixed(Duration),
     /// The lease, independently of the session.
     Lease(Duration),
 }
 
 impl Term {
     /// Returns the longest grace period that fits.
-    fn limit(self) -> Duration {
+    pub(crate) fn limit(self) -> Duration {
         match self {
-            Term::Session(timeout) => millis(timeout / 5),
+            Term::Session(timeout) | Term::Fixed(timeout) => millis(timeout / 5),
             Term::Lease(lease) => millis(lease / 2),
         }
     }
@@ -44,7 +49,7 @@ impl Term {
     /// The given grace period does not fit; the message has the arithmetic.
     pub(crate) fn grace(self, given: Option<Duration>) -> Result<Duration, Failure> {
         let usual = match self {
-            Term::Session(timeout) => (timeout / 5).min(USUAL),
+            Term::Session(timeout) | Term::Fixed(timeout) => (timeout / 5).min(USUAL),
             Term::Lease(lease) => (lease / 4).min(LEASED),
         };
         let Some(grace) = given else { return Ok(millis(usual)) };
@@ -52,27 +57,22 @@ impl Term {
             return Ok(grace);
         }
         let (given, limit) = (typed(grace), typed(self.limit()));
-        let (text, hint) = match self {
-            Term::Session(timeout) => (
-                format!(
-                    "a grace of {given} does not fit into a session timeout of {}: a lock can be relied on for three quarters of \
-                     that from the servers' last answer, they may take a quarter to answer, and what is always left then is more \
-                     than {limit}",
-                    typed(timeout)
-                ),
-                format!(
-                    "give --grace {} or less, or --session-timeout {} or more",
-                    typed(self.limit()),
-                    typed(millis(grace) * 5)
-                ),
+        let text = match self {
+            Term::Session(timeout) | Term::Fixed(timeout) => format!(
+                "a grace of {given} does not fit into a session timeout of {}: a lock can be relied on for three quarters of that \
+                 from the servers' last answer, they may take a quarter to answer, and what is always left then is more than {limit}",
+                typed(timeout)
             ),
-            Term::Lease(lease) => (
-                format!(
-                    "a grace of {given} does not fit into a lease of {}: at most half of it, {limit}",
-                    typed(lease)
-                ),
-                format!("give --grace {} or less, or a longer --lease", typed(self.limit())),
-            ),
+            Term::Lease(lease) => {
+                format!("a grace of {given} does not fit into a lease of {}: at most half of it, {limit}", typed(lease))
+            }
+        };
+        let longer = millis(grace).saturating_mul(5);
+        let hint = match self {
+            Term::Session(_) if longer <= GRANTED => {
+                format!("give --grace {limit}, or --session-timeout {}", typed(longer))
+            }
+            _ => format!("give --grace {limit} or less"),
         };
         Err(Failure::new(Code::Usage, text).hint(hint))
     }
@@ -101,8 +101,15 @@ mod tests {
             failure.message
         );
         let hint = failure.hint.unwrap();
-        assert!(hint.contains("--grace 2s or less") && hint.contains("--session-timeout 20s"), "{hint}");
+        assert_eq!(hint, "give --grace 2s, or --session-timeout 20s");
         assert_eq!(Term::Lease(Duration::from_secs(1)).grace(None).ok(), Some(Duration::from_millis(250)));
         assert!(Term::Lease(Duration::from_secs(1)).grace(Some(Duration::from_secs(1))).is_err());
+    }
+    /// The servers grant no such timeout, or have granted less than one.
+    #[test]
+    fn a_remedy_is_never_refused_itself() {
+        let hint = |term: Term, grace| term.grace(Some(Duration::from_secs(grace))).unwrap_err().hint.unwrap();
+        assert_eq!(hint(Term::Session(Duration::from_secs(10)), 3600), "give --grace 2s or less");
+        assert_eq!(hint(Term::Fixed(Duration::from_secs(10)), 4), "give --grace 2s or less");
     }
 }

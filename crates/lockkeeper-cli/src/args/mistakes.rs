@@ -59,19 +59,32 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
     };
     if let ("run", ErrorKind::UnknownArgument, Some(ContextValue::String(typed))) =
         (verbs.first().copied().unwrap_or_default(), error.kind(), error.get(ContextKind::InvalidArg))
-        && let Some(meant) = of_flock(typed, words)
     {
-        return help(failure.hint(format!("write {meant}")));
+        if typed == "-c" {
+            return help(failure.advise("let a shell run it", shell(&words[1..])));
+        }
+        if let Some(meant) = of_flock(typed, words) {
+            return help(failure.hint(format!("write {meant}")));
+        }
+    }
+    if verbs == ["run"]
+        && error.kind() == ErrorKind::MissingRequiredArgument
+        && is_typed(&["-v", "--verbose"], words)
+        && separated
+    {
+        return help(Failure {
+            message: "--verbose is for jobs: it goes with --once-per, --every or --slot".to_owned(),
+            ..failure.hint("leave it out: any other run says what it waits for; it is silent only with --quiet")
+        });
     }
     help(match (error.kind(), tip, unknown()) {
         (_, _, Some(meant)) => failure.hint(meant),
         (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, ..) if verbs == ["run"] && !separated => {
             failure.advise("write -- before the command", separate(command, &words[1..]))
         }
-        (ErrorKind::MissingRequiredArgument, None, None) if verbs == ["run"] => match of_some_runs(words) {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        },
+        (ErrorKind::MissingRequiredArgument, None, None) if verbs == ["run"] && is_typed(&["--reason"], words) => {
+            failure.hint("--reason is for --emergency; to say why this command needs the lock, write --message TEXT")
+        }
         (_, Some(tip), None) => failure.hint(tip.split_whitespace().collect::<Vec<_>>().join(" ")),
         (_, None, None) => failure,
     })
@@ -96,16 +109,20 @@ fn of_flock(typed: &str, words: &[OsString]) -> Option<String> {
             Some("--try".to_owned())
         }
         "-w" | "--timeout" => {
-            let words = before_command(words).iter().filter_map(|word| word.to_str());
-            let (mut after, text) = (words.clone().skip_while(|word| *word != option).skip(1), words);
+            let text = before_command(words).iter().filter_map(|word| word.to_str());
             let glued = text.filter_map(|word| word.strip_prefix(option)).find(|value| !value.is_empty());
-            let value = joined.or_else(|| glued.map(|value| value.trim_start_matches('='))).or_else(|| after.next());
+            let glued = glued.map(|value| value.trim_start_matches('='));
+            let value = joined.or(glued).or_else(|| value_after(option, words));
             let value = value.filter(|value| value.starts_with(|c: char| c.is_ascii_digit())).unwrap_or("30s");
             // flock counts in seconds.
             let unit = if value.ends_with(|c: char| c.is_ascii_digit()) { "s" } else { "" };
             Some(format!("--wait {value}{unit}"))
         }
         "-E" => Some("--conflict-exit-code STATUS".to_owned()),
+        "--retry" => {
+            let count = joined.or_else(|| value_after(option, words)).filter(|count| count.parse::<u32>().is_ok());
+            Some(format!("--retries {}", count.unwrap_or("COUNT")))
+        }
         "-s" => Some("--shared".to_owned()),
         _ => None,
     }
@@ -113,6 +130,31 @@ fn of_flock(typed: &str, words: &[OsString]) -> Option<String> {
 
 fn did_you_mean(option: &str) -> String {
     format!("did you mean --{option}?")
+}
+
+/// Returns the word after an option, before the command.
+fn value_after<'a>(option: &str, words: &'a [OsString]) -> Option<&'a str> {
+    let mut words = before_command(words).iter().filter_map(|word| word.to_str()).skip_while(|word| *word != option);
+    words.nth(1)
+}
+
+/// Whether one of these options was typed for `run`.
+fn is_typed(options: &[&str], words: &[OsString]) -> bool {
+    let option = |word: &OsString| word.to_string_lossy().split('=').next().unwrap_or_default().to_owned();
+    before_command(words).iter().any(|word| options.contains(&&*option(word)))
+}
+
+/// Returns the command line of `run` for one with flock's `-c SCRIPT`.
+fn shell(words: &[OsString]) -> Suggested {
+    let mut own = before_command(words).to_vec();
+    let at = own.iter().position(|word| word == "-c").unwrap_or(own.len());
+    let script = own.drain(at..(at + 2).min(own.len())).nth(1).unwrap_or_else(|| "SCRIPT".into());
+    let (name, place) = (own.is_empty().then(|| OsString::from("NAME")), place_of(words));
+    Suggested::new(["run"]).with(name).with(own).with(place).elsewhere().running([
+        OsString::from("sh"),
+        "-c".into(),
+        script,
+    ])
 }
 
 /// Returns the option that was probably meant: one that begins so, or a similar one.
@@ -150,21 +192,6 @@ fn of_another_verb(root: &clap::Command, verbs: &[&str], typed: &str) -> Option<
     });
     let with_it: Vec<_> = with_it.collect();
     (!with_it.is_empty()).then(|| format!("{typed} is an option of {}", with_it.join(", ")))
-}
-
-/// Returns a hint for an option of `run` that needs another one.
-fn of_some_runs(words: &[OsString]) -> Option<String> {
-    let is_typed = |option: &str| {
-        before_command(words).iter().any(|word| word.to_string_lossy().split('=').next() == Some(option))
-    };
-    if is_typed("--reason") {
-        return Some(
-            "--reason is for --emergency; to say why this command needs the lock, write --message TEXT".to_owned(),
-        );
-    }
-    (is_typed("--verbose") || is_typed("-v")).then(|| {
-        "--verbose is for jobs, which are skipped if their slot is done; without a slot, leave it out".to_owned()
-    })
 }
 
 /// Returns the failure for a verb with a slip of the fingers, with the corrected command line.

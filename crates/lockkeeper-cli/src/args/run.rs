@@ -19,8 +19,9 @@ const BEFORE_STATUSES: &str = "\
 NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/team/nightly, or an absolute path. Several locks are \
 all held or none: run takes them in the order of their paths, so that no two commands wait for each other.
 
-All users of one lock use it in the same way: --shared goes with plain and --exclusive, --permits with --permits, --class with \
---class, --lease with --lease. Another way, or another --format, at the same path is refused: the two would not exclude each other.
+All users of one lock use it in the same way: --shared goes with plain and --exclusive, --permits with the same --permits, --class \
+with --class, --lease with --lease. Another way, or another --format, at the same path is refused with 78, because the two would \
+not exclude each other. Only --permits and the plain kinds do, so they wait: a plain or shared hold takes all permits.
 
 The command runs in a process group of its own and inherits the standard streams. LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and \
 LOCKKEEPER_NODE describe the hold, with a line for each of several. Signals sent to lockkeeper go to the whole group. So does \

@@ -73,7 +73,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
     }
     // Checked before anything is sent; the timeout that a server grants is checked again below.
     let lease = args.leased.lease.map(|lease| (lease, args.leased.is_strict()));
-    grace(lease, settings.all.session_timeout.value, args.grace)?;
+    grace(lease, Term::Session(settings.all.session_timeout.value), args.grace)?;
     for path in &paths {
         Misuse::check_message(path.as_str(), args.message.as_deref())?;
         args.job.slot.as_deref().map_or(Ok(()), |slot| Misuse::check_slot(path.as_str(), slot))?;
@@ -148,7 +148,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
             return Ok(signals::status(signal.as_raw()));
         }
     };
-    let grace = match grace(lease, session_timeout(&guard), args.grace) {
+    let grace = match grace(lease, Term::Fixed(session_timeout(&guard)), args.grace) {
         Ok(grace) => grace,
         Err(failure) => {
             _ = release(guard, &line.locks()).await;
@@ -264,18 +264,19 @@ fn leaving(failure: &Failure) -> Duration {
 }
 
 /// Returns the grace period before the end of the hold, which is that of the lease if it is strict.
-fn grace(
-    lease: Option<(Duration, bool)>,
-    session_timeout: Duration,
-    given: Option<Duration>,
-) -> Result<Duration, Failure> {
-    let session = Term::Session(session_timeout).grace(given);
-    match lease {
-        None => session,
-        Some((lease, true)) => Term::Lease(lease).grace(given),
-        // Kept after its end, it ends with the session's trust.
-        Some((lease, false)) => Ok(session?.min(Term::Lease(lease).grace(given)?)),
+fn grace(lease: Option<(Duration, bool)>, session: Term, given: Option<Duration>) -> Result<Duration, Failure> {
+    let Some((lease, is_strict)) = lease else { return session.grace(given) };
+    let lease = Term::Lease(lease);
+    if is_strict {
+        return lease.grace(given);
     }
+    let session = match session {
+        Term::Session(timeout) if given.is_some_and(|given| given > lease.limit()) => Term::Fixed(timeout),
+        session => session,
+    };
+    // Kept after its end, it ends with the session's trust. The remedy of the shorter term fits into both.
+    let terms = if lease.limit() < session.limit() { [lease, session] } else { [session, lease] };
+    Ok(terms[0].grace(given)?.min(terms[1].grace(given)?))
 }
 
 /// Returns the timeout of the session that holds the locks.

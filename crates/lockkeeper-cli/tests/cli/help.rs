@@ -110,7 +110,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
-    let cases: [(&[&str], &str); 38] = [
+    let cases: [(&[&str], &str); 45] = [
         (&["jobs", "resolve", "a"], "<--again|--accept>"),
         (&["top"], "see which locks there are: lockkeeper list --"),
         (&["run", "a", "--nowait", "--", "b"], "hint: write --try\n"),
@@ -119,6 +119,14 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["run", "-w3", "a", "--", "b"], "hint: write --wait 3s\n"),
         (&["run", "a", "--timeout=2m", "--", "b"], "hint: write --wait 2m\n"),
         (&["run", "a", "--timeout", "--", "b"], "hint: write --wait 30s\n"),
+        (&["run", "a", "-c", "echo $x"], "let a shell run it: lockkeeper run a --config /dev/null"),
+        (&["run", "a", "-c", "echo $x"], " -- sh -c 'echo $x'\n"),
+        (&["run", "-c", "make all", "a", "--try"], "let a shell run it: lockkeeper run a --try --config /dev/null"),
+        (&["run", "-c"], "let a shell run it: lockkeeper run NAME --"),
+        (&["run", "a", "--retry", "3", "--", "b"], "hint: write --retries 3\n"),
+        (&["run", "a", "--retry", "--", "b"], "hint: write --retries COUNT\n"),
+        (&["run", "a", "--verbose", "--", "b"], "--verbose is for jobs: it goes with --once-per, --every or --slot\n"),
+        (&["run", "a", "-v", "--", "b"], "hint: leave it out: "),
         (&["status"], "see which locks there are: lockkeeper list --"),
         (&["status", "a b"], "see its holders and waiters: lockkeeper show 'a b' --"),
         (&["lock", "a"], "run a command under the lock: lockkeeper run a --"),
@@ -151,7 +159,6 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["jobs", "--all"], "it shows all jobs: lockkeeper jobs\n"),
         (&["show", "a", "--al"], "did you mean --all?"),
         (&["run", "a", "--reason", "x", "--", "b"], "write --message TEXT\n"),
-        (&["run", "a", "--verbose", "--", "b"], "hint: --verbose is for jobs, "),
     ];
     for (args, say) in cases {
         let output = home.output(args);

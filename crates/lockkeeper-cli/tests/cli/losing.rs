@@ -247,13 +247,31 @@ fn case_45_a_suspected_lock_stops_the_command_that_wants_it() {
 #[test]
 fn case_45_a_grace_that_does_not_fit_is_refused_with_the_arithmetic() {
     let home = Home::new();
-    for args in
-        [&["--grace", "4s"][..], &["--session-timeout", "2s", "--grace", "1s"], &["--lease", "10s", "--grace", "6s"]]
-    {
+    for args in [
+        &["--grace", "4s"][..],
+        &["--grace", "1h"],
+        &["--session-timeout", "2s", "--grace", "1s"],
+        &["--lease", "10s", "--grace", "6s"],
+        &["--lease", "2s", "--grace", "6s"],
+        &["--lease", "6s", "--grace", "4s"],
+    ] {
         let output = home.output(&[&["run", "a"], args, &["--", "true"]].concat());
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(64), "{args:?}: {text}");
-        assert!(text.contains("does not fit into a") && text.contains("--grace "), "{text}");
+        assert!(text.contains("does not fit into a"), "{text}");
+        // Each remedy is accepted.
+        let remedies = text.split("hint: give ").nth(1).and_then(|hint| hint.lines().next()).unwrap();
+        for remedy in remedies.split(", or ") {
+            let (option, value) = remedy.trim_end_matches(" or less").split_once(' ').unwrap();
+            let mut again = [&["run", "a"], args].concat();
+            if let Some(at) = again.iter().position(|word| *word == option) {
+                again.drain(at..at + 2);
+            }
+            again.extend([option, value, "--servers", "127.0.0.1:1", "--", "true"]);
+            let mut again = home.command(&again);
+            again.env("LOCKKEEPER_CONNECTION_RETRY", "1").env("LOCKKEEPER_CONNECTION_DELAY", "10ms");
+            assert_eq!(again.output().unwrap().status.code(), Some(69), "{again:?}");
+        }
     }
     assert!(home.server().is_none(), "a server was started for it");
 }

@@ -299,7 +299,7 @@ async fn command(
     signals: &mut Signals,
     printer: Printer,
 ) -> Result<(CommandEnd, Option<String>), Failure> {
-    let grace = Term::Session(run.guard().session_timeout()).grace(args.grace)?;
+    let grace = Term::Fixed(run.guard().session_timeout()).grace(args.grace)?;
     let tail = args.job.keep_output.filter(|size| *size > 0).map(Tail::start).transpose();
     let tail = tail.map_err(|error| Failure::system("cannot keep the command's output", error))?;
     let (tail, stderr) = tail.unzip();
