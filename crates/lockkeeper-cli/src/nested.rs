@@ -10,6 +10,7 @@ use std::process::Command;
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use lockkeeper::admin::LockInfo;
+use lockkeeper::error::AcquireError;
 use lockkeeper::{Holding, LockPath, Lockkeeper};
 
 use crate::exit::{Code, Failure};
@@ -19,6 +20,8 @@ use crate::waiting::{looks, own_place};
 
 /// The variable with the nodes of all holds that a command runs under, one per line.
 const HELD: &str = "LOCKKEEPER_HELD";
+
+const REMEDY: &str = "the command holds the lock already: leave out the inner lockkeeper run, or give it another lock";
 
 /// Sets the variable for a command: the nodes of this guard, and those of outer commands.
 pub(crate) fn tell_held(command: &mut Command, guard: Held<'_>) {
@@ -48,10 +51,27 @@ pub(crate) async fn waits_for_itself(keeper: &Lockkeeper, paths: &[LockPath]) ->
                 Code::Usage,
                 format!("{path} is held by the lockkeeper run that this one runs under, so this one would wait forever (node {node})"),
             )
-            .hint("the command holds the lock already: leave out the inner lockkeeper run, or give it another lock");
+            .hint(REMEDY);
         }
     }
     std::future::pending().await
+}
+
+/// Returns the failure of an attempt that did not wait. If an outer `run` holds the lock, asking it to release would end this
+/// command.
+pub(crate) fn taken(error: impl Into<lockkeeper::Error>) -> Failure {
+    let error = error.into();
+    let is_outer = matches!(
+        &error,
+        lockkeeper::Error::Acquire(AcquireError::Held { path, holder: Some(holder), .. }
+            | AcquireError::Timeout { path, holder: Some(holder), .. }) if held().contains(&holder.node_path(path))
+    );
+    let failure = Failure::from(error);
+    if !is_outer {
+        return failure;
+    }
+    let message = format!("{}; that is the lockkeeper run that this one runs under", failure.message);
+    Failure { message, advice: Vec::new(), ..failure }.hint(REMEDY)
 }
 
 /// Returns the node of an outer hold that blocks the waiter at the position `at`.

@@ -35,6 +35,25 @@ fn a_nested_run_that_would_wait_for_itself_is_refused_at_once() {
     assert_eq!(failure(&home.output(&middle)).0, Some(64));
 }
 
+/// It does not wait, so it fails as usual. To ask the holder would end its own command.
+#[test]
+fn a_nested_try_says_that_its_own_outer_run_holds_the_lock() {
+    let home = Home::new();
+    for job in [&[][..], &["--slot", "1"]] {
+        let output = nested(&home, &["a"], &[&["a", "--try"], job].concat(), "touch ran");
+        let (code, line) = failure(&output);
+        assert_eq!(code, Some(75), "{line}");
+        assert!(line.contains("; that is the lockkeeper run that this one runs under"), "{line}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!text.contains("revoke") && text.contains("hint: the command holds the lock already"), "{text}");
+    }
+    // Another run holds it.
+    let mut other = home.spawn("b", &[], "echo up; cat");
+    assert_eq!(other.line(), "up");
+    let text = String::from_utf8(nested(&home, &["a"], &["b", "--try"], "true").stderr).unwrap();
+    assert!(text.contains("lockkeeper revoke ") && !text.contains("runs under"), "{text}");
+}
+
 /// The outer command holds, a writer waits behind it, and the inner command waits behind the writer.
 #[test]
 fn a_nested_reader_behind_a_writer_that_waits_for_the_outer_one_is_refused() {
@@ -64,9 +83,6 @@ fn a_nested_run_that_can_go_on_does() {
         let output = nested(&home, outer, inner, "exit 7");
         assert_eq!(output.status.code(), Some(7), "{outer:?} {inner:?}: {output:?}");
     }
-    // A try does not wait, so it fails as usual.
-    let (code, line) = failure(&nested(&home, &["a"], &["a", "--try"], "true"));
-    assert_eq!(code, Some(75), "{line}");
     // Permits of other holders are released at some time.
     let mut other = home.spawn("p", &["--permits", "3"], "echo up; cat");
     assert_eq!(other.line(), "up");

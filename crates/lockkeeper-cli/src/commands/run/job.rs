@@ -22,6 +22,7 @@ use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
 use crate::jobsview;
+use crate::nested;
 use crate::output::Printer;
 use crate::signals::{self, Signals};
 use crate::tail::Tail;
@@ -153,11 +154,11 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
         let claimed = tokio::select! {
             biased;
             claimed = job.claim_with(options) => claimed,
-            failure = crate::nested::waits_for_itself(&keeper, &line.paths), if !line.once => return Err(failure),
+            failure = nested::waits_for_itself(&keeper, &line.paths), if !line.once => return Err(failure),
             // A line about the wait would be mail for each machine that has nothing to do.
             never = line.report.run(&keeper, &line.paths, wait, printer), if is_asked_for(args, printer) => match never {},
         };
-        return Ok(match claimed? {
+        return Ok(match claimed.map_err(claim_failed)? {
             Claim::Run(run) => {
                 line.report.acquired(&line.paths, line.started, printer);
                 Claimed::Run(Box::new(run))
@@ -369,6 +370,13 @@ async fn finish(run: Run, end: RunEnd, path: &str, printer: Printer) -> Result<b
         Err(why) => printer.note(&format!("{path}, slot {slot}: the end of the run is not recorded: {why}")),
     }
     finished.loss.map_or(Ok(finished.recorded.is_ok()), Err)
+}
+
+fn claim_failed(error: JobError) -> Failure {
+    match error {
+        JobError::Acquire(error) => nested::taken(error),
+        error => error.into(),
+    }
 }
 
 impl From<JobError> for Failure {

@@ -146,7 +146,7 @@ impl Line {
             failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
             never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
         };
-        Ok(outcome?)
+        outcome.map_err(nested::taken)
     }
 
     /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
