@@ -1,15 +1,28 @@
 //! Prints the author and the reason of a break of this command's lock.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use lockkeeper::{FencingToken, Lockkeeper};
 use tokio::time::timeout;
 
 use crate::held::Held;
 use crate::output::Printer;
 
-/// Time limit for reading the records of breaks.
-const JOURNAL: Duration = Duration::from_secs(1);
+/// Time limit for reading the records of breaks. A process that was paused connects first.
+const JOURNAL: Duration = Duration::from_secs(5);
+
+/// How often the records are asked for: the connection, and then the session, of a process that was paused may end meanwhile.
+const TRIES: usize = 3;
+
+/// A break of a hold, as its record says.
+#[derive(Debug)]
+pub(crate) struct Break {
+    path: String,
+    /// `broken by root@ci-7: its host burns`
+    text: String,
+}
 
 /// A hold, as the record of a break names it: the lock, the node, the token.
 pub(crate) type HeldNode = (String, String, Option<FencingToken>);
@@ -20,21 +33,38 @@ pub(crate) fn holds(guard: Held<'_>) -> Vec<HeldNode> {
     holds.map(|hold| (hold.path().to_owned(), hold.node(), hold.fencing_token())).collect()
 }
 
-/// Prints the author and the reason if a record says that one of these holds was broken, and returns them. Dropping the future
-/// leaves nothing behind.
-pub(crate) async fn tell_author(keeper: &Lockkeeper, held: Vec<HeldNode>, printer: Printer) -> Option<String> {
-    let mut author = None;
-    let report = async {
-        for (path, node, token) in &held {
-            let Ok(broken) = keeper.admin().broken(path).await else { continue };
-            if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(node, *token)) {
+/// Returns which of these holds were broken, as the records say; none if no server answers in time. Dropping the future leaves nothing
+/// behind.
+pub(crate) async fn breaks(keeper: &Lockkeeper, held: Vec<HeldNode>) -> Vec<Break> {
+    let mut found = Vec::new();
+    let read = async {
+        for (path, node, token) in held {
+            let admin = keeper.admin();
+            let tries = stream::iter(0..TRIES).filter_map(|_| async { admin.broken(&path).await.ok() });
+            let broken = pin!(tries).next().await.unwrap_or_default();
+            if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(&node, token)) {
                 let text = format!("broken by {}{}: {}", broken.by, broken.proof, broken.reason);
-                printer.note(&format!("{path} was {text}"));
-                author.get_or_insert(text);
+                found.push(Break { path, text });
             }
         }
     };
-    // Without an answer in time, only the loss is printed.
-    _ = timeout(JOURNAL, report).await;
-    author
+    _ = timeout(JOURNAL, read).await;
+    found
+}
+
+/// Prints these breaks, with their authors and reasons, or what is known `otherwise`. Returns the text about the first break.
+pub(crate) fn tell(breaks: &[Break], otherwise: Option<String>, printer: Printer) -> Option<String> {
+    for Break { path, text } in breaks {
+        printer.note(&format!("{path} was {text}"));
+    }
+    let first = breaks.first().map(|first| first.text.clone());
+    if let (None, Some(otherwise)) = (&first, otherwise) {
+        printer.note(&otherwise);
+    }
+    first
+}
+
+/// Prints the author and the reason if a record says that one of these holds was broken. Dropping the future leaves nothing behind.
+pub(crate) async fn tell_author(keeper: &Lockkeeper, held: Vec<HeldNode>, printer: Printer) {
+    tell(&breaks(keeper, held).await, None, printer);
 }

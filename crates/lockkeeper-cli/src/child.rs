@@ -3,6 +3,8 @@
 //! Invariant: when [`Job::attend`] returns, the command has been reaped, and the terminal is ours again if it was ours
 //! before.
 
+mod guarded;
+mod pause;
 mod reliance;
 
 use std::ffi::OsString;
@@ -24,9 +26,11 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use self::guarded::trusted_until;
+use self::pause::Pauses;
 use self::reliance::unreliable;
 use crate::args::run::{OnRevoke, OnSuspect};
-use crate::broken;
+use crate::broken::{self, Break};
 use crate::exit::Failure;
 use crate::group::Group;
 use crate::held::Held;
@@ -37,7 +41,7 @@ use crate::signals::{self, Signals};
 use crate::streams;
 use crate::terminal::Terminal;
 use crate::text;
-use crate::watchdog::{self, Deadline, Reaped, Watchdog};
+use crate::watchdog::{self, Reaped, Watchdog};
 
 /// Pause between two checks of a group whose first process has ended. The other processes are not our children, so no
 /// signal reports their end.
@@ -49,12 +53,6 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Time limit for printing a line before a signal is sent, so that a reader sees the line before the command's
 /// reaction.
 const IN_ORDER: Duration = Duration::from_millis(20);
-
-/// How late this process reacts at most if the machine is only busy. A longer delay is a pause.
-const BUSY: Duration = Duration::from_millis(100);
-
-/// Why a hold ends that this process did not watch over in time.
-pub(crate) const PAUSED: &str = "lockkeeper was paused for too long";
 
 /// The answer to a revoke request if the command gets no signal for it.
 const REFUSAL: &str = "its command ignores requests (--on-revoke ignore)";
@@ -68,6 +66,9 @@ pub(crate) struct Job {
     continued: unix::Signal,
     terminal: Option<Terminal>,
     watchdog: Option<Watchdog>,
+    /// How many watchdogs have ended before the command.
+    replaced: u32,
+    pauses: Pauses,
 }
 
 /// How the command is treated when something happens to its locks.
@@ -129,8 +130,8 @@ pub(crate) struct CommandEnd {
     pub asked_to_end: bool,
     /// Who asked for the end and why, or why the hold ended, if that is known.
     pub why: Option<String>,
-    /// Whether this process was paused until the hold had almost ended, or longer.
-    pub paused: bool,
+    /// What ended the hold, if more is known than the loss says: a break, or a pause of this process.
+    pub cause: Option<String>,
     _watchdog: Option<Reaped>,
 }
 
@@ -169,7 +170,7 @@ impl Job {
             None => child.spawn(),
         };
         let pid = Pid::from_child(&child.map_err(|error| Failure::system("cannot start a process", error))?);
-        Ok(Job { pid, changed, continued, terminal, watchdog })
+        Ok(Job { pid, changed, continued, terminal, watchdog, replaced: 0, pauses: Pauses::default() })
     }
 
     /// Waits for the end of the command, passes on signals and revoke requests, and stops the command when a lock is
@@ -190,10 +191,12 @@ impl Job {
         let mut too_long = false;
         let mut asked_to_end = false;
         let mut why_it_ends = None;
-        let mut paused = false;
+        let mut paused = None;
+        let mut told_later: Option<String> = None;
         // A sum that is too large means no limit.
         let mut run_end = terms.max_run.and_then(|limit| Instant::now().checked_add(limit));
-        let mut author: Option<BoxFuture<'_, Option<String>>> = None;
+        let mut breaks: Option<BoxFuture<'_, Vec<Break>>> = None;
+        let mut broken_by = None;
         let lost = guard.lost();
         let unreliable = unreliable(&guard, terms.grace, terms.on_suspect);
         tokio::pin!(lost, unreliable);
@@ -216,15 +219,23 @@ impl Job {
                 why = &mut lost, if loss.is_none() => {
                     loss = Some(why);
                     let by_time = matches!(why, Loss::Unreachable | Loss::SessionExpired | Loss::LeaseEnded);
-                    paused |= !stopped && by_time && self.was_paused(terms.grace);
+                    if !stopped && by_time {
+                        paused = paused.or(self.pauses.cause(terms.grace));
+                    }
                     preempted |= why == Loss::Preempted;
                     let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
-                    if why == Loss::Removed {
-                        author = keeper.map(|keeper| broken::tell_author(keeper, broken::holds(guard), printer).boxed());
+                    let overslept = paused.clone().filter(|_| by_time);
+                    if overslept.is_some() || matches!(why, Loss::Removed | Loss::SessionExpired) {
+                        breaks = keeper.map(|keeper| broken::breaks(keeper, broken::holds(guard)).boxed());
                     }
-                    let stopping = if stopped { "" } else { "; stopping the command" };
-                    let cause = if paused && by_time { PAUSED.to_owned() } else { why.to_string() };
-                    printer.note(&format!("lock {path} is lost: {cause}{stopping}"));
+                    let and = |text| if stopped { "" } else { text };
+                    match overslept {
+                        // A break in the meantime would be the true cause.
+                        Some(cause) => {
+                            told_later = Some(format!("lock {path} is lost: {cause}{}", and("; stopped the command")));
+                        }
+                        None => printer.note(&format!("lock {path} is lost: {why}{}", and("; stopping the command"))),
+                    }
                     if !std::mem::replace(&mut stopped, true) && !self.watchdog_has_acted() {
                         self.stop();
                     }
@@ -282,8 +293,11 @@ impl Job {
                     self.signal(Signal::KILL);
                     kill_at = None;
                 }
-                change = change(&mut self.changed, self.pid) => {
-                    let change = change?;
+                change = change(&mut self.changed, self.pid, self.watchdog.as_ref()) => {
+                    let Change::Command(change) = change? else {
+                        self.guard_again(printer);
+                        continue;
+                    };
                     if let Some(status) = ended(change) {
                         if self.watchdog_has_acted() && !stopped && loss.is_none() {
                             stopped = true;
@@ -309,9 +323,9 @@ impl Job {
                 }
                 // The new deadline goes to the watchdog at the start of the loop.
                 () = renewed => {}
-                text = async { author.as_mut().expect("checked").await }, if author.is_some() => {
-                    author = None;
-                    why_it_ends = text.or(why_it_ends);
+                found = async { breaks.as_mut().expect("checked").await }, if breaks.is_some() => {
+                    breaks = None;
+                    broken_by = broken::tell(&found, told_later.take(), printer);
                 }
             }
         };
@@ -326,13 +340,19 @@ impl Job {
                 self.outlast(deadline).await;
             }
         };
-        let ((), text) = tokio::join!(outlasted, async {
-            match author {
-                Some(author) => author.await,
-                None => None,
+        if let (None, Some(_), Some(keeper)) = (loss, &paused, keeper) {
+            // The watchdog acted first. The release may find that the hold was broken meanwhile.
+            breaks = Some(broken::breaks(keeper, broken::holds(guard)).boxed());
+        }
+        let found = async {
+            match breaks {
+                Some(breaks) => broken::tell(&breaks.await, told_later, printer),
+                None => broken_by,
             }
-        });
-        let why = if paused { Some(PAUSED.to_owned()) } else { text.or(why_it_ends) };
+        };
+        let ((), broken_by) = tokio::join!(outlasted, found);
+        let cause = broken_by.or(paused);
+        let why = cause.clone().or(why_it_ends);
         let watchdog = self.watchdog.map(|watchdog| watchdog.dismiss(printer));
         Ok(CommandEnd {
             status,
@@ -343,55 +363,9 @@ impl Job {
             killed_by,
             asked_to_end,
             why,
-            paused,
+            cause,
             _watchdog: watchdog,
         })
-    }
-
-    /// Sets the deadline in the watchdog; returns `false` if the watchdog has begun to end the group.
-    ///
-    /// Without `kill_at`, the deadline is the instant until which the locks can be relied on.
-    fn move_deadline(&mut self, guard: Held<'_>, grace: Duration, kill_at: Option<Instant>, ending: bool) -> bool {
-        let Some(watchdog) = &mut self.watchdog else { return true };
-        if !ending && !guard.is_held() {
-            // Lost a moment ago: the loop decides next how long the group may take to end.
-            return true;
-        }
-        // Read first: a stop of this process between the two reads makes the deadline earlier, not later.
-        let now = watchdog::now();
-        let trusted = now + guard.valid_for();
-        let kill_at = kill_at.map(|at| now + at.saturating_duration_since(Instant::now()));
-        watchdog.until(match kill_at {
-            Some(kill) if ending || kill <= trusted => Deadline { kill, term: kill },
-            _ if !ending => trusted_until(trusted, grace),
-            // The watchdog was killed.
-            _ => return true,
-        })
-    }
-
-    fn watchdog_has_acted(&self) -> bool {
-        self.watchdog.as_ref().is_some_and(Watchdog::has_acted)
-    }
-
-    /// Whether this process was paused: it comes later than the watchdog's SIGTERM, which is later than its own by a quarter of
-    /// the grace period.
-    fn was_paused(&self, grace: Duration) -> bool {
-        let late = self.watchdog.as_ref().and_then(Watchdog::acted_for);
-        late.is_some_and(|late| late + grace / 4 >= BUSY)
-    }
-
-    /// Lets the watchdog, which acted first, end the group. Returns the instant of its SIGKILL. `paused` becomes true if this process
-    /// was paused.
-    fn overtaken(&mut self, guard: Held<'_>, grace: Duration, paused: &mut bool, printer: Printer) -> Instant {
-        let lock = locks(guard);
-        *paused |= self.was_paused(grace);
-        let cause = if *paused { PAUSED } else { reason(guard, HoldState::Held) };
-        printer.note(&format!("{cause}; the watchdog stopped the command, because {lock} was about to be lost"));
-        let left = guard.valid_for().min(grace);
-        if let Some(watchdog) = &mut self.watchdog {
-            watchdog.end_by(watchdog::now() + left);
-        }
-        Instant::now() + left
     }
 
     /// Sends SIGTERM to the whole group.
@@ -449,23 +423,20 @@ impl Job {
             }
             // The shell sees that we stopped and prompts; `fg` and `bg` continue us. The session may expire in the
             // meantime.
+            let before = watchdog::now();
             _ = kill_process(getpid(), Signal::STOP);
             self.continued.recv().await;
+            self.pauses.stopped_for(Some(watchdog::now().saturating_sub(before)));
             if !still_held(keeper, guard).await {
                 return;
             }
+            self.pauses.stopped_for(None);
         }
         if (wants_terminal || had_terminal) && terminal.is_ours() {
             terminal.give(self.pid);
         }
         self.signal(Signal::CONT);
     }
-}
-
-/// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
-/// command gets only one.
-fn trusted_until(kill: Duration, grace: Duration) -> Deadline {
-    Deadline { kill, term: kill.saturating_sub(grace / 4 * 3) }
 }
 
 /// `lock /locks/nightly`; of several locks, the first that ends.
@@ -560,11 +531,19 @@ fn holds(lock: &LockInfo, node: &str) -> bool {
     lock.holders.iter().any(|holder| node.strip_prefix(&lock.path) == Some(&format!("/{}", holder.node)))
 }
 
-/// Returns the next change of the command's state. Dropping the future loses no change.
-async fn change(changed: &mut unix::Signal, pid: Pid) -> Result<WaitStatus, Failure> {
+/// A change of the processes of a [`Job`].
+enum Change {
+    Command(WaitStatus),
+    /// The watchdog has ended. It is reaped.
+    Watchdog,
+}
+
+/// Returns the next change of the command's state, or that the watchdog has ended. Dropping the future loses no change.
+async fn change(changed: &mut unix::Signal, pid: Pid, watchdog: Option<&Watchdog>) -> Result<Change, Failure> {
     loop {
         match waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-            Ok(Some((_, status))) => return Ok(status),
+            Ok(Some((_, status))) => return Ok(Change::Command(status)),
+            Ok(None) if watchdog.is_some_and(Watchdog::has_ended) => return Ok(Change::Watchdog),
             Ok(None) => _ = changed.recv().await,
             Err(Errno::INTR) => {}
             Err(error) => return Err(Failure::system("cannot wait for the command", error)),

@@ -118,8 +118,6 @@ pub(crate) struct Watchdog {
     pipe: PipeWriter,
     process: Reaped,
     sent: Option<Deadline>,
-    /// When it sent SIGTERM, if an order came after that.
-    acted: Option<Duration>,
 }
 
 impl Watchdog {
@@ -130,7 +128,25 @@ impl Watchdog {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
         let mut watch = this_program(WORD);
         let child = watch.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        Ok(Watchdog { pipe, process: Reaped { pid: Pid::from_child(&child), printer: None }, sent: None, acted: None })
+        let process = Reaped { pid: Pid::from_child(&child), printer: None };
+        Ok(Watchdog { pipe, process, sent: None })
+    }
+
+    /// Starts the watchdog of a group that runs already.
+    pub(crate) fn start_for(group: Pid) -> std::io::Result<Self> {
+        let mut watchdog = Watchdog::start()?;
+        watchdog.order(Order::Group(group));
+        Ok(watchdog)
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        self.process.pid
+    }
+
+    /// Whether it has ended, which it does not do by itself. Its process is reaped then.
+    pub(crate) fn has_ended(&self) -> bool {
+        // Without UNTRACED: the drop must see a stop.
+        !matches!(waitpid(Some(self.process.pid), WaitOptions::NOHANG), Ok(None) | Err(Errno::INTR))
     }
 
     /// Runs `spawn`, during which a started process inherits the pipe, for [`introduce`].
@@ -154,20 +170,12 @@ impl Watchdog {
             self.order(Order::Until(deadline));
         }
         // Checked after the write: the watchdog obeys an order that was written before its deadline.
-        let begun = before.filter(|before| before.has_begun());
-        self.acted = self.acted.or(begun.map(|begun| begun.term));
-        begun.is_none()
+        !before.is_some_and(Deadline::has_begun)
     }
 
     /// Whether the watchdog has sent SIGTERM, or is about to.
     pub(crate) fn has_acted(&self) -> bool {
         self.sent.is_some_and(Deadline::has_begun)
-    }
-
-    /// How long ago the watchdog has sent SIGTERM, if it has.
-    pub(crate) fn acted_for(&self) -> Option<Duration> {
-        let at = self.acted.or_else(|| Some(self.sent.filter(|sent| sent.has_begun())?.term))?;
-        Some(now().saturating_sub(at))
     }
 
     /// Lets the watchdog send SIGTERM, unless it has, and kill the group at `kill`.

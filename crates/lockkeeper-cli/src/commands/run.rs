@@ -22,7 +22,7 @@ use crate::args::leased::LeaseArgs;
 use crate::args::run::{KindArgs, RunArgs};
 use crate::args::values::Waiting;
 use crate::broken;
-use crate::child::{CommandEnd, Extras, Job, PAUSED, RunTerms};
+use crate::child::{CommandEnd, Extras, Job, RunTerms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
@@ -178,7 +178,9 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
     };
     if let Err(Loss::Removed) = released {
         printer.note(&format!("the node of {} was removed before the release", line.locks()));
-        broken::tell_author(keeper, held, *printer).await;
+        if ran.as_ref().is_ok_and(|outcome| outcome.cause.is_none()) {
+            broken::tell_author(keeper, held, *printer).await;
+        }
     }
     line.released = matches!(released, Ok(None));
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
@@ -197,7 +199,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         Err(Loss::Preempted) => Ok(Code::Preempted as u8),
         Err(Loss::Removed) => Ok(Code::NoNode as u8),
         Err(loss) => {
-            let cause = if outcome.paused { PAUSED.to_owned() } else { loss.to_string() };
+            let cause = outcome.cause.unwrap_or_else(|| loss.to_string());
             printer.note(&format!("{} was lost before the command ended: {cause}", line.locks()));
             Ok(Code::Lost as u8)
         }

@@ -266,6 +266,20 @@ pub(crate) fn is_alive(pid: Pid) -> bool {
     !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
+/// Returns the child processes of a `run` that are watchdogs.
+pub(crate) fn watchdogs(parent: Pid) -> Vec<Pid> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let children = processes.filter_map(|entry| {
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the command in parentheses: the state, and the parent.
+        let above = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok().and_then(Pid::from_raw)?;
+        let words = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        (above == parent && words.ends_with("\0__watch\0")).then_some(pid)
+    });
+    children.collect()
+}
+
 /// Waits until a process has become this program, and no longer is the shell that started it.
 pub(crate) fn until_it_is(pid: Pid, program: &str) {
     let name = format!("/proc/{}/comm", pid.as_raw_nonzero());

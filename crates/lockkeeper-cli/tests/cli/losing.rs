@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_testkit::Stalls;
 use lockkeeper_testkit::proxy::{Cut, Fate, OpCode, Proxy, What};
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 
-use crate::harness::{Home, Running, SOON, Served, is_alive, until};
+use crate::harness::{Home, Running, SOON, Served, is_alive, until, watchdogs};
 
 #[test]
 fn case_45_a_killed_server_stops_the_whole_group_with_exit_76() {
@@ -155,8 +155,63 @@ fn a_stopped_lockkeepers_group_is_gone_before_the_next_command_starts() {
     let (code, text) = running.end();
     assert_eq!(code, Some(76), "{text}");
     // One cause, the same for the end of the command and for the loss that follows from the stop.
-    assert!(text.contains("lockkeeper was paused for too long"), "{text}");
+    assert!(text.contains("lockkeeper was paused for too long (at least "), "{text}");
     assert!(!text.contains("no server was reached") && !text.contains("the session expired"), "{text}");
+}
+
+/// The hold has ended by time as well when lockkeeper runs again. The break was first, and the record of the run says so too.
+#[test]
+fn a_break_that_a_stopped_lockkeeper_learns_of_late_is_the_cause() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    for (name, job) in [("a", &[][..]), ("job", &["--slot", "1"])] {
+        let mut running = home.spawn(name, &[&["--session-timeout", "2s"], job].concat(), DEAF);
+        let command = running.pid_line();
+        running.signal(Signal::STOP);
+        assert!(home.output(&["break", name, "--reason", "its host burns", "--yes"]).status.success());
+        // By then, the hold has ended by lockkeeper's own clock.
+        until("the watchdog has killed it", || !is_alive(command));
+        running.signal(Signal::CONT);
+        let (code, text) = running.end();
+        assert_eq!(code, Some(76), "{text}");
+        let told = text.lines().find(|line| line.contains(&format!("/locks/{name} was broken by ")));
+        assert!(told.is_some_and(|line| line.ends_with(": its host burns")), "{text}");
+        assert!(!text.contains("is lost: lockkeeper was paused"), "{text}");
+    }
+    let runs = String::from_utf8(home.output(&["jobs", "job", "--history", "--json"]).stdout).unwrap();
+    assert!(runs.contains("broken by ") && !runs.contains("paused"), "{runs}");
+}
+
+/// The command is guarded again: after the end of lockkeeper, none of its processes is left. A watchdog that cannot live is not
+/// started for ever.
+#[test]
+fn a_killed_watchdog_is_told_and_another_one_guards_the_command() {
+    let home = Home::new();
+    let replaced = "; another one guards the command now";
+    let left = ", and no other one is started: if lockkeeper is killed or stopped from now on, processes of the command may run on without the lock";
+    for (name, ends) in [("a", &[replaced][..]), ("b", &[replaced, replaced, replaced, left])] {
+        let mut running = home.spawn(name, &["--json", "--session-timeout", "2s"], DEAF);
+        let (command, grandchild) = (running.pid_line(), running.pid_line());
+        for end in ends {
+            let watchdog = watchdogs(running.pid())[0];
+            kill_process(watchdog, Signal::KILL).unwrap();
+            let mut line = String::new();
+            running.stderr.read_line(&mut line).unwrap();
+            let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+            let text = format!("the watchdog of the command (pid {}) was killed{end}", watchdog.as_raw_nonzero());
+            assert_eq!((&event["event"], &event["message"]), (&"note".into(), &text.into()));
+        }
+        let guards = watchdogs(running.pid());
+        assert_eq!(guards.len(), usize::from(ends.len() == 1));
+        running.signal(Signal::KILL);
+        until("the command has ended", || !is_alive(command));
+        if guards.is_empty() {
+            assert!(is_alive(grandchild), "the message says that it may run on");
+            kill_process(grandchild, Signal::KILL).unwrap();
+        }
+        until("no process is left", || !is_alive(grandchild) && guards.iter().all(|guard| !is_alive(*guard)));
+    }
 }
 
 /// A lease ends by a clock that does not stop.

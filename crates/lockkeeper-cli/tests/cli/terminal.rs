@@ -311,7 +311,8 @@ fn a_job_stopped_past_its_session_does_not_go_on() {
     let mut other = home.spawn("a", &[], "echo in; cat");
     assert_eq!(other.line(), "in");
     screen.press(b"fg\n");
-    screen.expect("is lost");
+    screen.expect("/locks/a is lost: lockkeeper was paused for too long (");
+    screen.expect(" s)");
     screen.expect("ready> ");
     screen.press(b"echo status=$?\n");
     screen.expect("\rstatus=76");

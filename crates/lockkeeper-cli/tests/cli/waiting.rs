@@ -4,9 +4,9 @@ use std::io::BufRead;
 use std::time::{Duration, Instant};
 
 use lockkeeper_testkit::Stalls;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Signal, kill_process, test_kill_process};
 
-use crate::harness::{Home, Served, failure, until, without_time};
+use crate::harness::{Home, Served, failure, until, watchdogs, without_time};
 
 /// D-01: a job that finds the lock taken prints the holder, waits, and runs after it.
 #[test]
@@ -108,9 +108,8 @@ fn a_watchdog_that_is_stopped_does_not_outlive_the_command() {
     let home = Home::new();
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
-    let watchdogs: Vec<_> =
-        children(holder.pid()).into_iter().filter(|(_, words)| words.ends_with("\0__watch\0")).collect();
-    let [(watchdog, _)] = &watchdogs[..] else { panic!("{watchdogs:?}") };
+    let watchdogs = watchdogs(holder.pid());
+    let [watchdog] = &watchdogs[..] else { panic!("{watchdogs:?}") };
     kill_process(*watchdog, Signal::STOP).unwrap();
     holder.close_stdin();
     let (code, text) = holder.end();
@@ -128,27 +127,13 @@ fn the_watchdog_of_a_waiter_runs_before_the_grant_and_ends_with_the_wait() {
     assert_eq!(holder.line(), "up");
     let mut waiter = home.spawn("a", &[], "touch ran");
     until("it waits", || home.count("a") == (1, 1));
-    let watchdogs = children(waiter.pid());
-    assert!(matches!(&watchdogs[..], [(_, words)] if words.ends_with("\0__watch\0")), "{watchdogs:?}");
+    let watchdogs = watchdogs(waiter.pid());
+    assert_eq!(watchdogs.len(), 1, "{watchdogs:?}");
     waiter.signal(Signal::TERM);
     assert_eq!(waiter.wait().code(), Some(143));
-    assert!(test_kill_process(watchdogs[0].0).is_err(), "its watchdog is left");
+    assert!(test_kill_process(watchdogs[0]).is_err(), "its watchdog is left");
     holder.close_stdin();
     assert!(holder.wait().success() && !home.file("ran").exists());
-}
-
-/// Returns the child processes of a process, and their command lines.
-fn children(parent: Pid) -> Vec<(Pid, String)> {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let children = processes.filter_map(|entry| {
-        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // After the command in parentheses: the state, and the parent.
-        let above = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok().and_then(Pid::from_raw)?;
-        let words = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
-        (above == parent).then_some((pid, words))
-    });
-    children.collect()
 }
 
 /// The default node format, and that of the documents. Each with a lock of its own.

@@ -17,7 +17,7 @@ use crate::advice::Suggested;
 use crate::args::jobs::JobArgs;
 use crate::args::run::RunArgs;
 use crate::broken;
-use crate::child::{CommandEnd, Extras, PAUSED, RunTerms};
+use crate::child::{CommandEnd, Extras, RunTerms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
@@ -276,13 +276,13 @@ async fn run_slot(
         _ if ended.loss.is_some() => Code::Lost as u8,
         Err(Loss::Removed) => {
             printer.note(&format!("the node of {path} was removed before the release"));
-            if let Some(keeper) = &line.keeper {
+            if let (None, Some(keeper)) = (&ended.cause, &line.keeper) {
                 broken::tell_author(keeper, held, printer).await;
             }
             Code::NoNode as u8
         }
         Err(loss) => {
-            let cause = if ended.paused { PAUSED.to_owned() } else { loss.to_string() };
+            let cause = ended.cause.unwrap_or_else(|| loss.to_string());
             printer.note(&format!("{path} was lost before the command ended: {cause}"));
             Code::Lost as u8
         }

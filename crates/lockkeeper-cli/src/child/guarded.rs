@@ -1,0 +1,93 @@
+//! The watchdog of a running command: its deadline, and what is done when it acts first or ends.
+
+use std::time::Duration;
+
+use lockkeeper::HoldState;
+use tokio::time::Instant;
+
+use super::{Job, locks, reason};
+use crate::held::Held;
+use crate::output::Printer;
+use crate::watchdog::{self, Deadline, Watchdog};
+
+/// How many watchdogs are started in place of those before them. One that cannot live would be started for ever.
+const REPLACEMENTS: u32 = 3;
+
+/// What the end of the watchdog means.
+const UNGUARDED: &str =
+    "if lockkeeper is killed or stopped from now on, processes of the command may run on without the lock";
+
+impl Job {
+    /// Sets the deadline in the watchdog; returns `false` if the watchdog has begun to end the group.
+    ///
+    /// Without `kill_at`, the deadline is the instant until which the locks can be relied on.
+    pub(super) fn move_deadline(
+        &mut self,
+        guard: Held<'_>,
+        grace: Duration,
+        kill_at: Option<Instant>,
+        ending: bool,
+    ) -> bool {
+        if !ending && !guard.is_held() {
+            // Lost a moment ago: the loop decides next how long the group may take to end.
+            return true;
+        }
+        // Read first: a stop of this process between the two reads makes the deadline earlier, not later.
+        let now = watchdog::now();
+        let trusted = now + guard.valid_for();
+        let kill_at = kill_at.map(|at| now + at.saturating_duration_since(Instant::now()));
+        let deadline = match kill_at {
+            Some(kill) if ending || kill <= trusted => Deadline { kill, term: kill },
+            _ if !ending => trusted_until(trusted, grace),
+            // The watchdog was killed.
+            _ => return true,
+        };
+        let in_time = self.watchdog.as_mut().is_none_or(|watchdog| watchdog.until(deadline));
+        if in_time && !ending {
+            self.pauses.trusted_until(trusted);
+        }
+        in_time
+    }
+
+    pub(super) fn watchdog_has_acted(&self) -> bool {
+        self.watchdog.as_ref().is_some_and(Watchdog::has_acted)
+    }
+
+    /// Prints that the watchdog has ended before the command, and starts another one.
+    pub(super) fn guard_again(&mut self, printer: Printer) {
+        let Some(ended) = self.watchdog.take() else { return };
+        let text = format!("the watchdog of the command (pid {}) was killed", ended.pid().as_raw_nonzero());
+        self.replaced += 1;
+        self.watchdog = (self.replaced <= REPLACEMENTS).then(|| Watchdog::start_for(self.pid).ok()).flatten();
+        printer.note(&match self.watchdog {
+            Some(_) => format!("{text}; another one guards the command now"),
+            None => format!("{text}, and no other one is started: {UNGUARDED}"),
+        });
+    }
+
+    /// Lets the watchdog, which acted first, end the group. Returns the instant of its SIGKILL. `paused` says so if this process
+    /// was paused.
+    pub(super) fn overtaken(
+        &mut self,
+        guard: Held<'_>,
+        grace: Duration,
+        paused: &mut Option<String>,
+        printer: Printer,
+    ) -> Instant {
+        let lock = locks(guard);
+        *paused = paused.take().or(self.pauses.cause(grace));
+        let cause = paused.as_deref().unwrap_or(reason(guard, HoldState::Held));
+        printer.note(&format!("{cause}; the watchdog stopped the command, because {lock} was about to be lost"));
+        let left = guard.valid_for().min(grace);
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.end_by(watchdog::now() + left);
+        }
+        Instant::now() + left
+    }
+}
+
+/// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
+/// command gets only one.
+pub(super) fn trusted_until(kill: Duration, grace: Duration) -> Deadline {
+    Deadline { kill, term: kill.saturating_sub(grace / 4 * 3) }
+}
