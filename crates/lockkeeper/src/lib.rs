@@ -69,9 +69,8 @@
 //! # }
 //! ```
 //!
-//! [`Holding::release_within`] and [`Lockkeeper::close_within`] do the same for a release and for the end. The deadline of a
-//! [`Lockkeeper::multi_lock`] is one of the test's clock, which jumps. The same clock also ends a `tokio::time::sleep` beside a call of this crate too early. Call `tokio::time::resume` around
-//! such a part of the test.
+//! [`Holding::release_within`] and [`Lockkeeper::close_within`] do the same for a release and for the end. The test's clock also ends
+//! a `tokio::time::sleep` beside a call of this crate too early. Call `tokio::time::resume` around such a part of the test.
 //!
 //! # Log events
 //!

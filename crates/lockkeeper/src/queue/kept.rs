@@ -107,7 +107,7 @@ impl KeptLock {
     ///
     /// As [`KeptLock::acquire`], and those of the options.
     pub async fn acquire_with(&self, options: impl FnOnce(Acquire) -> Acquire) -> Result<KeptGuard, AcquireError> {
-        let started = Instant::now();
+        let started = self.context.clock().instant();
         // In a forked child, the turn may be one of the parent's uses, which never ends here.
         self.context.check_process()?;
         if let Some(guard) = self.kept() {

@@ -132,11 +132,12 @@ impl MultiAcquire {
     }
 
     async fn take(self) -> Result<MultiGuard, AcquireError> {
-        if self.parts.is_empty() {
+        let Some(clock) = self.parts.first().map(|part| part.context().clock()) else {
             return Err(Misuse::no_locks().into());
-        }
+        };
+        let started = clock.instant();
         let bounds = self.timeout.filter(|timeout| !timeout.is_zero());
-        let bounds = bounds.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
+        let bounds = bounds.and_then(|timeout| Some((timeout, started.checked_add(timeout)?)));
         let mut parts = Vec::with_capacity(self.parts.len());
         for part in self.parts {
             parts.push((part.path()?, part));
@@ -146,7 +147,6 @@ impl MultiAcquire {
         if let Some(twice) = parts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(Misuse::twice(&twice[0].0).into());
         }
-        let started = Instant::now();
         let mut requeued = false;
         loop {
             let error = match Self::take_once(&parts, (bounds, self.timeout), requeued).await {
@@ -164,7 +164,10 @@ impl MultiAcquire {
                 _ => false,
             });
             match again.filter(|_| part.requeues().again) {
-                Some((path, loss)) => part.requeues().report(Requeued { path, loss, waited: started.elapsed() }),
+                Some((path, loss)) => {
+                    let waited = clock.instant().saturating_duration_since(started);
+                    part.requeues().report(Requeued { path, loss, waited });
+                }
                 None => return Err(error),
             }
             requeued = true;

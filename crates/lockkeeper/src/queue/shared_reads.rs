@@ -14,7 +14,6 @@ use futures_util::FutureExt;
 use lockkeeper_core::{Loss, Mode, Queue};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ensemble::Watcher;
@@ -118,7 +117,7 @@ impl SharedReads {
     ///
     /// As an [`Acquire`], but [`AcquireError::Timeout`] names neither the holder nor a position.
     pub async fn acquire(&self) -> Result<SharedReadGuard, AcquireError> {
-        let started = Instant::now();
+        let started = self.seat.template.context().clock().instant();
         let path = self.seat.template.path()?;
         let (timeout, cancel) = self.seat.template.limits();
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
