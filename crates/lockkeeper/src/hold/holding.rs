@@ -397,6 +397,10 @@ impl Holding {
     /// While the connection is lost, the call waits until the delete is confirmed or the session is over, which frees
     /// the lock as well.
     ///
+    /// If the lock was lost because the session ended or another client deleted the node, the call returns at once. After another
+    /// loss, such as [`Loss::Unreachable`], the node may still exist. The call then waits until the node is deleted or the session
+    /// is over, but no longer than [`Holding::session_timeout`] while no server answers.
+    ///
     /// # Cost
     ///
     /// One round trip.
@@ -436,13 +440,18 @@ impl Holding {
     ///
     /// # Errors
     ///
-    /// [`ReleaseError::Timeout`] after `timeout`; otherwise as [`Holding::release`].
+    /// [`ReleaseError::Timeout`] after `timeout`, or [`ReleaseError::NotHeld`] if the lock was lost; otherwise as
+    /// [`Holding::release`].
     pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
         if !self.hold.is_ours() {
             return self.release().await;
         }
-        let (path, passed) = (self.hold.path.clone(), self.hold.session().after(timeout));
-        released_by(self.release(), passed, path, timeout).await
+        let (hold, passed) = (self.hold.clone(), self.hold.session().after(timeout));
+        let released = released_by(self.release(), passed, hold.path.clone(), timeout).await;
+        match (released, hold.loss()) {
+            (Err(ReleaseError::Timeout { .. }), Some(loss)) => Err(ReleaseError::NotHeld { loss }),
+            (released, _) => released,
+        }
     }
 
     /// Releases the lock as [`Holding::release`] does, and writes a node in the same transaction. Returns what was written;

@@ -1,11 +1,13 @@
 //! What the driver reports to its caller: the grant, the changes of the hold, and the error at the end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_channel::mpsc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{End, FencingToken, Grant, LinkState, Loss, node_path};
+use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::Driver;
@@ -49,13 +51,7 @@ impl Driver {
             HoldRequest::Release(confirm) => {
                 self.pass_on();
                 if let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
-                    // The owner's clock may already show a loss; the release reports it too, whether or not the timer
-                    // has run.
-                    hold.judge();
-                    self.caller = Caller::Releasing { hold, confirm };
-                    (self.disconnect.cut_off, self.disconnect.last_try) = (None, None);
-                    let link = *self.session.link().borrow();
-                    self.limit_disconnect(link);
+                    self.release(hold, confirm);
                 }
                 self.contender.handle(Event::Leave);
             }
@@ -75,6 +71,23 @@ impl Driver {
             HoldRequest::Refuse(why) => self.contender.handle(Event::Refuse(why.into())),
             HoldRequest::Verify(answer) => self.verification.callers.push(answer),
         }
+    }
+
+    /// Lets the owner of a hold wait for the confirmation of its release. If no node of the hold can exist, there is nothing to
+    /// confirm.
+    fn release(&mut self, hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>>) {
+        // The owner's clock may already show a loss; the release reports it too, whether or not the timer has run.
+        hold.judge();
+        // The other node of a hold with a holder marker may exist.
+        let has_one_node = self.attempt.discipline.holder_marker().is_none();
+        if let Some(loss @ Loss::Removed) = hold.loss().filter(|_| has_one_node) {
+            _ = confirm.send(Err(ReleaseError::NotHeld { loss }));
+            return;
+        }
+        self.caller = Caller::Releasing { hold, confirm };
+        (self.disconnect.cut_off, self.disconnect.last_try) = (None, None);
+        let link = *self.session.link().borrow();
+        self.limit_disconnect(link);
     }
 
     /// Asks the servers whether the node of the hold exists, and its holder marker if the lock has one.
