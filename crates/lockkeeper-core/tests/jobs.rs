@@ -20,7 +20,7 @@ fn hourly() -> Schedule {
 }
 
 fn slot(hour: i64) -> RunSlot {
-    RunSlot { name: format!("h{hour}"), start_ms: hour * HOUR_MS, end_ms: Some((hour + 1) * HOUR_MS) }
+    RunSlot::new(format!("h{hour}"), hour * HOUR_MS, Some((hour + 1) * HOUR_MS))
 }
 
 /// The slot of an hour, and the thirty before it.
@@ -312,7 +312,7 @@ proptest! {
 #[test]
 fn after_a_change_of_the_schedule_a_run_within_the_slot_counts() {
     let daily = Schedule::Calendar { per: Slot::Day, time_zone: "UTC".to_owned() };
-    let today = RunSlot { name: "today".to_owned(), start_ms: 24 * HOUR_MS, end_ms: Some(48 * HOUR_MS) };
+    let today = RunSlot::new("today", 24 * HOUR_MS, Some(48 * HOUR_MS));
     let cases = [
         (24 * HOUR_MS, RunEnd::succeeded(), false),
         (24 * HOUR_MS - 1, RunEnd::succeeded(), true),

@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let looking = catalogue.upgradeable().acquire().await?;
     let writer = match looking.upgrade().timeout(Duration::from_secs(5)).await {
         Ok(writer) => writer,
-        Err(UpgradeError { guard: still_looking, reason }) => {
+        Err(UpgradeError { guard: still_looking, reason, .. }) => {
             still_looking.release().await?;
             return Err(reason.into());
         }

@@ -70,6 +70,7 @@ pub(crate) const REGISTERS: &str = "cr";
 /// What [`Admin::set_up`](crate::admin::Admin::set_up) did to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum SetUp {
     /// It did not exist, and was created with the list.
     Created,

@@ -69,6 +69,8 @@ fn line(node: &SharedNode) -> String {
         SetUp::Created => "created",
         SetUp::Changed => "changed",
         SetUp::Unchanged => "was there",
+        // Of a later library.
+        _ => "set up",
     };
     let acl = node.acl.as_ref().map_or_else(|| "the servers do not show its list".to_owned(), ToString::to_string);
     plain(&format!("{}: {done}, {acl}", node.path)) + "\n"

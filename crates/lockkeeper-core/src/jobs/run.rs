@@ -21,6 +21,7 @@ const CUT: &str = "…";
 
 /// What one run is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RunSlot {
     /// Its name: `2026-11-22`, `2026-11-22T02+01:00`, `2026-W47`, `2026-11`, `every 6h`, or the caller's text.
     pub name: String,
@@ -29,6 +30,13 @@ pub struct RunSlot {
     /// When the next one begins, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_ms: Option<i64>,
+}
+
+impl RunSlot {
+    /// Creates the slot with this name, from `start_ms` to `end_ms`.
+    pub fn new(name: impl Into<String>, start_ms: i64, end_ms: Option<i64>) -> Self {
+        RunSlot { name: name.into(), start_ms, end_ms }
+    }
 }
 
 /// How a run ended.

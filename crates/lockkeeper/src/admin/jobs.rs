@@ -409,7 +409,7 @@ mod tests {
         (log.on_failure, log.on_crash) = (Rule::Keep, Rule::Retry { most: Some(3) });
         let begin = Begin {
             id: "id".to_owned(),
-            slot: RunSlot { name: "slot".to_owned(), start_ms: 10, end_ms: Some(70) },
+            slot: RunSlot::new("slot", 10, Some(70)),
             attempt: 1,
             catch_up: false,
             missed_before: 0,

@@ -108,6 +108,7 @@ impl IntoFuture for Upgrade {
 /// Why a reader did not become the writer. Dropping the error drops the guard, which releases the lock.
 #[derive(Debug)]
 #[must_use = "the error contains the guard; dropping it releases the lock"]
+#[non_exhaustive]
 pub struct UpgradeError {
     /// The guard, still a reader's.
     pub guard: UpgradeableGuard,

@@ -66,14 +66,14 @@ impl Calendar {
                 let local_ms = at_ms + i64::from(at.offset().seconds()) * 1000;
                 let start_ms = at_ms - local_ms.rem_euclid(HOUR_MS);
                 let name = at.strftime("%Y-%m-%dT%H%:z").to_string();
-                RunSlot { name, start_ms, end_ms: Some(start_ms + HOUR_MS) }
+                RunSlot::new(name, start_ms, Some(start_ms + HOUR_MS))
             }
         }
     }
 
     /// The slot from the start of one date to the start of another.
     fn days(&self, name: String, first: Date, next: Date) -> RunSlot {
-        RunSlot { name, start_ms: self.start_of(first).unwrap_or(i64::MIN), end_ms: self.start_of(next) }
+        RunSlot::new(name, self.start_of(first).unwrap_or(i64::MIN), self.start_of(next))
     }
 
     /// When a date begins. A zone may skip its midnight, or a whole date.

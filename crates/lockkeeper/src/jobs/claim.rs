@@ -21,6 +21,7 @@ const MAX_CHANGES: usize = 16;
 /// The result of [`Job::claim`].
 #[derive(Debug)]
 #[must_use = "a claimed run that is dropped counts as crashed"]
+// Exhaustive on purpose: a host runs the slot or it does not. Every reason not to is in `Skipped`, which may grow.
 pub enum Claim {
     /// This host runs the slot.
     Run(Run),

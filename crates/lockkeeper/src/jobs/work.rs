@@ -12,6 +12,7 @@ use crate::error::JobError;
 use crate::hold::holding::run_until;
 
 /// The result of [`Job::run`].
+// Exhaustive on purpose: a caller that forgets an outcome would take undone work for done.
 #[derive(Debug)]
 pub enum Ran<T, E> {
     /// The work succeeded, and the records say so.

@@ -25,6 +25,7 @@ pub const TASK_TIMEOUT: Duration = Duration::from_millis(2000);
 
 /// One class of requests: the letters of its nodes, and the timeout of [`MonitorLock::lock_with_timeout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TaskClass {
     /// The letters; the lowest are served first.
     pub class: Class,
@@ -32,8 +33,10 @@ pub struct TaskClass {
     pub timeout: Duration,
 }
 
-/// The meaning of foreground and background. All clients that share monitor objects must agree on it.
+/// The meaning of foreground and background. All clients that share monitor objects must agree on it. To choose
+/// others, set the fields of the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TaskClasses {
     /// Requests for which a user waits.
     pub foreground: TaskClass,

@@ -67,7 +67,7 @@ impl FileSink {
                 Ok(_) => done.await.unwrap_or_else(|_| Err(io::Error::other("the writing thread has panicked"))),
                 Err(error) => Err(error),
             };
-            outcome.map_err(|source| SinkError { sink: name, what, source: source.into() })
+            outcome.map_err(|source| SinkError::new(name, what, source))
         }
         .boxed()
     }

@@ -81,7 +81,7 @@ impl KafkaSink {
     /// As [`KafkaSink::open`].
     pub fn open_with(address: Address, spool: impl Into<PathBuf>, patience: Duration) -> Result<Self, SinkError> {
         let name = address.to_string();
-        let failed = |source: std::io::Error| SinkError { sink: name, what: "kept in", source: source.into() };
+        let failed = |source: std::io::Error| SinkError::new(name, "kept in", source);
         let spool = Spool::open(spool.into()).map_err(failed)?;
         let topic = Topic::new(&address.brokers, &address.topic);
         let sink =
@@ -136,7 +136,7 @@ impl KafkaSink {
 
 impl Shared {
     fn failed(&self, what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> SinkError {
-        SinkError { sink: self.address.to_string(), what, source: source.into() }
+        SinkError::new(self.address.to_string(), what, source)
     }
 
     /// Runs `work` on a separate thread, because files and brokers block. Dropping the future leaves the thread to

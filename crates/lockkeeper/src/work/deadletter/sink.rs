@@ -35,6 +35,7 @@ pub trait Sink: fmt::Debug + Send + Sync {
 /// A sink cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("dead letters cannot be {what} {sink}")]
+#[non_exhaustive]
 pub struct SinkError {
     /// The sink's name.
     pub sink: String,
@@ -43,4 +44,15 @@ pub struct SinkError {
     /// The cause.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl SinkError {
+    /// Creates the error of the sink with this name, whose operation, such as `kept in` or `read from`, failed for this cause.
+    pub fn new(
+        sink: impl Into<String>,
+        what: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        SinkError { sink: sink.into(), what, source: source.into() }
+    }
 }

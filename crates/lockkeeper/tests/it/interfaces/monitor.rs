@@ -81,7 +81,7 @@ async fn the_task_timeout_ends_the_wait_and_the_request(world: &World) {
     let object = world.object("P1");
     let holder = MonitorLock::new("holder", &keeper, &object);
     holder.lock().await.unwrap();
-    let TaskClasses { foreground, background } = TaskClasses::default();
+    let TaskClasses { foreground, background, .. } = TaskClasses::default();
     assert_eq!([TASK_TIMEOUT, foreground.timeout, background.timeout], [Duration::from_millis(2000); 3]);
     let (stalls, since) = (Stalls::watch(), Instant::now());
     let save = MonitorLock::new("save", &keeper, &object);

@@ -353,7 +353,7 @@ async fn an_upgrade_times_out_and_keeps_reading(world: &World) {
     let error = guard.upgrade().timeout(waited).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Taken);
     assert!(error.to_string().contains(&world.lock()), "{error}");
-    let UpgradeError { guard, reason } = error;
+    let UpgradeError { guard, reason, .. } = error;
     assert_eq!(reason, ChangeError::Timeout { path: world.lock(), waited });
     assert!(guard.is_held() && before.is_held());
     before.release().await.unwrap();
@@ -380,7 +380,7 @@ async fn a_cancelled_upgrade_keeps_reading(world: &World) {
     token.cancel();
     let error = upgrade.await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
-    let UpgradeError { guard, reason } = error;
+    let UpgradeError { guard, reason, .. } = error;
     assert_eq!(reason, ChangeError::Cancelled { path: world.lock() });
     assert!(guard.is_held() && before.is_held());
     before.release().await.unwrap();
