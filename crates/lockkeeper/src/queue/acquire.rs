@@ -557,8 +557,9 @@ impl<G: 'static> IntoFuture for Acquire<G> {
     fn into_future(self) -> Self::IntoFuture {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
         let guard = self.guard;
-        let path = self.call.kind.as_ref().map(|kind| kind.path.to_string()).unwrap_or_default();
-        let call = self.call.terms.reports.then(|| account::Call::begin(path, self.meter()));
+        // A request that names no lock has no mode, and is refused before it counts as one.
+        let kind = self.call.kind.as_ref().ok().filter(|_| self.call.terms.reports);
+        let call = kind.map(|kind| account::Call::begin(kind.path.to_string(), self.meter()));
         let outcome = self.call.start().map(|reply| reply.unwrap_or(Err(SessionError::Closed.into())));
         let report = move |outcome: Result<Holding, AcquireError>| {
             let outcome = match call {

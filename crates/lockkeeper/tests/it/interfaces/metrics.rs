@@ -10,12 +10,13 @@ use metrics::Unit;
 
 use super::on_every_server;
 use crate::support::metrics::{Exporter, exporter, group};
-use crate::support::{PATIENCE, STEADY, Waiter, World, eventually};
+use crate::support::{PATIENCE, STEADY, Waiter, World, eventually, misused};
 
 on_every_server!(
     every_kind_reports_its_calls_and_holds,
     a_loss_of_any_kind_is_counted_by_its_reason,
     a_call_is_a_waiter_until_it_ends_or_is_dropped,
+    a_request_for_no_lock_is_not_counted,
     a_handle_has_a_group_for_all_its_locks,
     no_series_names_a_lock,
     every_metric_is_described_and_in_the_guides_table,
@@ -216,4 +217,17 @@ async fn every_metric_is_described_and_in_the_guides_table(world: &World) {
             assert!(row.contains(&format!("`{label}`")), "{name}: the table does not name the label {label}");
         }
     }
+}
+
+/// Its path names no lock, so it has no mode.
+async fn a_request_for_no_lock_is_not_counted(world: &World) {
+    let (exporter, group) = (exporter(), group());
+    let keeper = world.keeper().await;
+    assert_eq!(misused(&keeper.mutex("").acquire().metrics_group(&group).await), Some("path"));
+    let long = "x".repeat(5_000);
+    let refused = keeper.mutex(world.lock()).acquire().metrics_group(&group).message(&long).await;
+    assert_eq!(misused(&refused), Some("message"));
+    let count = |labels| exporter.reported(&group, "lockkeeper_acquires_total", labels);
+    assert_eq!(count("mode= outcome=failed"), [0.0; 0]);
+    assert_eq!(count("mode=exclusive outcome=failed"), [1.0]);
 }
