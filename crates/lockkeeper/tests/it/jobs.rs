@@ -33,6 +33,7 @@ for_kinds!(
     following_jobs_reads_only_what_changed,
     a_run_says_that_the_one_before_had_another_schedule,
     an_end_whose_request_is_lost_is_recorded,
+    an_end_is_recorded_however_many_reads_of_the_records_are_lost,
     work_whose_end_is_not_recorded_is_not_reported_as_done,
     a_claim_is_decided_anew_when_the_records_change,
     records_that_may_not_be_read_refuse_the_claim,
@@ -159,6 +160,22 @@ async fn an_end_whose_request_is_lost_is_recorded(world: &World) {
     assert!(finished.recorded.is_ok() && finished.record.end_ms.is_some(), "{finished:?}");
     let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
+}
+
+/// A lost read says nothing about the records.
+async fn an_end_is_recorded_however_many_reads_of_the_records_are_lost(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let run = claimed(&build(world, &keeper, "1")).await;
+    let reply = proxy.on(OpCode::Multi).cut_before_reply();
+    let lost = async {
+        reply.fired().await;
+        for _ in 0..12 {
+            proxy.on(OpCode::GetData).path(log_node(world)).cut_before_reply().fired().await;
+        }
+    };
+    let (finished, ()) = tokio::join!(run.finish(RunEnd::succeeded()), lost);
+    assert!(finished.recorded.is_ok() && finished.record.end_ms.is_some(), "{finished:?}");
 }
 
 /// Another host may run the slot again then.
