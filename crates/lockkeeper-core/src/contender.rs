@@ -281,6 +281,7 @@ impl Contender {
             Event::SessionOver => self.exit.session_over = true,
             Event::Lingered => self.lingered(),
             Event::GrantedLate => self.granted_late(),
+            Event::DeadlineNear => self.view.deadline_near = self.waits(),
             Event::Placed(place) => self.placed(place),
             Event::Disconnected => self.disconnected(),
             Event::NoContender(node) => _ = self.no_contender(&node),

@@ -75,6 +75,9 @@ pub enum Event {
     Lingered,
     /// The grant, or the upgrade, came so long after the create of the own node that the record must say when.
     GrantedLate,
+    /// The caller soon stops waiting. Its error is to name who holds the lock now: the driver looks at the first of the queue again
+    /// unless this contender waits for its end, and reports [`Event::Gone`] if it is deleted.
+    DeadlineNear,
     /// A contender of this session knows this place of a waiter that has listed nothing. At most so many are ahead.
     Placed(QueuePlace),
     /// The connection was lost; the session may live.

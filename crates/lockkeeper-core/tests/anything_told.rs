@@ -148,6 +148,7 @@ fn told() -> impl Strategy<Value = Told> {
         Event::ChildrenChanged,
         Event::Lingered,
         Event::GrantedLate,
+        Event::DeadlineNear,
         Event::Disconnected,
         Event::Neighbour,
         Event::Placed(QueuePlace { ahead: 1, first: "lock-0000000001".to_owned(), front: None, blocks_first: None }),

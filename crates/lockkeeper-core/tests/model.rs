@@ -3,7 +3,7 @@
 //! `tree` models what a server stores of a lock's path. `world` and `client` model the clients, sessions and
 //! connections, with everything that can happen to them. `step` carries out the contender's commands and `serve`
 //! answers them. `claims` states what must always be true, and `witness` what must be seen to happen. `worlds`,
-//! `delays` and `dated` list the explored worlds, and `replays` the defects that they found. Nothing of the protocol is here: a command is
+//! `delays`, `dated` and `looks` list the explored worlds, and `replays` the defects that they found. Nothing of the protocol is here: a command is
 //! carried out as a driver would, and the contender makes every decision. (`plain`, a foreign client, is no contender.)
 //!
 //! Each world has a small budget of faults and is explored to its end. The seeded mistakes show that the claims can
@@ -17,6 +17,8 @@ mod client;
 mod dated;
 #[path = "model/delays.rs"]
 mod delays;
+#[path = "model/looks.rs"]
+mod looks;
 #[path = "model/plain.rs"]
 mod plain;
 #[path = "model/replays.rs"]
@@ -158,6 +160,14 @@ fn case_34_every_interleaving_with_delays_keeps_the_promises() {
 #[test]
 fn every_interleaving_of_holders_that_say_when_they_were_granted_the_lock_keeps_the_promises() {
     let states: usize = dated::dated().into_iter().map(explore).sum();
+    println!("{states:>8} states in all");
+}
+
+/// A waiter whose deadline is near looks again who holds the lock. That grants the lock to no contender out of its turn, and
+/// disturbs no wait.
+#[test]
+fn every_interleaving_of_waiters_that_look_again_keeps_the_promises() {
+    let states: usize = looks::looking().into_iter().map(explore).sum();
     println!("{states:>8} states in all");
 }
 

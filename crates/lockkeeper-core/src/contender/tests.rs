@@ -1,6 +1,7 @@
 //! Steps of the machine that no exploration of whole worlds covers by name.
 
 mod classes;
+mod looks;
 mod release;
 mod sessionless;
 

@@ -5,6 +5,9 @@ use super::{AttemptTerms, Contender, Flight, Leaving};
 use crate::protocol::{Command, Failure, Inspection, Listing, QueuePlace};
 use crate::{IncompatibleFormat, Limit, Queue, Sessionless, Verdict, Watch, Zxid};
 
+/// A waiter with more contenders ahead does not list only to know who holds the lock at its deadline.
+const MOST_AHEAD_TO_LIST: usize = 100;
+
 /// What blocks this contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blocker {
@@ -73,6 +76,8 @@ pub(super) struct View {
     limit_unset: Option<i32>,
     /// It waited behind another contender.
     pub(super) waited: bool,
+    /// The caller soon stops waiting: if the first of the queue is gone, a listing is to show the next one, once.
+    pub(super) deadline_near: bool,
     /// No listing has shown the own place: it follows from the number of the blocker, a node of this session.
     unlisted: bool,
 }
@@ -87,6 +92,7 @@ impl View {
         marker_seen: None,
         limit_unset: None,
         waited: false,
+        deadline_near: false,
         unlisted: false,
     };
 
@@ -324,9 +330,19 @@ impl Contender {
             Some(Blocker::Node { recorded: Some(czxid), .. }) => self.releases.look_for(czxid),
             Some(_) => self.view.listing_due = true,
             None if self.view.place.as_ref().is_some_and(|place| place.first == name) => {
-                self.list_if_unlisted();
+                self.first_gone();
             }
             None => {}
+        }
+    }
+
+    /// The first of the queue has left, and was not the blocker. Only a caller that soon stops waiting must know the next one. In a
+    /// long queue it does without: the waiters of a long queue that stop together would list it all.
+    fn first_gone(&mut self) {
+        let is_short = self.view.place.as_ref().is_some_and(|place| place.ahead <= MOST_AHEAD_TO_LIST);
+        match std::mem::take(&mut self.view.deadline_near) {
+            true => self.view.listing_due |= is_short && self.waits(),
+            false => self.list_if_unlisted(),
         }
     }
 

@@ -189,6 +189,17 @@ impl Machine {
         }
     }
 
+    /// The first of the queue, unless it waits for that one's end.
+    fn first(&self) -> Option<&str> {
+        match &self.engine {
+            Engine::Contender(contender) => {
+                let first = contender.place().map(|place| &*place.first);
+                first.filter(|first| contender.waits_for() != Some(first))
+            }
+            Engine::Plain(_) => None,
+        }
+    }
+
     /// Whether a watch on this node is still of use; an empty name means the children.
     pub(crate) fn watches(&self, name: &str) -> bool {
         match &self.engine {
@@ -290,6 +301,8 @@ pub(crate) struct Past {
     pub(crate) aged: bool,
     pub(crate) refused: bool,
     pub(crate) dated: bool,
+    /// It listed because the first of the queue was gone when its caller was about to stop waiting.
+    pub(crate) looked: bool,
     pub(crate) announced: bool,
     pub(crate) stored: bool,
     pub(crate) holder_marker_doubted: bool,
@@ -314,6 +327,11 @@ impl Client {
     /// Whether its contender says that it holds beside no reader.
     pub(crate) fn says_it_is_alone(&self) -> bool {
         self.is_live() && self.machine.as_ref().is_some_and(|machine| machine.alone)
+    }
+
+    /// Returns the first of the queue, as it last saw it, if it waits for the end of another one.
+    pub(crate) fn first(&self) -> Option<&str> {
+        self.machine.as_ref()?.first().filter(|_| self.wants_in())
     }
 
     /// Whether it is in the queue or about to enter, and not about to leave.

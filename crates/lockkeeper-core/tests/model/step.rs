@@ -165,6 +165,16 @@ impl Step<'_> {
                 self.client(i).past.dated = true;
                 self.tell(i, Event::GrantedLate);
             }
+            Action::Look(i) => {
+                budget.looks -= 1;
+                let first = self.state.clients[usize::from(i)].first().expect("it waits").to_owned();
+                self.tell(i, Event::DeadlineNear);
+                if self.view(i).get(self.world.read(&first)).is_none() {
+                    self.tell(i, Event::Gone(first));
+                    let client = self.client(i);
+                    client.past.looked = matches!(client.flight, Flight::Sent(Request::List { .. }));
+                }
+            }
             Action::Upgrade(i) => {
                 budget.upgrades -= 1;
                 self.client(i).upgrading = true;

@@ -67,6 +67,7 @@ witnesses! {
     AskedHolderReleased: "a holder has released after a revocation and another holds",
     Refused: "a holder has refused a revocation, and its node contains no request",
     Dated: "a holder's record says when it was granted the lock, and another contender waits",
+    LookedAgain: "a waiter has listed because the first of its queue was gone, and another contender holds",
     ReadsBesideAnUpgradeable: "a reader holds beside an upgradeable reader, and a writer waits",
     UpgradeWaits: "a reader that upgrades waits for another reader at rest",
     Alone: "a reader that upgraded is the only holder",
@@ -164,6 +165,7 @@ impl Witness {
             }
             Refused => holders_with(&|c| c.past.refused && data(c).is_some_and(|data| !data.asked)),
             Dated => waits() && holders_with(&|c| c.past.dated && data(c).is_some_and(|data| data.granted)),
+            LookedAgain => held() && clients().any(|c| c.past.looked && c.wants_in()),
             ReadsBesideAnUpgradeable => {
                 let reader = |c: &Client| c.own().is_some_and(|own| own.mode == Some(Mode::Read));
                 let upgradeable =

@@ -94,6 +94,8 @@ pub(crate) struct Budget {
     pub(crate) asks: u8,
     /// Refusals of the latter.
     pub(crate) refusals: u8,
+    /// Waiters whose caller soon stops waiting.
+    pub(crate) looks: u8,
     /// Holders whose records must say when they were granted the lock.
     pub(crate) dates: u8,
     /// Readers that ask to upgrade.
@@ -121,6 +123,7 @@ impl Budget {
         words: 0,
         asks: 0,
         refusals: 0,
+        looks: 0,
         dates: 0,
         upgrades: 0,
         stays: 0,
@@ -282,6 +285,8 @@ pub(crate) enum Action {
     /// The same, in the owner's record.
     AskFor(Name),
     Refuse(u8),
+    /// A waiter's caller soon stops waiting, so its driver looks at the first of the queue.
+    Look(u8),
     /// A holder's record must say when it was granted the lock.
     Date(u8),
     Upgrade(u8),
@@ -605,6 +610,9 @@ impl World {
             if budget.downgrades > 0 && matches!(role, Role::Upgradeable | Role::Enters(Mode::Write)) {
                 actions.push(Action::Downgrade(i));
             }
+        }
+        if budget.looks > 0 && client.server.is_some() && client.first().is_some() {
+            actions.push(Action::Look(i));
         }
         if budget.refusals > 0 && client.told {
             actions.push(Action::Refuse(i));

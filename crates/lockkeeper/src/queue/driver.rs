@@ -119,7 +119,8 @@ pub(crate) fn drive(
 impl Driver {
     /// Carries out the contender's commands until it ends.
     async fn run(&mut self) -> End {
-        let mut pending = Pending { probe_at: self.probe_at(), ..Pending::default() };
+        let (probe_at, last_look_at) = (self.probe_at(), self.last_look_at());
+        let mut pending = Pending { probe_at, last_look_at, ..Pending::default() };
         let mut link = self.session.link();
         let mut heartbeats = self.session.heartbeats();
         let closing = self.session.closing();
@@ -158,7 +159,7 @@ impl Driver {
             if let Some(end) = ended {
                 return self.explain(end, &mut link).await;
             }
-            let next = self.next_timer(pending.probe_at);
+            let next = self.next_timer(&pending);
             if let Some((when, _)) = next
                 && timer.deadline() != when
             {
@@ -288,7 +289,10 @@ impl Driver {
             }
             Wake::Looked(seen) => {
                 pending.look = None;
-                (self.first.info, self.first.holder_behind) = (seen.info, seen.holder_behind);
+                // After a read that failed, the caller's error says what was last seen.
+                if seen.gone || seen.info.is_some() {
+                    (self.first.info, self.first.holder_behind) = (seen.info, seen.holder_behind);
+                }
                 if seen.gone {
                     self.contender.handle(Event::Gone(seen.name));
                 } else if let Some(czxid) = seen.sessionless {

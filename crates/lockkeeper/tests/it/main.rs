@@ -16,6 +16,7 @@ mod interfaces;
 mod jobs;
 mod jobs_simulated;
 mod kinds;
+mod last_looks;
 mod recipes;
 mod retrying;
 mod settings;

@@ -73,6 +73,8 @@ pub(super) enum Timer {
     Probe,
     /// Watch the own node.
     Linger,
+    /// See who holds the lock, because the caller soon stops waiting.
+    LastLook,
     /// Write into the record when the lock was granted.
     Date,
     /// Enter the queue again in another class.

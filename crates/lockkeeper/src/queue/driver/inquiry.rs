@@ -94,11 +94,21 @@ impl Driver {
         (self.first.node.as_ref() != Some(&place.first)).then(|| place.clone())
     }
 
+    /// Returns the node to read again when the caller soon stops waiting. Not the one whose end this waiter waits for: that one is
+    /// still the first.
+    pub(super) fn may_have_another_holder(&self) -> Option<QueuePlace> {
+        let place = self.contender.place().filter(|_| self.caller.is_waiting())?;
+        (self.contender.waits_for() != Some(&*place.first)).then(|| place.clone())
+    }
+
+    /// Reads the first of the queue.
     pub(super) fn look(&mut self, place: QueuePlace) -> BoxFuture<'static, Looked> {
         let QueuePlace { first, front, ahead: _, blocks_first: _ } = place;
         let child = |name: &str| self.attempt.ensemble.read(&node_path(&self.attempt.path, name));
         let (read, front) = (child(&first), front.map(|front| child(&front)));
-        self.first = FirstOfQueue { node: Some(first.clone()), ..FirstOfQueue::default() };
+        if self.first.node.as_ref() != Some(&first) {
+            self.first = FirstOfQueue { node: Some(first.clone()), ..FirstOfQueue::default() };
+        }
         async move {
             let front = async {
                 match front {

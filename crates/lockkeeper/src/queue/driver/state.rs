@@ -131,6 +131,8 @@ pub(super) struct Pending {
     pub(super) probed_at: Duration,
     /// When to check that.
     pub(super) probe_at: Option<Instant>,
+    /// When to look again who holds the lock.
+    pub(super) last_look_at: Option<Instant>,
     /// The watches with the names of their nodes.
     pub(super) watches: Vec<(String, Watcher)>,
     /// Listens to the contender of this session that this one waits for.

@@ -13,16 +13,20 @@ use super::state::{LINGER, Pending};
 /// after which servers are called unreachable, because timers are late.
 const PROBE_LEAD: Duration = Duration::from_millis(2_100);
 
+/// How long before its deadline a waiter looks again who holds the lock; a quarter of a wait that is shorter than four times this.
+const LAST_LOOK: Duration = Duration::from_millis(200);
+
 impl Driver {
     /// Returns the next thing that has a time. Its time may have passed.
-    pub(super) fn next_timer(&self, probe_at: Option<Instant>) -> Option<(Instant, Timer)> {
-        let probe = probe_at.map(|when| (when, Timer::Probe));
+    pub(super) fn next_timer(&self, pending: &Pending) -> Option<(Instant, Timer)> {
+        let probe = pending.probe_at.map(|when| (when, Timer::Probe));
         let linger = (!self.lingered).then(|| (self.linger_at(), Timer::Linger));
+        let last_look = pending.last_look_at.filter(|_| self.caller.is_waiting()).map(|when| (when, Timer::LastLook));
         let date = self.times.due.filter(|_| self.contender.holds()).map(|when| (when, Timer::Date));
         let age = self.attempt.ageing.map(|(when, _)| (when, Timer::Age));
         let delay = self.delays.iter().map(|(when, _)| (*when, Timer::Delay)).min_by_key(|(when, _)| *when);
         let cut_off = self.disconnect.cut_off.map(|when| (when, Timer::CutOff));
-        [probe, linger, date, age, delay, cut_off].into_iter().flatten().min_by_key(|(when, _)| *when)
+        [probe, linger, last_look, date, age, delay, cut_off].into_iter().flatten().min_by_key(|(when, _)| *when)
     }
 
     /// Returns when the attempt is old enough for the reads that a short one does without. For a waiter with a short timeout, that is
@@ -48,6 +52,13 @@ impl Driver {
                     self.contender.handle(Event::Placed(place));
                 }
                 self.contender.handle(Event::Lingered);
+            }
+            Timer::LastLook => {
+                pending.last_look_at = None;
+                self.contender.handle(Event::DeadlineNear);
+                if let (Some(place), None) = (self.may_have_another_holder(), &pending.look) {
+                    pending.look = Some(self.look(place));
+                }
             }
             Timer::Date => {
                 self.times.due = None;
@@ -75,5 +86,12 @@ impl Driver {
     /// held from servers that are silent.
     pub(super) fn probe_at(&self) -> Option<Instant> {
         self.attempt.deadline?.checked_sub(PROBE_LEAD).filter(|at| *at > self.attempt.started)
+    }
+
+    /// Returns when to look again who holds the lock, for the error at the deadline. A try looks at its end.
+    pub(super) fn last_look_at(&self) -> Option<Instant> {
+        let deadline = self.attempt.deadline.filter(|_| !self.contender.is_once())?;
+        let quarter = deadline.saturating_duration_since(self.attempt.started) / 4;
+        Some(deadline - quarter.min(LAST_LOOK))
     }
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, ConnectError, ReleaseError, SessionError};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use lockkeeper::error::{AcquireError, ConnectError, ReleaseError, SessionError, VerifyError};
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio::time::Instant;
 
-use crate::support::{PATIENCE, STEADY, Stalls, World, for_kinds};
+use crate::support::{PATIENCE, STEADY, Stalls, World, for_kinds, on_the_embedded_server};
 
 for_kinds!(
     [native Native, recipe Recipe, numbered Numbered]
@@ -18,7 +20,14 @@ for_kinds!(
     a_try_is_bounded_without_a_timeout,
     a_call_without_a_deadline_ends_when_no_server_answers,
     a_release_and_a_close_in_an_outage_end_at_the_callers_deadline_and_go_on,
+    a_timeout_whose_last_look_is_not_answered_names_the_holder_as_it_was_last_seen,
+    the_release_of_a_removed_hold_waits_for_no_server,
+    the_release_of_a_hold_whose_node_may_exist_waits_for_the_servers,
 );
+
+for_kinds!([native Native] every_deadline_is_one_of_real_time_while_tokios_clock_is_paused);
+
+on_the_embedded_server!(the_release_of_a_hold_whose_session_has_expired_waits_for_no_server,);
 
 /// How much later than its deadline a call may return on a busy machine. The failures that these tests look for are later: a
 /// client gives up a silent connection after two fifths of the session timeout, or never.
@@ -235,4 +244,103 @@ async fn a_release_and_a_close_in_an_outage_end_at_the_callers_deadline_and_go_o
     proxy.heal();
     assert!(keeper.close_within(PATIENCE).await, "the close that goes on is another call's too");
     world.queued(0).await;
+}
+
+/// The servers do not answer in the last moments: the error says what the waiter knew before.
+async fn a_timeout_whose_last_look_is_not_answered_names_the_holder_as_it_was_last_seen(world: &World) {
+    let proxy = world.proxy().await;
+    let (keeper, one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await, world.keeper().await);
+    let guard = world.mutex(&one).acquire().message("the first").await.unwrap();
+    let second = world.enqueue_mutex(&other).await;
+    let before = proxy.counts();
+    let waiter = tokio::spawn(world.mutex(&keeper).acquire().timeout(Duration::from_secs(4)).into_future());
+    // The watches on the node ahead and on its own, and the holder.
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 3).await;
+    let looks = proxy.on(OpCode::GetData).every().hold_reply();
+    guard.release().await.unwrap();
+    let second = second.granted().await;
+    looks.caught().await;
+    let error = waiter.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains(": last seen held by "), "{error}");
+    let AcquireError::Timeout { holder: Some(holder), ahead: Some(2), .. } = error else { panic!("{error:?}") };
+    assert_eq!(holder.message.as_deref(), Some("the first"));
+    looks.release();
+    second.release().await.unwrap();
+    world.queued(0).await;
+}
+
+/// A server has said that the node is deleted, so it has nothing to confirm. The hold is too young to watch its node.
+async fn the_release_of_a_removed_hold_waits_for_no_server(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, PATIENCE).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    world.remove(&guard.node()).await;
+    assert_eq!(guard.verify().await, Err(VerifyError::Lost(Loss::Removed)));
+    proxy.black_hole();
+    let started = Instant::now();
+    assert_eq!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::Removed }));
+    assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
+    proxy.heal();
+}
+
+async fn the_release_of_a_hold_whose_session_has_expired_waits_for_no_server(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, PATIENCE).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let holder = keeper.admin().show(guard.path()).await.unwrap().holders.remove(0);
+    assert!(world.embedded().faults().expire(holder.session.0).await.unwrap());
+    assert_eq!(guard.lost().await, Loss::SessionExpired);
+    proxy.black_hole();
+    let started = Instant::now();
+    assert_eq!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::SessionExpired }));
+    assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
+    proxy.heal();
+}
+
+/// The holder's clock says that it is lost, and the servers may still have its node. At the caller's deadline, the loss is reported.
+async fn the_release_of_a_hold_whose_node_may_exist_waits_for_the_servers(world: &World) {
+    let limit = SHORT / 2;
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, SHORT).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    proxy.black_hole();
+    assert_eq!(guard.lost().await, Loss::Unreachable);
+    let started = Instant::now();
+    assert_eq!(guard.release_within(limit).await, Err(ReleaseError::NotHeld { loss: Loss::Unreachable }));
+    let took = started.elapsed();
+    assert!(took >= limit && took < limit + SLACK, "{took:?}");
+    proxy.heal();
+    world.queued(0).await;
+}
+
+/// tokio's clock stands still in the caller's runtime, behind that of the library's thread.
+async fn every_deadline_is_one_of_real_time_while_tokios_clock_is_paused(world: &World) {
+    let limit = Duration::from_millis(500);
+    let (keeper, rival) = (world.keeper().await, world.keeper().await);
+    let (mutex, shared) = (world.mutex(&keeper), keeper.rwlock(world.path("shared")).read().share());
+    let shared = shared.with(|request| request.timeout(limit));
+    let writer = rival.rwlock(world.path("shared")).write().acquire().await.unwrap();
+    let guard = world.mutex(&rival).acquire().await.unwrap();
+    let program = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            std::thread::sleep(2 * limit);
+            let kept = mutex.keep();
+            let calls: [BoxFuture<'_, Result<(), AcquireError>>; 4] = [
+                async { mutex.acquire().timeout(limit).await.map(drop) }.boxed(),
+                async { keeper.multi_lock([mutex.acquire()]).timeout(limit).await.map(drop) }.boxed(),
+                async { kept.acquire_with(|request| request.timeout(limit)).await.map(drop) }.boxed(),
+                async { shared.acquire().await.map(drop) }.boxed(),
+            ];
+            for (at, call) in calls.into_iter().enumerate() {
+                let started = std::time::Instant::now();
+                let outcome = call.await;
+                assert!(matches!(outcome, Err(AcquireError::Timeout { .. })), "call {at}: {outcome:?}");
+                assert!(started.elapsed() >= limit, "call {at} ended after {:?}", started.elapsed());
+            }
+        });
+    });
+    program.await.unwrap();
+    guard.release().await.unwrap();
+    writer.release().await.unwrap();
 }

@@ -51,7 +51,8 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
         }
         other => panic!("{other:?}"),
     }
-    assert!(text.contains("waited 2 s") && text.contains("nightly index"), "{text}");
+    let expected = format!("waited 2 s for {}: last seen held by ", world.lock());
+    assert!(text.starts_with(&expected) && text.ends_with(": nightly index"), "{text}");
     world.queued(2).await;
     guard.release().await.unwrap();
     next.granted().await.release().await.unwrap();
