@@ -40,7 +40,13 @@ impl TlsProblem {
         }
     }
 
-    /// Returns the problem that an error text tells.
+    /// Whether another attempt with the same server ends the same way, as long as nobody changes a file or a setting.
+    pub const fn is_lasting(self) -> bool {
+        !matches!(self, TlsProblem::ClientCertificate | TlsProblem::PortWithoutTls)
+    }
+
+    /// Returns the problem that an error text tells. The reasons of several servers are one text, which the user reads, and the
+    /// error of rustls is inside an `io::Error`.
     pub fn in_text(text: &str) -> Option<TlsProblem> {
         TlsProblem::ALL.into_iter().find(|problem| text.contains(problem.text()))
     }

@@ -16,6 +16,7 @@ use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -463,6 +464,7 @@ impl Network for Embedded {
                 tasks: self.tasks.clone(),
                 locate: Some(self.site.clone()),
                 simulated: None,
+                has_opened: AtomicBool::default(),
                 create_chroot: false,
             };
             let mut opened = network.open(patience.saturating_sub(started.elapsed())).await?;

@@ -117,6 +117,20 @@ async fn each_reason_for_a_failed_handshake_is_reported() {
     assert!(detail.contains("UnknownCA") || detail.contains("UnknownIssuer"), "{detail}");
 }
 
+/// However often the others refuse it first.
+#[tokio::test]
+async fn one_server_of_three_whose_certificate_is_trusted_is_enough() {
+    let (authority, stranger) = (Authority::new("ours"), Authority::new("theirs"));
+    let good = authority.server(LOCAL, false).await;
+    let bad = [authority.server(&["elsewhere"], false).await, stranger.server(LOCAL, false).await];
+    let servers = format!("{},{},{}", bad[0].connect_string(), bad[1].connect_string(), good.connect_string());
+    for _ in 0..5 {
+        let keeper = patient(authority.trust()).connect(&servers).await.unwrap();
+        keeper.mutex("/locks/a").acquire().await.unwrap().release().await.unwrap();
+        keeper.close().await;
+    }
+}
+
 /// Three clients have certificates, two of them with the same name. The access lists of their locks treat these two as
 /// one user.
 async fn check_that_certificates_are_credentials(authority: &Authority, servers: &str) {

@@ -9,6 +9,7 @@ mod place;
 mod setup;
 mod states;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use backon::{BackoffBuilder, ConstantBuilder, ExponentialBuilder};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_client::wire::ErrorCode;
-use lockkeeper_client::{Client, Config, Connect, ConnectionState, End, RequestError, Servers};
+use lockkeeper_client::{Client, Config, Connect, ConnectionState, End, RequestError, Servers, TlsProblem};
 use lockkeeper_core::{Loss, SessionId};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -36,6 +37,10 @@ use crate::wait::passed;
 
 /// The shortest pause between two rounds of tries.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// In how many rounds in a row every server must show a lasting mistake about TLS before the first session is given up. One name
+/// may lead to several servers, and some of them may have no such mistake.
+const MISTAKEN: u32 = 16;
 
 /// Opens sessions with a list of servers.
 pub(crate) struct ZooKeeper {
@@ -59,6 +64,8 @@ pub(crate) struct ZooKeeper {
     pub(crate) locate: Option<Arc<dyn Locate>>,
     /// Opens the connections of a simulation, instead of TCP connections to `servers`.
     pub(crate) simulated: Option<Arc<dyn Connect>>,
+    /// Whether it has opened a session. Then a certificate that is refused is one that is about to be renewed.
+    pub(crate) has_opened: AtomicBool,
 }
 
 /// A session that is being opened. Dropping it closes the session.
@@ -102,6 +109,7 @@ impl Network for ZooKeeper {
                 Ok(opened) => opened?,
                 Err(states) => return Err(self.unreachable(&opening.client, patience, &states)),
             }
+            self.has_opened.store(true, Ordering::Relaxed);
             Ok(self.opened(opening))
         }
         .boxed()
@@ -138,7 +146,7 @@ impl ZooKeeper {
 
     /// Waits until a server has accepted the session, and checks the chroot.
     async fn accepted(&self, opening: &mut Opening) -> Result<(), SessionError> {
-        let mut pauses = self.pauses();
+        let (mut pauses, mut mistaken) = (self.pauses(), 0);
         loop {
             match opening.states.recv().await {
                 Some(ConnectionState::Connected) => return self.check_chroot(opening).await,
@@ -149,16 +157,18 @@ impl ZooKeeper {
                         return Err(error);
                     }
                     let waited = opening.started.elapsed();
-                    // All retries are used up before the deadline.
-                    let Some(pause) = pauses.next() else {
-                        // No question either: the caller has chosen how often servers are connected to.
+                    mistaken = if self.is_mistaken(&opening.client) { mistaken + 1 } else { 0 };
+                    // Before the deadline, all retries are used up, or more would end the same way.
+                    let Some(pause) = pauses.next().filter(|_| mistaken < MISTAKEN) else {
+                        // No question either: the caller has chosen how often servers are connected to, or the reasons are known.
                         return Err(self.unreachable(&opening.client, waited, &States::new()));
                     };
                     // The nearer the deadline, the shorter the pauses, so that a server that starts just before it is
                     // found. A pause that the caller chose stays.
                     if self.reconnect.is_none() {
                         let left = opening.patience.saturating_sub(waited);
-                        opening.client.pause_for(pause.min((left / 2).max(SHORTEST_PAUSE)));
+                        let longest = if mistaken > 0 { SHORTEST_PAUSE } else { (left / 2).max(SHORTEST_PAUSE) };
+                        opening.client.pause_for(pause.min(longest));
                     }
                 }
                 Some(ConnectionState::Over(End::AuthFailed)) => return Err(self.auth_failed()),
@@ -168,6 +178,13 @@ impl ZooKeeper {
                 }
             }
         }
+    }
+
+    /// Whether no session was ever opened, and the last attempt with each server showed a lasting mistake about TLS.
+    fn is_mistaken(&self, client: &Client) -> bool {
+        let lasts = |error: String| TlsProblem::in_text(&error).is_some_and(TlsProblem::is_lasting);
+        let has_opened = self.has_opened.load(Ordering::Relaxed);
+        !has_opened && client.connect_errors().into_iter().all(|(_, error)| error.is_some_and(lasts))
     }
 
     /// The pauses between rounds. Every server is tried once before a retry, so the pauses are between complete rounds.

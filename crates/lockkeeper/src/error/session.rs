@@ -100,6 +100,7 @@ impl SessionError {
     /// Whether the servers refused because the list of a node that all clients share keeps this client out.
     /// [`Admin::set_up`](crate::admin::Admin::set_up), by a client that may administrate the node, gives it another list.
     pub fn needs_set_up(&self) -> bool {
+        // By its text: between the refused request and this error, a reason is carried as text.
         matches!(self, SessionError::Refused { reason, .. } if reason.contains(NOT_OPEN))
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lockkeeper_core::Owner;
@@ -122,6 +123,9 @@ impl Builder {
 
     /// Sets how long servers are tried before [`SessionError::Unreachable`](crate::error::SessionError::Unreachable).
     /// The default is 10 s.
+    ///
+    /// The first session fails without that wait if every server repeats a mistake about TLS that does not pass by itself: a
+    /// certificate that is refused, or a port for TLS and no certificate authority.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -473,6 +477,7 @@ impl Builder {
             tasks,
             locate: None,
             simulated: None,
+            has_opened: AtomicBool::default(),
         }
     }
 

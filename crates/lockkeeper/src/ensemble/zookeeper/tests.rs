@@ -114,6 +114,41 @@ async fn a_search_that_fails_ends_the_attempt_to_connect() {
     }
 }
 
+/// Returns the address of a port for TLS: it answers every client without TLS with an alert.
+fn port_for_tls() -> String {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().map(Result::unwrap) {
+            if connection.read(&mut [0; 64]).is_ok() {
+                _ = connection.write_all(&[0x15, 3, 3, 0, 2, 2, 50]);
+            }
+        }
+    });
+    address
+}
+
+/// A server that takes no connection now may take one later, and an operator who renews certificates replaces each one in turn.
+#[tokio::test]
+async fn a_lasting_mistake_about_tls_on_every_server_ends_only_the_attempt_to_open_the_first_session() {
+    let waited = async |servers: &str, has_opened: bool, patience: Duration| {
+        let network = network(servers, Duration::from_secs(40));
+        network.has_opened.store(has_opened, Ordering::Relaxed);
+        match network.open(patience).await.err().unwrap() {
+            SessionError::Unreachable { waited, detail, .. } => {
+                assert_eq!(TlsProblem::in_text(&detail), Some(TlsProblem::PortWithTls), "{detail}");
+                waited
+            }
+            error => panic!("{error:?}"),
+        }
+    };
+    let (mistaken, whole, short) = (port_for_tls(), Duration::from_secs(30), Duration::from_millis(1500));
+    assert!(waited(&mistaken, false, whole).await < whole / 2);
+    assert_eq!(waited(&mistaken, true, short).await, short);
+    assert_eq!(waited(&format!("{mistaken},127.0.0.1:1"), false, short).await, short);
+}
+
 /// Not as a chroot that is missing, whichever the server says first.
 #[tokio::test]
 async fn a_refused_credential_is_reported_while_the_chroot_is_looked_for() {
@@ -162,6 +197,7 @@ fn network(servers: &str, session_timeout: Duration) -> ZooKeeper {
         tasks: TaskTracker::new(),
         locate: None,
         simulated: None,
+        has_opened: AtomicBool::default(),
         create_chroot: false,
     }
 }
