@@ -16,9 +16,6 @@ use crate::place::Place;
 use crate::serverlog::{self, LOG};
 pub(crate) use crate::statuses::Code;
 
-/// How the library's hint about a server begins that cannot be reached.
-const ANY_SERVER: &str = "check that a ZooKeeper server runs";
-
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -30,6 +27,9 @@ pub(crate) struct Failure {
     pub hint: Option<String>,
     /// Commands that help: what each one does, and the command.
     pub advice: Vec<(&'static str, Suggested)>,
+    /// Whether the hint is the library's about servers that do not answer. [`Failure::scoped`] has a better one for a server of
+    /// this machine.
+    pub of_any_server: bool,
     /// What the failure means for another attempt at the lock.
     pub cause: Cause,
     /// The holder of the lock, if it is known.
@@ -64,13 +64,14 @@ impl Failure {
             _ => Cause::Other,
         };
         let message = message.into();
-        Failure { code, message, hint: None, advice: Vec::new(), cause, behind: None, place: None }
+        let (hint, advice, of_any_server) = (None, Vec::new(), false);
+        Failure { code, message, hint, advice, of_any_server, cause, behind: None, place: None }
     }
 
     /// Adds a remedy.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        (self.hint, self.of_any_server) = (Some(hint.into()), false);
         self
     }
 
@@ -98,8 +99,7 @@ impl Failure {
         if about_locks && !scoped.message.contains(&name) {
             scoped.message = format!("{} (on {name})", scoped.message);
         }
-        // The library speaks of any server.
-        if scoped.code == Code::Unreachable && scoped.hint.as_ref().is_some_and(|hint| hint.starts_with(ANY_SERVER)) {
+        if scoped.of_any_server {
             let log = home.dir().join(LOG);
             let status = "lockkeeper server status says how it is now";
             scoped.hint = Some(match serverlog::why_it_ended(&log) {
@@ -127,7 +127,17 @@ impl From<Error> for Failure {
             message = message.replace(&holder.to_string(), &crate::text::who(holder));
         }
         let (code, hint, advice) = (code(&error), hint(&error), advice(&error));
-        Failure { code, message, hint, advice, cause: error.cause(), behind: error.behind(), place: None }
+        let of_any_server = matches!(error, Error::Session(SessionError::Unreachable { .. }));
+        Failure {
+            code,
+            message,
+            hint,
+            advice,
+            of_any_server,
+            cause: error.cause(),
+            behind: error.behind(),
+            place: None,
+        }
     }
 }
 
@@ -375,6 +385,23 @@ mod tests {
     #[test]
     fn nobody_is_asked_to_release_a_lock_whose_holder_is_not_known() {
         assert!(asking("/a", None).is_none());
+    }
+
+    /// The server of this machine has a log, and nobody named it. The hint of the command itself knows more.
+    #[test]
+    fn a_server_that_does_not_answer_has_the_hint_of_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = Place::Machine(lockkeeper::embedded::Home::new(directory.path()));
+        let ensemble = Place::Ensemble("zk1:2181".to_owned());
+        let failure = || {
+            let (servers, detail) = ("zk1:2181".to_owned(), "zk1:2181 does not answer".to_owned());
+            Failure::from(Error::from(SessionError::Unreachable { servers, waited: std::time::Duration::ZERO, detail }))
+        };
+        let hint = |failure: Failure, place: &Place| failure.scoped(place).hint.unwrap();
+        let log = directory.path().join(LOG).display().to_string();
+        assert_eq!(hint(failure(), &machine), format!("lockkeeper server status says how it is now; its log is {log}"));
+        assert!(hint(failure(), &ensemble).contains("a ZooKeeper server runs at zk1:2181"));
+        assert_eq!(hint(failure().hint("wait"), &machine), "wait");
     }
 
     /// `max_waiters` is an option of the library only.

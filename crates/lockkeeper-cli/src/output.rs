@@ -221,7 +221,8 @@ impl Printer {
     }
 }
 
-/// Returns the line of a hint, or several on a terminal. A command at its end is not broken.
+/// Returns the line of a hint, or several on a terminal. A command at its end is not broken. It is found by its text: it may be
+/// one of another program, or only a part of one.
 fn hint_text(hint: &str, columns: Option<usize>) -> String {
     let command = [": lockkeeper ", ": cargo ", ": -- "].iter().find_map(|start| hint.find(start));
     match command {
