@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::harness::{BINARY, Home, Running, Served, until};
+use crate::terminal::Screen;
 
 /// A name with every character that a shell would interpret.
 const ODD: &str = "it's a \"$HOME\" `id`; # & name";
@@ -358,14 +359,22 @@ fn the_advice_about_a_dead_letter_can_be_run() {
     assert!(holder.wait().success());
 }
 
-/// The commands in the listing by which an operator decides.
+/// The commands in the listing by which an operator decides. The own server refuses access lists, also those of variables.
 #[test]
 fn the_commands_of_a_decision_decide_it() {
     let machine = Home::new();
     let served = Served::start(&machine);
-    let home = Home::new();
-    let site = Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };
-    for (what, code) in [("keep its owner", Some(75)), ("transfer the lock", Some(0))] {
+    let home = Home::with_state(ODD_DIR);
+    let of_ensemble =
+        Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };
+    let state = home.state().display().to_string();
+    let variables = vec![("LOCKKEEPER_ACL", "creator-all".to_owned()), ("LOCKKEEPER_STATE_DIR", state)];
+    let own = Site { home: &home, options: vec![], variables };
+    for (site, what, code) in [
+        (&of_ensemble, "keep its owner", Some(75)),
+        (&own, "keep its owner", Some(75)),
+        (&own, "transfer the lock", Some(0)),
+    ] {
         let mut owner = site.hold(ODD, &["--lease", "10m", "--cleanup", "200ms"]);
         owner.signal(rustix::process::Signal::STOP);
         let wanted = ["--lease", "10m", "--priority", "5", "--ask", "10m"];
@@ -386,6 +395,29 @@ fn the_commands_of_a_decision_decide_it() {
         // The lease outlives its command.
         _ = site.output("break", &[ODD, "-r", "it was killed", "-y"]);
     }
+}
+
+/// The operators have other terminals than the command that waits for their decision.
+#[test]
+fn the_commands_for_operators_name_the_place_also_on_a_terminal_whose_variables_say_it() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut owner = home.spawn("a", &["--lease", "10m", "--cleanup", "200ms"], "echo up; cat");
+    assert_eq!(owner.line(), "up");
+    owner.signal(rustix::process::Signal::STOP);
+    let script = format!(
+        "LOCKKEEPER_SERVERS={} exec $lockkeeper run a --lease 10m --priority 5 --ask 10m -- true",
+        served.address
+    );
+    let mut screen = Screen::with_columns(400, &home, "sh", &["-c", &script]);
+    screen.expect("transfer the lock: ");
+    let approve = screen.expect("; keep its owner: ");
+    let approve = approve.trim_end_matches("; keep its owner: ");
+    let place = format!(" --servers {} ", served.address);
+    assert!(approve.starts_with("lockkeeper approve /locks/a --id ") && approve.contains(&place), "{approve}");
+    told(&approve.replace(" WHY", " 'its host is gone'"));
+    assert_eq!(screen.end().code(), Some(0));
 }
 
 /// An abandoned hold reads no request, so no command asks it. A break ends its lock delay.

@@ -47,10 +47,14 @@ fn config_prints_every_value_and_who_says_so() {
 fn config_shows_the_negotiated_session_timeout() {
     let home = Home::new();
     let served = Served::start(&home);
-    let args = ["config", "--connect", "--json", "--servers", &served.address, "--session-timeout", "7s"];
+    let args = ["config", "--connect", "--json", "--servers", &served.address, "--session-timeout", "7500ms"];
     let output = home.output(&args);
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["negotiated_session_timeout"], "7s");
+    // As it is typed: in one word.
+    assert_eq!(
+        (&told["negotiated_session_timeout"], &of(&told, "session_timeout")["value"]),
+        (&"7s500ms".into(), &"7s500ms".into())
+    );
     let output = home.output(&["config", "--connect", "--servers", &served.address, "--session-timeout", "500ms"]);
     let text = String::from_utf8(output.stdout).unwrap();
     let line = text.lines().find(|line| line.starts_with("session_timeout")).unwrap();

@@ -108,8 +108,8 @@ fn the_settings_count_the_retries_of_the_background_only() {
     assert!(code == Some(75) && line.contains("given up after 3 attempts"), "{line}");
     let (code, line) = run("--foreground", &["--servers", &served.address]);
     assert!(code == Some(75) && !line.contains("given up"), "{line}");
-    let (code, line) = run("--foreground", &["--servers", &served.address, "--retry-delay", "1ms"]);
-    assert!(code == Some(64) && line.contains("--retry-delay 1ms is not used without retries"), "{line}");
+    let (code, line) = run("--foreground", &["--servers", &served.address, "--retry-delay", "1500ms"]);
+    assert!(code == Some(64) && line.contains("--retry-delay 1s500ms is not used without retries"), "{line}");
     let (code, line) = run("--foreground", &["--servers", &served.address, "--retries", "1", "--retry-delay", "1ms"]);
     assert!(code == Some(75) && line.contains("given up after 2 attempts"), "{line}");
     let_go(other);

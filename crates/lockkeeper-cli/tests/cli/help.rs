@@ -62,6 +62,16 @@ fn short_help_fits_one_screen_and_all_help_fits_the_terminal() {
         }
     }
     assert!(help(&home, &["run"], "-h", 80).contains("lockkeeper run --help"), "it names the way to all options");
+    for (verb, status) in [("resolve", "no run of the job waits for a decision"), ("forget", "the job has no records")]
+    {
+        let help = help(&home, &["jobs", verb], "--help", 80);
+        assert!(help.split_once("Exit status").is_some_and(|(_, rest)| rest.contains(status)), "{help}");
+    }
+    // The options of other verbs that a first `init` needs.
+    let init = help(&home, &["init"], "-h", 100);
+    for option in ["--auth-file <FILE>", "--acl <LIST>", "Give the shared nodes this access list", "--create-chroot"] {
+        assert!(init.contains(option), "{option:?} is missing in {init}");
+    }
 }
 
 /// Each option is under the heading of its subject.

@@ -229,6 +229,32 @@ fn a_slot_that_succeeded_runs_again_when_a_person_says_so() {
     assert!(!shown.contains("to run again"), "{shown}");
 }
 
+/// A command that cannot be started is a run that failed, and an attempt without the lock is none.
+#[test]
+fn a_command_that_was_not_found_is_recorded_and_an_attempt_without_the_lock_is_not() {
+    let home = Home::new();
+    let mut holder = home.spawn("taken", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    assert_eq!(run(&home, &["taken", "--slot", "1", "--try"], "true").0, Some(75));
+    let unknown = home.output(&["jobs", "taken"]);
+    let (code, line) = failure(&unknown);
+    assert!(code == Some(1) && line.contains("no run of /locks/taken as a job is recorded (on "), "{line}");
+    let told = String::from_utf8(unknown.stderr).unwrap();
+    assert!(told.contains("  hint: an attempt that did not get the lock leaves no record\n"), "{told}");
+    let state = home.state().display().to_string();
+    assert!(
+        told.ends_with(&format!(
+            "  hint: see which jobs there are: lockkeeper jobs --config /dev/null --state-dir {state}\n"
+        )),
+        "{told}"
+    );
+    holder.close_stdin();
+    holder.wait();
+    assert_eq!(home.output(&["run", "a", "--slot", "1", "--", "no-such-program"]).status.code(), Some(127));
+    let shown = String::from_utf8(home.output(&["jobs", "a", "--history"]).stdout).unwrap();
+    assert!(shown.contains("failed with exit status 127"), "{shown}");
+}
+
 #[test]
 fn a_run_that_was_kept_stops_the_other_slots_too() {
     let home = Home::new();

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use lockkeeper_testkit::apache::WrongClock;
 use serde_json::Value;
 
-use crate::harness::{Home, Running, text, until};
+use crate::harness::{Home, Running, failure, text, until};
 
 /// A server whose clock can be turned. The hosts have the machine's clock.
 pub(crate) struct Clock {
@@ -109,6 +109,25 @@ fn missed_days_are_caught_up_in_order_across_a_daylight_saving_night() {
     let caught_up: Vec<_> = runs.iter().map(|run| run["catch_up"] == true).collect();
     assert_eq!(caught_up, [false, true, true, true, false]);
     assert_eq!(runs[1]["missed_before"], 1);
+}
+
+/// An older day would run out of order, and hide how the newest one ended.
+#[test]
+fn only_the_newest_day_that_ran_runs_again() {
+    let clock = Clock::start("2026-11-21T10:00:00Z");
+    let nightly = ["nightly", "--once-per", "day"];
+    clock.run_at(&["2026-11-21T10:10:00Z", "2026-11-22T10:00:00Z"], &nightly);
+    let rerun = |day: &str| clock.home.output(&["jobs", "rerun", "nightly", day]);
+    let refused = rerun("2026-11-21");
+    let (code, line) = failure(&refused);
+    assert!(code == Some(1) && line.contains("slot 2026-11-21 is over, and slot 2026-11-22 ran after it"), "{line}");
+    let hint = String::from_utf8_lossy(&refused.stderr);
+    assert!(hint.contains("see its runs: lockkeeper jobs /locks/nightly --history --config "), "{hint}");
+    let marked = rerun("2026-11-22");
+    let told = String::from_utf8_lossy(&marked.stderr);
+    assert!(marked.status.success() && told.contains(": the next machine that asks runs it again"), "{told}");
+    clock.run_at(&["2026-11-23T10:00:00Z", "2026-11-23T10:10:00Z"], &nightly);
+    assert_eq!(clock.ran(), ["2026-11-21", "2026-11-22", "2026-11-22", "2026-11-23"]);
 }
 
 /// A host that asked before midnight asks for the day before, however late it gets the lock.

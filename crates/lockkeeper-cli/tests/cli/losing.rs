@@ -306,6 +306,8 @@ fn case_45_a_grace_that_does_not_fit_is_refused_with_the_arithmetic() {
         &["--grace", "4s"][..],
         &["--grace", "1h"],
         &["--session-timeout", "2s", "--grace", "1s"],
+        &["--session-timeout", "7200ms", "--grace", "4s"],
+        &["--lease", "10100ms", "--grace", "6s"],
         &["--lease", "10s", "--grace", "6s"],
         &["--lease", "2s", "--grace", "6s"],
         &["--lease", "6s", "--grace", "4s"],

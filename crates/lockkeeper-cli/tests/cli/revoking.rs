@@ -80,6 +80,8 @@ fn a_command_that_knows_of_nothing_is_ended_and_the_next_runs() {
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("lockkeeper: asked ") && lines[0].contains(" to release /locks/a, on "), "{text}");
     assert!(lines[0].contains(&who) && lines[0].contains("(long)"), "{text}");
+    // Since when it holds the lock is not said: a holder that has just been granted it has the time of its queue only.
+    assert!(!lines[0].contains(" since "), "{text}");
     assert!(lines[1].contains(&who) && lines[1].ends_with(" has released it"), "{text}");
     let (code, text) = holder.end();
     assert_eq!(code, Some(128 + 15), "{text}");

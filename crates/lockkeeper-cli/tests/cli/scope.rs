@@ -115,8 +115,11 @@ fn answers_of_named_servers_name_them_for_programs_alone() {
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     let output = home.output(&["show", "a"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    let scope = &home.show("a")["scope"];
-    assert_eq!((&scope["kind"], &scope["servers"]), (&"servers".into(), &served.address.as_str().into()));
+    let failed = home.output(&["show", "nowhere", "--json"]);
+    let failed: Value = serde_json::from_slice(&failed.stderr).unwrap();
+    for scope in [&home.show("a")["scope"], &failed["scope"]] {
+        assert_eq!((&scope["kind"], &scope["servers"]), (&"servers".into(), &served.address.as_str().into()));
+    }
 }
 
 /// The server of a machine, and its directory.

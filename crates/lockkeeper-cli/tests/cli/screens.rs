@@ -129,6 +129,12 @@ fn the_holder_is_on_the_first_screen_with_three_hundred_waiters() {
     for say in ["waits 1. ", "waits 2. ", "waits 300. ", " more: --all"] {
         assert!(text.contains(say), "{say:?} is missing in {text}");
     }
+    // A tall terminal has more waiters than a pipe.
+    for rows in [24, 60] {
+        let lines = shown(&home, &served.address, &format!("stty rows {rows}; $lockkeeper why a"));
+        // The prompt has a row, and so has the name of a server of this machine.
+        assert_eq!(lines.len(), rows - 2, "{lines:?}");
+    }
     let all = |line: &str| {
         let text = shown(&home, &served.address, line).join("\n");
         (1..=300).all(|at| text.contains(&format!("waits {at}. "))) && text.matches("    ahead    ").count() == 300
@@ -172,6 +178,8 @@ fn a_watched_table_that_is_taller_than_the_screen_stays_on_it_with_failures_firs
     screen.press(INTERRUPT);
     screen.end();
     let frame = text.rsplit("\x1b[H").next().unwrap();
+    // Behind a whole line, the cursor still stands on the last column, so a row is cleared before it is written.
+    assert!(frame.lines().all(|line| line.rfind("\x1b[K") == Some(0) || line.contains(" more, ")), "{frame:?}");
     let lines: Vec<_> = frame.lines().map(|line| line.replace("\x1b[K", "").replace("\x1b[2J", "")).collect();
     assert!(lines.len() < 24, "{lines:?}");
     fits(&lines);

@@ -75,8 +75,12 @@ fn a_server_with_sessions_is_stopped_by_force_only() {
     );
     let mut held = holder(&home);
     let server = home.server().unwrap();
-    let (code, line) = failure(&home.output(&["server", "stop"]));
+    let refused = home.output(&["server", "stop"]);
+    let (code, line) = failure(&refused);
     assert!(code == Some(75) && line.contains("1 session is open"), "{line}");
+    // It names no command: one without the options of this place would restart another server.
+    let hint = String::from_utf8_lossy(&refused.stderr);
+    assert!(hint.contains("; a restart keeps their locks\n") && !hint.contains("lockkeeper server"), "{hint}");
     assert!(is_alive(server));
     held.close_stdin();
     assert!(held.wait().success());

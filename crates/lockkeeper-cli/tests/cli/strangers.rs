@@ -97,6 +97,27 @@ fn a_stranger_learns_at_once_that_the_machines_server_does_not_run() {
     assert!(line.contains("this machine's server is not running"), "{line}");
 }
 
+/// A size of 0 would look like data that is lost.
+#[test]
+fn a_stranger_who_may_not_see_the_data_of_the_machines_server_reads_that_and_no_size() {
+    if !is_root() {
+        return;
+    }
+    let home = open_home();
+    let (_server, machine) = serve(&home);
+    let status = |of: &mut Command| String::from_utf8(of.output().unwrap().stdout).unwrap();
+    let args = ["server", "status", &machine];
+    let said = status(&mut of_stranger(&home, &args));
+    assert!(
+        said.contains("\n  data       ") && said.contains(" nodes, of a size that this user may not see\n"),
+        "{said}"
+    );
+    let json = ["server", "status", &machine, "--json"];
+    let shown = |of: &mut Command| serde_json::from_str::<Value>(&status(of)).unwrap()["data_bytes"].clone();
+    assert_eq!(shown(&mut of_stranger(&home, &json)), Value::Null);
+    assert!(shown(&mut home.command(&json)).as_u64().is_some_and(|bytes| bytes > 0));
+}
+
 #[test]
 fn a_user_without_a_name_is_shown_with_his_number() {
     if !is_root() {

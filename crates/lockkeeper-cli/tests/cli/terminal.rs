@@ -333,7 +333,8 @@ fn break_shows_whom_and_asks() {
         let mut screen = Screen::start(&home, BINARY, &["break", "a", "--reason", "it hangs"]);
         screen.expect("/locks/a is held by ");
         screen.expect("(nightly index)");
-        screen.expect("Break it? [y/N] ");
+        let question = screen.expect("Break it? [y/N] ");
+        assert!(question.contains("Its client is notified, unless it is stopped, but what it is doing "), "{question}");
         screen.press(no.as_bytes());
         screen.expect("nothing was broken");
         assert_eq!(screen.end().code(), Some(1));
