@@ -416,6 +416,9 @@ fn the_commands_for_operators_name_the_place_also_on_a_terminal_whose_variables_
     let approve = approve.trim_end_matches("; keep its owner: ");
     let place = format!(" --servers {} ", served.address);
     assert!(approve.starts_with("lockkeeper approve /locks/a --id ") && approve.contains(&place), "{approve}");
+    // It is printed while the question is still being recorded.
+    let requests = || String::from_utf8(home.output(&["requests", "--json"]).stdout).unwrap();
+    until("the question is recorded", || requests().contains("/locks/a"));
     told(&approve.replace(" WHY", " 'its host is gone'"));
     assert_eq!(screen.end().code(), Some(0));
 }

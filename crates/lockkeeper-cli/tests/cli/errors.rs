@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use lockkeeper_testkit::proxy::{OpCode, Proxy};
+use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use rustix::process::Signal;
 
 use crate::harness::{Home, Running, Served, failure, until};
@@ -79,6 +79,10 @@ fn nothing_there_to_unlock_is_81() {
     let proxy = Proxy::start_blocking(served.address.parse().unwrap());
     let mut holder = Running::start(&mut run(&home, &proxy.connect_string(), &[], "echo up; cat"));
     assert_eq!(holder.line(), "up");
+    // It watches its node after a while, and looks for its mark later.
+    let watched =
+        |what: &What| matches!(what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if path.contains("P1"));
+    until("it watches its node", || proxy.records().iter().any(|record| watched(&record.what)));
     // The holder gets no event before it asks for the release itself.
     let untold = proxy.hold_watch_events();
     let output = home.output(&["break", "P1", "--yes", "--reason", "test", "--servers", &served.address]);
