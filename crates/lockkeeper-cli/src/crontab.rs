@@ -8,7 +8,7 @@ mod naming;
 
 use std::fmt::Write as _;
 
-use self::flock::{Flock, has_flock};
+use self::flock::{Flock, has_flock, is_in_background};
 use self::naming::{BUILTINS, name_of, unique};
 
 /// The format of a crontab.
@@ -170,6 +170,10 @@ fn job<'a>(
     }
     if first.rsplit('/').next() == Some("lockkeeper") {
         return Ok(None);
+    }
+    if has_flock(rest) && is_in_background(rest) {
+        let problem = "a command under flock runs on in the background (&), and a job holds its lock only until its own command ends: leave out the &";
+        return Err(problem.to_owned());
     }
     Ok(Some(Job { schedule, user, command: rest, slot }))
 }
@@ -411,6 +415,27 @@ mod tests {
                 "(flock -xn 9 || exit 1; ./job.sh) 9>/tmp/j >/dev/null 2>&1",
                 " --try --quiet -- /bin/sh -c '(./job.sh) >/dev/null 2>&1'",
             ),
+            // flock's status is not the one that the line ends with.
+            ("(flock -n -E 5 9 || exit 1; ./job.sh) 9>/tmp/j", " --try --quiet --conflict-exit-code 1 -- ./job.sh"),
+            ("(flock -n -E 5 9 || exit; ./job.sh) 9>/tmp/j", " --try --quiet --conflict-exit-code 5 -- ./job.sh"),
+            // The number of a file is 9 too, and so is another descriptor.
+            (
+                "(flock -n 9 || exit 1; ./job.sh 9 19>/tmp/k) 9>/tmp/j",
+                " --try --quiet -- /bin/sh -c './job.sh 9 19>/tmp/k'",
+            ),
+            // The command uses the descriptor, which it would not have.
+            ("(flock 9; echo 1 >&9; ./job.sh) 9>/tmp/j", " -- /bin/sh -c '(flock 9; echo 1 >&9; ./job.sh) 9>/tmp/j'"),
+            ("(flock 9; ./job.sh 9>&-) 9>/tmp/j", " -- /bin/sh -c '(flock 9; ./job.sh 9>&-) 9>/tmp/j'"),
+            (
+                "(flock 9; cat /dev/fd/9; ./job.sh) 9</tmp/j",
+                " -- /bin/sh -c '(flock 9; cat /dev/fd/9; ./job.sh) 9</tmp/j'",
+            ),
+            (
+                "(flock 9; ./job.sh; flock -u 9; ./b) 9>/tmp/j",
+                " -- /bin/sh -c '(flock 9; ./job.sh; flock -u 9; ./b) 9>/tmp/j'",
+            ),
+            ("(flock 9; ./job.sh) 9>/tmp/j 2>&9", " -- /bin/sh -c '(flock 9; ./job.sh) 9>/tmp/j 2>&9'"),
+            ("(flock 9; ./job.sh) 9>&8", " -- /bin/sh -c '(flock 9; ./job.sh) 9>&8'"),
             // The command runs although the file is locked, and flock guards only a part, or another file.
             ("( flock -n 9; ./job.sh ) 9>/tmp/j", " -- /bin/sh -c '( flock -n 9; ./job.sh ) 9>/tmp/j'"),
             ("(flock -n 9 && ./job.sh; true) 9>/tmp/j", " -- /bin/sh -c '(flock -n 9 && ./job.sh; true) 9>/tmp/j'"),
@@ -434,6 +459,34 @@ mod tests {
             "{:?}",
             made.notes
         );
+    }
+
+    /// flock holds its file until the last process that inherited it ends. A job holds its lock until its command ends.
+    #[test]
+    fn a_command_in_the_background_under_flock_stays() {
+        for command in [
+            "(flock -n 9 || exit 1; ./a &) 9>/tmp/j",
+            "(flock -n 9 || exit 1; ./a & ./b) 9>/tmp/j",
+            "(flock -n 9 || exit 1; ./a) 9>/tmp/j &",
+            "flock -n /tmp/j ./a &",
+            "flock -n /tmp/j ./a&",
+            "flock -n /tmp/j -c './a & wait'",
+            "cd /opt && flock /tmp/j sh -c \"./a 'b' &\"",
+        ] {
+            let text = format!("*/10 * * * * {command}\n");
+            let made = lines(&text, Format::User);
+            assert_eq!((made.text.as_str(), made.left, made.jobs), (text.as_str(), 1, 0));
+            assert!(made.notes[0].1.contains("in the background (&)"), "{:?}", made.notes);
+        }
+        for command in [
+            "flock /tmp/j ./a 'b & c'",
+            "flock /tmp/j ./a >/dev/null 2>&1 && ./b",
+            "flock /tmp/j ./a &>/dev/null",
+            "flock /tmp/j sh -c \"./a 'b&c' >&2 && ./b\"",
+            "./a &",
+        ] {
+            assert_eq!(lines(&format!("*/10 * * * * {command}\n"), Format::User).jobs, 1, "{command}");
+        }
     }
 
     #[test]

@@ -97,9 +97,11 @@ impl Flock {
         let command = if let Some(rest) = rest.strip_prefix("||") {
             let rest = rest.trim_start().strip_prefix("exit")?.trim_start();
             let (status, command) = rest.split_once(';')?;
-            // Without a status it is flock's own, which is 1.
             match status.trim() {
-                "" | "1" => {}
+                // flock's own.
+                "" => {}
+                // The default of flock is replaced by that of `run`.
+                "1" if call.status.is_none() => {}
                 status => call.status = Some(status.parse().ok()?),
             }
             command
@@ -111,6 +113,9 @@ impl Flock {
         };
         let (command, redirected) = (command.trim(), Redirected::read(behind, number)?);
         if number.is_empty() || command.is_empty() || !is_closed(command) {
+            return None;
+        }
+        if has_flock(command) || has_descriptor(command, number) || has_descriptor(&redirected.others, number) {
             return None;
         }
         let command = match redirected.others.is_empty() {
@@ -140,7 +145,7 @@ impl<'a> Redirected<'a> {
             let target = target.strip_prefix(['>', '<'])?.trim_start_matches(['>', '<', '|']);
             if of == number {
                 let target = if target.is_empty() { words.next()? } else { target };
-                file = Some(target).filter(|target| is_literal(target) && is_one(target));
+                file = Some(target).filter(|target| is_literal(target) && is_one(target) && !target.starts_with('&'));
                 continue;
             }
             let is_plain = target.strip_prefix('&').unwrap_or(target).chars().all(|c| !";|&()".contains(c));
@@ -158,6 +163,24 @@ impl<'a> Redirected<'a> {
 pub(super) fn has_flock(command: &str) -> bool {
     let is_of_name = |c: char| c.is_alphanumeric() || "/._-".contains(c);
     command.split(|c| !is_of_name(c)).any(is_flock)
+}
+
+/// Whether a command under flock runs on in the background: the process inherits flock's file, and not the lock of a job.
+pub(super) fn is_in_background(command: &str) -> bool {
+    let bare = unquoted(command);
+    let is_alone =
+        |(at, _)| !bare[..at].ends_with(['&', '>', '<', '|', '\\']) && !bare[at + 1..].starts_with(['&', '>']);
+    let script = command.split_once(" -c ").and_then(|(_, script)| script.trim_start().strip_prefix(['\'', '"']));
+    bare.match_indices('&').any(is_alone) || script.is_some_and(is_in_background)
+}
+
+/// Whether a command uses the open file with this number.
+fn has_descriptor(command: &str, number: &str) -> bool {
+    command.match_indices(number).any(|(at, _)| {
+        let (before, after) = (&command[..at], &command[at + number.len()..]);
+        let is_whole = !before.ends_with(char::is_alphanumeric) && !after.starts_with(|c: char| c.is_ascii_digit());
+        is_whole && (before.ends_with('&') || before.ends_with("/fd/") || after.starts_with(['>', '<']))
+    })
 }
 
 pub(super) fn is_flock(word: &str) -> bool {
@@ -192,5 +215,16 @@ fn is_closed(command: &str) -> bool {
 
 /// The parts of a command outside of quotes.
 fn unquoted(command: &str) -> String {
-    command.split(['\'', '"']).step_by(2).collect()
+    let mut quote = None;
+    let bare = command.chars().filter(|c| match quote {
+        Some(open) => {
+            quote = Some(open).filter(|open| open != c);
+            false
+        }
+        None => {
+            quote = Some(*c).filter(|c| ['\'', '"'].contains(c));
+            quote.is_none()
+        }
+    });
+    bare.collect()
 }
