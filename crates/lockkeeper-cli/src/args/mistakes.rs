@@ -27,7 +27,9 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
             return help(Failure::new(Code::Usage, format!("the verb is missing: {}", all.join(", "))));
         }
         // Behind the name of a job, the parser takes a verb for a second one.
-        ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict => {
+        ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict
+            if error.kind() == ErrorKind::InvalidSubcommand || words.get(verbs.len() + 1).is_some_and(is_name) =>
+        {
             let misspelt = || misspelt(command, &verbs, words).map(help);
             let failure = match &verbs[..] {
                 [] => instead(words).or_else(misspelt).or_else(|| verbless(words)),
@@ -67,11 +69,11 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
             return help(failure.hint(format!("write {meant}")));
         }
     }
-    if verbs == ["run"]
+    // An option that needs another one, and not the name of the lock.
+    let is_alone = verbs == ["run"]
         && error.kind() == ErrorKind::MissingRequiredArgument
-        && is_typed(&["-v", "--verbose"], words)
-        && separated
-    {
+        && !matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(missing)) if missing.iter().any(|argument| argument.starts_with("<NAME>")));
+    if is_alone && separated && is_typed(&["-v", "--verbose"], words) {
         return help(Failure {
             message: "--verbose is for jobs: it goes with --once-per, --every or --slot".to_owned(),
             ..failure.hint("leave it out: any other run says what it waits for; it is silent only with --quiet")
@@ -82,7 +84,7 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
         (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, ..) if verbs == ["run"] && !separated => {
             failure.advise("write -- before the command", separate(command, &words[1..]))
         }
-        (ErrorKind::MissingRequiredArgument, None, None) if verbs == ["run"] && is_typed(&["--reason"], words) => {
+        (_, None, None) if is_alone && is_typed(&["--reason"], words) => {
             failure.hint("--reason is for --emergency; to say why this command needs the lock, write --message TEXT")
         }
         (_, Some(tip), None) => failure.hint(tip.split_whitespace().collect::<Vec<_>>().join(" ")),
@@ -209,10 +211,13 @@ fn misspelt(command: &clap::Command, verbs: &[&str], words: &[OsString]) -> Opti
     (!is_name).then(|| failure.advise("did you mean", right))
 }
 
+fn is_name(word: &OsString) -> bool {
+    !word.to_string_lossy().starts_with('-')
+}
+
 /// Returns the failure for a verb that `jobs` does not have, in front of the name of a job.
 fn verb_of_jobs(words: &[OsString]) -> Option<Failure> {
     let [typed, name, ..] = words else { return None };
-    let is_name = |word: &OsString| !word.to_string_lossy().starts_with('-');
     if !is_name(typed) || !is_name(name) {
         return None;
     }

@@ -120,7 +120,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
-    let cases: [(&[&str], &str); 45] = [
+    let cases: [(&[&str], &str); 48] = [
         (&["jobs", "resolve", "a"], "<--again|--accept>"),
         (&["top"], "see which locks there are: lockkeeper list --"),
         (&["run", "a", "--nowait", "--", "b"], "hint: write --try\n"),
@@ -169,6 +169,11 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["jobs", "--all"], "it shows all jobs: lockkeeper jobs\n"),
         (&["show", "a", "--al"], "did you mean --all?"),
         (&["run", "a", "--reason", "x", "--", "b"], "write --message TEXT\n"),
+        // Only the name is missing.
+        (&["run", "-v", "--slot", "1", "--", "b"], "were not provided: <NAME>..."),
+        (&["run", "--lease", "1m", "--emergency", "--reason", "x", "--", "b"], "<NAME>...\n  hint: see all options: "),
+        // A job may be called nearly like a verb.
+        (&["jobs", "report", "--history", "--check"], "cannot be used with"),
     ];
     for (args, say) in cases {
         let output = home.output(args);
