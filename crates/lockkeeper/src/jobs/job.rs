@@ -19,8 +19,9 @@ use crate::session::context::Context;
 pub struct Job {
     pub(super) context: Context,
     pub(super) path: Result<LockPath, PathError>,
-    /// One of each kind that was stated.
-    when: Vec<When>,
+    when: Option<When>,
+    /// Whether schedules of several kinds were stated.
+    several: bool,
     time_zone: Option<String>,
     pub(super) on_failure: Rule,
     pub(super) on_crash: Rule,
@@ -42,7 +43,8 @@ impl Job {
         Job {
             context,
             path,
-            when: Vec::new(),
+            when: None,
+            several: false,
             time_zone: None,
             on_failure: Rule::default(),
             on_crash: Rule::default(),
@@ -77,8 +79,8 @@ impl Job {
 
     /// Notes a schedule, which replaces an earlier one of its kind.
     fn when(mut self, when: When) -> Self {
-        self.when.retain(|stated| discriminant(stated) != discriminant(&when));
-        self.when.push(when);
+        self.several |= self.when.as_ref().is_some_and(|stated| discriminant(stated) != discriminant(&when));
+        self.when = Some(when);
         self
     }
 
@@ -126,10 +128,10 @@ impl Job {
             let problem = format!("{path} cannot catch up {} slots: must be 0 to {MAX_SLOTS_BACK}", self.catch_up);
             return Err(Misuse::new("catch up", problem));
         }
-        let when = match &self.when[..] {
-            [when] => when,
-            several => {
-                let problem = if several.is_empty() { "has no schedule" } else { "has several schedules" };
+        let when = match &self.when {
+            Some(when) if !self.several => when,
+            stated => {
+                let problem = if stated.is_none() { "has no schedule" } else { "has several schedules" };
                 let remedy = "call one of once_per, every and slot";
                 return Err(Misuse::new("schedule", format!("job {path} {problem}")).remedy(remedy));
             }
