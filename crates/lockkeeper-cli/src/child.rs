@@ -26,7 +26,6 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use self::guarded::trusted_until;
 use self::pause::Pauses;
 use self::reliance::unreliable;
 use crate::args::run::{OnRevoke, OnSuspect};
@@ -155,7 +154,7 @@ impl Job {
         let now = watchdog::now();
         let end = now + guard.valid_for();
         if let Some(watchdog) = &mut watchdog {
-            watchdog.until(trusted_until(end, grace));
+            watchdog.until(watchdog::trusted_until(end, grace));
         }
         let mut child = launcher::command(command, foreground, end, watchdog.as_ref());
         tell_of_the_hold(&mut child, guard);

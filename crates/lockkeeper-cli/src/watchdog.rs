@@ -111,6 +111,12 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
+/// command gets only one.
+pub(crate) fn trusted_until(kill: Duration, grace: Duration) -> Deadline {
+    Deadline { kill, term: kill.saturating_sub(grace / 4 * 3) }
+}
+
 /// Lockkeeper's end of the pipe. The drop closes it, which ends the watchdog and the group, if there is one.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -143,7 +149,7 @@ impl Watchdog {
         self.process.pid
     }
 
-    /// Whether it has ended, which it does not do by itself. Its process is reaped then.
+    /// Whether it has ended: it was killed, or it could not go on. Its process is reaped then.
     pub(crate) fn has_ended(&self) -> bool {
         // Without UNTRACED: the drop must see a stop.
         !matches!(waitpid(Some(self.process.pid), WaitOptions::NOHANG), Ok(None) | Err(Errno::INTR))
@@ -198,7 +204,7 @@ impl Watchdog {
     }
 
     fn order(&mut self, order: Order) {
-        // One write, which a pipe keeps whole. It fails if the watchdog was killed, or stopped for hours; both are
+        // One write, which a pipe keeps whole. It fails if the watchdog has ended, or was stopped for hours; both are
         // tolerated.
         _ = self.pipe.write_all(order.to_string().as_bytes());
     }
@@ -206,7 +212,7 @@ impl Watchdog {
 
 /// Names the group to the watchdog, through the inherited pipe with this descriptor, and closes the pipe.
 ///
-/// It fails if the watchdog was killed.
+/// It fails if the watchdog has ended.
 pub(crate) fn introduce(group: Pid, descriptor: RawFd) {
     if let Ok(mut pipe) = File::options().write(true).open(format!("/dev/fd/{descriptor}")) {
         _ = pipe.write_all(Order::Group(group).to_string().as_bytes());

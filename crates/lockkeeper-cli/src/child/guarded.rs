@@ -38,8 +38,8 @@ impl Job {
         let kill_at = kill_at.map(|at| now + at.saturating_duration_since(Instant::now()));
         let deadline = match kill_at {
             Some(kill) if ending || kill <= trusted => Deadline { kill, term: kill },
-            _ if !ending => trusted_until(trusted, grace),
-            // The watchdog was killed.
+            _ if !ending => watchdog::trusted_until(trusted, grace),
+            // SIGKILL was sent.
             _ => return true,
         };
         let in_time = self.watchdog.as_mut().is_none_or(|watchdog| watchdog.until(deadline));
@@ -56,7 +56,7 @@ impl Job {
     /// Prints that the watchdog has ended before the command, and starts another one.
     pub(super) fn guard_again(&mut self, printer: Printer) {
         let Some(ended) = self.watchdog.take() else { return };
-        let text = format!("the watchdog of the command (pid {}) was killed", ended.pid().as_raw_nonzero());
+        let text = format!("the watchdog of the command (pid {}) has ended", ended.pid().as_raw_nonzero());
         self.replaced += 1;
         self.watchdog = (self.replaced <= REPLACEMENTS).then(|| Watchdog::start_for(self.pid).ok()).flatten();
         printer.note(&match self.watchdog {
@@ -84,10 +84,4 @@ impl Job {
         }
         Instant::now() + left
     }
-}
-
-/// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
-/// command gets only one.
-pub(super) fn trusted_until(kill: Duration, grace: Duration) -> Deadline {
-    Deadline { kill, term: kill.saturating_sub(grace / 4 * 3) }
 }

@@ -191,7 +191,7 @@ fn a_killed_watchdog_is_told_and_another_one_guards_the_command() {
     let replaced = "; another one guards the command now";
     let left = ", and no other one is started: if lockkeeper is killed or stopped from now on, processes of the command may run on without the lock";
     for (name, ends) in [("a", &[replaced][..]), ("b", &[replaced, replaced, replaced, left])] {
-        let mut running = home.spawn(name, &["--json", "--session-timeout", "2s"], DEAF);
+        let mut running = home.spawn(name, &["--json"], DEAF);
         let (command, grandchild) = (running.pid_line(), running.pid_line());
         for end in ends {
             let watchdog = watchdogs(running.pid())[0];
@@ -199,7 +199,7 @@ fn a_killed_watchdog_is_told_and_another_one_guards_the_command() {
             let mut line = String::new();
             running.stderr.read_line(&mut line).unwrap();
             let event: serde_json::Value = serde_json::from_str(&line).unwrap();
-            let text = format!("the watchdog of the command (pid {}) was killed{end}", watchdog.as_raw_nonzero());
+            let text = format!("the watchdog of the command (pid {}) has ended{end}", watchdog.as_raw_nonzero());
             assert_eq!((&event["event"], &event["message"]), (&"note".into(), &text.into()));
         }
         let guards = watchdogs(running.pid());
@@ -212,6 +212,24 @@ fn a_killed_watchdog_is_told_and_another_one_guards_the_command() {
         }
         until("no process is left", || !is_alive(grandchild) && guards.iter().all(|guard| !is_alive(*guard)));
     }
+}
+
+/// The new watchdog knows the group and its deadline.
+#[test]
+fn a_watchdog_that_replaces_another_one_ends_the_command_of_a_stopped_lockkeeper() {
+    let home = Home::new();
+    let mut running = home.spawn("a", &["--session-timeout", "6s"], DEAF);
+    let (command, grandchild) = (running.pid_line(), running.pid_line());
+    kill_process(watchdogs(running.pid())[0], Signal::KILL).unwrap();
+    let mut told = String::new();
+    while !told.contains("another one guards the command now") {
+        assert_ne!(running.stderr.read_line(&mut told).unwrap(), 0, "{told}");
+    }
+    running.signal(Signal::STOP);
+    until("the new watchdog has killed the command", || !is_alive(command) && !is_alive(grandchild));
+    running.signal(Signal::CONT);
+    let (code, text) = running.end();
+    assert_eq!(code, Some(76), "{text}");
 }
 
 /// A lease ends by a clock that does not stop.
