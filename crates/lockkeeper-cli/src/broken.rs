@@ -1,9 +1,7 @@
 //! Prints the author and the reason of a break of this command's lock.
 
-use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt};
 use lockkeeper::{FencingToken, Lockkeeper};
 use tokio::time::timeout;
 
@@ -40,8 +38,13 @@ pub(crate) async fn breaks(keeper: &Lockkeeper, held: Vec<HeldNode>) -> Vec<Brea
     let read = async {
         for (path, node, token) in held {
             let admin = keeper.admin();
-            let tries = stream::iter(0..TRIES).filter_map(|_| async { admin.broken(&path).await.ok() });
-            let broken = pin!(tries).next().await.unwrap_or_default();
+            let mut broken = admin.broken(&path).await;
+            for _ in 1..TRIES {
+                if broken.is_err() {
+                    broken = admin.broken(&path).await;
+                }
+            }
+            let broken = broken.unwrap_or_default();
             if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(&node, token)) {
                 let text = format!("broken by {}{}: {}", broken.by, broken.proof, broken.reason);
                 found.push(Break { path, text });
@@ -52,19 +55,15 @@ pub(crate) async fn breaks(keeper: &Lockkeeper, held: Vec<HeldNode>) -> Vec<Brea
     found
 }
 
-/// Prints these breaks, with their authors and reasons, or what is known `otherwise`. Returns the text about the first break.
-pub(crate) fn tell(breaks: &[Break], otherwise: Option<String>, printer: Printer) -> Option<String> {
+/// Prints these breaks, with their authors and reasons. Returns the text about the first one.
+pub(crate) fn tell(breaks: &[Break], printer: Printer) -> Option<String> {
     for Break { path, text } in breaks {
         printer.note(&format!("{path} was {text}"));
     }
-    let first = breaks.first().map(|first| first.text.clone());
-    if let (None, Some(otherwise)) = (&first, otherwise) {
-        printer.note(&otherwise);
-    }
-    first
+    breaks.first().map(|first| first.text.clone())
 }
 
 /// Prints the author and the reason if a record says that one of these holds was broken. Dropping the future leaves nothing behind.
 pub(crate) async fn tell_author(keeper: &Lockkeeper, held: Vec<HeldNode>, printer: Printer) {
-    tell(&breaks(keeper, held).await, None, printer);
+    tell(&breaks(keeper, held).await, printer);
 }

@@ -191,7 +191,6 @@ impl Job {
         let mut asked_to_end = false;
         let mut why_it_ends = None;
         let mut paused = None;
-        let mut told_later: Option<String> = None;
         // A sum that is too large means no limit.
         let mut run_end = terms.max_run.and_then(|limit| Instant::now().checked_add(limit));
         let mut breaks: Option<BoxFuture<'_, Vec<Break>>> = None;
@@ -219,7 +218,7 @@ impl Job {
                     loss = Some(why);
                     let by_time = matches!(why, Loss::Unreachable | Loss::SessionExpired | Loss::LeaseEnded);
                     if !stopped && by_time {
-                        paused = paused.or(self.pauses.cause(terms.grace));
+                        paused = paused.or(self.pauses.cause(watchdog::now(), terms.grace));
                     }
                     preempted |= why == Loss::Preempted;
                     let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
@@ -227,14 +226,12 @@ impl Job {
                     if overslept.is_some() || matches!(why, Loss::Removed | Loss::SessionExpired) {
                         breaks = keeper.map(|keeper| broken::breaks(keeper, broken::holds(guard)).boxed());
                     }
-                    let and = |text| if stopped { "" } else { text };
-                    match overslept {
-                        // A break in the meantime would be the true cause.
-                        Some(cause) => {
-                            told_later = Some(format!("lock {path} is lost: {cause}{}", and("; stopped the command")));
-                        }
-                        None => printer.note(&format!("lock {path} is lost: {why}{}", and("; stopping the command"))),
-                    }
+                    let and = if stopped { "" } else { "; stopping the command" };
+                    printer.note(&match overslept {
+                        // A break in the meantime would be the true cause. Its author is printed when the records have been read.
+                        Some(pause) => format!("{pause}, and lock {path} is lost{and}"),
+                        None => format!("lock {path} is lost: {why}{and}"),
+                    });
                     if !std::mem::replace(&mut stopped, true) && !self.watchdog_has_acted() {
                         self.stop();
                     }
@@ -324,7 +321,7 @@ impl Job {
                 () = renewed => {}
                 found = async { breaks.as_mut().expect("checked").await }, if breaks.is_some() => {
                     breaks = None;
-                    broken_by = broken::tell(&found, told_later.take(), printer);
+                    broken_by = broken::tell(&found, printer);
                 }
             }
         };
@@ -345,7 +342,7 @@ impl Job {
         }
         let found = async {
             match breaks {
-                Some(breaks) => broken::tell(&breaks.await, told_later, printer),
+                Some(breaks) => broken::tell(&breaks.await, printer),
                 None => broken_by,
             }
         };

@@ -75,7 +75,7 @@ impl Job {
         printer: Printer,
     ) -> Instant {
         let lock = locks(guard);
-        *paused = paused.take().or(self.pauses.cause(grace));
+        *paused = paused.take().or(self.pauses.cause(watchdog::now(), grace));
         let cause = paused.as_deref().unwrap_or(reason(guard, HoldState::Held));
         printer.note(&format!("{cause}; the watchdog stopped the command, because {lock} was about to be lost"));
         let left = guard.valid_for().min(grace);

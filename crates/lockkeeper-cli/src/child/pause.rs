@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use lockkeeper::spell;
 
-use crate::watchdog;
-
 /// How late this process reacts at most if the machine is only busy. A longer delay is a pause.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// What is known of the pauses of this process. All instants are those of [`watchdog::now`].
+/// What is known of the pauses of this process. All instants are those of [`crate::watchdog::now`].
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     /// Until when the holds could be relied on, as it was read last.
@@ -31,8 +29,8 @@ impl Pauses {
 
     /// Returns why the hold ends if this process was paused: it comes later than the grace period before the end of the trust, when
     /// it sends SIGTERM.
-    pub(super) fn cause(&self, grace: Duration) -> Option<String> {
-        let late = watchdog::now().saturating_sub(self.trusted?.saturating_sub(grace));
+    pub(super) fn cause(&self, now: Duration, grace: Duration) -> Option<String> {
+        let late = now.saturating_sub(self.trusted?.saturating_sub(grace));
         (late >= BUSY).then(|| paused_for(self.stopped, late))
     }
 }
@@ -62,10 +60,10 @@ mod tests {
 
     #[test]
     fn a_process_that_is_only_busy_was_not_paused() {
-        let (mut pauses, grace) = (Pauses::default(), Duration::from_secs(2));
-        assert_eq!(pauses.cause(grace), None);
-        pauses.trusted_until(watchdog::now() + grace);
-        assert_eq!(pauses.cause(grace - BUSY / 2), None);
-        assert!(pauses.cause(grace + BUSY).is_some());
+        let (mut pauses, due, grace) = (Pauses::default(), Duration::from_secs(60), Duration::from_secs(2));
+        assert_eq!(pauses.cause(due, grace), None);
+        pauses.trusted_until(due + grace);
+        assert_eq!(pauses.cause(due + BUSY / 2, grace), None);
+        assert!(pauses.cause(due + BUSY, grace).is_some());
     }
 }

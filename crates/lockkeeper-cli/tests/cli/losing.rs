@@ -166,7 +166,7 @@ fn a_break_that_a_stopped_lockkeeper_learns_of_late_is_the_cause() {
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
     for (name, job) in [("a", &[][..]), ("job", &["--slot", "1"])] {
-        let mut running = home.spawn(name, &[&["--session-timeout", "2s"], job].concat(), DEAF);
+        let mut running = home.spawn(name, &[&["--session-timeout", "6s"], job].concat(), DEAF);
         let command = running.pid_line();
         running.signal(Signal::STOP);
         assert!(home.output(&["break", name, "--reason", "its host burns", "--yes"]).status.success());

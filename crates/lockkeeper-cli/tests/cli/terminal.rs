@@ -297,31 +297,44 @@ fn ctrl_z_stops_the_job_and_fg_continues_it_under_the_lock() {
     assert!(screen.end().success());
 }
 
+/// It prints the loss before it ends the command, and the author of a break when the records have been read.
 #[test]
 fn a_job_stopped_past_its_session_does_not_go_on() {
-    let home = Home::new();
-    let mut screen = Screen::start(&home, "bash", &["--norc", "-i"]);
-    screen.expect("ready> ");
-    let run = "$lockkeeper run a --session-timeout 1s -- sh -c 'echo up; read x; touch ran'\n";
-    screen.press(run.as_bytes());
-    screen.expect("\rup");
-    screen.press(SUSPEND);
-    screen.expect("ready> ");
-    // Its session expires, and another contender gets the lock.
-    let mut other = home.spawn("a", &[], "echo in; cat");
-    assert_eq!(other.line(), "in");
-    screen.press(b"fg\n");
-    screen.expect("/locks/a is lost: lockkeeper was paused for too long (");
-    screen.expect(" s)");
-    screen.expect("ready> ");
-    screen.press(b"echo status=$?\n");
-    screen.expect("\rstatus=76");
-    assert!(!home.file("ran").exists());
-    assert_eq!(home.count("a"), (1, 0));
-    other.close_stdin();
-    assert!(other.wait().success());
-    screen.press(b"exit\n");
-    screen.end();
+    for is_broken in [false, true] {
+        let home = Home::new();
+        let mut screen = Screen::start(&home, "bash", &["--norc", "-i"]);
+        screen.expect("ready> ");
+        let run = "$lockkeeper run a b --session-timeout 1s -- sh -c 'echo up; read x; touch ran'\n";
+        screen.press(run.as_bytes());
+        screen.expect("\rup");
+        screen.press(SUSPEND);
+        screen.expect("ready> ");
+        if is_broken {
+            assert!(home.output(&["break", "a", "--reason", "its host burns", "--yes"]).status.success());
+        }
+        // Its session expires, and another contender gets the lock that was not broken.
+        let mut other = home.spawn("b", &[], "echo in; cat");
+        assert_eq!(other.line(), "in");
+        screen.press(b"fg\n");
+        if is_broken {
+            screen.expect("lock /locks/a is lost");
+            screen.expect("; stopping the command");
+            screen.expect("/locks/a was broken by ");
+            screen.expect(": its host burns");
+        } else {
+            screen.expect("lockkeeper was paused for too long (");
+            screen.expect(" s), and lock /locks/a is lost; stopping the command");
+        }
+        screen.expect("ready> ");
+        screen.press(b"echo status=$?\n");
+        screen.expect("\rstatus=76");
+        assert!(!home.file("ran").exists());
+        assert_eq!(home.count("b"), (1, 0));
+        other.close_stdin();
+        assert!(other.wait().success());
+        screen.press(b"exit\n");
+        screen.end();
+    }
 }
 
 #[test]
