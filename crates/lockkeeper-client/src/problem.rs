@@ -40,9 +40,10 @@ impl TlsProblem {
         }
     }
 
-    /// Whether another attempt with the same server ends the same way, as long as nobody changes a file or a setting.
+    /// Whether another attempt with the same server ends the same way, as long as nobody changes a file or a setting. A certificate
+    /// that is not valid now may be valid later, or once the clock of this machine is right.
     pub const fn is_lasting(self) -> bool {
-        !matches!(self, TlsProblem::ClientCertificate | TlsProblem::PortWithoutTls)
+        matches!(self, TlsProblem::UnknownAuthority | TlsProblem::OtherName | TlsProblem::PortWithTls)
     }
 
     /// Returns the problem that an error text tells. The reasons of several servers are one text, which the user reads, and the

@@ -380,7 +380,7 @@ fn mistakes_about_tls_get_hints_about_tls() {
         (&good, &[], "one for TLS", "--tls-ca"),
     ] {
         // Those that may pass are waited out.
-        let lasts = !["requires a client certificate", "without TLS"].contains(&problem);
+        let lasts = !["is not valid now", "requires a client certificate", "without TLS"].contains(&problem);
         let wait = if lasts { "60s" } else { "2s" };
         let args = [&["run", "a", "--wait", wait, "--servers", &server.1], flags, &["--", "true"]].concat();
         let output = home.output(&args);

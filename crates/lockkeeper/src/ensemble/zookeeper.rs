@@ -64,7 +64,8 @@ pub(crate) struct ZooKeeper {
     pub(crate) locate: Option<Arc<dyn Locate>>,
     /// Opens the connections of a simulation, instead of TCP connections to `servers`.
     pub(crate) simulated: Option<Arc<dyn Connect>>,
-    /// Whether it has opened a session. Then a certificate that is refused is one that is about to be renewed.
+    /// Whether it has opened a session. Then TLS worked with these settings before. A mistake about TLS that shows later may pass, and
+    /// no attempt ends early because of it.
     pub(crate) has_opened: AtomicBool,
 }
 
@@ -180,11 +181,13 @@ impl ZooKeeper {
         }
     }
 
-    /// Whether no session was ever opened, and the last attempt with each server showed a lasting mistake about TLS.
+    /// Whether no session was ever opened, and the last attempt with each server showed a lasting mistake about TLS. The retries that
+    /// the caller chose are all made.
     fn is_mistaken(&self, client: &Client) -> bool {
         let lasts = |error: String| TlsProblem::in_text(&error).is_some_and(TlsProblem::is_lasting);
         let has_opened = self.has_opened.load(Ordering::Relaxed);
-        !has_opened && client.connect_errors().into_iter().all(|(_, error)| error.is_some_and(lasts))
+        let may_end_early = !has_opened && self.reconnect.is_none();
+        may_end_early && client.connect_errors().into_iter().all(|(_, error)| error.is_some_and(lasts))
     }
 
     /// The pauses between rounds. Every server is tried once before a retry, so the pauses are between complete rounds.

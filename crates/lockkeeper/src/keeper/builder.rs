@@ -124,8 +124,9 @@ impl Builder {
     /// Sets how long servers are tried before [`SessionError::Unreachable`](crate::error::SessionError::Unreachable).
     /// The default is 10 s.
     ///
-    /// The first session fails without that wait if every server repeats a mistake about TLS that does not pass by itself: a
-    /// certificate that is refused, or a port for TLS and no certificate authority.
+    /// The first session fails without that wait if every server shows a mistake about TLS that does not pass by itself in each of
+    /// 16 rounds of attempts: a certificate from an unknown authority or for another name, or a port for TLS and no certificate
+    /// authority. With [`Builder::reconnect`], only the number of retries counts.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self

@@ -149,6 +149,17 @@ async fn a_lasting_mistake_about_tls_on_every_server_ends_only_the_attempt_to_op
     assert_eq!(waited(&format!("{mistaken},127.0.0.1:1"), false, short).await, short);
 }
 
+#[tokio::test]
+async fn a_lasting_mistake_about_tls_leaves_the_callers_own_number_of_retries_as_it_is() {
+    let (retries, delay) = (2 * MISTAKEN, Duration::from_millis(10));
+    let mut network = network(&port_for_tls(), Duration::from_secs(40));
+    network.reconnect = Some(Reconnect { retries, delay });
+    match network.open(Duration::from_secs(30)).await.err().unwrap() {
+        SessionError::Unreachable { waited, .. } => assert!(waited >= retries * delay, "{waited:?}"),
+        error => panic!("{error:?}"),
+    }
+}
+
 /// Not as a chroot that is missing, whichever the server says first.
 #[tokio::test]
 async fn a_refused_credential_is_reported_while_the_chroot_is_looked_for() {
