@@ -113,8 +113,8 @@ impl ContenderInfo {
         self.granted.is_none() && self.waited && self.owner.is_some()
     }
 
-    /// Returns when it began to wait, if people want to know it: unless it was granted the lock within a second. `None` for owners of
-    /// leased locks and for abandoned holds, whose [`since`](ContenderInfo::since) means something else.
+    /// Returns when it joined the queue. `None` if it was granted the lock within a second, so that it hardly waited. Also `None` for
+    /// owners of leased locks and for abandoned holds, whose [`since`](ContenderInfo::since) means something else.
     pub fn queued_since(&self) -> Option<SystemTime> {
         let at_once = self.granted.is_some_and(|granted| granted <= self.since + Duration::from_secs(1));
         (!at_once && !self.abandoned && !self.is_leased()).then_some(self.since)

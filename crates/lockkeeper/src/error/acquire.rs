@@ -45,9 +45,9 @@ pub enum AcquireError {
         path: String,
         /// The timeout, counted from the start of the call.
         waited: Duration,
-        /// The holder, as last seen: 200 ms before the deadline, or when three quarters of a shorter wait are over. As seen before
-        /// that if the servers did not answer in time. `None` if the lock has had another holder since and more than 100 contenders
-        /// are ahead, or the deadline came before its name. Also `None` if the wait was too short to ask, for a leased lock, and if
+        /// The holder, as last seen: 200 ms before the deadline, or, in a wait of less than 0.8 s, when three quarters of it were
+        /// over. As seen before that if the servers did not answer in time. `None` if the first of the queue has left since, and
+        /// more than 100 contenders are ahead or the name of the next holder came after the deadline. Also `None` if the wait was too short to ask, for a leased lock, and if
         /// the call waited for other calls of its process.
         holder: Option<Box<ContenderInfo>>,
         /// The number of contenders ahead, as last seen; it includes the holders.
