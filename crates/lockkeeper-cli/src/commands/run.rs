@@ -295,8 +295,8 @@ async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss>
     match timeout(RELEASING, guard.release()).await {
         Ok(Ok(())) => Ok(None),
         Ok(Err(ReleaseError::NotHeld { loss })) => Err(loss),
-        Ok(Err(error)) => Ok(Some(format!("{locks}: {error}"))),
-        Err(_) => {
+        Ok(Err(error)) if !matches!(error, ReleaseError::Timeout { .. }) => Ok(Some(format!("{locks}: {error}"))),
+        Ok(Err(_)) | Err(_) => {
             let timeout = spell(session_timeout);
             Ok(Some(format!(
                 "the release of {locks} was not confirmed; it is free when the session ends, in {timeout}"

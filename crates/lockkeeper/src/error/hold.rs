@@ -23,7 +23,8 @@ pub enum ReleaseError {
         /// The lock.
         path: String,
     },
-    /// The deadline of the call passed before a server confirmed the release. The release goes on in the background.
+    /// No server confirmed the release before the deadline of the call, or while the connection was lost for the session timeout. The
+    /// lock was held until the release, as far as this process knows. The release goes on in the background.
     #[error("no server confirmed the release of {path} within {}; it goes on in the background", spell(*waited))]
     Timeout {
         /// The lock.

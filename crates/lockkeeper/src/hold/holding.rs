@@ -394,12 +394,12 @@ impl Holding {
 
     /// Releases the lock and waits until the server confirms it.
     ///
-    /// While the connection is lost, the call waits until the delete is confirmed or the session is over, which frees
-    /// the lock as well.
+    /// While the connection is lost, the call waits until the delete is confirmed or the session is over, which frees the lock as
+    /// well, but no longer than [`Holding::session_timeout`].
     ///
-    /// If the lock was lost because the session ended or another client deleted the node, the call returns at once. After another
-    /// loss, such as [`Loss::Unreachable`], the node may still exist. The call then waits until the node is deleted or the session
-    /// is over, but no longer than [`Holding::session_timeout`] while no server answers.
+    /// If the lock was lost because the session ended, the call returns at once. So it does if another client deleted the node, except
+    /// for a lock with classes, whose holder marker may still exist. That marker, and the node after another loss, such as
+    /// [`Loss::Unreachable`], must be deleted: the call waits for that as for the release of a held lock.
     ///
     /// # Cost
     ///
@@ -411,7 +411,9 @@ impl Holding {
     ///
     /// # Errors
     ///
-    /// [`ReleaseError::NotHeld`] if the lock was lost before; [`ReleaseError::Failed`] if a server refuses the delete.
+    /// [`ReleaseError::NotHeld`] if the lock was lost before, or if a server says that the session or the node had ended before the
+    /// delete; [`ReleaseError::Timeout`] if the lock was held and the connection was lost for the session timeout (the release goes on
+    /// in the background); [`ReleaseError::Failed`] if a server refuses the delete.
     pub async fn release(self) -> Result<(), ReleaseError> {
         if !self.hold.is_ours() {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
@@ -440,15 +442,16 @@ impl Holding {
     ///
     /// # Errors
     ///
-    /// [`ReleaseError::Timeout`] after `timeout`, or [`ReleaseError::NotHeld`] if the lock was lost; otherwise as
-    /// [`Holding::release`].
+    /// After `timeout`, [`ReleaseError::NotHeld`] if the lock was lost before this call, otherwise [`ReleaseError::Timeout`]; before
+    /// that as [`Holding::release`].
     pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
         if !self.hold.is_ours() {
             return self.release().await;
         }
-        let (hold, passed) = (self.hold.clone(), self.hold.session().after(timeout));
-        let released = released_by(self.release(), passed, hold.path.clone(), timeout).await;
-        match (released, hold.loss()) {
+        self.hold.judge();
+        let (path, before) = (self.hold.path.clone(), self.hold.loss());
+        let passed = self.hold.session().after(timeout);
+        match (released_by(self.release(), passed, path, timeout).await, before) {
             (Err(ReleaseError::Timeout { .. }), Some(loss)) => Err(ReleaseError::NotHeld { loss }),
             (released, _) => released,
         }

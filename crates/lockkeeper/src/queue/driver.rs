@@ -152,9 +152,7 @@ impl Driver {
             self.hand_over_if_fresh();
             self.report_state();
             self.listen(&mut pending.neighbour);
-            if pending.check.is_none() && !self.verification.callers.is_empty() {
-                pending.check = self.check_the_hold();
-            }
+            self.keep_checking(&mut pending.check);
             pending.watches.retain(|(name, _)| self.contender.watches(name));
             if let Some(end) = ended {
                 return self.explain(end, &mut link).await;

@@ -368,7 +368,7 @@ impl MonitorLock {
             ReleaseError::NotLocked { .. } | ReleaseError::NotHeld { loss: Loss::Removed } => {
                 MonitorError::NoNode { monitor_object, lock_info, source: Box::new(error) }
             }
-            ReleaseError::NotHeld { loss: Loss::Unreachable } => {
+            ReleaseError::NotHeld { loss: Loss::Unreachable } | ReleaseError::Timeout { .. } => {
                 MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error.into()) }
             }
             ReleaseError::NotHeld { loss } if !matches!(loss, Loss::AuthFailed | Loss::AuthRequired) => {

@@ -78,16 +78,28 @@ impl Driver {
     fn release(&mut self, hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>>) {
         // The owner's clock may already show a loss; the release reports it too, whether or not the timer has run.
         hold.judge();
+        let before = hold.loss();
         // The other node of a hold with a holder marker may exist.
         let has_one_node = self.attempt.discipline.holder_marker().is_none();
-        if let Some(loss @ Loss::Removed) = hold.loss().filter(|_| has_one_node) {
+        if let Some(loss @ Loss::Removed) = before.filter(|_| has_one_node) {
             _ = confirm.send(Err(ReleaseError::NotHeld { loss }));
             return;
         }
-        self.caller = Caller::Releasing { hold, confirm };
+        self.caller = Caller::Releasing { hold, before, confirm };
         (self.disconnect.cut_off, self.disconnect.last_try) = (None, None);
         let link = *self.session.link().borrow();
         self.limit_disconnect(link);
+    }
+
+    /// Starts a check if the owner of the hold waits for one. Ends it once the owner releases: behind the delete, a check that is
+    /// repeated would find no node.
+    pub(super) fn keep_checking(&mut self, check: &mut Option<BoxFuture<'static, Result<(), OpError>>>) {
+        if !matches!(self.caller, Caller::Holding { .. }) {
+            self.verification.callers.clear();
+            *check = None;
+        } else if check.is_none() && !self.verification.callers.is_empty() {
+            *check = self.check_the_hold();
+        }
     }
 
     /// Asks the servers whether the node of the hold exists, and its holder marker if the lock has one.
@@ -95,7 +107,7 @@ impl Driver {
     /// A check in a transaction is ordered with all writes, so a majority gives the answer, and the answer shows that
     /// the session is alive. The check is repeated if the connection is lost.
     pub(super) fn check_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), OpError>>> {
-        let hold = self.caller.hold()?;
+        let Caller::Holding { hold, .. } = &self.caller else { return None };
         let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
         let (node, granted_by) = (node_path(&path, &hold.node()), self.granted_by);
         let holder_marker = self.attempt.discipline.holder_marker().map(|name| format!("{path}/{name}"));
@@ -203,8 +215,8 @@ impl Driver {
                     _ => Loss::Removed,
                 });
             }
-            Caller::Releasing { hold, confirm } => {
-                _ = confirm.send(match (hold.loss(), end) {
+            Caller::Releasing { before, confirm, .. } => {
+                _ = confirm.send(match (before, end) {
                     (Some(before), _) => Err(ReleaseError::NotHeld { loss: before }),
                     (None, End::SessionOver) => Err(ReleaseError::NotHeld { loss }),
                     (None, End::Removed) => Err(ReleaseError::NotHeld { loss: Loss::Removed }),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_channel::mpsc;
 use futures_util::StreamExt;
+use lockkeeper_core::Loss;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +21,8 @@ pub(super) enum Caller {
     Waiting(AcquireReply),
     /// The caller has the guard.
     Holding { hold: Arc<Hold>, requests: mpsc::UnboundedReceiver<HoldRequest> },
-    /// The caller waits for the confirmation of the release.
-    Releasing { hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>> },
+    /// The caller waits for the confirmation of the release. `before`: how the hold was lost, if it was lost before the release.
+    Releasing { hold: Arc<Hold>, before: Option<Loss>, confirm: oneshot::Sender<Result<(), ReleaseError>> },
     /// The caller no longer listens.
     Gone,
 }

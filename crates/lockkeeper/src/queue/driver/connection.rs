@@ -1,6 +1,6 @@
 //! What a lost connection means for the caller: how long it waits, and what it is told then.
 
-use lockkeeper_core::{Event, Link, LinkState, Loss};
+use lockkeeper_core::{Event, Link, LinkState};
 use tokio::time::Instant;
 
 use super::Driver;
@@ -42,9 +42,9 @@ impl Driver {
                 self.give_up(SessionError::Unreachable { servers, waited, detail }.into());
             }
             (Caller::Releasing { .. }, _) => {
-                if let Caller::Releasing { hold, confirm } = std::mem::replace(&mut self.caller, Caller::Gone) {
-                    hold.judge();
-                    _ = confirm.send(Err(ReleaseError::NotHeld { loss: hold.loss().unwrap_or(Loss::Unreachable) }));
+                if let Caller::Releasing { before, confirm, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
+                    let unconfirmed = ReleaseError::Timeout { path, waited: self.session.timeout() };
+                    _ = confirm.send(Err(before.map_or(unconfirmed, |loss| ReleaseError::NotHeld { loss })));
                 }
             }
             // A holder decides by its own clock.

@@ -25,6 +25,7 @@ for_every_kind!(
 on_the_embedded_server!(
     case_32_a_guard_is_lost_by_its_deadline_even_if_the_librarys_thread_is_stuck,
     case_53_a_holder_sees_suspicion_and_loss_and_sends_nothing_afterwards,
+    a_check_that_nobody_waits_for_is_not_repeated_behind_the_release,
     case_43_an_unattended_hold_is_released,
     case_02_a_new_session_never_adopts_the_old_sessions_node,
 );
@@ -211,6 +212,28 @@ async fn a_hold_is_verified_at_the_servers_in_one_round_trip(world: &World) {
     world.remove(&guard.node()).await;
     assert_eq!(guard.verify().await, Err(VerifyError::Lost(Loss::Removed)));
     assert!(!guard.is_held());
+}
+
+/// Behind the delete, the check would find no node, and report the release as a loss.
+async fn a_check_that_nobody_waits_for_is_not_repeated_behind_the_release(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let node = guard.node();
+    let check = proxy.on(OpCode::Multi).path(&node).hold_reply();
+    tokio::select! {
+        verified = guard.verify() => panic!("{verified:?}"),
+        () = check.caught() => {}
+    }
+    let releasing = tokio::spawn(guard.release());
+    proxy.wait_until(|counts| counts.answered.of(OpCode::Delete) == 1).await;
+    let since = proxy.records().len();
+    proxy.cut(Cut::Reset);
+    drop(check);
+    assert_eq!(releasing.await.unwrap(), Ok(()));
+    let sent = asked(world, &proxy, since);
+    let checks = sent.iter().filter(|(op, path)| *op == OpCode::Multi && node.ends_with(path.as_str()));
+    assert_eq!(checks.count(), 0, "{sent:?}");
 }
 
 /// The same process and the same lock: while the node of the disconnected session exists, the new session's contender waits
