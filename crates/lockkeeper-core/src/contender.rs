@@ -189,6 +189,11 @@ impl Contender {
         self.terms.max_ahead
     }
 
+    /// The rule of its queue.
+    pub fn discipline(&self) -> Discipline {
+        self.terms.discipline
+    }
+
     /// The attempt's id.
     pub fn id(&self) -> AttemptId {
         self.terms.id

@@ -11,7 +11,7 @@ pub(crate) mod callbacks;
 pub(crate) mod context;
 pub(crate) mod epoch;
 pub(crate) mod lag;
-pub(crate) mod neighbours;
+pub(crate) mod local;
 pub(crate) mod on_lost;
 pub(crate) mod process;
 pub(crate) mod watchdog;
@@ -36,7 +36,7 @@ use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, Opened, Reply};
 use crate::error::SessionError;
 use crate::latest;
 use crate::session::lag::Lag;
-use crate::session::neighbours::Neighbours;
+use crate::session::local::LocalQueues;
 use crate::session::watchdog::{Ward, Watchdog, Watched};
 
 /// Where the library's tasks run.
@@ -187,7 +187,7 @@ pub(crate) struct Session {
     life: Arc<Life>,
     contenders: TaskTracker,
     /// By node format: contenders of two formats have two queues, even at one path.
-    neighbours: Mutex<HashMap<NodeFormat, Arc<Neighbours>>>,
+    local_queues: Mutex<HashMap<NodeFormat, Arc<LocalQueues>>>,
     /// Cancelled to end the session: contenders leave, then it closes.
     closing: CancellationToken,
     /// Cancelled once the request to close it is sent.
@@ -248,7 +248,7 @@ impl Session {
             ensemble: Arc::downgrade(&ensemble),
             life,
             contenders,
-            neighbours: Mutex::default(),
+            local_queues: Mutex::default(),
             closing,
             close_sent,
             closed,
@@ -296,9 +296,9 @@ impl Session {
     ///
     /// A contender never stands behind one of another format: the two count their numbers below different nodes, or it
     /// must find the other one in a listing and be refused.
-    pub(crate) fn neighbours(&self, node_format: NodeFormat) -> Arc<Neighbours> {
-        let mut neighbours = self.neighbours.lock().expect("held for a lookup only");
-        neighbours.entry(node_format).or_default().clone()
+    pub(crate) fn local_queues(&self, node_format: NodeFormat) -> Arc<LocalQueues> {
+        let mut queues = self.local_queues.lock().expect("held for a lookup only");
+        queues.entry(node_format).or_default().clone()
     }
 
     pub(crate) fn id(&self) -> SessionId {

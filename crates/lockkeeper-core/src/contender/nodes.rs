@@ -176,6 +176,11 @@ fn oldest_last(queue: &Queue<'_>, passes: impl Fn(&&Entry<'_>) -> bool) -> Vec<S
 }
 
 impl Contender {
+    /// Whether no node of the attempt exists.
+    pub(crate) fn has_no_node(&self) -> bool {
+        self.nodes.own == Own::None && self.nodes.strays.is_empty()
+    }
+
     /// The outcome of the create.
     pub(super) fn created(&mut self, created: Result<(String, Zxid), Failure>) {
         match created {

@@ -132,8 +132,7 @@ impl World {
         let queue = tree.queue();
         // A neighbour that has released never holds again, though its node still exists.
         let neighbour = |n: &Node| {
-            let mut released =
-                state.clients.iter().take(usize::from(self.neighbours)).filter(|c| c.passed_on.is_some());
+            let mut released = state.clients.iter().take(usize::from(self.neighbours)).filter(|c| c.passed_on);
             i < usize::from(self.neighbours) && released.any(|c| c.session == n.owner)
         };
         let queue: Vec<_> = queue.into_iter().filter(|n| !neighbour(n)).collect();

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use lockkeeper_core::{Command, Contender, End, Event, Mode, WatchKind};
+use lockkeeper_core::{Command, Contender, End, Event, LocalKey, Mode, WatchKind};
 
 use super::plain::Plain;
 use super::tree::{Name, Node};
@@ -165,26 +165,10 @@ impl Machine {
         }
     }
 
-    /// The node whose release lets neighbours continue.
-    pub(crate) fn passes_on(&self, writes: bool) -> Option<&str> {
+    /// The contender, if it is no foreign client.
+    pub(crate) fn contender(&self) -> Option<&Contender> {
         match &self.engine {
-            Engine::Contender(contender) => contender.passes_on(writes),
-            Engine::Plain(_) => None,
-        }
-    }
-
-    /// Whether it watches its own node.
-    pub(crate) fn watches_itself(&self) -> bool {
-        match &self.engine {
-            Engine::Contender(contender) => contender.watches_itself(),
-            Engine::Plain(_) => false,
-        }
-    }
-
-    /// The node that it waits for.
-    pub(crate) fn waits_for(&self) -> Option<&str> {
-        match &self.engine {
-            Engine::Contender(contender) => contender.waits_for(),
+            Engine::Contender(contender) => Some(contender),
             Engine::Plain(_) => None,
         }
     }
@@ -272,12 +256,14 @@ pub(crate) struct Client {
     pub(crate) knows: u8,
     /// The czxid of its last create or of its blocker, remembered only for the mistakes that answer from memory.
     pub(crate) made: u8,
+    /// Its key in the queue of its process.
+    pub(crate) key: Option<LocalKey>,
+    /// It is counted there as about to enter.
+    pub(crate) enters: bool,
     /// The node of a neighbour whose release or end it will hear of.
     pub(crate) neighbour: Option<Name>,
-    /// That neighbour has released, and the report is under way. Whether it watched its node.
-    pub(crate) heard: Option<bool>,
-    /// Its caller has released, and its neighbours may continue without waiting for its delete. Whether it watched its node.
-    pub(crate) passed_on: Option<bool>,
+    /// Its caller has released, and its neighbours may continue without waiting for its delete.
+    pub(crate) passed_on: bool,
     pub(crate) write: FencedWrite,
 
     // History; only the witnesses use it.

@@ -1,10 +1,10 @@
 //! Handles a client's requests on the two servers, and the requests of a connection that breaks.
 
 use lockkeeper_core::{
-    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, QueuePlace, Revocation, WatchKind, Zxid,
+    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, Revocation, WatchKind, Zxid,
 };
 
-use super::client::{Client, FencedWrite, Flight, Machine, Outcome, Request, Watching};
+use super::client::{Client, FencedWrite, Flight, Outcome, Request, Watching};
 use super::step::Step;
 use super::tree::{Data, NOBODY, Name, Node, Tree, Txn, attempt};
 use super::world::{Cut, Mistake, Role, Server, session};
@@ -74,24 +74,15 @@ impl Step<'_> {
         Listing { names, limit, other: None }
     }
 
-    /// Returns what a client knows of the queue that has listed nothing: whether a neighbour's node is right before its own.
-    ///
-    /// A neighbour that was granted the lock without a watch on its node would not know if that node was deleted.
+    /// Returns what a client knows of the queue that has listed nothing: what the others of its process show.
     fn behind(&self, i: u8, node: Node) -> Arrival {
-        let world = self.world;
-        let before =
-            |name: Name| name.seq.wrapping_add(1) == node.name.seq || world.mistake == Some(Mistake::BehindAnyNumber);
-        let sure = |c: &Client| {
-            let watched = c.machine.as_ref().is_some_and(Machine::watches_itself);
-            watched || !c.says_it_holds() || world.mistake == Some(Mistake::SaysItWatched)
-        };
-        let mut others = world.process(i).filter(|j| *j != i).map(|j| &self.state.clients[usize::from(j)]);
-        let next = others.find(|c| c.own().is_some_and(before) && c.passed_on.is_none() && sure(c));
-        let Some((next, name)) = next.and_then(|next| Some((next, world.print(next.own()?)))) else {
-            return Arrival::Unknown;
-        };
-        let place = QueuePlace { ahead: 1, first: name.clone(), front: None, blocks_first: None };
-        Arrival::Behind { place: Some(place).filter(|_| next.says_it_holds()), name }
+        if self.world.mistake == Some(Mistake::BehindAnyNumber) {
+            let mut others = self.world.process(i).filter(|j| *j != i).map(|j| &self.state.clients[usize::from(j)]);
+            let name = others.find(|c| !c.passed_on && c.own().is_some()).and_then(Client::own);
+            let behind = |name| Arrival::Behind { name: self.world.print(name), place: None };
+            return name.map_or(Arrival::Unknown, behind);
+        }
+        self.state.local.arrival(&self.world.print(node.name))
     }
 
     fn entered(&mut self, i: u8, node: Node, arrival: Arrival) {

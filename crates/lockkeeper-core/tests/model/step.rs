@@ -1,8 +1,10 @@
 //! The effect of each action: commands are carried out as a driver would, and every server applies the changes.
 
-use lockkeeper_core::{Arrival, Ask, Class, Command, End, Event, Mode, Revocation, WatchKind, Zxid};
+use std::sync::Arc;
 
-use super::client::{Client, FencedWrite, Flight, GrantedBy, Life, Request, WATCHES, Watching};
+use lockkeeper_core::{Arrival, Ask, Class, Command, End, Event, LocalQueue, Mode, Revocation, WatchKind, Zxid};
+
+use super::client::{Client, FencedWrite, Flight, GrantedBy, Life, Machine, Request, WATCHES, Watching};
 use super::tree::{Data, Fired, Txn};
 use super::world::{Action, Cut, Held, Mistake, Role, Server, State, World};
 
@@ -34,6 +36,10 @@ impl Step<'_> {
             Action::Reconnect(i, server) => self.live_of(i).into_iter().for_each(|j| self.reconnect(j, server)),
             Action::Lingered(i) => {
                 self.client(i).lingered = true;
+                let place = self.client(i).key.and_then(|key| self.state.local.place(key));
+                if let (Some(place), Some(machine)) = (place, self.client(i).machine.as_mut()) {
+                    machine.handle(Event::Placed(place));
+                }
                 self.tell(i, Event::Lingered);
             }
             Action::DelayOver(i, name) => {
@@ -68,15 +74,10 @@ impl Step<'_> {
                 self.tell(i, Event::Leave);
             }
             Action::Hears(i) => {
-                let client = self.client(i);
-                if let (Some(name), Some(watched)) = (client.neighbour, client.heard.take()) {
-                    self.tell(i, Event::Released { name: self.world.print(name), watched });
-                }
-            }
-            Action::HearsEnd(i) => {
-                if let Some(name) = self.client(i).neighbour.take() {
-                    let deleted = self.view(i).get(name).is_none();
-                    self.tell(i, Event::Ended { name: self.world.print(name), deleted });
+                let key = self.client(i).key.expect("it has a signal");
+                match self.local().take_signal(key).expect("it has a signal") {
+                    Event::Ended { .. } if self.world.mistake == Some(Mistake::EndsUnheard) => {}
+                    signal => self.tell(i, signal),
                 }
             }
             Action::Cut(i, cut) => {
@@ -125,7 +126,7 @@ impl Step<'_> {
                 client.past.returned = true;
                 client.left = false;
                 client.granted_by = None;
-                client.passed_on = None;
+                client.passed_on = false;
                 self.start(i, server);
             }
             Action::Reap => {
@@ -242,7 +243,8 @@ impl Step<'_> {
         client.lingered = false;
         (client.upgrading, client.told_alone, client.downgrading) = (false, false, false);
         (client.told, client.was_first) = (false, false);
-        (client.neighbour, client.heard) = (None, None);
+        self.entered_local(i);
+        self.leave_local(i);
     }
 
     /// Passes an event to a client and carries out what needs no server.
@@ -262,7 +264,11 @@ impl Step<'_> {
         let had_node = client.own().is_some();
         client.past.unlisted = unlisted || client.past.unlisted && !listed;
         let Some(machine) = client.machine.as_mut() else { return };
+        let entered = matches!(event, Event::Entered { .. });
         machine.handle(event);
+        if entered {
+            self.entered_local(i);
+        }
         self.carry_out(i, Some(by));
         let client = self.client(i);
         if let (true, false, Some(own)) = (looked, had_node, client.own()) {
@@ -286,7 +292,7 @@ impl Step<'_> {
                     });
                 }
                 client.children.take_if(|_| !machine.watches(""));
-                self.listen(i);
+                self.report_local(i);
                 let client = self.client(i);
                 if matches!(world.roles[usize::from(i)], Role::Plain(_)) && client.says_it_holds() {
                     client.granted_by = client.granted_by.or(by);
@@ -318,6 +324,7 @@ impl Step<'_> {
                     continue;
                 }
                 Command::End(end) => {
+                    self.report_local(i);
                     self.stop(i, Life::Ended(end));
                     return;
                 }
@@ -325,7 +332,7 @@ impl Step<'_> {
                     assert_eq!(limit, world.discipline.limit().is_some());
                     let asked =
                         world.node_format.parse(&format!("{prefix}0000000000")).expect("a name of its node format");
-                    Request::Enter(asked.mode, alone && self.has_company(i))
+                    Request::Enter(asked.mode, self.enter_local(i) && alone)
                 }
                 Command::MakeParent { stays: _, limit } => Request::MakeParent(limit),
                 Command::StoreLimit { permits, version } => Request::StoreLimit(permits, version),
@@ -335,8 +342,8 @@ impl Step<'_> {
                 Command::Inspect { name } => Request::Inspect(world.read(&name)),
                 Command::Watch { name, kind } => {
                     let node = world.read(&name);
-                    let waits = machine.waits_for() == Some(&*name) && kind == WatchKind::Blocker;
-                    if waits && world.owner(&self.state, i, node).is_some() {
+                    self.report_local(i);
+                    if kind == WatchKind::Blocker && self.client(i).neighbour == Some(node) {
                         self.client(i).machine.as_mut().expect("it gave the command").handle(Event::Neighbour);
                         continue;
                     }
@@ -375,49 +382,61 @@ impl Step<'_> {
         }
     }
 
+    fn local(&mut self) -> &mut LocalQueue {
+        Arc::make_mut(&mut self.state.local)
+    }
+
     /// Reports a release to the neighbours that it lets continue.
     fn pass_on(&mut self, i: u8) {
-        let world = self.world;
-        let client = self.client(i);
-        let Some(machine) = &client.machine else { return };
+        let (world, client) = (self.world, self.client(i));
         let any = world.mistake == Some(Mistake::ReadersPassOn) && client.says_it_holds();
-        let watched = machine.watches_itself() || world.mistake == Some(Mistake::SaysItWatched);
         let writes = client.write != FencedWrite::None && world.mistake != Some(Mistake::WritersPassOn);
-        let node = client.own().filter(|_| any || machine.passes_on(writes).is_some());
-        let Some(node) = node.filter(|_| i < world.neighbours) else { return };
-        client.passed_on = Some(watched);
-        for other in world.process(i) {
-            let client = self.client(other);
-            if client.neighbour == Some(node) {
-                client.heard = Some(watched);
-            }
+        let contender = client.machine.as_ref().and_then(Machine::contender);
+        let passes_on = any || contender.is_some_and(|contender| contender.passes_on(writes).is_some());
+        if let (true, Some(key)) = (passes_on, client.key) {
+            client.passed_on = true;
+            self.local().released(key, &mut Vec::new());
         }
     }
 
-    /// Listens for the release or the end of the neighbour that a client waits for.
-    fn listen(&mut self, i: u8) {
+    /// Counts client `i` as about to enter. Returns whether neighbours are in the queue or about to enter.
+    fn enter_local(&mut self, i: u8) -> bool {
+        if i >= self.world.neighbours {
+            return false;
+        }
+        self.entered_local(i);
+        self.client(i).enters = true;
+        self.local().enter()
+    }
+
+    fn entered_local(&mut self, i: u8) {
+        if std::mem::take(&mut self.client(i).enters) {
+            self.local().entered();
+        }
+    }
+
+    /// Shows its neighbours what client `i` knows of itself, as the driver does.
+    fn report_local(&mut self, i: u8) {
         let world = self.world;
         if i >= world.neighbours {
             return;
         }
-        let name = |client: &Client| Some(world.read(client.machine.as_ref()?.waits_for()?));
-        let name = name(self.client(i));
-        if self.client(i).neighbour == name {
-            return;
-        }
-        let owner = name.and_then(|name| world.owner(&self.state, i, name));
-        let (neighbour, heard) = (name.filter(|_| owner.is_some()), owner.and_then(|owner| owner.passed_on));
         let client = self.client(i);
-        (client.neighbour, client.heard) = (neighbour, heard);
+        let (key, machine) = (client.key, client.machine.clone());
+        let Some(contender) = machine.as_ref().and_then(Machine::contender) else { return };
+        let mut shown = contender.local_state();
+        shown.watches_itself |= world.mistake == Some(Mistake::SaysItWatched);
+        let key = self.local().report(key, &shown, &mut Vec::new());
+        let hears_of = key.and_then(|key| self.state.local.hears_of(key)).map(|name| world.read(name));
+        let client = self.client(i);
+        (client.key, client.neighbour) = (key, hears_of);
     }
 
-    /// Whether a neighbour of client `i` is in the queue, or about to be, and has not released.
-    fn has_company(&self, i: u8) -> bool {
-        let mut others = self.world.process(i).filter(|j| *j != i).map(|j| &self.state.clients[usize::from(j)]);
-        others.any(|c| {
-            let enters = matches!(c.flight, Flight::Sent(Request::Enter(..)) | Flight::Created { .. });
-            c.is_live() && c.passed_on.is_none() && (enters || c.own().is_some())
-        })
+    fn leave_local(&mut self, i: u8) {
+        if let Some(key) = self.client(i).key.take() {
+            self.client(i).neighbour = None;
+            self.local().leave(key, &mut Vec::new());
+        }
     }
 
     /// Notes that a client has lost a hold that was handed to it: no contender may follow it immediately.

@@ -115,8 +115,7 @@ impl Witness {
             RecordGrants => granted_by(GrantedBy::Record),
             NeighbourReleased => {
                 let node = |c: &Client| state.leader.nodes.iter().any(|n| n.owner == c.session);
-                holders_with(&|c| c.granted_by.is_some() && c.passed_on.is_none())
-                    && clients().any(|c| c.passed_on.is_some() && node(c))
+                holders_with(&|c| c.granted_by.is_some() && !c.passed_on) && clients().any(|c| c.passed_on && node(c))
             }
             WriteOutlastsHold => clients().any(|c| match c.write {
                 FencedWrite::Sent(node) => {

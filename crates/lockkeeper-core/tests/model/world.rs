@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lockkeeper_core::{Class, Contender, Discipline, End, Limit, LockDelay, Mode, NodeFormat, SessionId};
+use lockkeeper_core::{Class, Contender, Discipline, End, Limit, LocalQueue, LockDelay, Mode, NodeFormat, SessionId};
 
 use super::client::{Client, Engine, FencedWrite, Flight, Life, Machine, Past, WATCHES};
 use super::plain::Plain;
@@ -200,6 +200,8 @@ pub(crate) struct State {
     /// The changes that the follower has not applied yet, the next one first.
     pub(crate) pending: Vec<Txn>,
     pub(crate) clients: Vec<Client>,
+    /// The queue of the process whose clients share a session.
+    pub(crate) local: Arc<LocalQueue>,
     /// A bit for each session that the leader has ended.
     pub(crate) expired: u8,
     /// How many nodes were ever created.
@@ -268,10 +270,8 @@ pub(crate) enum Action {
     DelayOver(u8, Name),
     Expire(u8),
     Leave(u8),
-    /// A client hears that the neighbour that it waits for has released.
+    /// A client hears that the neighbour that it waits for has released, or has no such node any more.
     Hears(u8),
-    /// A client hears that the neighbour that it waits for has no such node any more.
-    HearsEnd(u8),
     Cut(u8, Cut),
     Crash(u8),
     /// A disconnected client's clock says that its session may be over: the client no longer holds what it held.
@@ -351,9 +351,10 @@ impl World {
             was_first: false,
             knows: 0,
             made: 0,
+            key: None,
+            enters: false,
             neighbour: None,
-            heard: None,
-            passed_on: None,
+            passed_on: false,
             write: FencedWrite::None,
             granted_by: None,
             past: Past::default(),
@@ -370,6 +371,7 @@ impl World {
             follower: tree,
             pending: Vec::new(),
             clients: (0..self.roles.len()).map(client).collect(),
+            local: Arc::default(),
             expired: 0,
             created: 0,
             budget: self.budget,
@@ -492,18 +494,6 @@ impl World {
         if i < self.neighbours { 0..self.neighbours } else { i..i + 1 }
     }
 
-    /// Whether client `i` waits for a neighbour that has no such node any more.
-    fn has_lost_its_neighbour(&self, state: &State, i: u8) -> bool {
-        let neighbour = state.clients[usize::from(i)].neighbour.filter(|_| self.mistake != Some(Mistake::EndsUnheard));
-        neighbour.is_some_and(|name| self.owner(state, i, name).is_none())
-    }
-
-    /// Returns the neighbour of client `i` that has this node.
-    pub(crate) fn owner<'s>(&self, state: &'s State, i: u8, name: Name) -> Option<&'s Client> {
-        let mut others = self.process(i).filter(|j| *j != i).map(|j| &state.clients[usize::from(j)]);
-        others.find(|c| c.is_live() && c.own() == Some(name))
-    }
-
     fn steps_of(&self, state: &State, i: u8, actions: &mut Vec<Action>) {
         let client = &state.clients[usize::from(i)];
         let dead = matches!(client.life, Life::Crashed { .. } | Life::Ended(End::SessionOver));
@@ -524,11 +514,7 @@ impl World {
         }
         actions.extend(client.counting.iter().map(|name| Action::DelayOver(i, *name)));
         if client.server.is_some() || self.mistake == Some(Mistake::HearsWithoutConnection) {
-            match client.heard {
-                Some(_) => actions.push(Action::Hears(i)),
-                None if self.has_lost_its_neighbour(state, i) => actions.push(Action::HearsEnd(i)),
-                None => {}
-            }
+            actions.extend(client.key.filter(|key| state.local.has_signal(*key)).map(|_| Action::Hears(i)));
         }
         if client.server.is_none() {
             for server in self.servers() {

@@ -31,21 +31,23 @@ pub(crate) use self::attempt::Attempt;
 use self::attempt::{Timer, Wake};
 use self::caller::Caller;
 use self::operations::{CommandRunner, Finished, failure};
-use self::state::{Disconnect, FirstOfQueue, HoldChange, HoldTimes, Pending, Presence, Verification};
+use self::state::{Disconnect, FirstOfQueue, HoldChange, HoldTimes, Pending, Verification};
 use crate::broken::Broken;
 use crate::ensemble::{Fired, OpError, Watcher};
 use crate::error::{AcquireError, SessionError};
 use crate::hold::AtRelease;
 use crate::queue::requeue::AcquireReply;
-use crate::session::Session;
 use crate::session::epoch;
-use crate::session::neighbours::{MemberState, Membership, NeighbourListener, Neighbours};
+use crate::session::local::LocalRegistration;
+use crate::session::{Dependant, Session};
 use crate::wait::or_never;
 
 struct Driver {
     attempt: Attempt,
     session: Arc<Session>,
-    neighbours: Arc<Neighbours>,
+    local: LocalRegistration,
+    /// Kept while the session needs heartbeats at all times.
+    dependant: Option<Dependant>,
     contender: Contender,
     caller: Caller,
     /// A grant that waits until the session is trusted again, and when the grant came, by the session's clock.
@@ -56,7 +58,6 @@ struct Driver {
     times: HoldTimes,
     change: HoldChange,
     verification: Verification,
-    presence: Presence,
     /// The first of the queue, as last read. The caller's error names the holder.
     first: FirstOfQueue,
     /// When the current operation was started, by the session's clock.
@@ -86,11 +87,12 @@ pub(crate) fn drive(
     answer: AcquireReply,
 ) -> impl Future<Output = ()> + Send {
     let count = session.link().borrow().disconnects;
-    let neighbours = session.neighbours(attempt.node_format);
+    let local = session.local_queues(attempt.node_format).register(&attempt.path);
     let mut driver = Box::new(Driver {
         attempt,
         session,
-        neighbours,
+        local,
+        dependant: None,
         contender,
         caller: Caller::Waiting(answer),
         granted: None,
@@ -99,7 +101,6 @@ pub(crate) fn drive(
         times: HoldTimes::default(),
         change: HoldChange::default(),
         verification: Verification::default(),
-        presence: Presence::default(),
         first: FirstOfQueue::default(),
         sent: Duration::ZERO,
         answered: false,
@@ -150,8 +151,7 @@ impl Driver {
                 continue;
             }
             self.hand_over_if_fresh();
-            self.report_state();
-            self.listen(&mut pending.neighbour);
+            self.local.report(&self.contender);
             self.keep_checking(&mut pending.check);
             pending.watches.retain(|(name, _)| self.contender.watches(name));
             if let Some(end) = ended {
@@ -172,9 +172,7 @@ impl Driver {
                 finished = or_never(pending.flight.as_mut()) => Wake::Finished(Box::new(finished)),
                 (name, fired) = first_fired(&mut pending.watches) => Wake::Fired(name, fired),
                 // Without a connection nobody knows whether the session lives.
-                heard = or_never(pending.neighbour.as_mut().map(NeighbourListener::heard)), if link.borrow().connected => {
-                    Wake::Heard(heard)
-                }
+                signal = self.local.signal(), if link.borrow().connected => Wake::Heard(signal),
                 seen = or_never(pending.look.as_mut()) => Wake::Looked(seen),
                 checked = or_never(pending.check.as_mut()) => Wake::Verified(checked),
                 _ = or_never(pending.probe.as_mut()) => Wake::Probed,
@@ -226,13 +224,11 @@ impl Driver {
                     self.caller.refuse(error);
                     self.contender.handle(Event::ParentMade(Err(Failure::Refused)));
                 }
-                Command::Watch { name, kind: WatchKind::Blocker } if self.hears_of(&name, &mut pending.neighbour) => {
+                Command::Watch { name, kind: WatchKind::Blocker } if self.local.hears_of(&self.contender, &name) => {
                     self.contender.handle(Event::Neighbour);
                 }
                 Command::Enter { prefix, limit, alone } => {
-                    let entering = self.neighbours.enter(&self.attempt.path);
-                    let alone = alone && entering.company;
-                    self.presence.entering = Some(entering);
+                    let alone = self.local.enter() && alone;
                     self.sent = self.session.now();
                     self.times.enters(self.sent);
                     pending.flight = Some(self.operations().start(Command::Enter { prefix, limit, alone }));
@@ -272,19 +268,7 @@ impl Driver {
                     Fired::Changed => self.contender.handle(Event::Changed(name)),
                 }
             }
-            Wake::Heard(heard) => {
-                if let Some(listener) = pending.neighbour.take() {
-                    let node = listener.node().to_owned();
-                    self.contender.handle(heard.event(node.clone()));
-                    // A release is of no use to a contender that others hold beside, for example.
-                    if self.contender.waits_for() == Some(&*node) {
-                        pending.neighbour = self.neighbours.listen(&self.attempt.path, &node, true);
-                        if pending.neighbour.is_none() {
-                            self.contender.handle(Event::Ended { name: node, deleted: false });
-                        }
-                    }
-                }
-            }
+            Wake::Heard(signal) => self.contender.handle(signal),
             Wake::Looked(seen) => {
                 pending.look = None;
                 // After a read that failed, the caller's error says what was last seen.
@@ -355,8 +339,8 @@ impl Driver {
     /// queue sends heartbeats, so its grant needs no round trip here. Others need one heartbeat.
     fn hand_over_if_fresh(&mut self) {
         let next = self.contender.holds() || self.contender.place().is_some_and(|place| place.ahead <= 1);
-        if next != self.presence.dependant.is_some() {
-            self.presence.dependant = next.then(|| self.session.depend());
+        if next != self.dependant.is_some() {
+            self.dependant = next.then(|| self.session.depend());
         }
         if let Some(at) = self.change.happened_at {
             if self.caller.hold().is_none_or(|hold| hold.loss().is_some()) {
@@ -390,53 +374,14 @@ impl Driver {
         }
     }
 
-    /// Listens to the contender that has the node that this one waits for, if it is of this session.
-    fn listen(&self, neighbour: &mut Option<NeighbourListener>) {
-        let node = self.contender.waits_for();
-        if neighbour.as_ref().map(NeighbourListener::node) != node {
-            *neighbour = node.and_then(|node| self.neighbours.listen(&self.attempt.path, node, false));
-        }
-    }
-
-    /// Listens to the owner of this node, if it is of this session and the contender waits for the node's end only.
-    fn hears_of(&self, node: &str, neighbour: &mut Option<NeighbourListener>) -> bool {
-        if self.contender.waits_for() == Some(node) {
-            self.listen(neighbour);
-        }
-        neighbour.as_ref().is_some_and(|listener| listener.node() == node)
-    }
-
-    /// Reports to the other contenders of this session whether and how this one stands in the queue.
-    fn report_state(&mut self) {
-        let node = self.contender.node().filter(|_| self.attempt.discipline.waits_for_one());
-        let holds = self.contender.holds();
-        // While it leaves, its place is what it was.
-        let before = self.presence.membership.as_ref().and_then(|membership| membership.state().ahead);
-        // A reader holds beside the readers ahead of it.
-        let alone = self.contender.is_alone();
-        let ahead = if alone { Some(0) } else { self.contender.place().map(|place| place.ahead).or(before) };
-        let first = self.contender.place().map(|place| &*place.first);
-        let watches_itself = self.contender.watches_itself();
-        let state = MemberState { ahead, holds, watches_itself, knows_first: first.is_some() };
-        match &mut self.presence.membership {
-            Some(membership) if Some(membership.node()) == node => membership.update(state, first),
-            _ => {
-                // One that goes on under another name leaves first.
-                self.presence.membership = None;
-                let join = |node| self.neighbours.join(&self.attempt.path, node, state, first);
-                self.presence.membership = node.and_then(join);
-            }
-        }
-    }
-
     /// The caller has released: the next contender of this session holds before the delete is sent. Not if a write of the
     /// caller may still take effect, as that of the release does: the next contender would read the node as it was before.
     fn pass_on(&self) {
         let Some(hold) = self.caller.hold() else { return };
         hold.judge();
         let next = self.contender.passes_on(self.at_release.is_some() || hold.may_still_write());
-        if let (None, Some(_), Some(membership)) = (hold.loss(), next, &self.presence.membership) {
-            membership.released();
+        if hold.loss().is_none() && next.is_some() {
+            self.local.released();
         }
     }
 
@@ -469,14 +414,14 @@ impl Driver {
             Event::Entered { created: Ok((name, zxid)), arrival } => {
                 self.node.clone_from(&name);
                 self.times.entered(self.session.now());
-                let known = self.presence.entering.take().filter(|_| arrival == Arrival::Unknown);
-                let arrival = known.map_or(arrival, |entering| entering.arrival(&name));
+                let local = self.local.entered(Some(&name));
+                let arrival = if arrival == Arrival::Unknown { local } else { arrival };
                 Event::Entered { created: Ok((name, zxid)), arrival }
             }
             other => other,
         };
         if matches!(event, Event::Entered { .. }) {
-            self.presence.entering = None;
+            self.local.entered(None);
         }
         if let Some((name, watcher)) = watch {
             // The own node's watch comes first: if the own node and the blocker are both deleted, the blocker no
@@ -490,11 +435,7 @@ impl Driver {
         // In a try, the contender reads the holder's node: the caller's error names the holder.
         self.first.info = self.first.info.take().or(read);
         let inspected = matches!(event, Event::Inspected(_));
-        let deleted = matches!(event, Event::Deleted(Ok(())));
         self.contender.handle(event);
-        if deleted && self.contender.node().is_none() {
-            self.presence.membership.take().into_iter().for_each(Membership::deleted);
-        }
         if inspected && self.contender.place().is_none() {
             self.first.info = None;
         }

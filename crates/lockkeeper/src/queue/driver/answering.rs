@@ -257,7 +257,7 @@ impl Driver {
         let mut place = self.contender.place().map(|place| place.ahead + usize::from(self.first.holder_behind));
         if self.attempt.discipline.lists_decide() {
             // Since it looked, contenders of this session may have left.
-            let now = self.contender.node().and_then(|node| self.neighbours.place(&self.attempt.path, node));
+            let now = self.local.place();
             place = place.into_iter().chain(now.map(|place| place.ahead)).min();
         }
         if let (true, Some(ahead)) = (self.contender.is_once(), place) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Class, Discipline, NodeFormat, Payload, Zxid};
+use lockkeeper_core::{Class, Discipline, Event, NodeFormat, Payload, Zxid};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +12,6 @@ use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Fired, OpError};
 use crate::hold::{HoldOptions, HoldRequest};
 use crate::queue::requeue::Rejoin;
-use crate::session::neighbours::Heard;
 
 /// The settings of an attempt.
 pub(crate) struct Attempt {
@@ -50,7 +49,7 @@ pub(crate) struct Attempt {
 pub(super) enum Wake {
     Finished(Box<Finished>),
     Fired(String, Fired),
-    Heard(Heard),
+    Heard(Event),
     Looked(Looked),
     Verified(Result<(), OpError>),
     Due(Timer),

@@ -10,8 +10,6 @@ use super::attempt::Looked;
 use super::operations::Finished;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{OpError, Watcher};
-use crate::session::Dependant;
-use crate::session::neighbours::{Entering, Membership, NeighbourListener};
 
 /// The patience of the caller while the connection is lost.
 #[derive(Default)]
@@ -94,17 +92,6 @@ impl HoldTimes {
     }
 }
 
-/// What the session knows of this contender.
-#[derive(Default)]
-pub(super) struct Presence {
-    /// Kept while the session needs heartbeats at all times.
-    pub(super) dependant: Option<Dependant>,
-    /// Kept until the create is answered.
-    pub(super) entering: Option<Entering>,
-    /// Kept while it has a node.
-    pub(super) membership: Option<Membership>,
-}
-
 /// The first node of the queue.
 #[derive(Default)]
 pub(super) struct FirstOfQueue {
@@ -135,6 +122,4 @@ pub(super) struct Pending {
     pub(super) last_look_at: Option<Instant>,
     /// The watches with the names of their nodes.
     pub(super) watches: Vec<(String, Watcher)>,
-    /// Listens to the contender of this session that this one waits for.
-    pub(super) neighbour: Option<NeighbourListener>,
 }

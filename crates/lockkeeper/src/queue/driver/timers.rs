@@ -47,8 +47,7 @@ impl Driver {
             }
             Timer::Linger => {
                 self.lingered = true;
-                let known = self.contender.node().and_then(|node| self.neighbours.place(&self.attempt.path, node));
-                if let Some(place) = known {
+                if let Some(place) = self.local.place() {
                     self.contender.handle(Event::Placed(place));
                 }
                 self.contender.handle(Event::Lingered);

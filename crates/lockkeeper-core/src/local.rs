@@ -1,0 +1,334 @@
+//! The contenders of one session in the queue of one lock.
+//!
+//! A contender learns from the others of its session what it would otherwise have to ask the servers: which node comes right
+//! before its own, how many contenders are ahead, and that the contender that it waits for has released. So a lock passes from
+//! task to task of one process without a listing for each of them, and without waiting for a delete.
+//!
+//! [`LocalQueue`] only keeps what the contenders report of themselves. Their driver reports each contender after it has carried
+//! out its commands, and passes on the signals that the contender then has.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::protocol::{Arrival, Event, QueuePlace};
+use crate::{Contender, Sequence};
+
+/// Which contender of a [`LocalQueue`] is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalKey(u64);
+
+/// What a contender shows to the others of its session: see [`Contender::local_state`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalState<'c> {
+    /// Its node. `None` while it has none, or if its discipline has no single contender to wait for.
+    pub node: Option<&'c str>,
+    /// Without a node: a node that it had certainly exists no more.
+    pub deleted: bool,
+    /// At most so many contenders are ahead of it, if it knows that.
+    pub ahead: Option<usize>,
+    /// It holds the lock.
+    pub holds: bool,
+    /// It watches its node, so it would know that the node was deleted.
+    pub watches_itself: bool,
+    /// The first node of the queue, if it knows that.
+    pub first: Option<&'c str>,
+    /// The node of another contender whose end it waits for.
+    pub waits_for: Option<&'c str>,
+}
+
+impl Contender {
+    /// What the other contenders of its session may know of this one.
+    pub fn local_state(&self) -> LocalState<'_> {
+        let place = self.place();
+        // A reader holds beside the readers ahead of it.
+        let ahead = if self.is_alone() { Some(0) } else { place.map(|place| place.ahead) };
+        LocalState {
+            node: self.node().filter(|_| self.discipline().waits_for_one()),
+            deleted: self.has_no_node(),
+            ahead,
+            holds: self.holds(),
+            watches_itself: self.watches_itself(),
+            first: place.map(|place| &*place.first),
+            waits_for: self.waits_for(),
+        }
+    }
+}
+
+/// The contenders of one session in the queue of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LocalQueue {
+    /// How many wait for the reply to their creates.
+    entering: usize,
+    /// Those that have a node, in the order of the replies. Most leave from the front, where a removal is cheap.
+    entries: VecDeque<(LocalKey, LocalEntry)>,
+    /// The last entry that has each number.
+    numbers: BTreeMap<i32, LocalKey>,
+    /// How many have joined.
+    joined: u64,
+    /// The number of the last one that joined.
+    last: i32,
+    /// From this key on, the numbers are in the order of the keys, and the nodes of those that left are deleted. Only these
+    /// entries are counted.
+    counted_from: u64,
+    /// The first of the queue, as an entry last saw it.
+    first: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct LocalEntry {
+    node: String,
+    sequence: i32,
+    ahead: Option<usize>,
+    holds: bool,
+    watches_itself: bool,
+    /// It held alone and has released. Whether it watched its node until then.
+    released: Option<bool>,
+    /// The entries that wait for this one.
+    waiters: Vec<LocalKey>,
+    wait: Option<LocalWait>,
+}
+
+/// The wait of an entry for another one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct LocalWait {
+    on: LocalKey,
+    /// The other one's node.
+    node: String,
+    /// The other one has released. Whether it watched its node until then.
+    released: Option<bool>,
+    /// The other one has this node no more. Whether the node is certainly deleted.
+    ended: Option<bool>,
+}
+
+impl LocalQueue {
+    /// Whether no contender is in the queue or about to enter.
+    pub fn is_empty(&self) -> bool {
+        self.entering == 0 && self.entries.is_empty()
+    }
+
+    /// Counts a contender that sends its create, until [`LocalQueue::entered`]. Returns whether others that have not released are in
+    /// the queue or about to enter: then a contender may leave out its listing ([`Command::Enter`](crate::Command::Enter)).
+    pub fn enter(&mut self) -> bool {
+        let company = self.entering > 0 || self.foremost().is_some();
+        self.entering += 1;
+        company
+    }
+
+    /// The create was answered, or never will be.
+    pub fn entered(&mut self) {
+        self.entering -= 1;
+    }
+
+    /// Returns what the number of a new node shows: whether an entry's node has the number right before it.
+    ///
+    /// Not if that entry holds and does not watch its node. It would not know that the node was deleted.
+    pub fn arrival(&self, node: &str) -> Arrival {
+        let behind = || {
+            let own = Sequence::of_node(node)?.get();
+            let next = self.entry(*self.numbers.get(&own.wrapping_sub(1))?)?;
+            let known = next.released.is_none() && (next.watches_itself || !next.holds);
+            let name = known.then(|| next.node.clone())?;
+            // Only the last number has no other behind it.
+            let place = self.place_at(self.joined, own).filter(|_| own.wrapping_sub(self.last) > 0);
+            Some(Arrival::Behind { name, place })
+        };
+        behind().unwrap_or(Arrival::Unknown)
+    }
+
+    /// Returns the place of an entry, if the entries know it. At most so many are ahead.
+    pub fn place(&self, key: LocalKey) -> Option<QueuePlace> {
+        self.place_at(key.0, self.entry(key)?.sequence)
+    }
+
+    /// Takes in what a contender shows. `key` is the one that it got the last time. Returns its key, which is new if its node is.
+    ///
+    /// `woken` gets the entries that have new signals.
+    pub fn report(
+        &mut self,
+        key: Option<LocalKey>,
+        state: &LocalState<'_>,
+        woken: &mut Vec<LocalKey>,
+    ) -> Option<LocalKey> {
+        // While a contender leaves, its place is what it was.
+        let before = key.and_then(|key| self.entry(key)).and_then(|entry| entry.ahead);
+        let is_same = |key: &LocalKey| self.entry(*key).is_some_and(|entry| Some(&*entry.node) == state.node);
+        let key = match key.filter(is_same) {
+            Some(key) => key,
+            None => {
+                // One that goes on under another name leaves first.
+                key.into_iter().for_each(|key| self.remove(key, state.deleted, woken));
+                self.join(state.node?)?
+            }
+        };
+        if state.first.is_some() && self.first.as_deref() != state.first {
+            self.first = state.first.map(str::to_owned);
+        }
+        let entry = self.entry_mut(key)?;
+        entry.ahead = state.ahead.or(before);
+        (entry.holds, entry.watches_itself) = (state.holds, state.watches_itself);
+        if entry.wait.as_ref().map(|wait| &*wait.node) != state.waits_for {
+            self.stop_waiting(key);
+            self.wait(key, state.waits_for);
+        }
+        Some(key)
+    }
+
+    /// Returns the node that an entry waits for, if it is of this queue. Then the entry needs no watch on it.
+    pub fn hears_of(&self, key: LocalKey) -> Option<&str> {
+        self.entry(key)?.wait.as_ref().map(|wait| &*wait.node)
+    }
+
+    /// The contender of this entry held alone and has released ([`Contender::passes_on`]): those that wait for it may go on before
+    /// its node is deleted.
+    pub fn released(&mut self, key: LocalKey, woken: &mut Vec<LocalKey>) {
+        let Some(entry) = self.entry_mut(key) else { return };
+        let watched = entry.watches_itself;
+        entry.released = Some(watched);
+        for waiter in entry.waiters.clone() {
+            if let Some(wait) = self.wait_of(waiter) {
+                wait.released = Some(watched);
+                woken.push(waiter);
+            }
+        }
+    }
+
+    /// The contender of this entry has ended, and its node may be there for a while.
+    pub fn leave(&mut self, key: LocalKey, woken: &mut Vec<LocalKey>) {
+        self.remove(key, false, woken);
+        // Nothing wakes it any more.
+        woken.push(key);
+    }
+
+    fn remove(&mut self, key: LocalKey, deleted: bool, woken: &mut Vec<LocalKey>) {
+        self.stop_waiting(key);
+        let Some((_, left)) = self.position(key).and_then(|at| self.entries.remove(at)) else { return };
+        if self.numbers.get(&left.sequence) == Some(&key) {
+            self.numbers.remove(&left.sequence);
+        }
+        if !deleted {
+            self.counted_from = self.joined;
+        }
+        for waiter in left.waiters {
+            if let Some(wait) = self.wait_of(waiter) {
+                wait.ended = Some(deleted);
+                woken.push(waiter);
+            }
+        }
+    }
+
+    /// Whether an entry has a signal.
+    pub fn has_signal(&self, key: LocalKey) -> bool {
+        let wait = self.entry(key).and_then(|entry| entry.wait.as_ref());
+        wait.is_some_and(|wait| wait.released.is_some() || wait.ended.is_some())
+    }
+
+    /// Takes what an entry hears of the one that it waits for: [`Event::Released`] or [`Event::Ended`].
+    ///
+    /// An entry that goes on waiting after a release, for example because readers hold beside the other one, hears of the end too.
+    pub fn take_signal(&mut self, key: LocalKey) -> Option<Event> {
+        let entry = self.entry_mut(key)?;
+        let wait = entry.wait.as_mut()?;
+        if let Some(watched) = wait.released.take() {
+            return Some(Event::Released { name: wait.node.clone(), watched });
+        }
+        let deleted = wait.ended?;
+        entry.wait.take().map(|wait| Event::Ended { name: wait.node, deleted })
+    }
+
+    fn join(&mut self, node: &str) -> Option<LocalKey> {
+        let sequence = Sequence::of_node(node)?.get();
+        let key = LocalKey(self.joined);
+        if sequence.wrapping_sub(self.last) <= 0 {
+            // The parent was created again, a writer reads on with the same number, or a task was faster than the one before.
+            self.counted_from = key.0;
+        }
+        (self.joined, self.last) = (key.0 + 1, sequence);
+        self.numbers.insert(sequence, key);
+        if self.entries.is_empty() {
+            // Most locks have one contender of this process.
+            self.entries.reserve_exact(1);
+        }
+        let entry = LocalEntry {
+            node: node.to_owned(),
+            sequence,
+            ahead: None,
+            holds: false,
+            watches_itself: false,
+            released: None,
+            waiters: Vec::new(),
+            wait: None,
+        };
+        self.entries.push_back((key, entry));
+        Some(key)
+    }
+
+    /// The entry waits for the one that has this node, if there is one.
+    fn wait(&mut self, key: LocalKey, node: Option<&str>) {
+        let Some(on) = node.and_then(|node| self.named(node)) else { return };
+        let Some(other) = self.entry_mut(on) else { return };
+        other.waiters.push(key);
+        let wait = LocalWait { on, node: other.node.clone(), released: other.released, ended: None };
+        if let Some(entry) = self.entry_mut(key) {
+            entry.wait = Some(wait);
+        }
+    }
+
+    fn stop_waiting(&mut self, key: LocalKey) {
+        let Some(wait) = self.entry_mut(key).and_then(|entry| entry.wait.take()) else { return };
+        if let Some(other) = self.entry_mut(wait.on)
+            && let Some(at) = other.waiters.iter().position(|waiter| *waiter == key)
+        {
+            other.waiters.swap_remove(at);
+        }
+    }
+
+    fn position(&self, key: LocalKey) -> Option<usize> {
+        self.entries.binary_search_by_key(&key, |(key, _)| *key).ok()
+    }
+
+    fn entry(&self, key: LocalKey) -> Option<&LocalEntry> {
+        Some(&self.entries[self.position(key)?].1)
+    }
+
+    fn entry_mut(&mut self, key: LocalKey) -> Option<&mut LocalEntry> {
+        let at = self.position(key)?;
+        Some(&mut self.entries[at].1)
+    }
+
+    fn wait_of(&mut self, key: LocalKey) -> Option<&mut LocalWait> {
+        self.entry_mut(key)?.wait.as_mut()
+    }
+
+    /// Returns the entry that has this node.
+    fn named(&self, node: &str) -> Option<LocalKey> {
+        let key = *self.numbers.get(&Sequence::of_node(node)?.get())?;
+        Some(key).filter(|key| self.entry(*key).is_some_and(|entry| entry.node == node))
+    }
+
+    /// Returns the first entry that has not released.
+    fn foremost(&self) -> Option<&LocalEntry> {
+        self.entries.iter().map(|(_, entry)| entry).find(|entry| entry.released.is_none())
+    }
+
+    /// Returns the place of the contender with this key and number, if it follows from what the foremost or the nearest entries
+    /// know of theirs. Between them, each number must be one of this session: only a listing shows whether a contender of another
+    /// session is still there.
+    fn place_at(&self, key: u64, number: i32) -> Option<QueuePlace> {
+        let is_apart = |(other, entry): &(LocalKey, LocalEntry)| {
+            let numbers = u64::try_from(number.wrapping_sub(entry.sequence));
+            other.0 < self.counted_from || numbers != Ok(key - other.0)
+        };
+        let before = self.entries.partition_point(|(other, _)| other.0 < key);
+        let until = self.entries.partition_point(|(other, _)| other.0 <= key);
+        // The later an entry came, the fewer numbers are between.
+        let from = self.entries.partition_point(|other| other.0.0 < key && is_apart(other));
+        let mut known = (from..until).zip(self.entries.range(from..until)).filter(|(_, (_, it))| it.released.is_none());
+        let bases = known.next().into_iter().chain(known.rev().take(2));
+        let ahead = bases.filter_map(|(at, (_, base))| Some(base.ahead? + (before - at))).min()?;
+        let foremost = self.foremost()?;
+        let first = if foremost.holds { Some(&foremost.node) } else { self.first.as_ref() };
+        Some(QueuePlace { ahead, first: first?.clone(), front: None, blocks_first: None })
+    }
+}
+
+#[cfg(test)]
+mod tests;
