@@ -95,10 +95,10 @@ enum Flight {
 
 /// The state machine of one attempt.
 ///
-/// A waiter watches its own node as well as its blocker. An operator may delete the own node, and then the deletion of the blocker
-/// proves nothing. The server reports the two in order, so if only the blocker's deletion is reported, the own node still exists. An
-/// attempt that did not wait watches its own node only after [`Event::Lingered`]: an uncontended hold of a few milliseconds costs no
-/// extra request.
+/// A waiter that is to be granted the lock without another listing watches its own node as well as its blocker. An operator may delete
+/// the own node, and then the deletion of the blocker proves nothing. The server reports the two in order, so if only the blocker's
+/// deletion is reported, the own node still exists. All others watch their own nodes only after [`Event::Lingered`]: a wait or a hold of
+/// a few milliseconds costs no extra request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     terms: AttemptTerms,
@@ -403,7 +403,8 @@ impl Contender {
     }
 
     fn watch_own(&mut self, own: &str) -> Option<Command> {
-        let worth_it = self.nodes.lingered || self.view.waited || self.must_write_record();
+        let no_listing_follows = self.hold.inferred || self.view.blocker.as_ref().is_some_and(Blocker::may_grant);
+        let worth_it = self.nodes.lingered || no_listing_follows || self.must_write_record();
         (worth_it && !self.nodes.watched).then(|| self.watch(own.to_owned(), WatchKind::Own))
     }
 

@@ -539,14 +539,34 @@ fn a_node_with_our_id_in_its_name_is_adopted_whatever_its_data_says() {
 fn a_tombstone_whose_delay_is_over_is_deleted_only_by_those_that_it_blocks() {
     let mut waiter = contender(Mode::Exclusive);
     let behind = [tombstone(2), "lock-0000000001".to_owned()];
-    let own = enters(&mut waiter, &[&behind[0], &behind[1]]);
+    enters(&mut waiter, &[&behind[0], &behind[1]]);
     let delay = crate::LockDelay::MILLISECOND;
     assert_eq!(waiter.next_command(), Some(Command::Delay { name: behind[0].clone(), delay }));
     let next = waiter.next_command();
     assert_eq!(next, watch(&behind[1], WatchKind::Blocker));
     waiter.handle(Event::Watched(Ok(SEEN)));
     waiter.handle(Event::DelayOver(behind[0].clone()));
-    assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
+    assert_eq!(waiter.next_command(), None);
+}
+
+/// A waiter that lists again before it is granted the lock learns there that its node exists.
+#[test]
+fn a_waiter_watches_its_own_node_at_once_only_if_no_listing_follows() {
+    let ahead =
+        |count: i32| (0..count).map(|number| format!("lock-{}", crate::Sequence::new(number))).collect::<Vec<_>>();
+    for (count, at_once) in [(1, true), (2, false)] {
+        let mut waiter = contender(Mode::Exclusive);
+        let ahead = ahead(count);
+        let own = enters(&mut waiter, &ahead.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(waiter.next_command(), watch(&ahead[ahead.len() - 1], WatchKind::Blocker));
+        waiter.handle(Event::Watched(Ok(SEEN)));
+        let next = waiter.next_command();
+        assert_eq!(next, watch(&own, WatchKind::Own).filter(|_| at_once));
+        if !at_once {
+            waiter.handle(Event::Lingered);
+            assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
+        }
+    }
 }
 
 /// Otherwise it would count as a reader from then on.

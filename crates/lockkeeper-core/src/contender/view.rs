@@ -20,6 +20,8 @@ pub(super) enum Blocker {
         or_granted: bool,
         /// A watch is set, or its contender, of this session, reports its end.
         watched: bool,
+        /// Its contender is of this session.
+        local: bool,
         /// The transaction that created it, if a record may say that its contender has held.
         recorded: Option<Zxid>,
     },
@@ -52,6 +54,15 @@ impl Blocker {
         }
     }
 
+    /// Whether its end may grant the lock without another listing. Then only a watch on the own node shows that the own node
+    /// exists.
+    pub(super) fn may_grant(&self) -> bool {
+        match self {
+            Blocker::Node { grants, local, recorded, .. } => *grants || *local || recorded.is_some(),
+            Blocker::Children => false,
+        }
+    }
+
     /// The deletion of the blocker proves nothing any more.
     pub(super) fn distrust(&mut self) {
         if let Blocker::Node { grants, .. } = self {
@@ -74,8 +85,6 @@ pub(super) struct View {
     marker_seen: Option<Inspection>,
     /// The parent states no limit yet, in data of this version.
     limit_unset: Option<i32>,
-    /// It waited behind another contender.
-    pub(super) waited: bool,
     /// The caller soon stops waiting: if the first of the queue is gone, a listing is to show the next one, once.
     pub(super) deadline_near: bool,
     /// No listing has shown the own place: it follows from the number of the blocker, a node of this session.
@@ -91,7 +100,6 @@ impl View {
         sessionless: Vec::new(),
         marker_seen: None,
         limit_unset: None,
-        waited: false,
         deadline_near: false,
         unlisted: false,
     };
@@ -119,20 +127,19 @@ impl View {
         });
         let blocks_first = blocks_first.flatten();
         self.place = Some(QueuePlace { ahead, first: first.to_owned(), front: front.map(str::to_owned), blocks_first });
-        self.waited = true;
     }
 
     /// Waits for this. `before`: what blocked until now. `watching`: a watch on the children has been set since the listing.
     fn wait_for(&mut self, watch: Watch<'_>, terms: &AttemptTerms, before: Option<&Blocker>, watching: bool) {
         let block = |name: &str, grants, or_granted| {
             // One existing watch is enough: a second would only read the node again.
-            let (watched, recorded) = match before {
-                Some(Blocker::Node { name: before, watched: true, recorded, .. }) if before == name => {
-                    (true, *recorded)
+            let (watched, local, recorded) = match before {
+                Some(Blocker::Node { name: before, watched: true, local, recorded, .. }) if before == name => {
+                    (true, *local, *recorded)
                 }
-                _ => (false, None),
+                _ => (false, false, None),
             };
-            Some(Blocker::Node { name: name.to_owned(), grants, or_granted, watched, recorded })
+            Some(Blocker::Node { name: name.to_owned(), grants, or_granted, watched, local, recorded })
         };
         self.blocker = match watch {
             Watch::Deleted { name, grants } => block(name, grants, false),
@@ -360,8 +367,8 @@ impl Contender {
         }
         self.view.place = place;
         self.view.blocker =
-            Some(Blocker::Node { name, grants: false, or_granted: false, watched: true, recorded: None });
-        (self.view.listing_due, self.view.unlisted, self.view.waited) = (false, true, true);
+            Some(Blocker::Node { name, grants: false, or_granted: false, watched: true, local: true, recorded: None });
+        (self.view.listing_due, self.view.unlisted) = (false, true);
     }
 
     /// A contender of this session knows the place. A listing decides whether too many are ahead.
@@ -391,8 +398,8 @@ impl Contender {
     /// The blocker is the node of a contender of this session.
     pub(super) fn blocker_is_neighbour(&mut self) {
         let Some(Flight::Watch(_)) = self.flight.take() else { return };
-        if let Some(Blocker::Node { watched, .. }) = &mut self.view.blocker {
-            *watched = true;
+        if let Some(Blocker::Node { watched, local, .. }) = &mut self.view.blocker {
+            (*watched, *local) = (true, true);
         }
     }
 

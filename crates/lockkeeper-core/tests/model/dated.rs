@@ -36,6 +36,7 @@ pub(crate) fn dated() -> Vec<World> {
         },
         World {
             budget: Budget { dates: 1, cuts: 1, removals: 1, ..NO_FAULT },
+            linger: true,
             ..dated("dated: an operator deletes a node, a connection lost", &[LOCK; 3])
         },
         World {

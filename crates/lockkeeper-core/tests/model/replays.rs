@@ -115,7 +115,7 @@ fn a_node_of_the_old_class_goes_whatever_is_written_on_it() {
     let budget = Budget { ages: 1, words: 1, ..NO_FAULT };
     let world = World { budget, lag: 0, ..world("a class left", classes_rule(), &[BACKGROUND, BACKGROUND]) };
     let holds = [Effect(0)];
-    let waits = [Effect(1), Effect(1)];
+    let waits = [Effect(1)];
     let mut state = world.initial();
     for action in [&enters(0)[..], &holds, &enters(1), &waits].concat() {
         state = world.after(&state, action);

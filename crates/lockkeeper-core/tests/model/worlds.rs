@@ -159,6 +159,7 @@ pub(crate) fn exclusive() -> Vec<World> {
         },
         World {
             budget: Budget { cuts: 1, removals: 1, ..NO_FAULT },
+            linger: true,
             lag: 0,
             witnesses: vec![NodeRemoved, SecondGrant, Handover],
             ..World::new("three contenders, an operator deletes a node, a connection lost", 3)

@@ -208,6 +208,49 @@ fn a_contended_cycle_in_one_process_costs_a_transaction_and_a_watch() {
     });
 }
 
+/// Contenders of several processes that queue for one lock. Each lists when it comes and once more when the one ahead has gone, and
+/// watches only that one.
+#[test]
+fn a_contended_cycle_between_processes_costs_five_requests() {
+    const PROCESSES: u64 = 4;
+    const CYCLES: u64 = 20;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
+        let sim = Sim::new(1, Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() });
+        let keepers: Vec<_> = (0..PROCESSES)
+            .map(|_| Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network()))
+            .collect();
+        for keeper in &keepers {
+            Kind::Native.mutex(keeper, "/locks/crowded").acquire().await.unwrap().release().await.unwrap();
+        }
+        let before = sim.requests();
+        let tasks = keepers.into_iter().map(|keeper| {
+            tokio::spawn(async move {
+                let mutex = Kind::Native.mutex(&keeper, "/locks/crowded");
+                for _ in 0..CYCLES {
+                    let guard = mutex.acquire().await.unwrap();
+                    // The others come back meanwhile, and no wait is as long as 100 ms.
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    drop(guard);
+                }
+                keeper.close().await;
+            })
+        });
+        futures_util::future::join_all(tasks).await.into_iter().for_each(Result::unwrap);
+        let asked = |op| sim.requests().get(op).unwrap_or(&0) - before.get(op).unwrap_or(&0);
+        let all = PROCESSES * CYCLES;
+        // The delete of a cycle and the create of the next one leave together.
+        let cycles = asked("create") + asked("multi");
+        let (lists, reads) = (asked("getChildren"), asked("getData"));
+        // Those who come first wait for less.
+        let few = 2 * PROCESSES;
+        assert_eq!(cycles, all);
+        assert!((2 * all - few..=2 * all + few).contains(&lists), "{lists} listings in {all} cycles");
+        assert!((all - few..=all + few).contains(&reads), "{reads} reads in {all} cycles");
+    });
+}
+
 /// A crowd of one process that waits behind another process lists the queue once. Each error of the crowd names the holder all the
 /// same.
 #[test]

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, Error};
 use lockkeeper::{Guard, Lockkeeper, NodeFormat};
-use lockkeeper_server::{Config, Server as EmbeddedServer};
+use lockkeeper_server::{Config, Server as EmbeddedServer, Words};
 use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -99,7 +99,7 @@ impl Site {
 /// Returns a configuration with ticks so short that a test can wait for an expiry, and with sessions as long as a test wants.
 pub(crate) fn config() -> Config {
     let tick = Duration::from_millis(100);
-    Config::default().with_tick(tick).with_session_timeouts(tick * 2..=PATIENCE * 2)
+    Config::default().with_tick(tick).with_session_timeouts(tick * 2..=PATIENCE * 2).with_words(Words::all())
 }
 
 /// An embedded server of this configuration.

@@ -1,8 +1,12 @@
 //! The cost of a release for the waiters, counted on their connections, for queues of 10, 100 and 1 000.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::AdminError;
 use lockkeeper_core::ReleaseRecord;
+use lockkeeper_testkit::apache::four_letter_word;
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -39,6 +43,7 @@ const QUEUES: [u64; 3] = [10, 100, 1_000];
 /// Waiters of four sessions behind one proxy.
 struct Waiters {
     proxy: std::sync::Arc<Proxy>,
+    server: SocketAddr,
     keepers: Vec<Lockkeeper>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -50,31 +55,44 @@ impl Waiters {
         for _ in 0..4 {
             keepers.push(world.keeper_through(&proxy, STEADY).await);
         }
-        Waiters { proxy, keepers, tasks: Vec::new() }
+        Waiters { proxy, server: world.embedded().addr(), keepers, tasks: Vec::new() }
     }
 
     /// Adds that many waiters, and returns when they have set their watches and send nothing more.
     async fn add_waiters(&mut self, path: &str, kind: Kind, count: u64) -> UnboundedReceiver<Held> {
-        let before = self.proxy.records().len();
+        let before = self.contenders(&kind.node(path, "")).len() as u64;
         let (granted, grants) = unbounded_channel();
         for (_, keeper) in (0..count).zip(self.keepers.iter().cycle()) {
             let (lock, granted): (Lock, _) = (kind.lock(keeper, path), granted.clone());
             // A guard that cannot be sent is dropped, which releases the lock.
             self.tasks.push(tokio::spawn(async move { drop(granted.send(lock.acquire().await.unwrap())) }));
         }
-        // Each reads its own node to watch it; and its predecessor's, unless that is of its session.
-        let nodes = kind.node(path, "");
-        let watches = |what: &What| {
-            let read = if let What::Request { op: OpCode::GetData, path, .. } = what { path.as_deref() } else { None };
-            read.is_some_and(|read| read.starts_with(&nodes))
-        };
-        eventually("all waiters watch", async || {
-            let records = self.proxy.records().into_iter().skip(before);
-            records.filter(|record| watches(&record.what)).count() as u64 >= count
+        // Each watches its own node, once it has waited for a while.
+        eventually("all waiters watch their own nodes", async || {
+            let contenders = self.contenders(&kind.node(path, ""));
+            contenders.len() as u64 >= before + count && contenders.is_subset(&self.listed("wchc"))
         })
         .await;
         self.quiet().await;
         grants
+    }
+
+    /// The sessions with their nodes below this prefix.
+    fn contenders(&self, nodes: &str) -> BTreeSet<(String, String)> {
+        self.listed("dump").into_iter().filter(|(_, node)| node.starts_with(nodes)).collect()
+    }
+
+    /// The sessions with the paths that the server lists below them.
+    fn listed(&self, word: &str) -> BTreeSet<(String, String)> {
+        let (answer, mut session) = (four_letter_word(self.server, word).unwrap(), "");
+        let mut listed = BTreeSet::new();
+        for line in answer.lines() {
+            match line.strip_prefix('\t') {
+                Some(path) => _ = listed.insert((session.to_owned(), path.to_owned())),
+                None => session = line.trim_end_matches(':'),
+            }
+        }
+        listed
     }
 
     /// Returns when the waiters send nothing more.
