@@ -168,6 +168,12 @@ impl Contender {
         self
     }
 
+    /// It leaves instead of creating a missing parent.
+    pub fn without_parents(mut self) -> Self {
+        self.terms.makes_parents = false;
+        self
+    }
+
     /// It reads and writes records of releases if at least so many contenders are ahead when it comes.
     pub fn with_records_behind(mut self, ahead: usize) -> Self {
         self.terms.many_ahead = ahead;

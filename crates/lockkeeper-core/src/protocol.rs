@@ -372,6 +372,8 @@ pub enum End {
     Stuck,
     /// The parent was deleted each time it was created.
     ParentVanishes,
+    /// There is no parent, and the attempt makes none.
+    NoParent,
     /// A client asked it to withdraw before it was granted.
     Revoked,
     /// The path states another limit than this attempt's, or, with `None`, something else.

@@ -16,6 +16,8 @@ pub(super) enum Leaving {
     Refused,
     /// The parent cannot be kept.
     ParentVanishes,
+    /// There is no parent, and it makes none.
+    NoParent,
     /// It was asked to withdraw before it was granted.
     Revoked,
     /// The path states another limit, or something else.
@@ -36,6 +38,7 @@ impl Leaving {
             Leaving::Removed => End::Removed,
             Leaving::Refused => End::Refused,
             Leaving::ParentVanishes => End::ParentVanishes,
+            Leaving::NoParent => End::NoParent,
             Leaving::Revoked => End::Revoked,
             Leaving::LimitDiffers(stated) => End::LimitDiffers(stated),
             Leaving::Held { ahead } => End::Held { ahead },

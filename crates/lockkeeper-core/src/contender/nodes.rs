@@ -185,6 +185,7 @@ impl Contender {
     pub(super) fn created(&mut self, created: Result<(String, Zxid), Failure>) {
         match created {
             Ok((name, czxid)) => self.nodes.own_is(name, czxid),
+            Err(Failure::NoNode) if !self.terms.makes_parents => self.exit.leave(Leaving::NoParent),
             Err(Failure::NoNode) if self.nodes.parents_made < MAX_PARENTS_MADE => self.nodes.parent_missing = true,
             Err(Failure::NoNode) => self.exit.leave(Leaving::ParentVanishes),
             Err(Failure::ConnectionLoss) => self.nodes.doubt(),

@@ -22,6 +22,8 @@ pub(super) struct AttemptTerms {
     pub(super) once: bool,
     /// It leaves if more than so many are ahead.
     pub(super) max_ahead: usize,
+    /// It creates a missing parent.
+    pub(super) makes_parents: bool,
     /// It uses records of releases if at least so many are ahead.
     pub(super) many_ahead: usize,
 }
@@ -37,8 +39,19 @@ impl AttemptTerms {
         session: SessionId,
     ) -> Self {
         assert!(node_format.prefix(mode, id).is_some(), "{node_format:?} has no name for {mode:?}");
-        let (reads_early, delay, once, max_ahead, many_ahead) = (false, None, false, usize::MAX, MANY_AHEAD);
-        AttemptTerms { discipline, node_format, mode, reads_early, id, session, delay, once, max_ahead, many_ahead }
+        AttemptTerms {
+            discipline,
+            node_format,
+            mode,
+            reads_early: false,
+            id,
+            session,
+            delay: None,
+            once: false,
+            max_ahead: usize::MAX,
+            makes_parents: true,
+            many_ahead: MANY_AHEAD,
+        }
     }
 
     /// Judges the own node by a listing, as what the attempt wants to be now.

@@ -519,6 +519,14 @@ fn a_contender_makes_its_parent_ten_times_at_most() {
     assert_eq!(contender.next_command(), Some(Command::End(End::ParentVanishes)));
 }
 
+#[test]
+fn a_contender_without_parents_makes_none_and_leaves() {
+    let mut contender = contender(Mode::Exclusive).without_parents();
+    assert!(matches!(contender.next_command(), Some(Command::Enter { .. })));
+    contender.handle(Event::Entered { created: Err(Failure::NoNode), arrival: Arrival::Unknown });
+    assert_eq!(contender.next_command(), Some(Command::End(End::NoParent)));
+}
+
 /// The id is in the name, too. So a foreign client's bare word over the data does not hide whose node it is.
 #[test]
 fn a_node_with_our_id_in_its_name_is_adopted_whatever_its_data_says() {

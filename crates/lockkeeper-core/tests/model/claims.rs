@@ -316,7 +316,9 @@ fn in_turn(world: &World, state: &State) -> bool {
 fn no_dead_end(world: &World, state: &State) -> bool {
     let budget = &world.budget;
     state.clients.iter().enumerate().all(|(i, client)| match client.life {
-        Life::Ended(End::Stuck | End::Refused | End::ParentVanishes | End::IncompatibleFormat(_)) => false,
+        Life::Ended(End::Stuck | End::Refused | End::ParentVanishes | End::NoParent | End::IncompatibleFormat(_)) => {
+            false
+        }
         Life::Ended(End::Held { .. }) => matches!(world.roles[i], Role::Tries(_)),
         Life::Ended(End::TooManyAhead { .. }) => false,
         Life::Ended(End::Removed) => budget.removals > 0,

@@ -523,6 +523,7 @@ impl CallOptions {
         let payload = payload.of_process(context.process());
         let contender = kind.contender(id, session.id()).with_max_ahead(max_waiters);
         let contender = if once { contender.once() } else { contender };
+        let contender = if create_parents { contender } else { contender.without_parents() };
         let contender = match options.lock_delay() {
             Some(delay) => contender.with_delay(delay),
             None => contender,
@@ -535,7 +536,6 @@ impl CallOptions {
             looks_beside: kind.looks_beside,
             ensemble,
             payload,
-            create_parents,
             ageing,
             timeout,
             servers: context.servers(),

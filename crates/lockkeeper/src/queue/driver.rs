@@ -219,11 +219,6 @@ impl Driver {
                     self.change.happened_at = Some(self.session.now());
                 }
                 Command::End(end) => ended = Some(end),
-                Command::MakeParent { .. } if !self.attempt.create_parents => {
-                    let error = AcquireError::NoSuchLock { path: self.attempt.path.clone() };
-                    self.caller.refuse(error);
-                    self.contender.handle(Event::ParentMade(Err(Failure::Refused)));
-                }
                 Command::Watch { name, kind: WatchKind::Blocker } if self.local.hears_of(&self.contender, &name) => {
                     self.contender.handle(Event::Neighbour);
                 }

@@ -189,6 +189,7 @@ impl Driver {
                         },
                     },
                     End::Removed => AcquireError::Evicted { path, node: self.node, by: self.broken },
+                    End::NoParent => AcquireError::NoSuchLock { path },
                     End::ParentVanishes => AcquireError::ParentVanishes { path },
                     End::Revoked => {
                         let by = self.contender.revocation().cloned().map(Box::new).unwrap_or_default();

@@ -23,8 +23,6 @@ pub(crate) struct Attempt {
     pub(crate) node_format: NodeFormat,
     /// Look also for contenders beside the path, where this node format has none.
     pub(crate) looks_beside: bool,
-    /// Create the path if it is missing.
-    pub(crate) create_parents: bool,
     /// When to enter the queue again in another class.
     pub(crate) ageing: Option<(Instant, Class)>,
     pub(crate) timeout: Option<Duration>,
