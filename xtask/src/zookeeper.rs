@@ -122,15 +122,11 @@ pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
             servers.clone().into_iter().chain(home.clone()),
         )?;
         if arguments.is_empty() {
-            // Our session beside another client's, on Apache's server.
-            let scripts = ("LOCKKEEPER_SCRIPTS", OsString::from("100"));
-            for target in ["differential", "batches"] {
-                Program { package: "lockkeeper-client", target, features: "" }.run(
-                    sh,
-                    &["apache".to_owned()],
-                    servers.clone().into_iter().chain([scripts.clone()]).chain(home.clone()),
-                )?;
-            }
+            Program { package: "lockkeeper-client", target: "batches", features: "" }.run(
+                sh,
+                &["apache".to_owned()],
+                servers.clone().into_iter().chain(home.clone()),
+            )?;
         }
     }
     if arguments.is_empty() {

@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "differential/proxy.rs"]
-#[allow(dead_code, reason = "shared with the scripts, which lose single requests")]
-mod proxy;
-
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -13,16 +10,36 @@ use std::time::Duration;
 use lockkeeper_client::wire::{Acl, CreateMode, EventKind};
 use lockkeeper_client::{Client, Config, ConnectionState};
 use lockkeeper_server::Server;
-use proxy::{Loss, Proxy};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 const WATCHES: usize = 100_000;
+
+/// Listens in front of a server. While the value is `false`, it ends all connections, and no other one opens.
+async fn forward(listener: TcpListener, server: SocketAddr, open: watch::Receiver<bool>) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        let mut open = open.clone();
+        if *open.borrow_and_update() {
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(server).await.unwrap();
+                tokio::select! {
+                    _ = copy_bidirectional(&mut client, &mut server) => {}
+                    _ = open.changed() => {}
+                }
+            });
+        }
+    }
+}
 
 #[tokio::test]
 async fn many_watches_go_on_after_a_cut_without_a_read_of_each_node() {
     let server = Server::ephemeral().await.unwrap();
-    let proxy = Proxy::start(server.addr()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (proxy, open) = (listener.local_addr().unwrap(), watch::Sender::new(true));
+    tokio::spawn(forward(listener, server.addr(), open.subscribe()));
     let config = || Config::new(Duration::from_secs(30));
-    let (client, mut states) = Client::open(proxy.addr.to_string().parse().unwrap(), config());
+    let (client, mut states) = Client::open(proxy.to_string().parse().unwrap(), config());
     let (other, _) = Client::open(server.connect_string().parse().unwrap(), config());
     assert_eq!(states.recv().await, Some(ConnectionState::Connected));
 
@@ -38,7 +55,7 @@ async fn many_watches_go_on_after_a_cut_without_a_read_of_each_node() {
             watchers.push(watcher);
         }
     }
-    proxy.lose(Loss::All);
+    open.send_replace(false);
     assert_eq!(states.recv().await, Some(ConnectionState::Disconnected));
     let create = async |number| {
         other.create(&path(number), "", &[Acl::OPEN], CreateMode::Persistent).await.unwrap();
@@ -47,7 +64,7 @@ async fn many_watches_go_on_after_a_cut_without_a_read_of_each_node() {
         create(number).await;
     }
     let before = server.stats().packets_received;
-    proxy.lose(Loss::None);
+    open.send_replace(true);
     // On a busy machine, the session has tried its only server several times.
     while states.recv().await.unwrap() != ConnectionState::Connected {}
     client.sync("/").await.unwrap();
