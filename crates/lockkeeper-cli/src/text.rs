@@ -11,21 +11,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, RequestorInfo};
 use lockkeeper::{Owner, Revocation, excerpt};
-
-/// Returns text of unknown origin as a single line, with all characters escaped that a terminal would interpret.
-pub(crate) fn plain(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c == '\n' || c == '\t' || c == '\r' {
-            safe.push(' ');
-        } else if is_active(c) {
-            safe.extend(c.escape_unicode());
-        } else {
-            safe.push(c);
-        }
-    }
-    safe
-}
+pub(crate) use lockkeeper::{is_active, plain};
 
 /// The longest line about a command line or its values.
 const LONGEST: usize = 2000;
@@ -46,24 +32,6 @@ pub(crate) fn counted(count: impl Into<u64>, one: &str) -> String {
         1 => format!("1 {one}"),
         count => format!("{count} {one}s"),
     }
-}
-
-/// Whether this is a control character, an invisible character, or a mark that changes the direction of the text around it: what
-/// a terminal does not show, but obeys, or what makes two different names look the same.
-pub(crate) fn is_active(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{ad}' // soft hyphen
-                | '\u{61c}' // Arabic letter mark
-                | '\u{180e}' // Mongolian vowel separator
-                | '\u{200b}'..='\u{200f}' // without a width, and marks of direction
-                | '\u{2028}'..='\u{202e}' // ends of lines and paragraphs, embedded directions
-                | '\u{2060}'..='\u{206f}' // invisible operators, isolated directions
-                | '\u{feff}' // byte order mark
-                | '\u{fff9}'..='\u{fffb}' // annotations
-                | '\u{e0000}'..='\u{e007f}' // tags
-        )
 }
 
 /// Returns the time of day, with the date if that is not today's.
@@ -231,18 +199,4 @@ pub(crate) fn broken_line(broken: &Broken) -> String {
     let at = at.map_or_else(|_| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
     let Broken { path, described, by, proof, reason, .. } = broken;
     plain(&format!("{at}  {path}  {described} removed by {by}{proof}: {reason}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_of_others_cannot_steer_a_terminal() {
-        assert_eq!(plain("a\x1b[2Jb\u{9b}1m\u{202e}c\nd"), "a\\u{1b}[2Jb\\u{9b}1m\\u{202e}c d");
-        assert_eq!(plain("nächtlicher Lauf 夜"), "nächtlicher Lauf 夜");
-        for invisible in ['\u{61c}', '\u{200b}', '\u{200f}', '\u{2066}', '\u{feff}', '\u{e0041}'] {
-            assert_eq!(plain(&format!("a{invisible}b")), format!("a{}b", invisible.escape_unicode()));
-        }
-    }
 }

@@ -49,6 +49,6 @@ pub use queue::{Entry, Queue};
 pub use sequence::Sequence;
 pub use sessionless::Sessionless;
 #[doc(hidden)]
-pub use text::{excerpt, spell};
+pub use text::{excerpt, is_active, plain, spell};
 pub use token::{EpochError, FencingToken, SessionId, TokenEpoch, TokenError, Zxid};
 pub use tombstone::{LockDelay, Tombstone};

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::head;
+use crate::text::{head, plain};
 use crate::{AttemptId, ProcessInstance, Zxid};
 
 /// The words by which foreign clients ask a holder to release.
@@ -110,7 +110,7 @@ impl std::fmt::Display for Revocation {
             None => f.write_str("someone unnamed")?,
         }
         match &self.reason {
-            Some(reason) => write!(f, ": {reason}"),
+            Some(reason) => write!(f, ": {}", plain(reason)),
             None => Ok(()),
         }
     }
@@ -339,7 +339,7 @@ impl std::fmt::Display for NodeData {
         match self {
             NodeData::Record(record) => record.owner.fmt(f),
             NodeData::Revoked => f.write_str("an owner that was asked to release"),
-            NodeData::Text(text) => text.fmt(f),
+            NodeData::Text(text) => plain(text).fmt(f),
             NodeData::Empty => f.write_str("an unnamed owner"),
             NodeData::Opaque(bytes) => write!(f, "an owner of another make ({bytes} bytes)"),
         }
@@ -348,7 +348,7 @@ impl std::fmt::Display for NodeData {
 
 impl std::fmt::Display for Owner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}@{} (pid {})", self.user, self.host, self.pid)
+        write!(f, "{}@{} (pid {})", plain(&self.user), plain(&self.host), self.pid)
     }
 }
 
@@ -369,6 +369,17 @@ mod tests {
         assert_eq!(read, NodeData::Record(Box::new(written)));
         assert_eq!(read.id(), Some(id));
         assert_eq!(read.to_string(), "build@ci-7 (pid 4711)");
+    }
+
+    #[test]
+    fn owners_and_requests_are_shown_without_control_characters() {
+        const ACTIVE: &str = "a\x1b[2J\u{202e}rtl\nfake: line";
+        const SHOWN: &str = "a\\u{1b}[2J\\u{202e}rtl fake: line";
+        let by = Owner { user: ACTIVE.into(), host: ACTIVE.into(), pid: 1, program: None };
+        assert_eq!(by.to_string(), format!("{SHOWN}@{SHOWN} (pid 1)"));
+        let asked = Revocation { by: Some(by.clone()), reason: Some(ACTIVE.into()), ..Revocation::default() };
+        assert_eq!(asked.to_string(), format!("{by}: {SHOWN}"));
+        assert_eq!(NodeData::read("a\u{202e}b".as_bytes()).to_string(), "a\\u{202e}b");
     }
 
     #[test]

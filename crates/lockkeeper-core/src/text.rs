@@ -1,4 +1,4 @@
-//! Texts for people: durations in words, and long texts, cut between characters.
+//! Texts for people: durations in words, texts of other programs without control characters, and long texts, cut between characters.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,6 +13,42 @@ pub fn excerpt(text: &str) -> Cow<'_, str> {
         None => text.into(),
         Some((end, _)) => format!("{}…", text[..end].trim_end()).into(),
     }
+}
+
+/// Returns text of unknown origin as a single line, with all characters escaped that a terminal would interpret.
+///
+/// Messages, owners and node names are written by other programs. Unescaped, every writer of a lock's node could move the cursor of a
+/// terminal, change the window's title or fake a line of a log.
+pub fn plain(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\n' || c == '\t' || c == '\r' {
+            safe.push(' ');
+        } else if is_active(c) {
+            safe.extend(c.escape_unicode());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// Whether this is a control character, an invisible character, or a mark that changes the direction of the text around it: what
+/// a terminal does not show, but obeys, or what makes two different names look the same.
+pub fn is_active(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}' // soft hyphen
+                | '\u{61c}' // Arabic letter mark
+                | '\u{180e}' // Mongolian vowel separator
+                | '\u{200b}'..='\u{200f}' // without a width, and marks of direction
+                | '\u{2028}'..='\u{202e}' // ends of lines and paragraphs, embedded directions
+                | '\u{2060}'..='\u{206f}' // invisible operators, isolated directions
+                | '\u{feff}' // byte order mark
+                | '\u{fff9}'..='\u{fffb}' // annotations
+                | '\u{e0000}'..='\u{e007f}' // tags
+        )
 }
 
 /// A duration for people: `350 ms`, `1.2 s`, `12 s`, `3 min 02 s`, `4 h 02 min`, `3 d 04 h`. Seconds are rounded; minutes and hours
@@ -84,6 +120,15 @@ mod tests {
         }
         assert_eq!(spell(Duration::from_nanos(1)), "0 s");
         assert!(spell(Duration::MAX).ends_with(" h"));
+    }
+
+    #[test]
+    fn text_of_others_cannot_steer_a_terminal() {
+        assert_eq!(plain("a\x1b[2Jb\u{9b}1m\u{202e}c\nd"), "a\\u{1b}[2Jb\\u{9b}1m\\u{202e}c d");
+        assert_eq!(plain("nächtlicher Lauf 夜"), "nächtlicher Lauf 夜");
+        for invisible in ['\u{61c}', '\u{200b}', '\u{200f}', '\u{2066}', '\u{feff}', '\u{e0041}'] {
+            assert_eq!(plain(&format!("a{invisible}b")), format!("a{}b", invisible.escape_unicode()));
+        }
     }
 
     #[test]

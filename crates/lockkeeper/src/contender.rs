@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper_core::{
     AttemptId, Class, FencingToken, Owner, ProcessInstance, Revocation, SessionId, Sessionless, Zxid, excerpt,
-    node_path,
+    node_path, plain,
 };
 use serde::{Serialize, Serializer};
 
@@ -138,7 +138,7 @@ impl ContenderInfo {
 /// waited for more than a second, and only that if it is not known when it was granted the lock.
 impl fmt::Display for ContenderInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.described)?;
+        f.write_str(&plain(&self.described))?;
         let time = humantime::format_rfc3339_seconds;
         // The record of a lease does not say since when.
         if self.abandoned {
@@ -150,7 +150,7 @@ impl fmt::Display for ContenderInfo {
             write!(f, ", queued since {}", time(since))?;
         }
         match &self.message {
-            Some(message) => write!(f, ": {}", excerpt(message)),
+            Some(message) => write!(f, ": {}", plain(&excerpt(message))),
             None => Ok(()),
         }
     }

@@ -164,7 +164,7 @@ pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
 pub use lockkeeper_core::{Class, FencingToken, LockPath, Loss, NodeFormat, Owner, Revocation, SessionId};
 #[doc(hidden)]
-pub use lockkeeper_core::{excerpt, spell};
+pub use lockkeeper_core::{excerpt, is_active, plain, spell};
 #[doc(hidden)]
 pub use ownership::read_credentials;
 pub use queue::acquire::Acquire;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{Loss, Revocation, spell};
+use lockkeeper_core::{Loss, Revocation, plain, spell};
 
 use super::kind::ErrorKind;
 use super::mismatch::Mismatch;
 use super::misuse::{Misuse, from_misuse};
 use super::session::{AUTHENTICATE, SessionError};
-use super::text::{because, evicted, holder_and_ahead};
+use super::text::{because, contenders, evicted, holder_and_ahead};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 
@@ -54,7 +54,7 @@ pub enum AcquireError {
         ahead: Option<usize>,
     },
     /// The queue is longer than the caller's limit.
-    #[error("{ahead} contenders are ahead in the queue of {path}; max_waiters allows {most}")]
+    #[error("{} ahead in the queue of {path}; max_waiters allows {most}", contenders(*ahead))]
     TooManyWaiters {
         /// The lock.
         path: String,
@@ -110,7 +110,7 @@ pub enum AcquireError {
     },
     /// A client of the same or a higher priority owns the lock or will own it next; after a try, a client of any
     /// priority. The owner was not asked.
-    #[error("{path} is held or requested by {by} with priority {priority}{}", because(message.as_deref()))]
+    #[error("{path} is held or requested by {} with priority {priority}{}", plain(by), because(message.as_deref()))]
     Outranked {
         /// The lock.
         path: String,
@@ -122,7 +122,7 @@ pub enum AcquireError {
         message: Option<String>,
     },
     /// A request of a higher priority replaced this one.
-    #[error("the request for {path} was replaced by {by} with priority {priority}")]
+    #[error("the request for {path} was replaced by {} with priority {priority}", plain(by))]
     Preempted {
         /// The lock.
         path: String,
@@ -134,8 +134,8 @@ pub enum AcquireError {
     /// The wait ended before the owner finished its cleanup, and the request did not force it. The owner keeps the
     /// lock.
     #[error(
-        "owner {owner} with priority {priority} has not finished the cleanup of {path} after {} of {}{}",
-        spell(*elapsed), spell(*allotted), because(message.as_deref())
+        "owner {} with priority {priority} has not finished the cleanup of {path} after {} of {}{}",
+        plain(owner), spell(*elapsed), spell(*allotted), because(message.as_deref())
     )]
     CleanupUnfinished {
         /// The lock.
@@ -191,6 +191,9 @@ impl AcquireError {
             AcquireError::Misuse(error) => return error.hint(),
             AcquireError::Session(error) => return error.hint(),
             AcquireError::Mismatch(error) => return error.hint(),
+            AcquireError::Held { holder: None, .. } => {
+                "try again: it may be free by now, or in use by this process; see Admin::show"
+            }
             AcquireError::Timeout { .. } | AcquireError::Held { .. } => {
                 "see the holders and the waiters with Admin::show"
             }

@@ -1,5 +1,7 @@
 //! Why an admin call failed.
 
+use lockkeeper_core::plain;
+
 use super::kind::ErrorKind;
 use super::mismatch::Mismatch;
 use super::misuse::{Misuse, from_misuse};
@@ -80,7 +82,7 @@ pub enum AdminError {
         why: lockkeeper_core::jobs::NoRerun,
     },
     /// The request is already decided. Nothing was changed.
-    #[error("{path}: {} already {} the request ({why})", by, if *approved { "approved" } else { "rejected" })]
+    #[error("{path}: {} already {} the request ({})", plain(by), if *approved { "approved" } else { "rejected" }, plain(why))]
     Decided {
         /// The lock.
         path: String,

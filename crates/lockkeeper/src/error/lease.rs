@@ -1,6 +1,6 @@
 //! Why a call of a leased lock failed.
 
-use lockkeeper_core::Loss;
+use lockkeeper_core::{Loss, plain};
 
 use super::kind::ErrorKind;
 use super::mismatch::Mismatch;
@@ -41,7 +41,7 @@ pub enum LeaseError {
         loss: Loss,
     },
     /// The hold ends: a request of a higher priority waits for the lock.
-    #[error("the hold of {path} ends: {by} requests it with priority {priority}")]
+    #[error("the hold of {path} ends: {} requests it with priority {priority}", plain(by))]
     Preempted {
         /// The lock.
         path: String,

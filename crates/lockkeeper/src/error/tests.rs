@@ -3,9 +3,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::helix::Record;
-use lockkeeper_core::{IncompatibleFormat, LockPath, Loss};
+use lockkeeper_core::{AttemptId, IncompatibleFormat, LockPath, Loss, Owner, Payload, Revocation, SessionId, Zxid};
 
 use super::*;
+use crate::broken::{Broken, Proof};
+use crate::contender::ContenderInfo;
+use crate::ensemble::Node;
 
 const WAITED: Duration = Duration::from_secs(2);
 
@@ -176,6 +179,70 @@ fn every_error_of_an_admin_call_has_a_kind() {
     are(ErrorKind::Mismatch, own, vec![decided]);
     are(ErrorKind::Mismatch, own, mismatches().into_iter().map(AdminError::from).collect());
     are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into()]);
+}
+
+/// Every client that may write a lock's node could otherwise move the cursor of a terminal or fake a line of a log.
+#[test]
+fn the_texts_of_other_clients_are_shown_without_control_characters() {
+    const ACTIVE: &str = "a\x1b[2J\u{202e}rtl\nfake: line";
+    const SHOWN: &str = "a\\u{1b}[2J\\u{202e}rtl fake: line";
+    let text = || ACTIVE.to_owned();
+    let person = || Owner { user: text(), host: text(), pid: 1, program: None };
+    let data = Payload::new(AttemptId::new(7), person(), Some(ACTIVE), 0).to_bytes();
+    let name = "_c_00000000-0000-0000-0000-000000000007-lock-0000000001".to_owned();
+    let session = SessionId(1);
+    let (czxid, mzxid, owner) = (Zxid(7), Zxid(7), session);
+    let seen = Node { data, czxid, mzxid, ctime_ms: 0, mtime_ms: 0, version: 0, owner, children: 0 };
+    let holder = ContenderInfo::read(name, &seen);
+    let leased = ContenderInfo { described: text(), ..holder.clone() };
+    let behind = ContenderInfo { blocked_by: Some(text()), ..holder.clone() };
+    let held = |holder: &ContenderInfo| Some(Box::new(holder.clone()));
+    let mut asked = Revocation::default();
+    (asked.by, asked.reason) = (Some(person()), Some(text()));
+    let broken = Broken {
+        path: path(),
+        node: text(),
+        held: false,
+        owner: None,
+        described: text(),
+        message: None,
+        since_ms: 0,
+        session,
+        token: None,
+        by: person(),
+        proof: Proof::Unknown,
+        reason: text(),
+        at: std::time::UNIX_EPOCH,
+    };
+    let evicted = |by| AcquireError::Evicted { path: path(), node: text(), by };
+    let (message, priority) = (Some(text()), 1);
+    let errors: Vec<Error> = vec![
+        AcquireError::Held { path: path(), holder: held(&holder), ahead: None }.into(),
+        AcquireError::Held { path: path(), holder: held(&behind), ahead: None }.into(),
+        AcquireError::Timeout { path: path(), waited: WAITED, holder: held(&leased), ahead: None }.into(),
+        AcquireError::Revoked { path: path(), by: Box::new(asked) }.into(),
+        evicted(None).into(),
+        evicted(Some(Box::new(broken))).into(),
+        AcquireError::Outranked { path: path(), by: text(), priority, message: message.clone() }.into(),
+        AcquireError::Preempted { path: path(), by: text(), priority }.into(),
+        AcquireError::CleanupUnfinished {
+            path: path(),
+            owner: text(),
+            message,
+            priority,
+            elapsed: WAITED,
+            allotted: WAITED,
+        }
+        .into(),
+        LeaseError::Preempted { path: path(), by: text(), priority }.into(),
+        LeaseError::NotOwner { path: path(), id: "b".to_owned(), owner: Some(text()) }.into(),
+        AdminError::Decided { path: path(), approved: true, by: text(), why: text() }.into(),
+    ];
+    for error in errors {
+        for shown in [format!("{error}"), format!("{error:#}")] {
+            assert!(shown.contains(SHOWN) && !shown.contains(lockkeeper_core::is_active), "{shown:?}");
+        }
+    }
 }
 
 /// A service keeps errors in its state and passes them between its tasks.

@@ -1,16 +1,18 @@
-//! Parts of the messages.
+//! Parts of the messages. What another client wrote is escaped, because a message reaches terminals and logs.
 
 use std::fmt;
 
-use lockkeeper_core::excerpt;
+use lockkeeper_core::{excerpt, plain};
 
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 
 pub(super) fn evicted(path: &str, node: &str, by: Option<&Broken>) -> String {
     match by {
-        Some(broken) => format!("the wait for {path} was broken by {}{}: {}", broken.by, broken.proof, broken.reason),
-        None => format!("the waiter's node {path}/{node} was deleted by someone else"),
+        Some(broken) => {
+            format!("the wait for {path} was broken by {}{}: {}", broken.by, broken.proof, plain(&broken.reason))
+        }
+        None => format!("the waiter's node {path}/{} was deleted by someone else", plain(node)),
     }
 }
 
@@ -33,8 +35,9 @@ pub(super) fn holder_and_ahead(
         Some(holder) => match &holder.blocked_by {
             None => format!(": {held} {holder}"),
             Some(node) => format!(
-                ": nobody holds it; the next contender is {holder}, a foreign client behind the node {node}, which has no session \
-                 and blocks it until somebody deletes it"
+                ": nobody holds it; the next contender is {holder}, a foreign client behind the node {}, which has no session \
+                 and blocks it until somebody deletes it",
+                plain(node)
             ),
         },
     };
@@ -44,6 +47,14 @@ pub(super) fn holder_and_ahead(
     text
 }
 
+/// "1 contender is", "2 contenders are".
+pub(super) fn contenders(count: usize) -> impl fmt::Display {
+    match count {
+        1 => "1 contender is".to_owned(),
+        count => format!("{count} contenders are"),
+    }
+}
+
 /// " as 0aa5…".
 pub(super) fn named(id: Option<&str>) -> impl fmt::Display {
     id.map(|id| format!(" as {id}")).unwrap_or_default()
@@ -51,22 +62,32 @@ pub(super) fn named(id: Option<&str>) -> impl fmt::Display {
 
 /// ": it is a's".
 pub(super) fn owned_by(owner: Option<&str>) -> impl fmt::Display {
-    owner.map(|owner| format!(": it is {owner}'s")).unwrap_or_default()
+    owner.map(|owner| format!(": it is {}'s", plain(owner))).unwrap_or_default()
 }
 
 /// " (nightly index)".
 pub(super) fn because(message: Option<&str>) -> impl fmt::Display {
-    message.map(|message| format!(" ({})", excerpt(message))).unwrap_or_default()
+    message.map(|message| format!(" ({})", plain(&excerpt(message)))).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::AcquireError;
 
     #[test]
     fn a_holder_that_is_not_known_is_not_passed_over() {
         let text = |ahead| format!("/a is taken{}", holder_and_ahead("held by", None, ahead));
         assert_eq!(text(None), "/a is taken: its holder is not known");
         assert_eq!(text(Some(3)), "/a is taken: its holder is not known, 3 ahead");
+        let held = AcquireError::Held { path: "/a".to_owned(), holder: None, ahead: None };
+        assert!(held.hint().is_some_and(|hint| hint.contains("try again")), "it may be free by now");
+    }
+
+    #[test]
+    fn one_contender_is_not_several() {
+        let text = |ahead| AcquireError::TooManyWaiters { path: "/a".to_owned(), ahead, most: 0 }.to_string();
+        assert_eq!(text(1), "1 contender is ahead in the queue of /a; max_waiters allows 0");
+        assert_eq!(text(2), "2 contenders are ahead in the queue of /a; max_waiters allows 0");
     }
 }
