@@ -17,6 +17,9 @@
 //! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `NothingToDecide`, `NoRerun`, `Decided` |
 //! | settings | `SettingsError` (feature `settings`) | a list of mistakes |
 //!
+//! `AcquireError::Timeout` of a call with a timeout below 250 ms does not show that the lock is taken: a deadline that short cannot
+//! tell a silent server from a taken lock. From 250 ms on, a call without any answer fails with `SessionError::Unreachable`.
+//!
 //! ```
 //! use lockkeeper::Error;
 //! use lockkeeper::error::ErrorKind;
@@ -61,6 +64,7 @@ pub use kind::ErrorKind;
 pub use lease::LeaseError;
 #[doc(hidden)]
 pub use lockkeeper_client::TlsProblem;
+use lockkeeper_core::Loss;
 pub use lockkeeper_core::{ClassError, IncompatibleFormat, PathError};
 pub use mismatch::Mismatch;
 pub use misuse::Misuse;
@@ -85,6 +89,9 @@ pub enum Error {
     /// A lock was not acquired.
     #[error(transparent)]
     Acquire(AcquireError),
+    /// A hold ended without a release: what `run` of a guard returns.
+    #[error("the lock is lost: {0}")]
+    Lost(Loss),
     /// A release could not be confirmed.
     #[error(transparent)]
     Release(#[from] ReleaseError),
@@ -120,6 +127,7 @@ impl Error {
             Error::Misuse(error) => error.kind(),
             Error::Session(error) => error.kind(),
             Error::Acquire(error) => error.kind(),
+            Error::Lost(_) => ErrorKind::Lost,
             Error::Release(error) => error.kind(),
             Error::Change(error) => error.kind(),
             Error::Verify(error) => error.kind(),
@@ -155,6 +163,12 @@ impl Error {
 }
 
 misuse::from_misuse!(Error);
+
+impl From<Loss> for Error {
+    fn from(loss: Loss) -> Self {
+        Error::Lost(loss)
+    }
+}
 
 impl From<ConnectError> for Error {
     fn from(error: ConnectError) -> Self {

@@ -6,7 +6,7 @@
 ///
 /// | kind | means | HTTP |
 /// |---|---|---|
-/// | [`Taken`](Self::Taken) | another client has the lock, or is before this one | 409 or 423 |
+/// | [`Taken`](Self::Taken) | another client has the lock, or is before this one; or the timeout was below 250 ms and no server answered | 409 or 423 |
 /// | [`Withdrawn`](Self::Withdrawn) | another client ended the attempt | 409 |
 /// | [`Cancelled`](Self::Cancelled) | the caller ended the attempt, or closed the `Lockkeeper` | 503 |
 /// | [`Unavailable`](Self::Unavailable) | no server answered | 503 |
@@ -21,6 +21,9 @@
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Another client has the lock or is before this one. The same call may succeed later.
+    ///
+    /// With a timeout below 250 ms, also [`AcquireError::Timeout`](super::AcquireError::Timeout) of a free lock whose servers are
+    /// silent: a deadline that short cannot tell a silent server from a taken lock.
     Taken,
     /// Another client revoked the attempt or deleted its node. Its user does not want this attempt to continue.
     Withdrawn,

@@ -181,6 +181,13 @@ fn every_error_of_an_admin_call_has_a_kind() {
     are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into()]);
 }
 
+/// What `run` of a guard returns.
+#[test]
+fn a_loss_is_an_error_of_the_library() {
+    are(ErrorKind::Lost, |_: &Loss| ErrorKind::Lost, vec![Loss::Removed, Loss::SessionExpired]);
+    assert_eq!(Error::from(Loss::Removed).to_string(), "the lock is lost: the node was deleted by someone else");
+}
+
 /// Every client that may write a lock's node could otherwise move the cursor of a terminal or fake a line of a log.
 #[test]
 fn the_texts_of_other_clients_are_shown_without_control_characters() {
