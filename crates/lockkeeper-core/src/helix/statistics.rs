@@ -172,13 +172,14 @@ impl Tally {
 
     /// A lease that would have been enough for 99 of 100 holds, plus a tenth, in milliseconds; `None` if no hold has
     /// ended. If the lease cut off more holds than that, it is unknown how long they would have been: then twice the
-    /// lease they had.
+    /// lease they had. At least 1, because a lease of zero is refused.
     pub fn suggested_lease_ms(&self) -> Option<u64> {
         let holds = self.holds();
         let known = self.held.quantile(990)?;
         let cut_off = self.overran.saturating_mul(100) > holds;
         let needed = known.saturating_add(known.div_ceil(10));
-        Some(if cut_off { needed.max(self.leases.quantile(990)?.saturating_mul(2)) } else { needed })
+        let suggested = if cut_off { needed.max(self.leases.quantile(990)?.saturating_mul(2)) } else { needed };
+        Some(suggested.max(1))
     }
 
     /// The total by which the owners with the smallest counts are found.
@@ -304,6 +305,7 @@ mod tests {
         };
         assert!(of_a_hundred(1) < 500 && of_a_hundred(2) >= 2_000);
         assert_eq!(tally((0..3).map(|_| hold(400, false))).holds(), 3);
+        assert_eq!(tally([hold(0, false)]).suggested_lease_ms(), Some(1));
     }
 
     #[test]

@@ -296,7 +296,11 @@ impl HelixLock {
         self.recorder.flush(&self.context, timeout).await
     }
 
-    /// Requests the lock: it is granted immediately or not at all, unless it preempts an owner of lower priority.
+    /// Requests the lock: it is granted immediately or not at all, unless it preempts an owner of lower priority or finds a
+    /// lease that is over.
+    ///
+    /// After the end of another owner's lease, the call waits until the [`skew`](HelixLock::skew) has passed too, whatever the
+    /// priorities. It does not wait if another client has requested the lock before.
     ///
     /// A preemption waits as the timeouts say; if the session expires meanwhile, it goes on in a new one. An owner may
     /// keep the lock after its lease until another client asks for it. A request of any priority asks such an owner. Its
@@ -310,7 +314,8 @@ impl HelixLock {
     }
 
     /// Requests the lock as [`HelixLock::acquire`] does, if it is free now. It asks no owner to make room, whatever its
-    /// priority. It also asks no owner that keeps the lock after its lease until another client asks for it.
+    /// priority. It also asks no owner that keeps the lock after its lease until another client asks for it. Until the
+    /// [`skew`](HelixLock::skew) after the end of a lease has passed, the lock is not free.
     ///
     /// Without a timeout it waits at most 2 s for the servers.
     pub fn try_acquire(&self) -> AcquireLease {

@@ -250,6 +250,12 @@ impl LeaseAttempt {
             if self.caller.is_closed() {
                 return Ok(AttemptEnd::CallerGone);
             }
+            if self.waits_for_the_skew(&look) {
+                match self.wait_or_end(session_ref, look, i64::MAX, &mut verdict).await? {
+                    Some(outcome) => return Ok(outcome),
+                    None => continue,
+                }
+            }
             self.terms.notice_ms = self.lazy.then(|| notice_ms(&session_ref.session));
             let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
             let room = asked.as_ref().map(|asked| self.room(asked, &look));
@@ -331,6 +337,15 @@ impl LeaseAttempt {
             AdminError::Session(error) => error.into(),
             other => SessionError::Refused { path: journal::ROOT.to_owned(), reason: other.to_string() }.into(),
         })
+    }
+
+    /// Whether the lease of an owner that would refuse this attempt is over, so that its priority counts only until the skew has
+    /// passed. Not if another request is next: that one gets the lock then.
+    fn waits_for_the_skew(&self, look: &Look) -> bool {
+        let (Some(owner), None) = (&look.record.owner, &look.record.request) else { return false };
+        let over_ms = owner.until_ms.saturating_add(self.node.rules.skew_ms);
+        let refuses = owner.id != self.terms.id && owner.priority >= self.terms.priority;
+        !self.limits.once && refuses && (owner.until_ms..over_ms).contains(&look.now.earliest_ms)
     }
 
     /// How the lock became available after its owner was asked to make room.

@@ -18,6 +18,7 @@ on_every_record_server!(
     any_lock_is_a_distributed_lock,
     a_lock_is_one_persistent_node,
     an_ended_lease_is_kept_until_the_next_request,
+    an_ended_lease_is_taken_when_the_skew_has_passed,
     a_kept_lease_can_be_renewed_and_handed_over,
     the_owner_of_an_ended_lease_cleans_up_within_its_notice,
     the_notice_of_a_dead_owner_passes,
@@ -134,6 +135,20 @@ async fn an_ended_lease_is_kept_until_the_next_request(world: &World) {
     drop(guard);
     assert!(b.is_current_owner().await.unwrap(), "a lost guard freed another client's lock");
     assert!(LockOperations::unlock(&b).await.unwrap());
+}
+
+/// H-16: the priority of an owner whose lease is over delays the next client by no more than the skew.
+async fn an_ended_lease_is_taken_when_the_skew_has_passed(world: &World) {
+    const SKEW: Duration = Duration::from_secs(3);
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let guard = one.helix_lock(world.lock(), SHORT).user_id("a").priority(9).strict().acquire().await.unwrap();
+    let end = info(world).await.timeout;
+    eventually("the lease is over", async || server_time(world).await > end + 500).await;
+    let b = lock(world, &other, "b").skew(SKEW);
+    let next = b.acquire().await.unwrap();
+    assert!(server_time(world).await >= end + i64::try_from(SKEW.as_millis()).unwrap(), "the skew has not passed");
+    assert_eq!(guard.loss(), Some(Loss::LeaseEnded));
+    next.release().await.unwrap();
 }
 
 /// H-15: an owner that keeps its ended lease can renew it, and hand the lock over.
