@@ -1,5 +1,6 @@
 //! The guard of a leased lock, and the notification that a request of a higher priority wants it.
 
+use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
@@ -57,7 +58,6 @@ pub(super) enum Order {
 /// [`cleanup_by_guard`](crate::lease::HelixLock::cleanup_by_guard) or a cleanup of its own, it is lost when that is
 /// done, at the latest after the session's timeout. With [`strict`](crate::lease::HelixLock::strict), it is lost at
 /// the end of its lease. [`HelixGuard::renew`] begins a new lease, before the end or while it is kept.
-#[derive(Debug)]
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct HelixGuard {
     guard: Guard,
@@ -224,6 +224,12 @@ impl From<HelixGuard> for Guard {
 impl From<HelixGuard> for Holding {
     fn from(guard: HelixGuard) -> Holding {
         guard.guard.into()
+    }
+}
+
+impl fmt::Debug for HelixGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HelixGuard").field("guard", &self.guard).field("id", &self.id).finish_non_exhaustive()
     }
 }
 

@@ -52,14 +52,15 @@ impl Semaphore {
 
     fn kind(&self, take: u32) -> Result<Kind, AcquireError> {
         let (path, permits) = (self.path.clone()?, self.permits);
-        let problem = match take {
-            _ if permits == 0 => Some("a semaphore needs at least 1 permit"),
-            0 => Some("a request needs at least 1 permit"),
-            _ if take > permits => Some("a request cannot exceed the number of permits"),
+        let cannot = match take {
+            _ if permits == 0 => Some(format!("{path} cannot have 0 permits: a semaphore needs at least 1 permit")),
+            0 => Some(format!("cannot take 0 of {permits} permits of {path}: a request needs at least 1 permit")),
+            _ if take > permits => Some(format!(
+                "cannot take {take} of {permits} permits of {path}: a request cannot exceed the number of permits"
+            )),
             _ => None,
         };
-        if let Some(problem) = problem {
-            let problem = format!("cannot take {take} of {permits} permits of {path}: {problem}");
+        if let Some(problem) = cannot {
             return Err(Misuse::new("permits", problem).into());
         }
         let (discipline, mode) = (Discipline::Permits { permits }, Mode::Permits(take));

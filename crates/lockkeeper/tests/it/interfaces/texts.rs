@@ -54,4 +54,7 @@ async fn handles_name_their_lock_and_guards_their_node(world: &World) {
     let lease = keeper.helix_lock(path.as_str(), STEADY);
     says(&lease, &["HelixLock", &path]);
     says(lease.acquire(), &["AcquireLease"]);
+    let held = lease.acquire().await.unwrap();
+    says(&held, &["HelixGuard", &path, "Held", lease.id()]);
+    assert!(!format!("{held:?}").contains("Semaphore"), "it shows how its channels work: {held:?}");
 }
