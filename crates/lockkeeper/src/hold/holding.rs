@@ -59,10 +59,15 @@ pub enum HoldState {
 ///   servers have the request: call [`Holding::release`], or [`Lockkeeper::close`](crate::Lockkeeper::close) for all
 ///   locks of a handle.
 /// - Right after the drop, if another request about the hold has no answer yet. The delete is sent after that answer,
-///   about one round trip later. This concerns the first moment after the grant of a lock with classes and of a lock
-///   that was waited for, and a lock with a lock delay. Call [`Holding::release`].
+///   about one round trip later. This concerns the first moment after the grant of a lock that was waited for, and a lock
+///   with a lock delay. Call [`Holding::release`].
 /// - Right after the drop, while other calls of the same handle acquire locks: the delete may be sent together with their next
 ///   requests, about one round trip later. Call [`Holding::release`], or end these calls first.
+/// - Right after the drop, however old the hold is, of a lock whose release begins with a read. The delete is sent after the
+///   answer. These are locks with classes ([`PriorityLock`](crate::PriorityLock)), and locks in the node formats
+///   [`Recipe`](crate::NodeFormat::Recipe) and [`Numbered`](crate::NodeFormat::Numbered), which is the default of
+///   [`DistributedLock`](crate::DistributedLock); also in a [`MultiGuard`](crate::MultiGuard). Call [`Holding::release_within`], or
+///   [`Lockkeeper::close_within`](crate::Lockkeeper::close_within), before the process ends.
 /// - Right after the drop of a leased lock, of a [`SharedReadGuard`](crate::SharedReadGuard) or of a
 ///   [`KeptGuard`](crate::KeptGuard), whose release begins with a read or in another task: call their `release`.
 /// - Right after the drop, if the process itself hosts the embedded server: call

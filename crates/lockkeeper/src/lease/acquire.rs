@@ -68,7 +68,7 @@ impl AcquireLease {
     /// [`try_acquire`](crate::lease::HelixLock::try_acquire) does.
     ///
     /// [`HelixLock::waiting`](crate::lease::HelixLock::waiting) limits something else: how long the requestor waits for the
-    /// owner's cleanup. The owner learns of that limit. The call returns at its deadline even if the servers are silent. Its
+    /// owner's cleanup. The owner learns of that limit. The call returns at its deadline even if the servers are silent; with a timeout of zero, after at most 2 s. Its
     /// request is then withdrawn in the background, as soon as a server answers.
     ///
     /// The error is `Unreachable` if the connection is lost at the deadline, or if a request has had no answer for 2 s.

@@ -243,7 +243,7 @@ impl<G> Acquire<G> {
     /// Fails after `timeout`, counted from when the request is awaited: with [`AcquireError::Timeout`], or with
     /// [`SessionError::Unreachable`] if no server answers by then. A timeout of zero tries once, as `try_acquire` does.
     ///
-    /// The call returns at its deadline even if the servers are silent. Its node is then deleted in the background.
+    /// The call returns at its deadline even if the servers are silent; with a timeout of zero, after at most 2 s. Its node is then deleted in the background.
     /// If a server answers, this happens immediately. Otherwise it happens when the connection is back, or the
     /// servers delete the node when the session expires.
     ///
