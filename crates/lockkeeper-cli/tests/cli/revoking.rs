@@ -143,6 +143,8 @@ fn a_command_that_is_not_to_be_disturbed_refuses() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let asked = &report["asked"][0];
         assert_eq!((&report["path"], &asked["answer"]), (&"/locks/a".into(), &"refused".into()), "{report}");
+        // The request that this command sent, not the one before it.
+        assert_eq!(asked["revocation"]["reason"], reason, "{report}");
         assert!(asked["refusal"].as_str().unwrap().contains("--on-revoke ignore"), "{report}");
         assert_eq!(asked["pid"], holder.pid().as_raw_nonzero().get());
     }

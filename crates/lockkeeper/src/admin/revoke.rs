@@ -46,7 +46,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Returns the contender that was asked.
+    /// Returns the contender that was asked, with this request as its revocation if its node has room for one.
     pub fn contender(&self) -> &ContenderInfo {
         &self.contender
     }
@@ -155,7 +155,7 @@ impl Admin {
         }
     }
 
-    async fn ask(&self, path: &str, contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, AdminError> {
+    async fn ask(&self, path: &str, mut contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, AdminError> {
         let path = LockPath::parse_node(path)?.to_string();
         Misuse::check_length("reason", &path, reason, MAX_MESSAGE_BYTES)?;
         let clock = self.context().clock();
@@ -164,7 +164,11 @@ impl Admin {
             return self.ask_owner(path, contender, request).await;
         }
         let (at, name) = (path.clone(), contender.node.clone());
-        let czxid = self.on_session(move |ensemble| put(ensemble, at, name, request)).await?;
+        let put = self.on_session(move |ensemble| put(ensemble, at, name, request)).await?;
+        let czxid = put.map(|(czxid, written)| {
+            contender.revocation = written.or(contender.revocation.take());
+            czxid
+        });
         Ok(Asked { admin: self.clone(), path, contender, czxid })
     }
 }
@@ -174,9 +178,10 @@ impl Admin {
     async fn ask_owner(
         &self,
         path: String,
-        contender: ContenderInfo,
+        mut contender: ContenderInfo,
         request: Revocation,
     ) -> Result<Asked, AdminError> {
+        let sent = request.clone();
         let (context, node) = (self.context().clone(), LockNode::new(path.clone(), Rules::default(), true));
         let owner = contender.described.clone();
         let asking = self.context().run_while_answered(async move {
@@ -185,7 +190,10 @@ impl Admin {
             node.settle(&context, &asker, Wish::Revoke { owner: &owner, request: &request }).await
         });
         let czxid = match asking.await? {
-            Stepped::Done { look, .. } => look.czxid(),
+            Stepped::Done { look, .. } => {
+                contender.revocation = Some(sent);
+                look.czxid()
+            }
             // The owner has changed meanwhile, so the one that was meant has released the lock.
             Stepped::Refused(_) | Stepped::Again { .. } => None,
         };
@@ -199,13 +207,14 @@ fn owner_of(node: &Node, id: &str) -> Option<Option<Revocation>> {
     (owner.id == id).then_some(owner.revocation.map(|revocation| *revocation))
 }
 
-/// Writes the request into the node. Returns which node that was, or `None` if it was deleted.
+/// Writes the request into the node. Returns which node that was, with the request if its record has it, or `None` if it was
+/// deleted.
 async fn put(
     ensemble: Arc<dyn Ensemble>,
     path: String,
     name: String,
     request: Revocation,
-) -> Result<Option<Zxid>, AdminError> {
+) -> Result<Option<(Zxid, Option<Revocation>)>, AdminError> {
     let at = node_path(&path, &name);
     for _ in 0..MAX_ATTEMPTS {
         let node = match ensemble.read(&at).await {
@@ -213,22 +222,22 @@ async fn put(
             Err(OpError::NoNode) => return Ok(None),
             Err(fault) => return Err(refused(&path, fault)),
         };
-        let data = match NodeData::read(&node.data) {
+        let (data, written) = match NodeData::read(&node.data) {
             NodeData::Record(mut record) => {
                 record.revocation = Some(request.clone());
-                record.to_bytes()
+                (record.to_bytes(), Some(request.clone()))
             }
             // Asked already.
-            NodeData::Revoked => return Ok(Some(node.czxid)),
+            NodeData::Revoked => return Ok(Some((node.czxid, None))),
             _ => {
                 let Some(word) = NodeFormat::of_node(&name).revocation_word() else {
                     return Err(AdminError::CannotAsk { path, node: name });
                 };
-                word.as_bytes().to_vec()
+                (word.as_bytes().to_vec(), None)
             }
         };
         match ensemble.write(&at, data, Some(node.version)).await {
-            Ok(_) => return Ok(Some(node.czxid)),
+            Ok(_) => return Ok(Some((node.czxid, written))),
             Err(OpError::BadVersion) => {}
             Err(OpError::NoNode) => return Ok(None),
             Err(fault) => return Err(refused(&path, fault)),
