@@ -11,6 +11,7 @@ use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
 use crate::liveline::whole;
+use crate::presence::GONE;
 use crate::screen::{Size, cut, wrapped};
 use crate::text::{plain, when_ms};
 
@@ -110,7 +111,9 @@ impl<'a> JobView<'a> {
         let cells = [name.to_owned(), self.state(), run.slot.name.clone(), start, took, run.by.host.clone()];
         let mut cells = cells.to_vec();
         cells.push(if sparks { sparkline(&self.job.runs) } else { String::new() });
-        let notes = [how, self.ahead.then(|| AHEAD.to_owned())].into_iter().flatten();
+        let notes = [how, self.job.process_gone.then(|| GONE.to_owned()), self.ahead.then(|| AHEAD.to_owned())]
+            .into_iter()
+            .flatten();
         let accepted = run.resolved.as_ref().filter(|_| run.is_accepted()).map(decision);
         cells.push(notes.chain(accepted).chain(waiting_reruns(self.job)).collect::<Vec<_>>().join("; "));
         cells
@@ -123,8 +126,9 @@ impl<'a> JobView<'a> {
             (Some(problem), _) => format!("{name}: unreadable: {problem}"),
             (None, None) => format!("{name}: {}", self.state()),
             (None, Some(run)) => {
+                let gone = if self.job.process_gone { format!("; {GONE}") } else { String::new() };
                 let ahead = if self.ahead { format!("; {AHEAD}") } else { String::new() };
-                format!("{name}: {}: slot {} {}{ahead}", self.state(), run.slot.name, outcome(run))
+                format!("{name}: {}: slot {} {}{gone}{ahead}", self.state(), run.slot.name, outcome(run))
             }
         };
         plain(&text)

@@ -196,7 +196,9 @@ pub(crate) struct ImportArgs {
 pub(crate) struct ResolveArgs {
     /// The job
     pub name: String,
-    /// Let the next machine run the slot again
+    /// Let the next machine that asks run the slot again
+    ///
+    /// Of a job with --slot, the next machine that asks for that text.
     #[arg(long, group = "decision")]
     pub again: bool,
     /// Count the slot as done

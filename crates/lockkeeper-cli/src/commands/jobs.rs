@@ -70,10 +70,7 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
     .await?;
     let place = &settings.place;
     if let (Some(path), []) = (&path, &jobs[..]) {
-        return Err(Failure::new(Code::NoSuchLock, format!("no run of {path} as a job is recorded"))
-            .hint("an attempt that did not get the lock leaves no record")
-            .advise("see which jobs there are", Suggested::new(["jobs"]))
-            .scoped(place));
+        return Err(not_recorded(path).scoped(place));
     }
     let views: Vec<_> = jobs.iter().map(|job| JobView::of(job, now_ms, args.late)).collect();
     if let Some(file) = &args.prometheus {
@@ -102,6 +99,12 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         output::data(&jobsview::table(&views, columns()))?;
     }
     Ok(status)
+}
+
+fn not_recorded(path: &str) -> Failure {
+    Failure::new(Code::NoSuchLock, format!("no run of {path} as a job is recorded"))
+        .hint("an attempt that did not get the lock leaves no record")
+        .advise("see which jobs there are", Suggested::new(["jobs"]))
 }
 
 /// Returns the columns of standard output, if that is a terminal.
@@ -232,8 +235,13 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let how = if args.again { Resolve::RunAgain } else { Resolve::Accept };
     let at = path.clone();
-    let run = inquire_records(&settings, printer, async move |admin| admin.resolve_job(&at, how).await).await?;
-    let next = if args.again { "the next machine that asks runs it again" } else { "it counts as done" };
+    let asked = async move |admin: Admin| {
+        let Some(job) = admin.job(&at).await? else { return Ok(None) };
+        Ok(Some((admin.resolve_job(&at, how).await?, job)))
+    };
+    let asked = inquire_records(&settings, printer, asked).await?;
+    let (run, job) = asked.ok_or_else(|| not_recorded(&path).scoped(&settings.place))?;
+    let next = if args.again { who_runs(&job) } else { "it counts as done" };
     decided(&settings, &path, &run, next, printer)
 }
 
@@ -242,15 +250,20 @@ async fn rerun(args: RerunArgs, printer: &Printer) -> Result<u8, Failure> {
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let (at, slot) = (path.clone(), args.slot);
     let asked = async move |admin: Admin| {
-        let run = admin.rerun_job(&at, slot.as_deref()).await?;
-        Ok((run, admin.job(&at).await?))
+        let Some(job) = admin.job(&at).await? else { return Ok(None) };
+        Ok(Some((admin.rerun_job(&at, slot.as_deref()).await?, job)))
     };
-    let (run, job) = inquire_records(&settings, printer, asked).await?;
-    let who = match job.and_then(|job| job.schedule) {
+    let asked = inquire_records(&settings, printer, asked).await?;
+    let (run, job) = asked.ok_or_else(|| not_recorded(&path).scoped(&settings.place))?;
+    decided(&settings, &path, &run, who_runs(&job), printer)
+}
+
+/// Returns which machine runs a slot of the job again.
+fn who_runs(job: &JobStatus) -> &'static str {
+    match job.schedule {
         Some(Schedule::Text { .. }) => "the next machine that asks for it runs it again",
         _ => "the next machine that asks runs it again",
-    };
-    decided(&settings, &path, &run, who, printer)
+    }
 }
 
 /// A decision about a run, as `--json` shows it. These fields are documented and stay.
@@ -282,8 +295,8 @@ async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
     let forgetting = async move |admin: Admin| {
         let job = admin.job(&at).await?;
         let running = job.filter(|job| job.state == JobState::Running);
-        match running.as_ref().and_then(JobStatus::last) {
-            Some(run) => Ok(Err(run.clone())),
+        match running.as_ref().and_then(|job| Some((job.last()?, job.process_gone))) {
+            Some((run, gone)) => Ok(Err((run.clone(), gone))),
             None => admin.forget_job(&at).await.map(Ok),
         }
     };
@@ -293,7 +306,17 @@ async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
         Ok(false) => {
             return Err(Failure::new(Code::NoSuchLock, format!("{path} has no records")).scoped(&settings.place));
         }
-        Err(run) => {
+        Err((run, true)) => {
+            let message = format!(
+                "{path} is kept: the process of slot {} on {} has ended, but its session has not expired yet",
+                run.slot.name, run.by
+            );
+            return Err(Failure::new(Code::NoSuchLock, message)
+                .hint("wait until it has expired")
+                .advise("or remove that holder", Suggested::new(["break", path.as_str(), "--reason", "WHY"]))
+                .scoped(&settings.place));
+        }
+        Err((run, false)) => {
             let message = format!("{path} is kept: slot {} is running on {}", run.slot.name, run.by);
             return Err(Failure::new(Code::NoSuchLock, message)
                 .hint("wait for its end, which nothing would record otherwise")

@@ -201,6 +201,9 @@ fn a_slot_that_succeeded_runs_again_when_a_person_says_so() {
         let (code, line) = failure(&rerun(words));
         assert!(code == Some(1) && line.contains(why), "{line}");
     };
+    assert_eq!(run(&home, &["b", "--slot", "1"], "true").0, Some(0));
+    refused(&[], "no run of /locks/a as a job is recorded");
+    assert!(String::from_utf8(rerun(&[]).stderr).unwrap().contains("see which jobs there are: lockkeeper jobs --"));
     assert_eq!(run(&home, &["a", "--slot", "1"], "echo one >> ran").0, Some(0));
     assert_eq!(run(&home, &["a", "--slot", "2"], "echo two >> ran").0, Some(0));
     refused(&["3"], "/locks/a: no run of slot 3 is recorded");
@@ -227,6 +230,13 @@ fn a_slot_that_succeeded_runs_again_when_a_person_says_so() {
     assert_eq!(std::fs::read_to_string(home.file("ran")).unwrap(), "one\ntwo\nagain\n");
     let shown = String::from_utf8(home.output(&["jobs", "a"]).stdout).unwrap();
     assert!(!shown.contains("to run again"), "{shown}");
+    // A failure that a person decides about is told in the same words.
+    assert_eq!(run(&home, &["a", "--slot", "4"], "exit 3").0, Some(3));
+    let decided = home.output(&["jobs", "resolve", "a", "--again"]);
+    assert!(
+        String::from_utf8_lossy(&decided.stderr).contains("slot 4: the next machine that asks for it"),
+        "{decided:?}"
+    );
 }
 
 /// A command that cannot be started is a run that failed, and an attempt without the lock is none.

@@ -119,3 +119,26 @@ fn a_kill_at_any_request_of_a_run_keeps_the_promise_of_the_rule() {
         assert!(requests > 5 && crashed > 0 && crashed < requests as usize, "{requests} requests, {crashed} crashed");
     }
 }
+
+/// The same machine knows it at once; the servers know it when the session expires.
+#[test]
+fn a_job_whose_process_was_killed_on_this_machine_is_shown_so_before_its_session_expires() {
+    let home = Home::new();
+    let mut killed = home.spawn("a", &["--slot", "1", "--session-timeout", "40s"], "echo up; cat");
+    assert_eq!(killed.line(), "up");
+    let shown = || {
+        let output = home.output(&["jobs", "a", "--json"]);
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["jobs"][0].clone()
+    };
+    assert_eq!(shown()["process_gone"], false);
+    killed.signal(rustix::process::Signal::KILL);
+    killed.wait();
+    let job = shown();
+    assert_eq!((&job["state"], &job["process_gone"]), (&"running".into(), &true.into()), "{job}");
+    let table = String::from_utf8(home.output(&["jobs", "a"]).stdout).unwrap();
+    assert!(table.contains("its process is no longer on this machine"), "{table}");
+    let (code, line) = crate::harness::failure(&home.output(&["jobs", "forget", "a"]));
+    assert!(code == Some(1) && line.contains("has ended, but its session has not expired yet"), "{line}");
+    let hints = String::from_utf8(home.output(&["jobs", "forget", "a"]).stderr).unwrap();
+    assert!(hints.contains("lockkeeper break /locks/a --reason WHY") && !hints.contains("revoke"), "{hints}");
+}

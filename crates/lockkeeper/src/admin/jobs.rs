@@ -2,13 +2,14 @@
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper_core::jobs::{JobLog, LogError, NoRerun, Rule, RunRecord, Schedule};
-use lockkeeper_core::{LockPath, PathError};
+use lockkeeper_core::{LockPath, NodeData, PathError};
 use serde::Serialize;
 
 use super::Admin;
 use crate::ensemble::paths::is_below;
 use crate::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable, refused};
 use crate::error::{AdminError, SessionError};
+use crate::identity;
 use crate::registers::JOBS;
 use crate::registers::jobs::{self, StoredLog};
 
@@ -56,6 +57,9 @@ pub struct JobStatus {
     pub due_ms: Option<i64>,
     /// The runs that are kept, the oldest first. The last one may have no end: it runs, or its host crashed.
     pub runs: Vec<RunRecord>,
+    /// Whether the process of a running job has ended on this machine, as far as this process can know: its node goes when its
+    /// session ends.
+    pub process_gone: bool,
     /// Why the records cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
@@ -73,10 +77,10 @@ impl JobStatus {
     }
 
     /// The status of a job.
-    pub(super) fn of(path: String, JobLook { stored, is_running }: JobLook) -> JobStatus {
+    pub(super) fn of(path: String, JobLook { stored, is_running, process_gone }: JobLook) -> JobStatus {
         let (on_failure, on_crash) = (Rule::default(), Rule::default());
         let (state, schedule, due_ms, runs, unreadable) = (JobState::NeverRan, None, None, Vec::new(), None);
-        let empty = JobStatus { path, state, schedule, on_failure, on_crash, due_ms, runs, unreadable };
+        let empty = JobStatus { path, state, schedule, on_failure, on_crash, due_ms, runs, process_gone, unreadable };
         match stored.log {
             Err(problem) => JobStatus { state: JobState::Unreadable, unreadable: Some(problem.to_string()), ..empty },
             Ok(None) => empty,
@@ -255,7 +259,7 @@ impl Admin {
                 let Some(looked) = looked.map_err(|fault| refused(&path, fault))? else {
                     return decision(&path, None);
                 };
-                let JobLook { stored, is_running } = looked;
+                let JobLook { stored, is_running, .. } = looked;
                 let version = Some(stored.version);
                 let unreadable = |problem: LogError| {
                     AdminError::from(SessionError::Refused { path: path.clone(), reason: problem.to_string() })
@@ -348,6 +352,8 @@ impl Admin {
 pub(super) struct JobLook {
     stored: StoredLog,
     is_running: bool,
+    /// Whether that host is this machine, and its process has ended.
+    process_gone: bool,
 }
 
 /// Reads the log of a job, and the node of its open run. Adds watches of both to `changes`.
@@ -369,15 +375,20 @@ pub(super) async fn look(
             Err(fault) => return Err(fault),
         };
         let Some(run) = stored.log.as_ref().ok().and_then(|log| log.as_ref()?.open()) else {
-            return Ok(Some(JobLook { stored, is_running: false }));
+            return Ok(Some(JobLook { stored, is_running: false, process_gone: false }));
         };
         match read(ensemble, &format!("{path}/{}", run.node), changes.as_deref_mut()).await {
+            Ok(node) => {
+                let process = NodeData::read(&node.data).record().and_then(|record| record.process);
+                let process_gone = process.as_ref().is_some_and(identity::has_ended);
+                return Ok(Some(JobLook { stored, is_running: true, process_gone }));
+            }
             // A server looks for a node before it looks at the access list.
-            Ok(_) | Err(OpError::Refused(_)) => return Ok(Some(JobLook { stored, is_running: true })),
+            Err(OpError::Refused(_)) => return Ok(Some(JobLook { stored, is_running: true, process_gone: false })),
             // The end of a run and the deletion of its node are one transaction. It may be between the two reads: only a log that
             // is the same behind the deletion says that the host crashed.
             Err(OpError::NoNode) if without_node == Some(stored.version) => {
-                return Ok(Some(JobLook { stored, is_running: false }));
+                return Ok(Some(JobLook { stored, is_running: false, process_gone: false }));
             }
             Err(OpError::NoNode) => without_node = Some(stored.version),
             Err(fault) => return Err(fault),
@@ -424,7 +435,10 @@ mod tests {
     }
 
     fn status(log: Result<Option<JobLog>, LogError>, is_running: bool) -> JobStatus {
-        JobStatus::of("/job".to_owned(), JobLook { stored: StoredLog { log, version: 1 }, is_running })
+        JobStatus::of(
+            "/job".to_owned(),
+            JobLook { stored: StoredLog { log, version: 1 }, is_running, process_gone: false },
+        )
     }
 
     #[test]
@@ -442,6 +456,7 @@ mod tests {
                 on_crash: Rule::Retry { most: Some(3) },
                 due_ms: Some(due_ms),
                 runs: log.runs,
+                process_gone: false,
                 unreadable: None,
             };
             assert_eq!(told, expected);
