@@ -9,7 +9,7 @@ mod naming;
 use std::fmt::Write as _;
 
 use self::flock::{Flock, has_flock, is_in_background};
-use self::naming::{BUILTINS, name_of, unique};
+use self::naming::{BUILTINS, name_of, one_at_a_time, unique};
 
 /// The format of a crontab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,9 @@ pub(crate) fn rewrite(
                             Some("flock stays, and a run that finds its file locked may count as failed: write the line without flock, \
                                   because the lock of lockkeeper holds on all machines".to_owned())
                         }
-                        None => None,
+                        None => one_at_a_time(typed).map(|program| format!(
+                            "{program} stays; it can be left out, because the lock of lockkeeper holds on all machines"
+                        )),
                     };
                     made.notes.extend(slot.note.into_iter().chain(nameless).chain(note).map(|note| (number, note)));
                     names.push(name);
@@ -486,6 +488,18 @@ mod tests {
             "./a &",
         ] {
             assert_eq!(lines(&format!("*/10 * * * * {command}\n"), Format::User).jobs, 1, "{command}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_excludes_on_one_machine_stays_with_a_note_and_is_not_the_name() {
+        for (command, program) in
+            [("run-one /opt/job.sh", "run-one"), ("/usr/bin/setlock -n /run/j ./job.sh", "setlock")]
+        {
+            let made = lines(&format!("*/10 * * * * {command}\n"), Format::User);
+            assert_eq!(made.text, format!("*/10 * * * * lockkeeper run job --every 5m -- {command}\n"));
+            let note = format!("{program} stays; it can be left out");
+            assert!(made.notes.iter().any(|(_, told)| told.starts_with(&note)), "{:?}", made.notes);
         }
     }
 

@@ -168,8 +168,8 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
     (
         "jobs import",
         &[
-            (Code::Done, "every command was rewritten", ""),
-            (Code::NoSuchLock, "some lines were not, as the notes say", ""),
+            (Code::Done, "every command is one of lockkeeper now, or was one before", ""),
+            (Code::NoSuchLock, "some lines are not rewritten, as the notes say", ""),
         ],
     ),
     (

@@ -7,6 +7,7 @@ use super::flock::is_flock;
 const WRAPPERS: &[&str] = &[
     "!",
     "bash",
+    "chpst",
     "chronic",
     "chroot",
     "command",
@@ -20,6 +21,7 @@ const WRAPPERS: &[&str] = &[
     "flock",
     "ionice",
     "ksh",
+    "lckdo",
     "nice",
     "node",
     "nohup",
@@ -29,9 +31,12 @@ const WRAPPERS: &[&str] = &[
     "python2",
     "python3",
     "ruby",
+    "run-one",
     "runuser",
+    "setlock",
     "setsid",
     "sh",
+    "solo",
     "stdbuf",
     "su",
     "sudo",
@@ -56,14 +61,25 @@ const PREPARATIONS: &[&str] =
 
 /// Options with a value in the next word.
 const VALUED: &[(&str, &[&str])] = &[
+    ("chpst", &["-u", "-U", "-b", "-e", "-/", "-C", "-n", "-l", "-L", "-m", "-d", "-o", "-p", "-f", "-c", "-r", "-t"]),
     ("env", &["-u", "-C"]),
     ("flock", &["-w", "-E", "--wait", "--timeout", "--conflict-exit-code"]),
+    ("lckdo", &["-W", "-E"]),
     ("runuser", &["-u", "-g", "-G", "-s"]),
     ("su", &["-s", "-g", "-G"]),
     ("sudo", &["-u", "-g", "-h", "-p", "-C", "-D", "-r", "-t", "--user", "--group"]),
     ("systemd-cat", &["-t", "-p"]),
     ("timeout", &["-k", "-s"]),
 ];
+
+/// Programs that only keep a second start of a command away, on one machine.
+const ONE_AT_A_TIME: &[&str] = &["lckdo", "run-one", "setlock", "solo"];
+
+/// Returns the program before a command that only keeps a second start of it away.
+pub(super) fn one_at_a_time(command: &str) -> Option<&str> {
+    let base = command.split_whitespace().next()?.rsplit('/').next()?;
+    ONE_AT_A_TIME.contains(&base).then_some(base)
+}
 
 /// Returns the name of the program that a command runs, as the name of its lock.
 pub(super) fn name_of(command: &str) -> Option<String> {
@@ -78,7 +94,7 @@ pub(super) fn name_of(command: &str) -> Option<String> {
 fn program(command: &str) -> Option<String> {
     let mut words = command.split_whitespace().map(|word| word.trim_matches(['"', '\'', '(', ')', '`', '$']));
     let mut wrapper = "";
-    // Whether the next word belongs to an option, or is the file of flock, the user of su, the directory of chroot.
+    // Whether the next word belongs to an option, or is the file of flock or setlock, the user of su, the directory of chroot.
     let (mut is_value, mut has_operand) = (false, false);
     let program = words.find(|word| {
         let base = word.rsplit('/').next().unwrap_or_default();
@@ -96,7 +112,7 @@ fn program(command: &str) -> Option<String> {
         }
         if WRAPPERS.contains(&base) {
             wrapper = base;
-            has_operand = is_flock(base) || ["su", "runuser", "chroot"].contains(&base);
+            has_operand = is_flock(base) || ["su", "runuser", "chroot", "setlock", "lckdo"].contains(&base);
             return false;
         }
         let is_number = word.starts_with(|c: char| c.is_ascii_digit())
@@ -144,6 +160,12 @@ mod tests {
             ("su - postgres -c \"pg_dumpall > x\"", "pg_dumpall"),
             ("runuser -u app -- /opt/job.sh", "job"),
             ("timeout -s KILL 30m /opt/job.sh", "job"),
+            ("run-one /opt/a.sh --all", "a"),
+            ("setlock -n F /opt/g.sh", "g"),
+            ("/usr/bin/setlock -nX /run/f.lock g.sh", "g"),
+            ("lckdo -w -W 30 /run/f.lock g.sh", "g"),
+            ("solo -port=3801 ./g.sh", "g"),
+            ("chpst -u app -L /run/f.lock g.sh", "g"),
             ("nice -n 10 7z a x", "7z"),
             ("flock -s -w 10 /tmp/j job", "job"),
             ("(flock -n 9 || exit 1; job) 9>/tmp/j", "job"),

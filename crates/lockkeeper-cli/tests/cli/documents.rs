@@ -199,3 +199,16 @@ fn the_makefile_of_the_guide_publishes_each_commit_once() {
         assert_eq!(crate::harness::text(&home.file("published")), published);
     }
 }
+
+/// The options of a table's row that another program's users copy.
+#[test]
+fn the_guides_options_for_timeout_are_accepted_as_they_are() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/from-cron-and-flock.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let row = guide.lines().find(|line| line.starts_with("| `timeout -k ")).unwrap();
+    let options = row.split('`').nth(3).unwrap().split(' ');
+    let home = Home::new();
+    let words: Vec<_> = ["run", "a"].into_iter().chain(options).chain(["--", "true"]).collect();
+    let output = home.output(&words);
+    assert!(output.status.success(), "{output:?}");
+}
