@@ -15,6 +15,7 @@ pub(crate) mod server;
 pub(crate) mod values;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -31,7 +32,7 @@ use self::serve::ServeArgs;
 use self::server::ServerArgs;
 use self::values::before_command;
 use crate::advice::{self, PlaceOption};
-use crate::exit::Code;
+use crate::exit::{Code, Failure};
 use crate::output::Printer;
 
 /// Runs commands under locks that hold across processes and machines.
@@ -175,7 +176,17 @@ pub(crate) fn parse_run(words: impl IntoIterator<Item = OsString>) -> Result<Run
 
 /// Parses the command line. Prints help, the version and mistakes itself.
 pub(crate) fn parse() -> Result<Args, ExitCode> {
-    if let Some(run) = run_alone(std::env::args_os().skip(1)) {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let refuse = |failure: &Failure| {
+        let json = before_command(&words).iter().any(|word| word == "--json");
+        Printer::new(json).failure(failure);
+        crate::streams::flush();
+        Err(ExitCode::from(Code::Usage as u8))
+    };
+    if let Some(failure) = directory_of_machine(&words) {
+        return refuse(&failure);
+    }
+    if let Some(run) = run_alone(words.iter().cloned()) {
         return Ok(Args { verb: Verb::Run(Box::new(run)) });
     }
     let error = match Args::try_parse() {
@@ -187,11 +198,19 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
         _ = error.print();
         return Err(ExitCode::SUCCESS);
     }
-    let words: Vec<_> = std::env::args_os().skip(1).collect();
-    let json = before_command(&words).iter().any(|word| word == "--json");
-    Printer::new(json).failure(&mistakes::failure(&Args::command(), &error, &words));
-    crate::streams::flush();
-    Err(ExitCode::from(Code::Usage as u8))
+    refuse(&mistakes::failure(&Args::command(), &error, &words))
+}
+
+/// Refuses a directory behind a bare `--machine`: it would be taken for the name of a lock.
+fn directory_of_machine(words: &[OsString]) -> Option<Failure> {
+    let pair = before_command(words).windows(2).find(|pair| pair[0] == "--machine")?;
+    let is_path = pair[1].as_encoded_bytes().starts_with(b"/");
+    let dir = Path::new(&pair[1]);
+    (is_path && dir.is_dir()).then(|| {
+        let dir = dir.display();
+        Failure::new(Code::Usage, format!("{dir} behind --machine is a directory, and would be the name of a lock"))
+            .hint(format!("write --machine={dir}"))
+    })
 }
 
 /// Parses a correct command line of `run` without the definitions of the other verbs.

@@ -1,6 +1,8 @@
 //! Failures as people and scripts see them.
 
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::error::{
@@ -198,6 +200,11 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Acquire(AcquireError::SessionLost { loss: Loss::AuthRequired, .. }) => {
             "write the line `sasl USER PASSWORD` into a file and name the file with --auth-file"
         }
+        Error::Session(SessionError::Embedded(EmbeddedError::File { file, source, .. }))
+            if source.kind() == std::io::ErrorKind::PermissionDenied && other_owner(file).is_some() =>
+        {
+            return other_owner(file);
+        }
         Error::Session(SessionError::Embedded(EmbeddedError::File { .. })) => {
             "correct that, or choose another directory with --machine=DIR or --state-dir"
         }
@@ -223,6 +230,18 @@ fn hint(error: &Error) -> Option<String> {
         _ => return None,
     };
     Some(hint.to_owned())
+}
+
+/// Returns whose directory keeps this process out, if it is another user's: the deepest one that this process can see.
+fn other_owner(file: &Path) -> Option<String> {
+    let (dir, uid) = file.ancestors().skip(1).find_map(|dir| Some((dir, dir.metadata().ok()?.uid())))?;
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let has_uid = |user: &&str| user.split(':').nth(2).is_some_and(|field| field == uid.to_string());
+    let name = users.lines().find(has_uid).and_then(|user| user.split(':').next());
+    let name = name.map_or_else(|| format!("user {uid}"), str::to_owned);
+    (uid != rustix::process::geteuid().as_raw()).then(|| {
+        format!("{} belongs to {name}: correct HOME, or choose a directory of your own with --state-dir", dir.display())
+    })
 }
 
 const fn hint_about_tls(problem: TlsProblem) -> &'static str {
@@ -402,6 +421,20 @@ mod tests {
         assert_eq!(hint(failure(), &machine), format!("lockkeeper server status says how it is now; its log is {log}"));
         assert!(hint(failure(), &ensemble).contains("a ZooKeeper server runs at zk1:2181"));
         assert_eq!(hint(failure().hint("wait"), &machine), "wait");
+    }
+
+    /// (Root may read everything, so a test as root sees no such refusal, and only root can give a directory away.)
+    #[test]
+    fn a_directory_of_another_user_is_said_to_be_theirs() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("socket");
+        assert_eq!(other_owner(&file), None);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(directory.path(), Some(41_234), None).unwrap();
+            let hint = other_owner(&file.join("below")).unwrap();
+            let whose = format!("{} belongs to user 41234: correct HOME, or", directory.path().display());
+            assert!(hint.starts_with(&whose), "{hint}");
+        }
     }
 
     /// `max_waiters` is an option of the library only.

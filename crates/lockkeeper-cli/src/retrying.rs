@@ -86,6 +86,10 @@ impl RetryPolicy {
                 let message = format!("{}; and no dead letter was kept: {error}: {}", failure.message, error.source);
                 return Err(Failure::new(Code::Internal, message));
             }
+            _ if self.letters.is_some() => {
+                failure.message =
+                    format!("{}; no dead letter is kept, because another attempt fails too", failure.message);
+            }
             _ => {}
         }
         Err(failure)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::Home;
-use lockkeeper::settings::{Key, Origin, SettingsError, Sources, known_variables};
+use lockkeeper::settings::{Key, Origin, Setting, SettingsError, Sources, known_variables};
 use lockkeeper::{Builder, LockPath};
 
 use crate::args::connect::ConnectArgs;
@@ -232,8 +232,23 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// Refuses a relative directory of the machine's server that was not typed: each process would have another one, and `true` is a
+/// misunderstanding.
+fn check_machine(machine: &Setting<Option<PathBuf>>) -> Result<(), Failure> {
+    match &machine.value {
+        Some(dir) if dir.is_relative() && !matches!(machine.origin, Origin::Flag(_)) => {
+            let message =
+                format!("{} names a directory, and {} is not an absolute path", machine.origin, dir.display());
+            Err(Failure::new(Code::Usage, message)
+                .hint(format!("write {}, or leave it unset", lockkeeper::embedded::MACHINE_DIR)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Returns the home of this machine's server.
 fn home(settings: &lockkeeper::settings::Settings) -> Result<Home, Failure> {
+    check_machine(&settings.machine)?;
     let home = settings.home().map_err(|error| {
         Failure::new(Code::CannotServe, format!("this user's own server has no directory: {error}"))
             .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")

@@ -340,3 +340,17 @@ fn mistakes_about_letters_are_told() {
     assert!(output.status.success() && stderr(&output).contains("dead-letters.jsonl:1: "), "{output:?}");
     assert!(!home.file("ran").exists());
 }
+
+/// Another attempt would be refused as well, so a replay has no use.
+#[test]
+fn a_refusal_that_keeps_no_letter_says_so() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["--permits", "2"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let words = ["run", "a", "--permits", "3", "--dead-letter", "file", "--", "touch", "ran"];
+    let (code, line) = failure(&home.output(&words));
+    assert!(code == Some(78) && line.contains("; no dead letter is kept, because another attempt fails too"), "{line}");
+    assert!(letters(&home).is_empty());
+    let plain = failure(&home.output(&["run", "a", "--permits", "3", "--", "touch", "ran"])).1;
+    assert!(!plain.contains("dead letter"), "{plain}");
+}

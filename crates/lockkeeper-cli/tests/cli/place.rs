@@ -341,3 +341,26 @@ fn without_a_home_directory_the_way_out_is_said() {
     assert_eq!(code, Some(73));
     assert!(line.contains("HOME is not set"), "{line}");
 }
+
+#[test]
+fn a_directory_behind_a_bare_machine_option_is_refused_with_what_to_write() {
+    let home = Home::new();
+    let dir = home.state().parent().unwrap().display().to_string();
+    for words in [&["run", "a", "--machine", &dir, "--", "touch", "ran"][..], &["list", "--machine", &dir]] {
+        let output = home.output(words);
+        let told = String::from_utf8(output.stderr.clone()).unwrap();
+        assert!(output.status.code() == Some(64) && told.contains(&format!("write --machine={dir}")), "{told}");
+    }
+}
+
+#[test]
+fn the_variable_of_the_machines_server_is_an_absolute_path() {
+    let home = Home::new();
+    for words in [&["run", "a", "--", "touch", "ran"][..], &["list"]] {
+        let output = home.command(words).env("LOCKKEEPER_MACHINE", "true").output().unwrap();
+        let told = String::from_utf8(output.stderr.clone()).unwrap();
+        assert!(output.status.code() == Some(64) && told.contains("true is not an absolute path"), "{told}");
+        assert!(told.contains("write /var/lib/lockkeeper"), "{told}");
+    }
+    assert!(!home.file("true").exists() && !home.file("ran").exists());
+}
