@@ -42,8 +42,6 @@ pub(crate) enum Part {
     Advisories,
     /// Runs the unit tests that need features.
     Features,
-    /// Runs the example's tests.
-    Example,
     /// Runs the chores' own tests, and prints the table of acceptance.
     Acceptance,
 }
@@ -55,7 +53,7 @@ type Step = (u8, char, u64, &'static str, &'static str);
 ///
 /// A step that uses a core for long never runs beside a step with a time limit. Only one lane of a phase fetches
 /// packages of the system or of Maven, because neither apt nor Maven can run twice at a time.
-const STEPS: [Step; 37] = [
+const STEPS: [Step; 35] = [
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
     (0, 'a', 25, PROGRAMS, "xtask part programs"),
@@ -84,12 +82,11 @@ const STEPS: [Step; 37] = [
     (2, 'a', 5, "locks over TLS", "xtask tls"),
     (2, 'a', 10, "Kazoo's suite against the embedded server", "xtask peers kazoo"),
     (2, 'a', 10, "go-zookeeper's suite against the embedded server", "xtask peers go"),
-    (2, 'a', 5, "fencing statements on PostgreSQL", "xtask postgres test"),
+    (2, 'a', 5, "fencing statements on SQLite and PostgreSQL", "xtask postgres test"),
     (2, 'b', 8, "Helix's lock beside ours", "xtask interop helix"),
     (2, 'b', 8, "Curator's locks beside ours", "xtask interop curator"),
     (2, 'b', 8, "Kazoo's locks beside ours", "xtask interop kazoo"),
     (2, 'b', 10, "dead letters in Kafka", "xtask kafka test"),
-    (2, 'b', 8, "the example on a search engine", "xtask search test"),
     (2, 'b', 10, "our server beside Apache's", "xtask peers apache"),
     (2, 'b', 5, "ZooKeeper's command line", "xtask peers zkcli"),
     // These need the whole machine.
@@ -102,7 +99,6 @@ const STEPS: [Step; 37] = [
     (3, 'a', 10, "ten thousand seeded worlds", "xtask simulate"),
     (3, 'a', 40, "large worlds and many watches", "xtask deep"),
     (3, 'a', 5, "what features add", "xtask part features"),
-    (3, 'a', 8, "the example", "xtask part example"),
 ];
 
 /// All later steps need this one.
@@ -247,7 +243,6 @@ impl Part {
             Part::Dependencies => dependencies(&sh),
             Part::Advisories => advisories(&sh, FETCH_SECONDS),
             Part::Features => features(&sh),
-            Part::Example => example(&sh),
             Part::Acceptance => {
                 Tests { package: "xtask", target: programs::MAIN, features: "" }.run(&sh, &[], [])?;
                 crate::acceptance::run(&root(), &crate::acceptance::Options { gaps: true })
@@ -292,16 +287,6 @@ fn features(sh: &Shell) -> Result<()> {
     let arguments = ["--skip", "kafka"].map(str::to_owned);
     Tests { package: "lockkeeper", target: programs::LIB, features: "metrics" }.run(sh, &arguments, [])
 }
-
-fn example(sh: &Shell) -> Result<()> {
-    // The tests that need PostgreSQL have a step of their own.
-    let arguments = ["--skip", "postgresql"].map(str::to_owned);
-    let mut programs = EXAMPLE.into_iter().map(|target| Tests { package: "catalogue", target, features: "" });
-    programs.try_for_each(|tests| tests.run(sh, &arguments, []))
-}
-
-/// The example's test programs that need no server.
-const EXAMPLE: [&str; 4] = [programs::LIB, programs::MAIN, "scenarios", "sql"];
 
 #[cfg(test)]
 mod tests {

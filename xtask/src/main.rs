@@ -12,10 +12,10 @@ mod figures;
 mod fuzz;
 mod healthy;
 mod interop;
+mod kafka;
 mod layers;
 mod maven;
 mod mutants;
-mod neighbours;
 mod peers;
 mod postgres;
 mod programs;
@@ -63,10 +63,7 @@ enum Chore {
     Zookeeper(zookeeper::Command),
     /// Run a Kafka broker on free loopback ports, for dead letters
     #[command(subcommand)]
-    Kafka(neighbours::Kafka),
-    /// Run a search engine for the example on a free loopback port
-    #[command(subcommand)]
-    Search(neighbours::Search),
+    Kafka(kafka::Command),
     /// Run foreign clients and ours on the same nodes
     #[command(subcommand)]
     Interop(interop::Command),
@@ -125,8 +122,7 @@ fn main() -> ExitCode {
         Chore::Deep => shell().and_then(|sh| programs::deep(&sh)).map(|()| ExitCode::SUCCESS),
         Chore::Features(options) => shell().and_then(|sh| features::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
-        Chore::Kafka(command) => command.run(),
-        Chore::Search(command) => command.run(),
+        Chore::Kafka(command) => kafka::run(&command),
         Chore::Interop(command) => interop::run(&command).map(|()| ExitCode::SUCCESS),
         Chore::Tls(options) => shell().and_then(|sh| tls::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Crash(options) => shell().and_then(|sh| crash::run(&sh, &options)).map(|()| ExitCode::SUCCESS),

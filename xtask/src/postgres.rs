@@ -1,4 +1,4 @@
-//! `cargo xtask postgres`: tests the statements of docs/guide/fencing.md on a real PostgreSQL.
+//! `cargo xtask postgres`: tests the statements of docs/guide/fencing.md on SQLite and on a real PostgreSQL.
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
@@ -32,6 +32,5 @@ pub(crate) fn test(sh: &Shell, arguments: &[String]) -> Result<()> {
         }
         started => drop(started?),
     }
-    let arguments = if arguments.is_empty() { &["postgresql".to_owned()] } else { arguments };
-    Tests { package: "catalogue", target: "sql", features: "" }.run(sh, arguments, [])
+    Tests { package: "xtask", target: "sql", features: "" }.run(sh, arguments, [])
 }

@@ -7,7 +7,6 @@ pub mod net;
 pub mod postgres;
 mod process;
 pub mod proxy;
-pub mod search;
 mod stalls;
 
 pub use stalls::Stalls;

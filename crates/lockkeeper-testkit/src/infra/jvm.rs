@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::infra::process::{POLL, Refused, Server, refused};
 
-/// Time limit for a server to serve; measured on two cores: 3 s for a broker, 7 s for a search engine.
+/// Time limit for a server to serve; measured on two cores: 3 s for a broker.
 const START: Duration = Duration::from_secs(120);
 
 /// An error of such a server.

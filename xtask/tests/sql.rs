@@ -1,13 +1,13 @@
 //! Runs the statements of docs/guide/fencing.md, exactly as written there, on real databases.
 //!
-//! It always uses SQLite. `cargo xtask postgres test` compiles the tests on PostgreSQL too.
+//! `cargo xtask postgres test` runs them on SQLite and on PostgreSQL.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-const GUIDE: &str = include_str!("../../../docs/guide/fencing.md");
+const GUIDE: &str = include_str!("../../docs/guide/fencing.md");
 
 /// Returns the statement with this name in the guide.
 fn statement(name: &str) -> &'static str {
