@@ -169,7 +169,10 @@ impl Job {
             None => child.spawn(),
         };
         let pid = Pid::from_child(&child.map_err(|error| Failure::system("cannot start a process", error))?);
-        Ok(Job { pid, changed, continued, terminal, watchdog, replaced: 0, pauses: Pauses::default() })
+        let mut pauses = Pauses::default();
+        // A pause may begin before the hold is looked at again.
+        pauses.trusted_until(end);
+        Ok(Job { pid, changed, continued, terminal, watchdog, replaced: 0, pauses })
     }
 
     /// Waits for the end of the command, passes on signals and revoke requests, and stops the command when a lock is
