@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal};
 use semver::Version;
 use tokio::time::{Instant, timeout};
 
+use crate::advice::Suggested;
 use crate::daemon::{self, Readiness};
 use crate::exit::{Code, Failure};
 use crate::inherited;
@@ -154,7 +155,8 @@ pub(crate) async fn stop(home: &Home, kill: bool) -> Result<Option<Stopped>, Fai
         Err(_) => {
             let message =
                 format!("{} is still in use {ENDING:?} after its server got the signal to stop", file.display());
-            Err(Failure::new(Code::CannotServe, message).hint("lockkeeper server stop --force kills the server"))
+            Err(Failure::new(Code::CannotServe, message)
+                .advise("kill the server", Suggested::new(["server", "stop", "--force"])))
         }
     }
 }

@@ -63,7 +63,7 @@ pub(crate) enum ServerVerb {
         /// The directory with the backup, which is not changed
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// Restore although sessions are open: they end, and their holders lose their locks
+        /// Restore although sessions are open: they go on as they were at the backup, or lose their locks
         #[arg(long)]
         force: bool,
         /// The server.

@@ -15,6 +15,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
+use crate::advice::Suggested;
 use crate::args::server::{ServerArgs, ServerVerb};
 use crate::backup::{self, Copied};
 use crate::control::{self, Report};
@@ -161,7 +162,10 @@ impl Desk {
         // A server that does not answer is stopped only by force.
         if !force {
             let sessions = self.report(&endpoint).await?.sessions;
-            let hint = "their commands would start it again: end them first; a restart keeps their locks";
+            let hint = match self.home.is_shared() {
+                true => "end their commands, or use --force: their holders lose their locks; a restart keeps them",
+                false => "their commands would start it again: end them first; a restart keeps their locks",
+            };
             self.refuse_sessions(sessions, hint)?;
         }
         let _turn = control::turn(&self.home).await?;
@@ -283,9 +287,10 @@ impl Desk {
     async fn before(&self, force: bool) -> Result<TokenEpoch, Failure> {
         let refuse = |sessions| match force {
             true => Ok(()),
-            false => {
-                self.refuse_sessions(sessions, "end their commands, or use --force: their holders lose their locks")
-            }
+            false => self.refuse_sessions(
+                sessions,
+                "end their commands, or use --force: they go on as they were at the backup, or lose their locks",
+            ),
         };
         if let Some(endpoint) = self.home.find()? {
             refuse(self.report(&endpoint).await?.sessions)?;
@@ -399,9 +404,8 @@ impl Desk {
 
     async fn report(&self, endpoint: &Endpoint) -> Result<Report, Failure> {
         control::report(endpoint).await.map_err(|error| {
-            Failure::new(Code::Unreachable, format!("{} runs and does not answer: {error}", self.place)).hint(
-                "lockkeeper server stop --force ends it, by SIGKILL if it must; the next command starts another one",
-            )
+            Failure::new(Code::Unreachable, format!("{} runs and does not answer: {error}", self.place))
+                .advise("end it, by SIGKILL if it must", Suggested::new(["server", "stop", "--force"]))
         })
     }
 

@@ -62,7 +62,7 @@ pub(super) async fn run(
 }
 
 async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: Printer) -> Result<u8, Failure> {
-    line.deadline = line.wait.map(|wait| Instant::now() + wait);
+    line.deadline = line.wait.and_then(|wait| Instant::now().checked_add(wait));
     loop {
         let claimed = tokio::select! {
             biased;

@@ -67,7 +67,8 @@ pub(super) struct Line {
 impl Line {
     /// Makes one attempt.
     pub(super) async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
-        self.deadline = self.wait.map(|wait| Instant::now() + wait);
+        // A sum that is too large means no limit.
+        self.deadline = self.wait.and_then(|wait| Instant::now().checked_add(wait));
         let stood = self.stand().await.map_err(|failure| self.named(failure));
         if let Err(failure) = &stood
             && failure.cause != Cause::InstanceLock
