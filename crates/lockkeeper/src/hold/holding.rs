@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_channel::mpsc;
+use futures_util::FutureExt;
 use lockkeeper_client::HelpedTask;
 use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust, node_path};
 use tokio::sync::oneshot;
@@ -547,6 +548,20 @@ pub(crate) async fn run_until<T>(lost: impl Future<Output = Loss>, work: impl Fu
     // Loss wins: work that became ready at the same moment was not done under the lock.
     match futures_util::future::select(lost, work).await {
         futures_util::future::Either::Left((loss, _)) => Err(loss),
-        futures_util::future::Either::Right((done, _)) => Ok(done),
+        // The lock may have been lost during the last part of the work, which did not await.
+        futures_util::future::Either::Right((done, lost)) => lost.now_or_never().map_or(Ok(done), Err),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_ends_without_an_await_after_the_loss_was_not_done_under_the_lock() {
+        let token = CancellationToken::new();
+        let lost = token.cancelled().map(|()| Loss::Removed);
+        let work = async { token.cancel() };
+        assert_eq!(run_until(lost, work).now_or_never(), Some(Err(Loss::Removed)));
     }
 }

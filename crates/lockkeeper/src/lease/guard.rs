@@ -164,6 +164,8 @@ impl HelixGuard {
 
     /// Releases the lock as [`Holding::release`](crate::Holding::release) does, which grants it to a waiting requestor.
     ///
+    /// While no server answers, it waits without a limit: [`HelixGuard::release_within`] has one.
+    ///
     /// # Cost
     ///
     /// One or two round trips.
@@ -174,7 +176,7 @@ impl HelixGuard {
     ///
     /// # Errors
     ///
-    /// As [`Holding::release`](crate::Holding::release).
+    /// As [`Holding::release`](crate::Holding::release), but for the limit.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }
