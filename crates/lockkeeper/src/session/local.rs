@@ -117,7 +117,13 @@ impl LocalRegistration {
         let state = contender.local_state();
         if !self.reported.is(&state) {
             self.reported.update(&state);
-            self.key = self.change(|queue, woken| queue.report(self.key, &state, woken));
+            let before = self.key;
+            self.key = self.change(|queue, woken| {
+                let key = queue.report(before, &state, woken);
+                // Nothing wakes the entry that it had any more.
+                woken.extend(before.filter(|_| key != before));
+                key
+            });
         }
     }
 
@@ -168,5 +174,48 @@ impl Drop for LocalRegistration {
             self.change(|queue, woken| queue.leave(key, woken));
         }
         self.entered(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use lockkeeper_core::{AttemptId, Command, Discipline, Listing, Mode, NodeFormat, SessionId, Zxid};
+
+    use super::*;
+
+    /// Returns a contender that came behind these nodes, and its node.
+    fn contender(id: u128, names: &[String]) -> (Contender, String) {
+        let format = NodeFormat::Curator;
+        let id = AttemptId::new(id);
+        let mut contender = Contender::new(Discipline::SharedExclusive, format, Mode::Exclusive, id, SessionId(1));
+        let Some(Command::Enter { prefix, .. }) = contender.next_command() else { panic!("it enters first") };
+        let node = format!("{prefix}{:010}", names.len());
+        let arrival = Arrival::Listed(Listing::of(names.iter().cloned().chain([node.clone()]).collect()));
+        contender.handle(Event::Entered { created: Ok((node.clone(), Zxid(7))), arrival });
+        _ = contender.next_command();
+        (contender, node)
+    }
+
+    /// A lock whose queue is never empty would otherwise keep the tasks of all attempts that gave up.
+    #[test]
+    fn a_waiter_that_gave_up_leaves_no_waker() {
+        let queues = Arc::new(LocalQueues::default());
+        let (first, node) = contender(1, &[]);
+        let mut holder = queues.register("/lock");
+        holder.report(&first);
+        let (mut second, _) = contender(2, &[node]);
+        let mut waiter = queues.register("/lock");
+        waiter.report(&second);
+        assert_eq!(waiter.signal().now_or_never(), None);
+        assert_eq!(queues.queues()["/lock"].wakers.len(), 1);
+        second.handle(Event::Neighbour);
+        second.handle(Event::Leave);
+        while !matches!(second.next_command(), Some(Command::Delete { .. })) {
+            second.handle(Event::Watched(Err(lockkeeper_core::Failure::ConnectionLoss)));
+        }
+        second.handle(Event::Deleted(Ok(())));
+        waiter.report(&second);
+        assert!(queues.queues()["/lock"].wakers.is_empty());
     }
 }
