@@ -9,7 +9,9 @@ use lockkeeper_server::{OpCode as Op, Stats};
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy};
 use lockkeeper_testkit::sim::{Settings, Sim};
 
-use crate::support::{Kind, STEADY, Waiter, World, eventually, on_the_embedded_server, watches_set};
+use crate::support::{
+    Kind, STEADY, Waiter, World, eventually, on_the_embedded_server, simulated, simulated_keeper, watches_set,
+};
 
 on_the_embedded_server!(
     an_uncontended_cycle_costs_a_create_a_list_and_a_delete,
@@ -55,7 +57,7 @@ fn a_short_cycle_costs_exactly_that_in_simulated_time() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let sim = Sim::new(1, Settings::default());
-        let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
+        let keeper = simulated_keeper(&sim);
         for (kind, reads) in [(Kind::Native, 0), (Kind::Recipe, 1)] {
             let mutex = kind.mutex(&keeper, "/locks/counted");
             mutex.acquire().await.unwrap().release().await.unwrap();
@@ -78,12 +80,8 @@ fn a_short_cycle_costs_exactly_that_in_simulated_time() {
 /// a millisecond.
 #[test]
 fn a_hold_watches_its_own_node_after_100_ms_in_simulated_time() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
-        let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
-        let settings = Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() };
-        let sim = Sim::new(1, settings);
-        let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
+    simulated(async |sim| {
+        let keeper = simulated_keeper(&sim);
         let mutex = Kind::Native.mutex(&keeper, "/locks/aged");
         mutex.acquire().await.unwrap().release().await.unwrap();
         let reads = || sim.requests().get("getData").copied().unwrap_or(0);
@@ -177,12 +175,8 @@ async fn a_release_grants_the_next_of_its_process_without_a_round_trip(world: &W
 fn a_contended_cycle_in_one_process_costs_a_transaction_and_a_watch() {
     const TASKS: u64 = 8;
     const CYCLES: u64 = 50;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
-        let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
-        let settings = Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() };
-        let sim = Sim::new(1, settings);
-        let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
+    simulated(async |sim| {
+        let keeper = simulated_keeper(&sim);
         let mutex = Kind::Native.mutex(&keeper, "/locks/crowded");
         mutex.acquire().await.unwrap().release().await.unwrap();
         let before = sim.requests();
@@ -214,13 +208,8 @@ fn a_contended_cycle_in_one_process_costs_a_transaction_and_a_watch() {
 fn a_contended_cycle_between_processes_costs_five_requests() {
     const PROCESSES: u64 = 4;
     const CYCLES: u64 = 20;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
-        let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
-        let sim = Sim::new(1, Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() });
-        let keepers: Vec<_> = (0..PROCESSES)
-            .map(|_| Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network()))
-            .collect();
+    simulated(async |sim| {
+        let keepers: Vec<_> = (0..PROCESSES).map(|_| simulated_keeper(&sim)).collect();
         for keeper in &keepers {
             Kind::Native.mutex(keeper, "/locks/crowded").acquire().await.unwrap().release().await.unwrap();
         }
@@ -256,11 +245,8 @@ fn a_contended_cycle_between_processes_costs_five_requests() {
 #[test]
 fn a_crowd_of_one_process_lists_the_queue_once() {
     const TASKS: usize = 200;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
-        let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
-        let sim = Sim::new(1, Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() });
-        let keeper = || Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
+    simulated(async |sim| {
+        let keeper = || simulated_keeper(&sim);
         let (crowd, stranger) = (keeper(), keeper());
         let guard = Kind::Native.mutex(&stranger, "/locks/crowded").acquire().await.unwrap();
         let mutex = Kind::Native.mutex(&crowd, "/locks/crowded");
@@ -281,11 +267,8 @@ fn a_crowd_of_one_process_lists_the_queue_once() {
 /// Attempts of this process that gave up are not ahead of a contender, and even a short wait learns the holder.
 #[test]
 fn an_error_counts_the_contenders_that_are_there_and_names_the_holder() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
-        let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
-        let sim = Sim::new(1, Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() });
-        let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network());
+    simulated(async |sim| {
+        let keeper = simulated_keeper(&sim);
         let mutex = Kind::Native.mutex(&keeper, "/locks/counted");
         let guard = mutex.acquire().message("the holder").await.unwrap();
         for _ in 0..1_000 {

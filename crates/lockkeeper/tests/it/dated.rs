@@ -8,24 +8,12 @@ use std::time::Duration;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Guard, Lockkeeper};
-use lockkeeper_testkit::sim::{Settings, Sim};
+use lockkeeper_testkit::sim::Sim;
 use tokio::time::sleep;
 
-use crate::support::Kind;
+use crate::support::{Kind, simulated, simulated_keeper as keeper};
 
 const LOCK: &str = "/locks/dated";
-
-/// Runs a test on a simulated server that is quick.
-fn simulated<T: Future<Output = ()>>(test: impl FnOnce(Sim) -> T) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
-    let settings = Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() };
-    runtime.block_on(async { test(Sim::new(1, settings)).await });
-}
-
-fn keeper(sim: &Sim) -> Lockkeeper {
-    Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network())
-}
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

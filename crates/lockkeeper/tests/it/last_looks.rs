@@ -2,29 +2,17 @@
 
 use std::time::Duration;
 
-use lockkeeper::Lockkeeper;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::error::AcquireError;
-use lockkeeper_testkit::sim::{Settings, Sim};
+use lockkeeper_testkit::sim::Sim;
 use tokio::time::{sleep, sleep_until};
 
-use crate::support::Kind;
+use crate::support::{Kind, simulated, simulated_keeper as keeper};
 
 const LOCK: &str = "/locks/looked-at";
 
 /// How long the waiters wait.
 const TIMEOUT: Duration = Duration::from_secs(5);
-
-fn simulated<T: Future<Output = ()>>(test: impl FnOnce(Sim) -> T) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
-    let settings = Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() };
-    runtime.block_on(async { test(Sim::new(1, settings)).await });
-}
-
-fn keeper(sim: &Sim) -> Lockkeeper {
-    Lockkeeper::builder().session_timeout(Duration::from_secs(10)).simulated(sim.network())
-}
 
 /// The reads and the lists that the server has answered; several lists of one session may be one read.
 fn looks(sim: &Sim) -> [u64; 2] {

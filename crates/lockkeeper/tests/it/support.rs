@@ -8,6 +8,7 @@ mod kinds;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 mod observer;
+mod simulated;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,7 @@ pub(crate) use lockkeeper_testkit::Stalls;
 
 pub(crate) use self::kinds::{Held, Kind, Lock, grew, name};
 use self::observer::Observer;
+pub(crate) use self::simulated::{simulated, simulated_keeper};
 
 /// The longest wait for an event that must come: far longer than a working test needs on a busy machine. Only a failing test
 /// reaches it.
