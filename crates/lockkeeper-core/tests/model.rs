@@ -152,7 +152,7 @@ fn every_interleaving_with_tries_and_persistent_nodes_keeps_the_promises() {
 /// release, the next contender gets the lock immediately, and nothing stays behind.
 #[test]
 fn case_34_every_interleaving_with_delays_keeps_the_promises() {
-    explore_all(delays::delayed(), 1_000_000);
+    explore_all(delays::delayed(), 500_000);
 }
 
 /// A holder that was granted the lock late writes that into its record. The write loses no request to release and disturbs no

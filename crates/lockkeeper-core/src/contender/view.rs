@@ -423,9 +423,10 @@ impl Contender {
         }
     }
 
-    /// A contender of this session no longer has this node. If the node may exist, a listing shows what to wait for.
+    /// A contender of this session no longer has this node. If a node of this name may exist, a listing shows what to wait for: a
+    /// name without an id may have been used again before the other contender knew of its deletion.
     pub(super) fn neighbour_ended(&mut self, name: &str, deleted: bool) {
-        if deleted {
+        if deleted && self.terms.node_format.protects() {
             self.blocker_gone(name);
         } else if self.view.blocker.take_if(|blocker| blocker.ends() == Some(name)).is_some() {
             self.view.listing_due = true;

@@ -248,6 +248,8 @@ impl AtRest for NoLostWakeup {
             let client = &state.clients[i];
             let from_before = |watched: Name| match (place(watched), client.own().and_then(place)) {
                 (Some(watched), Some(own)) => watched < own,
+                // An operator deleted the own node. A waiter learns that once it has waited for a while, or when its watch fires.
+                (Some(_), None) => !client.lingered,
                 _ => (watched.is_holder_marker() || watched.tombstone) && state.leader.get(watched).is_some(),
             };
             let watch = client.watches[..2].iter().flatten().any(|watch| from_before(watch.target));

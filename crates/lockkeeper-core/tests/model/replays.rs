@@ -141,3 +141,27 @@ fn a_holder_that_refused_is_asked_again() {
     let state = replay(&world, &[&enters(0)[..], &asked, &refuses, &[AskFor(own)]].concat());
     assert!(state.clients[0].told, "it was not informed of the second");
 }
+
+/// The reply to a holder's delete is lost, the parent is reaped, and a stranger's node gets the name. A waiter of the holder's
+/// session lists the stranger's node before the holder knows that its own is deleted. That end says nothing about the stranger.
+#[test]
+fn case_20_the_end_of_a_neighbour_says_nothing_about_a_stranger_of_the_same_name() {
+    let world = World {
+        node_format: NodeFormat::Recipe,
+        neighbours: 2,
+        budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
+        lag: 0,
+        ..World::new("a neighbour's name used again", 3)
+    };
+    let delete_and_lose = [Leave(0), Effect(0), Cut(0, Cut::After), Reconnect(0, Leader), Reap];
+    let stranger_enters_first =
+        [Start(1, Leader), Effect(1), Start(2, Leader), Effect(2), Effect(1), Effect(2), Effect(2)];
+    let both_find_the_stranger = [Effect(0), Effect(1), Effect(1), Effect(0)];
+    let neighbour_ends = [Hears(1), Effect(1), Effect(2), Hears(1)];
+    let state = replay(
+        &world,
+        &[&enters(0)[..], &delete_and_lose, &stranger_enters_first, &both_find_the_stranger, &neighbour_ends].concat(),
+    );
+    assert!(state.clients[2].says_it_holds());
+    assert!(!state.clients[1].says_it_holds(), "it holds beside the stranger");
+}
