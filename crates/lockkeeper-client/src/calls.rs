@@ -22,7 +22,6 @@ pub enum MultiError {
     Operation {
         /// The operation's index.
         index: usize,
-        /// Its error.
         error: ErrorCode,
     },
     /// The whole request has no response.

@@ -39,7 +39,6 @@ use probe::{Evidence, Probe};
 
 /// The pause after the first failed round over all servers. Each further round doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +95,6 @@ enum Purpose {
     Sasl(Option<String>),
 }
 
-/// One session.
 #[derive(Debug)]
 pub struct Session {
     config: Config,

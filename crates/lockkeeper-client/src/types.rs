@@ -51,7 +51,6 @@ impl fmt::Debug for Config {
 pub struct Resume {
     /// The session's id.
     pub session: i64,
-    /// Its password.
     pub password: [u8; 16],
     /// The newest transaction that the session has seen.
     pub last_zxid: i64,
@@ -118,11 +117,9 @@ pub enum SessionEvent {
     Over(End),
     /// A request has its result.
     Reply {
-        /// The request.
         id: RequestId,
         /// The newest transaction that the server had applied; the last known one if no server replied.
         zxid: i64,
-        /// The result.
         result: Result<Response, RequestError>,
     },
     /// A watch fired.

@@ -25,7 +25,6 @@ pub enum ServerError {
     /// The Unix socket cannot be made.
     #[error("cannot make the socket {}: {source}", path.display())]
     Socket {
-        /// Its path.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

@@ -131,16 +131,12 @@ pub enum Effect {
     QuotaExceeded {
         /// The root of the subtree.
         path: Arc<str>,
-        /// Its nodes.
         nodes: i64,
-        /// Its bytes.
         bytes: i64,
     },
     /// Close a connection after everything before has been sent.
     Close {
-        /// The connection.
         connection: ConnectionId,
-        /// The reason.
         reason: CloseReason,
     },
 }

@@ -5,7 +5,6 @@ use crate::codes::codes;
 codes! {
     /// The protocol's errors.
     #[non_exhaustive]
-    #[allow(missing_docs, reason = "the protocol's own names")]
     pub enum ErrorCode {
         SystemError = -1,
         RuntimeInconsistency = -2,

@@ -186,7 +186,6 @@ pub struct WatchedPath {
 pub struct SetData {
     /// The node.
     pub path: String,
-    /// The data.
     pub data: Option<Bytes>,
     /// The expected version, −1 for any.
     pub version: i32,
@@ -276,7 +275,6 @@ pub enum Response {
     WatchAdded,
     /// The schemes and names of a client's identities; the superuser has no name.
     Identities(Vec<(String, Option<String>)>),
-    /// A stat.
     Stat(Stat),
     /// Data and stat.
     Data {
@@ -303,7 +301,6 @@ pub enum Response {
     Path(String),
     /// Paths of ephemeral nodes.
     Ephemerals(Vec<Arc<str>>),
-    /// A count.
     Count(i32),
     /// One result for each operation of a multi.
     Multi(Vec<OpResult>),
@@ -319,7 +316,6 @@ pub enum OpResult {
         /// Its stat right after this operation.
         stat: Option<Stat>,
     },
-    /// Deleted.
     Deleted,
     /// Data replaced.
     DataSet(Stat),
@@ -349,7 +345,6 @@ pub struct ConnectRequest {
     pub timeout_ms: i32,
     /// The session to resume, or 0.
     pub session: i64,
-    /// Its password.
     pub password: Vec<u8>,
     /// Whether the client sent the read-only byte (3.4 and later do); the response carries one then.
     pub has_read_only: bool,
@@ -370,7 +365,6 @@ impl fmt::Debug for ConnectRequest {
 pub struct ConnectResponse {
     /// The granted timeout.
     pub timeout_ms: i32,
-    /// The session.
     pub session: i64,
     /// The password that resumes it.
     pub password: [u8; 16],

@@ -7,7 +7,6 @@ use crate::codes::codes;
 
 codes! {
     /// An operation of the protocol.
-    #[allow(missing_docs, reason = "the protocol's own names")]
     pub enum OpCode {
         CloseSession = -11,
         CreateSession = -10,

@@ -18,7 +18,6 @@ pub enum Packet {
         xid: i32,
         /// Its operation code, as received.
         opcode: i32,
-        /// The request.
         request: Request,
     },
     /// A credential for this connection.

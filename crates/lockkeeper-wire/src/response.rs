@@ -212,7 +212,6 @@ pub struct Header {
     pub error: Option<ErrorCode>,
 }
 
-/// A watch event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
     /// The kind of event; `None` for kinds that no server sends today.

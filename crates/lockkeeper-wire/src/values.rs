@@ -134,9 +134,7 @@ codes! {
 codes! {
     /// What happened to a watched node.
     pub enum EventKind {
-        /// It was created.
         Created = 1,
-        /// It was deleted.
         Deleted = 2,
         /// Its data was set.
         DataChanged = 3,

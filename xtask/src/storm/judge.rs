@@ -161,7 +161,6 @@ pub(super) struct Storm {
     pub left: Vec<String>,
 }
 
-/// A promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Promise {
     /// Jobs that exclude each other do not work at the same time.

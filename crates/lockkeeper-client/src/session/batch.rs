@@ -53,7 +53,6 @@ pub(super) enum Batch {
 }
 
 impl Batch {
-    /// The requests.
     pub(super) fn into_ids(self) -> Vec<RequestId> {
         match self {
             Batch::Write(id) => vec![id],

@@ -175,11 +175,8 @@ pub(crate) enum Phase {
         noticed_ms: i64,
         current: bool,
     },
-    /// It is done.
     Done,
-    /// It was refused.
     Refused,
-    /// It is dead.
     Dead,
 }
 

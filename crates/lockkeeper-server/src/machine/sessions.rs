@@ -11,7 +11,6 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// One session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Session {
     /// Its granted timeout.

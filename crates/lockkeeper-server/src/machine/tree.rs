@@ -18,7 +18,6 @@ use crate::machine::quota::{self, Quota, Quotas};
 use crate::machine::txn::{Owner, Txn, TxnOp};
 use lockkeeper_wire::{Acl, EventKind, Stat};
 
-/// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub(crate) data: Option<Bytes>,

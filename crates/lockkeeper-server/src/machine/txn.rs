@@ -41,11 +41,9 @@ pub enum TxnOp {
     Create {
         /// Its full path.
         path: Arc<str>,
-        /// Its data.
         data: Option<Bytes>,
         /// Its access list.
         acl: Arc<[Acl]>,
-        /// Its owner.
         owner: Owner,
         /// The parent's number of creates after this one.
         parent_creates: i32,
@@ -54,12 +52,10 @@ pub enum TxnOp {
     },
     /// A node disappears.
     Delete {
-        /// Its path.
         path: Arc<str>,
     },
     /// A node's data is replaced.
     SetData {
-        /// Its path.
         path: Arc<str>,
         /// The new data.
         data: Option<Bytes>,
@@ -68,7 +64,6 @@ pub enum TxnOp {
     },
     /// A node's access list is replaced.
     SetAcl {
-        /// Its path.
         path: Arc<str>,
         /// The new list.
         acl: Arc<[Acl]>,

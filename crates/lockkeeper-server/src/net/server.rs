@@ -56,11 +56,8 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpedNode {
-    /// Its path.
     pub path: String,
-    /// Its data.
     pub data: Vec<u8>,
-    /// Its stat.
     pub stat: Stat,
 }
 

@@ -22,9 +22,7 @@ pub struct Stats {
     pub packets_received: u64,
     /// Frames and four-letter answers that were sent.
     pub packets_sent: u64,
-    /// Bytes received.
     pub bytes_received: u64,
-    /// Bytes sent.
     pub bytes_sent: u64,
     /// Watch events sent.
     pub events_sent: u64,
@@ -38,7 +36,6 @@ pub struct Stats {
     pub sessions: u64,
     /// Nodes, the root and `/zookeeper` included.
     pub nodes: u64,
-    /// Watches.
     pub watches: u64,
     /// Answers that wait for the disk.
     pub outstanding: u64,

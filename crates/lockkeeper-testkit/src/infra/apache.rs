@@ -63,7 +63,6 @@ pub enum Error {
     Install {
         /// The program that was run.
         program: String,
-        /// Its exit status.
         status: ExitStatus,
         /// The last lines it printed.
         said: String,

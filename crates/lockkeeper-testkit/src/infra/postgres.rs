@@ -34,7 +34,6 @@ pub enum Error {
     Failed {
         /// The name of the program or step.
         what: &'static str,
-        /// The problem.
         problem: String,
     },
 }

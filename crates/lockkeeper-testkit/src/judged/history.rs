@@ -41,12 +41,10 @@ pub enum What {
     Asked {
         /// The time limit of the caller; `None`: no limit.
         limit: Option<Duration>,
-        /// The outcome.
         outcome: Outcome,
     },
     /// The guard was asked whether the lock is held.
     Looked {
-        /// The hold.
         hold: HoldId,
         /// The answer.
         held: bool,
@@ -54,7 +52,6 @@ pub enum What {
     /// The guard was asked how long it may be trusted. The first such event after a grant or a change comes at its very
     /// beginning.
     Trusted {
-        /// The hold.
         hold: HoldId,
         /// Whether a server was connected that had confirmed a write since.
         sure: bool,
@@ -63,7 +60,6 @@ pub enum What {
     },
     /// The hold was changed: upgraded or downgraded.
     Changed {
-        /// The hold.
         hold: HoldId,
         /// Its share now.
         share: Share,
@@ -72,7 +68,6 @@ pub enum What {
     },
     /// The hold was released. The event begins with the call and ends with its answer.
     Released {
-        /// The hold.
         hold: HoldId,
         /// Whether the server has confirmed the release.
         confirmed: bool,
@@ -119,7 +114,6 @@ pub enum Outcome {
 /// A hold at its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The hold.
     pub hold: HoldId,
     /// Which other holds may exist beside it.
     pub share: Share,

@@ -129,7 +129,6 @@ pub struct Turn {
 pub enum Want {
     /// The lock, or to write.
     Lock,
-    /// To read.
     Read,
     /// To read, and perhaps to write later.
     MayWrite,
@@ -352,9 +351,7 @@ impl Strike {
 /// A world in which a promise was not kept.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The problems.
     pub problems: Vec<Problem>,
-    /// The history.
     pub history: Vec<Event>,
 }
 

@@ -12,7 +12,6 @@ use super::Cut;
 pub(super) enum Matcher {
     /// Requests of these opcodes.
     Requests(Vec<OpCode>),
-    /// Watch events.
     WatchEvents,
 }
 

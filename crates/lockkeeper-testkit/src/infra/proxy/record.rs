@@ -126,7 +126,6 @@ pub enum What {
     Part {
         /// Its opcode.
         op: OpCode,
-        /// Its path.
         path: String,
     },
     /// The fate of a request was decided. A held request is recorded when it is released.
@@ -137,7 +136,6 @@ pub enum What {
         op: OpCode,
         /// Its path; for a multi, the first one.
         path: Option<String>,
-        /// Its fate.
         fate: Fate,
     },
     /// The fate of a reply was decided. A held reply is recorded when it is released.
@@ -152,16 +150,13 @@ pub enum What {
         zxid: i64,
         /// The error code, 0 for none.
         err: i32,
-        /// Its fate.
         fate: Fate,
     },
     /// The fate of a watch event was decided.
     Watch {
         /// The event's type on the wire: 1 created, 2 deleted, 3 data changed, 4 children changed.
         event: i32,
-        /// Its path.
         path: Option<String>,
-        /// Its fate.
         fate: Fate,
     },
     /// Bytes that are not a frame, or a frame that could not be assigned.

@@ -57,7 +57,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All faults.
     pub const ALL: [Fault; 18] = [
         Fault::KillClient,
         Fault::StopClient,

@@ -42,7 +42,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All faults.
     pub const ALL: [Fault; 16] = [
         Fault::CutInsideFrame,
         Fault::LostBytes,

@@ -264,7 +264,6 @@ async fn greet(sim: &Sim, connection: ConnectionId, wish: &[u8]) -> Option<i64> 
 
 /// The result of a request.
 enum Step {
-    /// It was answered.
     Answered,
     /// Its answer is sent when the connection's server has applied this transaction.
     OnceApplied(i64, Result<Response, ErrorCode>),
