@@ -135,10 +135,7 @@ pub enum Effect {
         bytes: i64,
     },
     /// Close a connection after everything before has been sent.
-    Close {
-        connection: ConnectionId,
-        reason: CloseReason,
-    },
+    Close { connection: ConnectionId, reason: CloseReason },
 }
 
 /// Why the machine wants a connection closed.

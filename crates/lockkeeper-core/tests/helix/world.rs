@@ -163,9 +163,19 @@ pub(crate) enum Phase {
     /// It is about to read and decide.
     Looking(Wish<'static>),
     /// Its write is on the way. The write takes effect if the record is still the one that was read.
-    Writing { wish: Wish<'static>, current: bool, record: Box<Record>, answer: Answer, again: bool },
+    Writing {
+        wish: Wish<'static>,
+        current: bool,
+        record: Box<Record>,
+        answer: Answer,
+        again: bool,
+    },
     /// It waits for a change of the record that it has seen, or for the end of its wait.
-    Waiting { wish: Wish<'static>, current: bool, until_ms: i64 },
+    Waiting {
+        wish: Wish<'static>,
+        current: bool,
+        until_ms: i64,
+    },
     /// A reply said that it owns the lock.
     Holding {
         until_ms: i64,

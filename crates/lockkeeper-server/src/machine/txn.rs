@@ -51,9 +51,7 @@ pub enum TxnOp {
         with_stat: bool,
     },
     /// A node disappears.
-    Delete {
-        path: Arc<str>,
-    },
+    Delete { path: Arc<str> },
     /// A node's data is replaced.
     SetData {
         path: Arc<str>,
