@@ -24,7 +24,7 @@ use rustix::process::{
 };
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
 use self::pause::Pauses;
 use self::reliance::unreliable;
@@ -38,6 +38,7 @@ use crate::nested;
 use crate::output::Printer;
 use crate::signals::{self, Signals};
 use crate::streams;
+use crate::supervision::{Action, Cleanup, Deadline, Event, Supervision};
 use crate::terminal::Terminal;
 use crate::text;
 use crate::watchdog::{self, Reaped, Watchdog};
@@ -86,15 +87,14 @@ pub(crate) struct RunTerms {
 }
 
 impl RunTerms {
-    /// Returns how long the command may take to end because another contender wants the leased lock, counted from now,
-    /// and whether the lease is over; `None` if no contender wants it.
+    /// Returns how long the command may take to end because another contender wants the leased lock; `None` if no contender wants it.
     ///
     /// The limit is the owner's own cleanup time, or the notice after the end of the lease. A contender that waits for a
     /// shorter time may give up.
-    fn cleanup(&self) -> Option<(Duration, bool)> {
+    fn cleanup(&self) -> Option<Cleanup> {
         let preemption = self.preemption.as_ref()?.borrow().clone()?;
         let left = preemption.deadline.saturating_duration_since(std::time::Instant::now());
-        Some((left, preemption.lease_over))
+        Some(Cleanup { left, lease_over: preemption.lease_over })
     }
 }
 
@@ -154,7 +154,7 @@ impl Job {
         let now = watchdog::now();
         let end = now + guard.valid_for();
         if let Some(watchdog) = &mut watchdog {
-            watchdog.until(watchdog::trusted_until(end, grace));
+            watchdog.until(Deadline::of_trust(end, grace));
         }
         let mut child = launcher::command(command, foreground, end, watchdog.as_ref());
         tell_of_the_hold(&mut child, guard);
@@ -185,21 +185,15 @@ impl Job {
         terms: RunTerms,
         printer: Printer,
     ) -> Result<CommandEnd, Failure> {
-        let mut loss = None;
-        let mut kill_at = None;
+        let grace = terms.grace;
+        let mut supervision = Supervision::new(watchdog::now(), grace, terms.max_run);
         let mut reported = Vec::new();
-        let mut preempted = false;
-        let mut stopped = false;
-        let mut too_long = false;
-        let mut asked_to_end = false;
         let mut why_it_ends = None;
         let mut paused = None;
-        // A sum that is too large means no limit.
-        let mut run_end = terms.max_run.and_then(|limit| Instant::now().checked_add(limit));
         let mut breaks: Option<BoxFuture<'_, Vec<Break>>> = None;
         let mut broken_by = None;
         let lost = guard.lost();
-        let unreliable = unreliable(&guard, terms.grace, terms.on_suspect);
+        let unreliable = unreliable(&guard, grace, terms.on_suspect);
         tokio::pin!(lost, unreliable);
         let (status, killed_by) = loop {
             let renewed = guard.holdings().first().map(Holding::renewed);
@@ -209,21 +203,20 @@ impl Job {
                     None => std::future::pending().await,
                 }
             };
-            let ending = stopped || loss.is_some();
-            if !self.move_deadline(guard, terms.grace, kill_at, ending) && !ending {
-                stopped = true;
-                kill_at = Some(self.overtaken(guard, terms.grace, &mut paused, printer));
+            if !self.move_deadline(guard, &supervision) && !supervision.is_ending() {
+                self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
             }
-            let deadline = kill_at.unwrap_or_else(Instant::now);
+            let due = supervision.due();
             tokio::select! {
                 biased;
-                why = &mut lost, if loss.is_none() => {
-                    loss = Some(why);
+                why = &mut lost, if supervision.loss.is_none() => {
+                    let stopped = supervision.stopped;
+                    let watchdog_acted = self.watchdog_has_acted();
+                    let action = supervision.handle(Event::Lost { why, watchdog_acted }, watchdog::now());
                     let by_time = matches!(why, Loss::Unreachable | Loss::SessionExpired | Loss::LeaseEnded);
                     if !stopped && by_time {
-                        paused = paused.or(self.pauses.cause(watchdog::now(), terms.grace));
+                        paused = paused.or(self.pauses.cause(watchdog::now(), grace));
                     }
-                    preempted |= why == Loss::Preempted;
                     let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
                     let overslept = paused.clone().filter(|_| by_time);
                     if overslept.is_some() || matches!(why, Loss::Removed | Loss::SessionExpired) {
@@ -235,36 +228,24 @@ impl Job {
                         Some(pause) => format!("{pause}, and lock {path} is lost{and}"),
                         None => format!("lock {path} is lost: {why}{and}"),
                     });
-                    if !std::mem::replace(&mut stopped, true) && !self.watchdog_has_acted() {
-                        self.stop();
-                    }
-                    // These losses come at a known time, and the grace period was before it. After other losses,
-                    // another contender may hold the lock already; the grace period is the command's cleanup.
-                    let grace = match why {
-                        Loss::Preempted | Loss::Unreachable | Loss::LeaseEnded => Duration::ZERO,
-                        _ => terms.grace,
-                    };
-                    let end = Instant::now() + grace;
-                    kill_at = Some(kill_at.map_or(end, |before| before.min(end)));
+                    self.carry_out(action);
                 }
-                state = &mut unreliable, if !stopped && loss.is_none() => {
+                state = &mut unreliable, if !supervision.is_ending() => {
                     // If the lock is lost already, the branch above reports that next.
                     if self.watchdog_has_acted() {
-                        stopped = true;
-                        kill_at = Some(self.overtaken(guard, terms.grace, &mut paused, printer));
+                        self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
                     } else if !matches!(state, HoldState::Lost(_)) {
                         let left = guard.valid_for();
+                        let action = supervision.handle(Event::Unreliable { left }, watchdog::now());
                         let remaining = spell(left);
                         printer.note(&format!(
                             "{} can be relied on for {remaining} more ({}); stopping the command",
                             locks(guard), reason(guard, state)
                         ));
-                        stopped = true;
-                        self.stop();
-                        kill_at = Some(Instant::now() + left.min(terms.grace));
+                        self.carry_out(action);
                     }
                 }
-                (holding, request) = asked(guard, &reported), if loss.is_none() => {
+                (holding, request) = asked(guard, &reported), if supervision.loss.is_none() => {
                     let signal = terms.on_revoke.signal();
                     let again = reported.iter().any(|(path, _)| *path == holding.path());
                     printer.asked(holding.path(), &request, signal.map(|(_, name)| name), again);
@@ -273,24 +254,13 @@ impl Job {
                             why_it_ends = Some(text::revocation(&request));
                             reported.retain(|(path, _)| *path != holding.path());
                             reported.push((holding.path(), request));
+                            let event = Event::Asked { signal, again, preemption: terms.cleanup() };
+                            let action = supervision.handle(event, watchdog::now());
                             streams::STDERR.flush(IN_ORDER);
-                            // The command gets one signal per lock, and may take its time to end.
-                            if !again {
-                                asked_to_end = true;
-                                self.signal(signal);
-                            }
-                            if let Some((cleanup, lease_over)) = terms.cleanup() {
-                                stopped |= lease_over;
-                                preempted |= !lease_over;
-                                kill_at = Some(Instant::now() + cleanup);
-                            }
+                            self.carry_out(action);
                         }
                         None => holding.refuse_revocation(REFUSAL).expect("the text is short"),
                     }
-                }
-                () = sleep_until(deadline), if kill_at.is_some() => {
-                    self.signal(Signal::KILL);
-                    kill_at = None;
                 }
                 change = change(&mut self.changed, self.pid, self.watchdog.as_ref()) => {
                     let Change::Command(change) = change? else {
@@ -298,9 +268,8 @@ impl Job {
                         continue;
                     };
                     if let Some(status) = ended(change) {
-                        if self.watchdog_has_acted() && !stopped && loss.is_none() {
-                            stopped = true;
-                            kill_at = Some(self.overtaken(guard, terms.grace, &mut paused, printer));
+                        if self.watchdog_has_acted() && !supervision.is_ending() {
+                            self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
                         }
                         break (status, change.terminating_signal());
                     }
@@ -308,17 +277,25 @@ impl Job {
                         self.stopped(signal, keeper, guard).await;
                     }
                 }
-                () = sleep_until(run_end.unwrap_or(deadline)), if run_end.is_some() && !stopped && loss.is_none() => {
-                    (run_end, too_long) = (None, true);
-                    let limit = spell(terms.max_run.unwrap_or_default());
-                    printer.note(&format!("the command has run for {limit}, the limit of --max-run; stopping the command"));
-                    self.stop();
-                    let end = Instant::now() + terms.grace;
-                    kill_at = Some(kill_at.map_or(end, |before| before.min(end)));
+                // After the end of the command: what ended in time has not run for too long.
+                () = sleep(due.unwrap_or_default().saturating_sub(watchdog::now())), if due.is_some() => {
+                    if self.watchdog_has_acted() && !supervision.is_ending() {
+                        self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
+                        continue;
+                    }
+                    let too_long = supervision.too_long;
+                    let action = supervision.handle(Event::Due, watchdog::now());
+                    if supervision.too_long && !too_long {
+                        let limit = spell(terms.max_run.unwrap_or_default());
+                        printer.note(&format!("the command has run for {limit}, the limit of --max-run; stopping the command"));
+                    }
+                    self.carry_out(action);
                 }
                 signal = signals.next() => {
-                    asked_to_end |= signals::ENDING.contains(&signal);
-                    self.pass_on(signal);
+                    let action = supervision.handle(Event::Signal(signal), watchdog::now());
+                    if !self.is_sent_by_terminal(signal) {
+                        self.carry_out(action);
+                    }
                 }
                 // The new deadline goes to the watchdog at the start of the loop.
                 () = renewed => {}
@@ -335,11 +312,11 @@ impl Job {
             }
         }
         let outlasted = async {
-            if let Some(deadline) = kill_at {
+            if let Some(deadline) = supervision.kill_at() {
                 self.outlast(deadline).await;
             }
         };
-        if let (None, Some(_), Some(keeper)) = (loss, &paused, keeper) {
+        if let (None, Some(_), Some(keeper)) = (supervision.loss, &paused, keeper) {
             // The watchdog acted first. The release may find that the hold was broken meanwhile.
             breaks = Some(broken::breaks(keeper, broken::holds(guard)).boxed());
         }
@@ -353,6 +330,7 @@ impl Job {
         let cause = broken_by.or(paused);
         let why = cause.clone().or(why_it_ends);
         let watchdog = self.watchdog.map(|watchdog| watchdog.dismiss(printer));
+        let Supervision { loss, stopped, preempted, too_long, asked_to_end, .. } = supervision;
         Ok(CommandEnd {
             status,
             loss,
@@ -367,19 +345,18 @@ impl Job {
         })
     }
 
-    /// Sends SIGTERM to the whole group.
-    fn stop(&self) {
-        streams::STDERR.flush(IN_ORDER);
-        self.signal(Signal::TERM);
-        // A stopped process gets the signal only when it continues.
-        self.signal(Signal::CONT);
+    fn carry_out(&self, action: Option<Action>) {
+        if action == Some(Action::Terminate) {
+            streams::STDERR.flush(IN_ORDER);
+        }
+        action.into_iter().flat_map(Action::signals).for_each(|signal| self.signal(signal));
     }
 
     /// Waits for the other processes of the group, and kills those that are left at the deadline.
-    async fn outlast(&self, deadline: Instant) {
+    async fn outlast(&self, deadline: Duration) {
         let mut group = Group::of(self.pid);
         while group.is_alive() {
-            if Instant::now() >= deadline {
+            if watchdog::now() >= deadline {
                 self.signal(Signal::KILL);
                 return;
             }
@@ -387,14 +364,9 @@ impl Job {
         }
     }
 
-    /// Passes a signal that lockkeeper got on to the group.
-    fn pass_on(&self, signal: Signal) {
-        // The terminal sends SIGWINCH to its foreground group itself.
-        let sent_by_terminal =
-            signal == Signal::WINCH && self.terminal.as_ref().is_some_and(|tty| tty.belongs_to(self.pid));
-        if !sent_by_terminal {
-            self.signal(signal);
-        }
+    /// Whether the terminal sends this signal to the group itself, because the group is its foreground group.
+    fn is_sent_by_terminal(&self, signal: Signal) -> bool {
+        signal == Signal::WINCH && self.terminal.as_ref().is_some_and(|tty| tty.belongs_to(self.pid))
     }
 
     fn signal(&self, signal: Signal) {

@@ -48,6 +48,7 @@ mod settings;
 mod signals;
 mod statuses;
 mod streams;
+mod supervision;
 mod tail;
 mod terminal;
 mod text;

@@ -12,12 +12,10 @@
 //! no signal that is meant for lockkeeper reaches it.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::File;
 use std::io::{PipeWriter, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::process::{ExitCode, Stdio};
-use std::str::FromStr;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -30,76 +28,10 @@ use crate::exit::Code;
 use crate::group;
 use crate::output::Printer;
 use crate::program::this_program;
+use crate::supervision::{Action, Deadline, Order, Rules, Told};
 
 /// The argument that starts this part of the program.
 pub(crate) const WORD: &str = "__watch";
-
-/// Changes of the deadline that are shorter than this are not sent.
-const SAME: Duration = Duration::from_millis(1);
-
-/// The orders to the watchdog, one per line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
-    /// The group to end.
-    Group(Pid),
-    /// The group may run until the deadline.
-    Until(Deadline),
-    /// Send SIGTERM now, unless it was sent, and kill the group at this instant.
-    EndBy(Duration),
-    /// The group is stopped, and so is lockkeeper: there is no deadline until the next order.
-    Paused,
-    /// The command has ended while lockkeeper ran: processes that it left running may stay.
-    Dismissed,
-}
-
-/// The instants until which a group may run, by [`now`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Deadline {
-    /// When to kill the group.
-    pub kill: Duration,
-    /// When to send SIGTERM; equal to `kill` if it was sent already.
-    pub term: Duration,
-}
-
-impl Deadline {
-    /// Whether the watchdog is sending SIGTERM at this deadline.
-    fn has_begun(self) -> bool {
-        self.term < self.kill && now() >= self.term
-    }
-
-    fn is_about(self, other: Deadline) -> bool {
-        self.kill.abs_diff(other.kill) < SAME && self.term.abs_diff(other.term) < SAME
-    }
-}
-
-impl fmt::Display for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Order::Group(group) => writeln!(f, "group {}", group.as_raw_nonzero()),
-            Order::Until(Deadline { kill, term }) => writeln!(f, "until {} {}", kill.as_nanos(), term.as_nanos()),
-            Order::EndBy(kill) => writeln!(f, "end {}", kill.as_nanos()),
-            Order::Paused => writeln!(f, "paused"),
-            Order::Dismissed => writeln!(f, "dismissed"),
-        }
-    }
-}
-
-impl FromStr for Order {
-    type Err = ();
-
-    fn from_str(line: &str) -> Result<Self, ()> {
-        let words: Vec<_> = line.split(' ').collect();
-        let nanos = |word: &str| word.parse().map(Duration::from_nanos).map_err(|_| ());
-        match words[..] {
-            ["group", group] => group.parse().ok().and_then(Pid::from_raw).map(Order::Group).ok_or(()),
-            ["until", kill, term] => Ok(Order::Until(Deadline { kill: nanos(kill)?, term: nanos(term)? })),
-            ["end", kill] => Ok(Order::EndBy(nanos(kill)?)),
-            ["paused"] => Ok(Order::Paused),
-            ["dismissed"] => Ok(Order::Dismissed),
-            _ => Err(()),
-        }
-    }
-}
 
 /// Returns the time by the clock of deadlines, which is the same in all processes and runs while the machine sleeps.
 pub(crate) fn now() -> Duration {
@@ -111,19 +43,13 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
-/// command gets only one.
-pub(crate) fn trusted_until(kill: Duration, grace: Duration) -> Deadline {
-    Deadline { kill, term: kill.saturating_sub(grace / 4 * 3) }
-}
-
 /// Lockkeeper's end of the pipe. The drop closes it, which ends the watchdog and the group, if there is one.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     // Dropped before the process, which waits for that.
     pipe: PipeWriter,
     process: Reaped,
-    sent: Option<Deadline>,
+    told: Told,
 }
 
 impl Watchdog {
@@ -135,7 +61,7 @@ impl Watchdog {
         let mut watch = this_program(WORD);
         let child = watch.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let process = Reaped { pid: Pid::from_child(&child), printer: None };
-        Ok(Watchdog { pipe, process, sent: None })
+        Ok(Watchdog { pipe, process, told: Told::default() })
     }
 
     /// Starts the watchdog of a group that runs already.
@@ -170,30 +96,29 @@ impl Watchdog {
 
     /// Moves the deadline; `false` if it is too late, because the watchdog has sent SIGTERM or is about to.
     pub(crate) fn until(&mut self, deadline: Deadline) -> bool {
-        let before = self.sent;
-        if !before.is_some_and(|sent| sent.is_about(deadline)) {
-            self.sent = Some(deadline);
-            self.order(Order::Until(deadline));
+        let before = self.told.clone();
+        if let Some(order) = self.told.until(deadline, now()) {
+            self.order(order);
         }
         // Checked after the write: the watchdog obeys an order that was written before its deadline.
-        !before.is_some_and(Deadline::has_begun)
+        !before.has_acted(now())
     }
 
     /// Whether the watchdog has sent SIGTERM, or is about to.
     pub(crate) fn has_acted(&self) -> bool {
-        self.sent.is_some_and(Deadline::has_begun)
+        self.told.has_acted(now())
     }
 
     /// Lets the watchdog send SIGTERM, unless it has, and kill the group at `kill`.
     pub(crate) fn end_by(&mut self, kill: Duration) {
-        self.sent = Some(Deadline { kill, term: kill });
-        self.order(Order::EndBy(kill));
+        let order = self.told.end_by(kill);
+        self.order(order);
     }
 
     /// Removes the deadline, until the next one.
     pub(crate) fn pause(&mut self) {
-        self.sent = None;
-        self.order(Order::Paused);
+        let order = self.told.pause();
+        self.order(order);
     }
 
     /// Tells the watchdog that the command has ended while lockkeeper ran. `printer` says so if the watchdog is stopped.
@@ -271,7 +196,7 @@ pub(crate) fn main(_: impl Iterator<Item = OsString>) -> ExitCode {
             Ok(count @ 1..) => text.push_str(&String::from_utf8_lossy(&some[..count])),
             Err(Errno::INTR) => {}
             _ => {
-                watch.signal(Signal::KILL);
+                watch.carry_out(Some(Action::Kill));
                 return ExitCode::SUCCESS;
             }
         }
@@ -286,61 +211,38 @@ pub(crate) fn main(_: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The state of the watchdog.
+/// The group, and the rules for it.
 #[derive(Debug, Default)]
 struct WatchdogState {
     group: Option<Pid>,
-    deadline: Option<Deadline>,
-    asked_to_end: bool,
+    rules: Rules,
 }
 
 impl WatchdogState {
     fn obey(&mut self, order: Order) {
-        match order {
-            Order::Group(group) => self.group = Some(group),
-            Order::Until(deadline) => self.deadline = Some(deadline),
-            Order::EndBy(kill) => {
-                self.deadline = Some(Deadline { kill, term: kill });
-                self.ask_to_end();
-            }
-            Order::Paused => self.deadline = None,
-            Order::Dismissed => {}
+        if let Order::Group(group) = order {
+            self.group = Some(group);
         }
+        let action = self.rules.obey(order);
+        self.carry_out(action);
     }
 
     /// Returns the instant of the next action.
     fn due(&self) -> Option<Duration> {
-        let deadline = self.deadline.filter(|_| self.group.is_some())?;
-        Some(if self.asked_to_end { deadline.kill } else { deadline.term })
+        self.group.and_then(|_| self.rules.due())
     }
 
     /// Does the action that is due.
     fn act(&mut self) {
-        let (Some(group), Some(deadline)) = (self.group, self.deadline) else { return };
-        if self.asked_to_end || deadline.term >= deadline.kill {
-            self.signal(Signal::KILL);
-            self.deadline = None;
-        } else if group::has_ended(group) {
-            // Processes that an ended command left running may stay.
-            self.deadline = None;
-        } else {
-            self.ask_to_end();
-        }
+        let Some(group) = self.group else { return };
+        let action = self.rules.act(|| group::has_ended(group));
+        self.carry_out(action);
     }
 
-    fn ask_to_end(&mut self) {
-        if !std::mem::replace(&mut self.asked_to_end, true) {
-            self.signal(Signal::TERM);
-            // A stopped process gets the signal only when it continues.
-            self.signal(Signal::CONT);
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(group) = self.group {
-            // `ESRCH` if the whole group has ended.
-            _ = kill_process_group(group, signal);
-        }
+    fn carry_out(&self, action: Option<Action>) {
+        let (Some(group), Some(action)) = (self.group, action) else { return };
+        // `ESRCH` if the whole group has ended.
+        action.signals().for_each(|signal| _ = kill_process_group(group, signal));
     }
 }
 
@@ -395,26 +297,6 @@ impl Alarm {
                 Ok(ready) => return ready > 0,
                 Err(_) => {}
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn orders_survive_the_pipe() {
-        let deadline = Deadline { kill: Duration::from_nanos(u64::MAX), term: Duration::from_millis(7) };
-        let group = Pid::from_raw(4711).unwrap();
-        for order in
-            [Order::Group(group), Order::Until(deadline), Order::EndBy(deadline.term), Order::Paused, Order::Dismissed]
-        {
-            let line = order.to_string();
-            assert_eq!(line.strip_suffix('\n').unwrap().parse(), Ok(order));
-        }
-        for bad in ["", "group 0", "group x", "until 1", "until 1 x", "until 1 2 3"] {
-            assert_eq!(bad.parse::<Order>(), Err(()), "{bad:?}");
         }
     }
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use lockkeeper::HoldState;
-use tokio::time::Instant;
 
 use super::{Job, locks, reason};
 use crate::held::Held;
 use crate::output::Printer;
-use crate::watchdog::{self, Deadline, Watchdog};
+use crate::supervision::{Event, Supervision};
+use crate::watchdog::{self, Watchdog};
 
 /// How many watchdogs are started in place of those before them. One that cannot live would be started for ever.
 const REPLACEMENTS: u32 = 3;
@@ -19,15 +19,8 @@ const UNGUARDED: &str =
 
 impl Job {
     /// Sets the deadline in the watchdog; returns `false` if the watchdog has begun to end the group.
-    ///
-    /// Without `kill_at`, the deadline is the instant until which the locks can be relied on.
-    pub(super) fn move_deadline(
-        &mut self,
-        guard: Held<'_>,
-        grace: Duration,
-        kill_at: Option<Instant>,
-        ending: bool,
-    ) -> bool {
+    pub(super) fn move_deadline(&mut self, guard: Held<'_>, supervision: &Supervision) -> bool {
+        let ending = supervision.is_ending();
         if !ending && !guard.is_held() {
             // Lost a moment ago: the loop decides next how long the group may take to end.
             return true;
@@ -35,13 +28,7 @@ impl Job {
         // Read first: a stop of this process between the two reads makes the deadline earlier, not later.
         let now = watchdog::now();
         let trusted = now + guard.valid_for();
-        let kill_at = kill_at.map(|at| now + at.saturating_duration_since(Instant::now()));
-        let deadline = match kill_at {
-            Some(kill) if ending || kill <= trusted => Deadline { kill, term: kill },
-            _ if !ending => watchdog::trusted_until(trusted, grace),
-            // SIGKILL was sent.
-            _ => return true,
-        };
+        let Some(deadline) = supervision.deadline(trusted) else { return true };
         let in_time = self.watchdog.as_mut().is_none_or(|watchdog| watchdog.until(deadline));
         if in_time && !ending {
             self.pauses.trusted_until(trusted);
@@ -65,23 +52,23 @@ impl Job {
         });
     }
 
-    /// Lets the watchdog, which acted first, end the group. Returns the instant of its SIGKILL. `paused` says so if this process
-    /// was paused.
+    /// Lets the watchdog, which acted first, end the group. `paused` says so if this process was paused.
     pub(super) fn overtaken(
         &mut self,
+        supervision: &mut Supervision,
         guard: Held<'_>,
         grace: Duration,
         paused: &mut Option<String>,
         printer: Printer,
-    ) -> Instant {
+    ) {
         let lock = locks(guard);
         *paused = paused.take().or(self.pauses.cause(watchdog::now(), grace));
         let cause = paused.as_deref().unwrap_or(reason(guard, HoldState::Held));
         printer.note(&format!("{cause}; the watchdog stopped the command, because {lock} was about to be lost"));
-        let left = guard.valid_for().min(grace);
-        if let Some(watchdog) = &mut self.watchdog {
-            watchdog.end_by(watchdog::now() + left);
+        let (now, left) = (watchdog::now(), guard.valid_for());
+        _ = supervision.handle(Event::WatchdogActed { left }, now);
+        if let (Some(watchdog), Some(kill)) = (&mut self.watchdog, supervision.kill_at()) {
+            watchdog.end_by(kill);
         }
-        Instant::now() + left
     }
 }
