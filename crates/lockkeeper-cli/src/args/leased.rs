@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::connect::ConnectArgs;
-use super::values::{Waiting, duration, waiting};
+use super::values::{Waiting, duration, lease, waiting};
 use crate::statuses::help;
 
 /// The options of a leased lock, as in Apache Helix.
@@ -13,7 +13,7 @@ pub(crate) struct LeaseArgs {
     /// Hold a leased lock, with a lease of this length; if another owner has it, do not wait
     ///
     /// After the end of the lease, the command runs on until someone else asks for the lock.
-    #[arg(long, value_name = "DURATION", value_parser = duration, group = "kind", conflicts_with_all = ["wait", "node_format"])]
+    #[arg(long, value_name = "DURATION", value_parser = lease, group = "kind", conflicts_with_all = ["wait", "node_format"])]
     pub lease: Option<Duration>,
     /// Stop the command at the end of the lease, even if nobody else asks for the lock; --keep-node implies this
     #[arg(long, hide_short_help = true, requires = "lease")]

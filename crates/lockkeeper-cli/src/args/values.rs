@@ -16,6 +16,19 @@ pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The longest lease, in days: a century. The watchdog of a command counts nanoseconds, of which 64 bits hold 584 years.
+const LONGEST_LEASE: u64 = 36_500;
+
+/// Parses the length of a lease.
+pub(super) fn lease(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        long if long > Duration::from_secs(LONGEST_LEASE * 24 * 3600) => {
+            Err(format!("the longest lease is {LONGEST_LEASE}days"))
+        }
+        lease => Ok(lease),
+    }
+}
+
 /// How long to wait for the cleanup of a lower owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {

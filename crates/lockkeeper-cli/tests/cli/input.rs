@@ -88,6 +88,20 @@ fn a_text_that_is_too_long_is_refused_before_anything_is_contacted() {
     assert!(!home.file("ran").exists() && !home.state().exists());
 }
 
+/// The watchdog of the command could not count it.
+#[test]
+fn a_lease_beyond_the_clock_is_refused_and_the_longest_one_is_named_and_works() {
+    let home = Home::new();
+    let run = |lease: &str| home.output(&["run", "a", "--lease", lease, "--", "touch", "ran"]);
+    let (code, line) = failure(&run("99999999999s"));
+    assert_eq!(code, Some(64), "{line}");
+    assert!(line.contains("'99999999999s'"), "{line}");
+    let longest = line.rsplit("the longest lease is ").next().unwrap().to_owned();
+    assert!(!home.file("ran").exists() && !home.state().exists());
+    let held = run(&longest);
+    assert!(held.status.success() && home.file("ran").exists(), "{longest}: {held:?}");
+}
+
 #[test]
 fn bad_servers_are_named_before_anything_is_sent() {
     let home = Home::new();
