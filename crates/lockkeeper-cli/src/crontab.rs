@@ -8,7 +8,7 @@ mod naming;
 
 use std::fmt::Write as _;
 
-use self::flock::{Flock, has_flock, is_in_background};
+use self::flock::{Flock, has_flock, is_in_background, joined_script};
 use self::naming::{BUILTINS, name_of, one_at_a_time, unique};
 
 /// The format of a crontab.
@@ -95,6 +95,10 @@ pub(crate) fn rewrite(
                             "flock {file} stays, because another line uses the same file: it excludes them on one machine only, and \
                              a run that finds it locked counts as failed"
                         )),
+                        Some(Flock { file, shares: true, .. }) => Some(format!(
+                            "flock {file} stays, because it shares the file (-s), and a job holds its lock alone; a run that finds the file \
+                             locked may count as failed"
+                        )),
                         Some(Flock { file, command: None, .. }) => Some(format!(
                             "flock {file} stays, because the line does more than run one command under it; the lock of lockkeeper holds on all machines"
                         )),
@@ -176,6 +180,11 @@ fn job<'a>(
     if has_flock(rest) && is_in_background(rest) {
         let problem = "a command under flock runs on in the background (&), and a job holds its lock only until its own command ends: leave out the &";
         return Err(problem.to_owned());
+    }
+    if let Some(option) = joined_script(rest) {
+        return Err(format!(
+            "flock would take the word that begins with {option} for a program: write {option} 'COMMAND'"
+        ));
     }
     Ok(Some(Job { schedule, user, command: rest, slot }))
 }
@@ -448,11 +457,30 @@ mod tests {
             ),
             // A job holds its lock alone, and what follows is not under flock.
             ("flock -s /tmp/j ./job.sh", " -- flock -s /tmp/j ./job.sh"),
+            ("flock -ns /tmp/j ./job.sh", " -- flock -ns /tmp/j ./job.sh"),
+            ("(flock -s 9; ./job.sh) 9>/tmp/j", " -- /bin/sh -c '(flock -s 9; ./job.sh) 9>/tmp/j'"),
+            ("flock -s -x /tmp/j ./job.sh", " -- ./job.sh"),
+            ("flock -n /tmp/j --command './job.sh'", " --try --quiet -- /bin/sh -c '/bin/sh -c '\\''./job.sh'\\'''"),
             ("flock -n /tmp/j ./job.sh || true", " --try --quiet -- /bin/sh -c 'flock -n /tmp/j ./job.sh || true'"),
         ] {
             let made = lines(&format!("*/10 * * * * {command}\n"), Format::User);
             assert_eq!(made.text, format!("*/10 * * * * {run}{is}\n"));
             assert!(made.notes.iter().any(|(_, note)| note.contains("flock")), "{command}");
+        }
+        for command in ["flock --shared /tmp/j ./job.sh", "flock -s -w 5 /tmp/j ./job.sh"] {
+            let made = lines(&format!("*/10 * * * * {command}\n"), Format::User);
+            assert_eq!(made.text, format!("*/10 * * * * {run} -- {command}\n"));
+            assert!(made.notes.iter().any(|(_, note)| note.contains("shares the file (-s)")), "{:?}", made.notes);
+        }
+        // The reader keeps its file, and so does the writer.
+        let made = lines("1 * * * * flock -s /tmp/j ./a\n2 * * * * flock /tmp/j ./b\n", Format::User);
+        assert_eq!(made.text.matches(" -- flock ").count(), 2, "{}", made.text);
+        // flock itself takes them for programs.
+        for script in ["-c'./job.sh'", "--command=./job.sh"] {
+            let text = format!("*/10 * * * * flock /tmp/j {script}\n");
+            let made = lines(&text, Format::User);
+            assert_eq!((made.text.as_str(), made.left), (text.as_str(), 1));
+            assert!(made.notes.iter().any(|(_, note)| note.contains("for a program: write -")), "{:?}", made.notes);
         }
         let made = lines("1 * * * * flock -n /tmp/j ./a\n2 * * * * flock -n /tmp/j ./b\n", Format::User);
         assert_eq!(made.text.matches(" --try --quiet -- flock -n /tmp/j ./").count(), 2, "{}", made.text);

@@ -6,8 +6,10 @@ pub(super) struct Flock {
     pub options: String,
     /// The file that flock locks.
     pub file: String,
-    /// The command without flock; `None` if the line does more than flock guards.
+    /// The command without flock; `None` if the line does more than flock guards, or shares the file.
     pub command: Option<String>,
+    /// Whether it shares the file with other commands that share it. A job holds its lock alone.
+    pub shares: bool,
 }
 
 /// What a call of flock says before its command.
@@ -16,6 +18,7 @@ struct Call<'a> {
     wait: Option<u32>,
     /// The exit status if the file stays locked.
     status: Option<u32>,
+    shares: bool,
     /// The file, or the number of an open one.
     target: &'a str,
     rest: &'a str,
@@ -28,7 +31,7 @@ impl<'a> Call<'a> {
         if !is_flock(first) {
             return None;
         }
-        let (mut wait, mut status) = (None, None);
+        let (mut wait, mut status, mut shares) = (None, None, false);
         loop {
             let (option, after) = word(rest)?;
             rest = after;
@@ -48,10 +51,14 @@ impl<'a> Call<'a> {
                 "--nonblock" | "--nb" => wait = Some(0),
                 "-w" | "--wait" | "--timeout" => wait = Some(value()?),
                 "-E" | "--conflict-exit-code" => status = Some(value()?),
-                "--exclusive" | "--close" | "--no-fork" | "--verbose" => {}
-                target if !target.starts_with('-') => return Some(Call { wait, status, target, rest }),
-                text if text.len() > 1 && text[1..].chars().all(|letter| "nxeoF".contains(letter)) => {
+                "--exclusive" => shares = false,
+                "--shared" => shares = true,
+                "--close" | "--no-fork" | "--verbose" => {}
+                target if !target.starts_with('-') => return Some(Call { wait, status, shares, target, rest }),
+                text if text.len() > 1 && text[1..].chars().all(|letter| "nsxeoF".contains(letter)) => {
                     wait = if text.contains('n') { Some(0) } else { wait };
+                    // The last one counts.
+                    shares = text.chars().rfind(|letter| "sxe".contains(*letter)).map_or(shares, |kind| kind == 's');
                 }
                 _ => return None,
             }
@@ -79,10 +86,16 @@ impl Flock {
         if !is_literal(call.target) || call.rest.is_empty() {
             return None;
         }
-        let command =
-            if call.rest.starts_with("-c ") { format!("{shell} {}", call.rest) } else { call.rest.to_owned() };
+        let file = call.target.to_owned();
+        if call.shares {
+            return Some(Flock { options: String::new(), file, command: None, shares: true });
+        }
+        let command = match script(call.rest) {
+            Some(script) => format!("{shell} -c {script}"),
+            None => call.rest.to_owned(),
+        };
         let command = Some(command).filter(|_| is_one(call.rest));
-        Some(Flock { options: call.options(), file: call.target.to_owned(), command })
+        Some(Flock { options: call.options(), file, command, shares: false })
     }
 
     /// Reads `flock -n 9 || exit 1; COMMAND ) 9>FILE`, and the same with `&&`.
@@ -112,7 +125,7 @@ impl Flock {
             rest.strip_prefix(';').filter(|_| call.wait.is_none())?
         };
         let (command, redirected) = (command.trim(), Redirected::read(behind, number)?);
-        if number.is_empty() || command.is_empty() || !is_closed(command) {
+        if number.is_empty() || command.is_empty() || !is_closed(command) || call.shares {
             return None;
         }
         if has_flock(command) || has_descriptor(command, number) || has_descriptor(&redirected.others, number) {
@@ -122,7 +135,7 @@ impl Flock {
             true => command.to_owned(),
             false => format!("({command}){}", redirected.others),
         };
-        Some(Flock { options: call.options(), file: redirected.file.to_owned(), command: Some(command) })
+        Some(Flock { options: call.options(), file: redirected.file.to_owned(), command: Some(command), shares: false })
     }
 }
 
@@ -159,6 +172,20 @@ impl<'a> Redirected<'a> {
     }
 }
 
+/// Returns the script that flock gives to a shell, from the words behind its file.
+fn script(rest: &str) -> Option<&str> {
+    let (option, script) = word(rest)?;
+    ["-c", "--command"].contains(&option).then_some(script)
+}
+
+/// Returns flock's option for a script if the script is in the same word: flock takes that word for a program.
+pub(super) fn joined_script(typed: &str) -> Option<&'static str> {
+    let rest = Call::read(typed)?.rest;
+    let option = if rest.starts_with("--command") { "--command" } else { "-c" };
+    let after = rest.strip_prefix(option)?;
+    (!after.is_empty() && !after.starts_with(char::is_whitespace)).then_some(option)
+}
+
 /// Whether a command line calls flock.
 pub(super) fn has_flock(command: &str) -> bool {
     let is_of_name = |c: char| c.is_alphanumeric() || "/._-".contains(c);
@@ -170,8 +197,9 @@ pub(super) fn is_in_background(command: &str) -> bool {
     let bare = unquoted(command);
     let is_alone =
         |(at, _)| !bare[..at].ends_with(['&', '>', '<', '|', '\\']) && !bare[at + 1..].starts_with(['&', '>']);
-    let script = command.split_once(" -c ").and_then(|(_, script)| script.trim_start().strip_prefix(['\'', '"']));
-    bare.match_indices('&').any(is_alone) || script.is_some_and(is_in_background)
+    let scripts = [" -c ", " --command "].into_iter().filter_map(|option| command.split_once(option));
+    let mut scripts = scripts.filter_map(|(_, script)| script.trim_start().strip_prefix(['\'', '"']));
+    bare.match_indices('&').any(is_alone) || scripts.any(is_in_background)
 }
 
 /// Whether a command uses the open file with this number.

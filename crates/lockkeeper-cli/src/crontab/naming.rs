@@ -83,20 +83,41 @@ pub(super) fn one_at_a_time(command: &str) -> Option<&str> {
 
 /// Returns the name of the program that a command runs, as the name of its lock.
 pub(super) fn name_of(command: &str) -> Option<String> {
+    let command = without_values(command);
     // Each command of a list and of a pipe, without its redirections.
     let commands = command.split(['|', '&', ';']).filter_map(|command| command.split(['>', '<']).next());
     let mut programs = commands.filter_map(program).filter(|name| !BUILTINS.contains(&name.as_str())).peekable();
     let first = programs.peek().cloned();
-    programs.find(|name| !PREPARATIONS.contains(&name.as_str())).or(first)
+    let name = programs.find(|name| !PREPARATIONS.contains(&name.as_str())).or(first);
+    name.filter(|name| !name.is_empty())
 }
 
-/// Returns the name of the program of one command.
+/// Returns a command without the quoted values of its assignments and options: their words look like programs.
+fn without_values(command: &str) -> String {
+    let (mut kept, mut rest) = (String::new(), command);
+    while let Some(at) = rest.find("=\"").into_iter().chain(rest.find("='")).min() {
+        let (before, value) = rest.split_at(at + 1);
+        let Some((_, after)) = value[1..].split_once(&value[..1]) else { break };
+        kept.push_str(before);
+        rest = after;
+    }
+    kept + rest
+}
+
+/// Whether a word is a variable, whose value only the shell knows.
+fn is_variable(word: &str) -> bool {
+    let last = word.trim_matches(['"', '\'', '(', ')', '`']).rsplit('/').next().unwrap_or_default();
+    last.strip_prefix('$').is_some_and(|name| name.starts_with(|c: char| c.is_ascii_alphanumeric() || "_{".contains(c)))
+}
+
+/// Returns the name of the program of one command; an empty one if the program is in a variable.
 fn program(command: &str) -> Option<String> {
-    let mut words = command.split_whitespace().map(|word| word.trim_matches(['"', '\'', '(', ')', '`', '$']));
+    let words = command.split_whitespace();
+    let mut words = words.map(|typed| (typed, typed.trim_matches(['"', '\'', '(', ')', '`', '$'])));
     let mut wrapper = "";
     // Whether the next word belongs to an option, or is the file of flock or setlock, the user of su, the directory of chroot.
     let (mut is_value, mut has_operand) = (false, false);
-    let program = words.find(|word| {
+    let (typed, program) = words.find(|(_, word)| {
         let base = word.rsplit('/').next().unwrap_or_default();
         if std::mem::take(&mut is_value) || word.is_empty() {
             return false;
@@ -119,6 +140,9 @@ fn program(command: &str) -> Option<String> {
             && word.chars().all(|c| c.is_ascii_digit() || ".smhd".contains(c));
         !word.contains('=') && !is_number
     })?;
+    if is_variable(typed) {
+        return Some(String::new());
+    }
     let base = program.trim_end_matches('/').rsplit('/').next()?;
     let base = base.rsplit_once('.').map_or(base, |(stem, _)| if stem.is_empty() { base } else { stem });
     if BUILTINS.contains(&base) {
@@ -170,9 +194,16 @@ mod tests {
             ("flock -s -w 10 /tmp/j job", "job"),
             ("(flock -n 9 || exit 1; job) 9>/tmp/j", "job"),
             ("A=1 B=2 ./job.sh 2>&1 | logger", "job"),
+            ("A=\"x; y\" B='z w' ./job.sh --all", "job"),
+            ("sh -c \"A='x y' ./job.sh\"", "job"),
+            ("\"$HOME/bin/job.sh\" --all", "job"),
+            ("cd \"$DIR\" && ./job.sh", "job"),
         ] {
             assert_eq!(name_of(command).as_deref(), Some(name), "{command}");
         }
-        assert_eq!(name_of(": $(x)").as_deref(), None);
+        // The value may be another one on each machine.
+        for command in [": $(x)", "\"$JOB\" --all", "${JOB} | logger", "nice -n 10 $DIR/$JOB"] {
+            assert_eq!(name_of(command), None, "{command}");
+        }
     }
 }
