@@ -222,7 +222,11 @@ impl Job {
                     if overslept.is_some() || matches!(why, Loss::Removed | Loss::SessionExpired) {
                         breaks = keeper.map(|keeper| broken::breaks(keeper, broken::holds(guard)).boxed());
                     }
-                    let and = if stopped { "" } else { "; stopping the command" };
+                    let and = match (stopped, watchdog_acted) {
+                        (true, _) => "",
+                        (false, true) => "; the watchdog has stopped the command",
+                        (false, false) => "; stopping the command",
+                    };
                     printer.note(&match overslept {
                         // A break in the meantime would be the true cause. Its author is printed when the records have been read.
                         Some(pause) => format!("{pause}, and lock {path} is lost{and}"),

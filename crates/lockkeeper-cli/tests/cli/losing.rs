@@ -158,6 +158,7 @@ fn a_stopped_lockkeepers_group_is_gone_before_the_next_command_starts() {
     // One cause, the same for the end of the command and for the loss that follows from the stop.
     assert!(text.contains("lockkeeper was paused for too long (at least "), "{text}");
     assert!(!text.contains("no server was reached") && !text.contains("the session expired"), "{text}");
+    assert!(text.contains("the watchdog ") && !text.contains("stopping the command"), "{text}");
 }
 
 /// The hold has ended by time as well when lockkeeper runs again. The break was first, and the record of the run says so too.
