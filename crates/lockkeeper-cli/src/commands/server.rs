@@ -176,7 +176,7 @@ impl Desk {
 
     async fn restart(&self) -> Result<u8, Failure> {
         control::check_owner(self.home.dir())?;
-        if self.home.find()?.is_none() {
+        if !self.runs().await? {
             return Err(local::not_running(&self.home));
         }
         let turn = control::turn(&self.home).await?;
@@ -201,7 +201,7 @@ impl Desk {
     async fn backup(&self, directory: &Path) -> Result<u8, Failure> {
         control::check_owner(self.home.dir())?;
         let (directory, fresh) = self.new_directory(directory)?;
-        let was_running = self.home.find()?.is_some();
+        let was_running = self.runs().await?;
         let turn = control::turn(&self.home).await?;
         let Some(stopped) = control::stop(&self.home, false).await? else {
             return Err(Failure::new(
@@ -400,6 +400,17 @@ impl Desk {
             sleep(LOOK).await;
         }
         Ok(())
+    }
+
+    /// Returns whether the server runs.
+    ///
+    /// # Errors
+    /// It does not answer: it would not end by itself.
+    async fn runs(&self) -> Result<bool, Failure> {
+        match self.home.find()? {
+            Some(endpoint) => self.report(&endpoint).await.map(|_| true),
+            None => Ok(false),
+        }
     }
 
     async fn report(&self, endpoint: &Endpoint) -> Result<Report, Failure> {

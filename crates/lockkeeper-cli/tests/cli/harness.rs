@@ -266,6 +266,18 @@ pub(crate) fn is_alive(pid: Pid) -> bool {
     !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
+/// Stops a process that is no child of this one, and returns when every thread has stopped: until then one may still answer.
+pub(crate) fn stop(pid: Pid) {
+    kill_process(pid, Signal::STOP).unwrap();
+    let state = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+    // The state follows the name in parentheses, which may contain any character.
+    let runs = |stat: &str| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 'Z']));
+    until("every thread has stopped", || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap().flatten();
+        !tasks.map(state).any(|stat| runs(&stat))
+    });
+}
+
 /// Returns the child processes of a `run` that are watchdogs.
 pub(crate) fn watchdogs(parent: Pid) -> Vec<Pid> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();

@@ -8,7 +8,7 @@ use std::process::Output;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, failure, is_alive, text, until};
+use crate::harness::{BINARY, Home, Running, failure, is_alive, stop, text, until};
 
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
@@ -102,13 +102,18 @@ fn a_server_that_hangs_is_stopped_by_force() {
     let home = Home::new();
     let before = token(&home);
     let server = home.server().unwrap();
-    kill_process(server, Signal::STOP).unwrap();
+    stop(server);
     for args in [&["run", "a", "--wait", "1s", "--", "true"][..], &["run", "a", "--try", "--", "true"]] {
         let output = home.output(args);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(69), "{said}");
         assert!(said.contains(&format!("(pid {server}) runs and does not answer")), "{said}");
         assert!(said.contains("lockkeeper server stop --force"), "{said}");
+    }
+    // Neither waits for its end, which would not come.
+    for args in [&["server", "restart"][..], &["server", "backup", "copy"]] {
+        let (code, said) = failure(&home.output(args));
+        assert!(code == Some(69) && said.contains("runs and does not answer"), "{code:?} {said}");
     }
     let output = home.output(&["server", "stop", "--force"]);
     assert!(output.status.success(), "{output:?}");
