@@ -142,11 +142,15 @@ fn an_emergency_is_recorded_with_its_reason() {
     let home = Home::with_servers(&served.address);
     let mut low = home.spawn("a", &["--lease", "10m", "--priority", "2147483646"], "echo up; exec sleep 1000");
     assert_eq!(low.line(), "up");
-    let args =
-        ["run", "a", "--lease", "10m", "--id", "sre", "--emergency", "--reason", "the index is corrupt", "--", "true"];
-    let urgent = home.output(&args);
-    assert!(urgent.status.success(), "{urgent:?}");
-    assert_eq!(low.end().0, Some(79));
+    let args = ["--lease", "10m", "--id", "sre", "--emergency", "--reason", "the index is corrupt"];
+    let mut urgent = home.spawn("a", &args, "echo in; cat");
+    assert_eq!(urgent.line(), "in");
+    // The record shows the new owner for as long as it holds. After its release, the owner before it would find only that
+    // its own hold is gone.
+    let (code, text) = low.end();
+    assert_eq!(code, Some(79), "{text}");
+    urgent.close_stdin();
+    assert_eq!(urgent.end().0, Some(0));
     let told = String::from_utf8(home.output(&["requests", "--decided"]).stdout).unwrap();
     assert!(told.contains("sre requested it in an emergency") && told.contains("the index is corrupt"), "{told}");
     let json = home.output(&["requests", "a", "--decided", "--json"]);
