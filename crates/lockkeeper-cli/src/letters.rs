@@ -42,6 +42,16 @@ pub(crate) fn options(typed: Option<&str>) -> Vec<OsString> {
     vec!["--dead-letter".into(), place]
 }
 
+/// Returns whether a replay of this store needs `--foreign`. A topic is not read for that: its broker may not answer.
+pub(crate) async fn is_foreign(sink: &dyn Sink) -> bool {
+    sink.name().starts_with("kafka:") || sink.records().await.is_ok_and(|read| !read.foreign.is_empty())
+}
+
+/// Returns the first directory above a file that is missing. None is created: it may be a slip of the fingers.
+fn missing_directory(file: &Path) -> Option<&Path> {
+    file.ancestors().skip(1).take_while(|dir| !dir.exists()).last()
+}
+
 /// Opens a store for dead letters: `file`, `file:PATH`, `kafka:HOST:PORT/TOPIC`.
 pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
     match place.split_once(':') {
@@ -50,6 +60,10 @@ pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Fa
             // A replay works in another directory.
             let path = std::path::absolute(path)
                 .map_err(|error| Failure::system("cannot read the current directory", error))?;
+            if let Some(dir) = missing_directory(&path) {
+                let message = format!("{place}: there is no directory {} for dead letters", dir.display());
+                return Err(Failure::new(Code::Usage, message).hint("correct the path, or create the directory"));
+            }
             Ok(Arc::new(FileSink::new(path)))
         }
         Some(("kafka", _)) => kafka(place, settings),

@@ -77,9 +77,14 @@ impl RetryPolicy {
             failure.message = format!("given up after {} attempts: {}", given_up.attempts, failure.message);
         }
         match given_up.letter {
-            Kept::In(sink) => {
-                failure.message = format!("{}; kept as the dead letter {} in {sink}", failure.message, operation.id);
-                let replay = Suggested::new(["dlq", "replay", &operation.id]).with(self.letters_at.clone());
+            Kept::In(place) => {
+                failure.message = format!("{}; kept as the dead letter {} in {place}", failure.message, operation.id);
+                let foreign = match &self.letters {
+                    Some((sink, _)) => letters::is_foreign(&**sink).await,
+                    None => false,
+                };
+                let replay = Suggested::new(["dlq", "replay", &operation.id]).with(foreign.then_some("--foreign"));
+                let replay = replay.with(self.letters_at.clone());
                 (failure.hint, failure.advice) = (None, vec![("try it again", replay)]);
             }
             Kept::Failed(error) => {

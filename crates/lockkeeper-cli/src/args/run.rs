@@ -133,7 +133,7 @@ pub(crate) struct RunArgs {
     /// setting background.dead_letter]
     ///
     /// Nothing is kept if another attempt would fail in the same way, for example if the lock is in use in another way (78).
-    /// Write file:PATH, or file, which is in the state directory, or kafka:HOST:PORT/TOPIC.
+    /// Write file:PATH, in a directory that exists, or file, which is in the state directory, or kafka:HOST:PORT/TOPIC.
     #[arg(long, value_name = "WHERE", conflicts_with = "lease", hide_short_help = true)]
     pub dead_letter: Option<String>,
     /// Print messages as JSON lines on standard error

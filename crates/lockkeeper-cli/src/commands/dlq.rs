@@ -77,6 +77,13 @@ impl Desk {
         Suggested::new(["dlq"]).with(words).with(self.at.iter().cloned())
     }
 
+    /// Returns the replay of a letter on these terms.
+    fn replay_of(&self, operation: &str, terms: ReplayTerms) -> Suggested {
+        let options = [("--again", terms.again), ("--foreign", terms.foreign)];
+        let options = options.into_iter().filter(|(_, is_set)| *is_set).map(|(option, _)| option);
+        self.command(["replay", operation].into_iter().chain(options))
+    }
+
     /// Returns every letter with its fate, and what could not be read, which is reported unless the output is JSON.
     async fn filed(&self) -> Result<(Vec<Filed>, Vec<String>), Failure> {
         let (filed, read) = self.filed_from().await?;
@@ -155,7 +162,8 @@ impl Desk {
     }
 
     async fn mark(&self, letter: &Letter, event: LetterEvent) -> Result<(), Failure> {
-        Ok(self.sink.append(&LetterRecord::Mark(Mark::new(&letter.operation, event))).await?)
+        self.sink.append(&LetterRecord::Mark(Mark::new(&letter.operation, event))).await?;
+        Ok(())
     }
 
     async fn replay(&self, ids: Vec<String>, terms: ReplayTerms) -> Result<u8, Failure> {
@@ -180,7 +188,7 @@ impl Desk {
         let mut stayed = 0;
         for filed in chosen {
             let operation = &filed.letter.operation;
-            match self.replay_one(&filed.letter, terms.again, &mut signals).await {
+            match self.replay_one(&filed.letter, terms, &mut signals).await {
                 Ok(()) => self.printer.note(&format!("replayed {operation}")),
                 // Another process replayed or dropped it first.
                 Err(failure) if failure.code == Code::NoSuchLock => self.printer.note(&failure.message),
@@ -206,7 +214,7 @@ impl Desk {
                 return Err(Failure::new(Code::Refused, format!("letters of {name} are not replayed: {why}"))
                     .hint("a replay runs as you what another user may have written; read each letter, and replay it by name")
                     .advise("see what it would run", self.command(["show", operation]))
-                    .advise("run it", self.command(["replay", operation, "--foreign"])));
+                    .advise("run it", self.replay_of(operation, ReplayTerms { foreign: true, ..terms })));
             }
             confirm::possible("replay --foreign", terms.yes)?;
         } else if !(terms.all && confirm::on_terminal()) {
@@ -225,7 +233,7 @@ impl Desk {
     }
 
     /// Runs the command line of a letter once, and marks the letter.
-    async fn replay_one(&self, letter: &Letter, again: bool, signals: &mut Signals) -> Result<(), Failure> {
+    async fn replay_one(&self, letter: &Letter, terms: ReplayTerms, signals: &mut Signals) -> Result<(), Failure> {
         let operation = &letter.operation;
         let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
         let typed: CommandLine = serde_json::from_value(letter.payload.clone()).map_err(|_| {
@@ -256,7 +264,7 @@ impl Desk {
                 });
             }
         };
-        let outcome = self.replay_locked(letter, &typed, again, &keeper, &guard, signals).await;
+        let outcome = self.replay_locked(letter, &typed, terms, &keeper, &guard, signals).await;
         _ = timeout(LEAVING, guard.release()).await;
         _ = timeout(LEAVING, keeper.close()).await;
         outcome
@@ -266,7 +274,7 @@ impl Desk {
         &self,
         letter: &Letter,
         typed: &CommandLine,
-        again: bool,
+        replay: ReplayTerms,
         keeper: &Lockkeeper,
         guard: &MultiGuard,
         signals: &mut Signals,
@@ -278,12 +286,12 @@ impl Desk {
         let filed = self.find(&now, operation)?;
         settled(filed)?;
         if let Fate::Begun { at_ms, by } = &filed.fate
-            && !again
+            && !replay.again
         {
             let why = format!("{by} began a replay at {} and recorded no result", when(*at_ms));
             return Err(stays(why)
                 .hint("check whether its work was done")
-                .advise("run it anyway", self.command(["replay", operation, "--again"]))
+                .advise("run it anyway", self.replay_of(operation, ReplayTerms { again: true, ..replay }))
                 .advise("or forget it", self.command(["drop", operation])));
         }
         self.mark(letter, LetterEvent::Begun).await?;

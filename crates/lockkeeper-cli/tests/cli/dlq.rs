@@ -267,6 +267,57 @@ fn letters_that_another_user_may_have_written_are_replayed_only_by_name_and_on_r
     assert!(output.status.success() && home.file("ran").exists(), "{output:?}");
 }
 
+/// The advice names what the replay will need.
+#[test]
+fn the_advice_about_a_letter_that_another_user_may_have_written_says_foreign() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    give_up(&home, "a", &[], "echo ran >> ran; exec sleep 1000");
+    let file = home.state().join("dead-letters.jsonl");
+    std::fs::set_permissions(&file, Permissions::from_mode(0o660)).unwrap();
+    let output = give_up(&home, "a", &[], "true");
+    assert!(stderr(&output).contains(" --foreign --dead-letter file "), "{output:?}");
+    let_go(holder);
+    let operation = id(&letters(&home)[0]).to_owned();
+    let words = ["dlq", "replay", &operation, "--foreign", "--yes"];
+    let mut replay = Running::start(&mut home.command(&words));
+    until("it runs", || home.file("ran").exists());
+    replay.signal(rustix::process::Signal::KILL);
+    replay.wait();
+    let path = format!("/lockkeeper/replays/{operation}");
+    until("its lock is free", || home.count(&path).0 == 0);
+    let output = home.output(&words);
+    let again = format!("run it anyway: lockkeeper dlq replay {operation} --again --foreign");
+    assert!(stderr(&output).contains(&again), "{output:?}");
+    // A replay that needs both options, with one of them.
+    let output = home.output(&["dlq", "replay", &operation, "--again"]);
+    assert!(
+        stderr(&output).contains(&format!("run it: lockkeeper dlq replay {operation} --again --foreign")),
+        "{output:?}"
+    );
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn a_letter_for_a_topic_without_a_broker_is_said_to_be_in_the_spool() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    let place = "kafka:127.0.0.1:1/Letters";
+    let output = home.output(&["run", "a", "--foreground", "--try", "--dead-letter", place, "--", "touch", "ran"]);
+    let (code, line) = failure(&output);
+    assert_eq!(code, Some(75), "{line}");
+    let spool = home.state().join("spool").join("kafka:127.0.0.1:1%2FLetters");
+    assert!(
+        line.ends_with(&format!(
+            " in the spool {}, until a process that uses the spool reaches {place}",
+            spool.display()
+        )),
+        "{line}"
+    );
+    assert!(stderr(&output).contains(&format!(" --foreign --dead-letter {place} ")), "{output:?}");
+    let_go(holder);
+}
+
 /// The attacker's whole way: another user, who may write the file through its group, plants a letter.
 #[test]
 fn a_letter_planted_by_another_user_is_not_run() {
@@ -332,8 +383,16 @@ fn mistakes_about_letters_are_told() {
         assert_eq!(status, Some(code), "{args:?}: {line}");
         assert!(line.contains(say), "{args:?}: {line}");
     }
-    let output = home.output(&["run", "a", "--dead-letter", "file:/proc/nowhere/x", "--retries", "1", "--", "true"]);
-    assert!(output.status.success(), "nothing had to be kept: {output:?}");
+    // A slip of the fingers creates no directory.
+    let file = format!("file:{}", home.file("misspelt/deep/letters").display());
+    for words in
+        [&["run", "a", "--dead-letter", &file, "--", "touch", "ran"][..], &["dlq", "list", "--dead-letter", &file]]
+    {
+        let (code, line) = failure(&home.output(words));
+        let missing = format!("there is no directory {} ", home.file("misspelt").display());
+        assert!(code == Some(64) && line.contains(&missing), "{code:?} {line}");
+    }
+    assert!(!home.file("misspelt").exists());
     std::fs::create_dir_all(home.state()).unwrap();
     std::fs::write(home.state().join("dead-letters.jsonl"), "{\"letter\":{\"oper").unwrap();
     let output = home.output(&["dlq", "list"]);

@@ -208,7 +208,7 @@ pub struct GivenUp<E> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Kept {
-    /// Kept in the sink of this name.
+    /// Kept in this place, as [`Sink::append`] returned it: usually the name of the sink.
     In(String),
     /// Not kept: there is no sink, or nothing to replay.
     Nowhere,
@@ -388,7 +388,7 @@ impl Retrying {
                 letter.last_ms = wall_clock_ms();
                 letter.waited_ms = waited.as_millis() as u64;
                 match sink.append(&LetterRecord::Letter(Box::new(letter))).await {
-                    Ok(()) => Kept::In(sink.name()),
+                    Ok(place) => Kept::In(place),
                     Err(failed) => {
                         warn!(operation = %operation.id, %failed, cause = %failed.source, "a dead letter could not be kept");
                         Kept::Failed(failed)

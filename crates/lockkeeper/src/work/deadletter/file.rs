@@ -203,9 +203,9 @@ impl Sink for FileSink {
         format!("file:{}", self.path.display())
     }
 
-    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<(), SinkError>> {
+    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<String, SinkError>> {
         let line = serde_json::to_string(record).expect("records of strings and numbers always serialise");
-        self.apart("kept in", move |sink| sink.append_now(&line))
+        self.apart("kept in", move |sink| sink.append_now(&line).map(|()| sink.name()))
     }
 
     fn records(&self) -> BoxFuture<'_, Result<Records, SinkError>> {

@@ -173,7 +173,7 @@ impl Sink for KafkaSink {
         self.shared.address.to_string()
     }
 
-    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<(), SinkError>> {
+    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<String, SinkError>> {
         let wake = match self.forwarder() {
             Ok(wake) => wake,
             Err(error) => return std::future::ready(Err(error)).boxed(),
@@ -183,16 +183,18 @@ impl Sink for KafkaSink {
             shared.spool.add(&record)?;
             // It is kept. The rest only finds out whether it is in the topic already.
             let (sender, forwarded) = mpsc::channel();
+            let (sink, spool) = (shared.address.to_string(), shared.spool.dir().display().to_string());
+            let in_spool = format!("the spool {spool}, until a process that uses the spool reaches {sink}");
             let reply = match wake.send(sender) {
-                Ok(()) if shared.patience.is_zero() => return Ok(()),
+                Ok(()) if shared.patience.is_zero() => return Ok(in_spool),
                 Ok(()) => forwarded.recv_timeout(shared.patience).map_err(|_| "no answer yet".to_owned()),
                 Err(_) => Err("its thread has ended".to_owned()),
             };
             if let Err(why) | Ok(Err(why)) = reply {
-                let (sink, spool) = (shared.address.to_string(), shared.spool.dir().display().to_string());
                 tracing::warn!(operation = record.operation(), %sink, %spool, %why, "dead letter waits in the spool");
+                return Ok(in_spool);
             }
-            Ok(())
+            Ok(sink)
         })
     }
 

@@ -24,9 +24,10 @@ pub trait Sink: fmt::Debug + Send + Sync {
     /// Returns its name for people: `file:/var/lib/app/dead-letters.jsonl`.
     fn name(&self) -> String;
 
-    /// Adds a record, and returns once it is stored. Dropping the future leaves it stored or not; adding it again does
-    /// no harm.
-    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<(), SinkError>>;
+    /// Adds a record, and returns once it is stored. Returns where it is now, for people: that is the name of the sink, unless the
+    /// record waits in another place until it can be forwarded. Dropping the future leaves it stored or not; adding it again
+    /// does no harm.
+    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<String, SinkError>>;
 
     /// Returns all records. Dropping the future changes nothing.
     fn records(&self) -> BoxFuture<'_, Result<Records, SinkError>>;
