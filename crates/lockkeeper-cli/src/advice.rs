@@ -102,7 +102,8 @@ impl Suggested {
         let mut words = vec!["lockkeeper".to_owned()];
         words.extend(self.words.iter().map(|word| quoted(word)));
         let kept = place.into_iter().filter(|option| match &self.at {
-            At::Here => true,
+            // A list of the command's own takes the place of that of this process.
+            At::Here => !self.words.iter().any(|word| word == option.flag),
             At::Servers(_) => !WHERE.contains(&option.flag),
             At::Nowhere => false,
         });

@@ -217,7 +217,11 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
         &[
             (Code::Done, "set up; of existing nodes, the lists are as asked", ""),
             (Code::Refused, "the server refused", "the nodes before the refused one are set up"),
-            (Code::Mismatch, "without --acl: a list that keeps some clients out was kept", ""),
+            (
+                Code::Mismatch,
+                "without --acl: a kept list keeps clients out, or lets all administrate",
+                "the latter only if this command has credentials",
+            ),
         ],
     ),
     (

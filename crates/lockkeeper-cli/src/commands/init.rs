@@ -5,6 +5,7 @@ use lockkeeper::admin::{SetUp, SharedNode};
 use lockkeeper::settings::Origin;
 use serde::Serialize;
 
+use crate::advice::Suggested;
 use crate::args::ask::InitArgs;
 use crate::commands::show::connect_with;
 use crate::exit::{Code, Failure};
@@ -47,15 +48,30 @@ pub(crate) async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failur
         output::data(&nodes.iter().map(line).collect::<String>())?;
     }
     let closed: Vec<_> = nodes.iter().filter(|node| !node.is_open).map(|node| node.path.as_str()).collect();
-    if acl.is_some() || closed.is_empty() {
-        return Ok(0);
-    }
-    let message = format!("not all clients may contend for locks: the lists of {} were kept", closed.join(", "));
-    Err(Failure::new(Code::Mismatch, message).hint(format!(
-        "leave it if an administrator wants it so; to change it, run init again with --acl LIST, as a client that may administrate \
-         these nodes: with --auth-file, {} lets all clients contend",
-        LockAcl::open_to_contend()
-    )))
+    let has_credentials = settings.all.auth_file.value.is_some() || settings.all.tls.cert.value.is_some();
+    let unguarded: Vec<_> = nodes.iter().filter(|node| all_administrate(node)).map(|node| node.path.as_str()).collect();
+    let (message, what) = match (acl, &closed[..], &unguarded[..]) {
+        (Some(_), ..) => return Ok(0),
+        (None, [], unguarded @ [_, ..]) if has_credentials => (
+            format!("every client may administrate {}: their lists were kept", unguarded.join(", ")),
+            "let all clients contend, and only these credentials administrate",
+        ),
+        (None, [], _) => return Ok(0),
+        (None, closed, _) => (
+            format!("not all clients may contend for locks: the lists of {} were kept", closed.join(", ")),
+            "let all clients contend, as a client that may administrate these nodes",
+        ),
+    };
+    let credentials = ["--auth-file", "FILE"].into_iter().filter(|_| !has_credentials);
+    let again = Suggested::new(["init", "--acl", &LockAcl::open_to_contend().to_string()]).with(credentials);
+    let failure = Failure::new(Code::Mismatch, message).hint("leave it if an administrator wants it so");
+    Err(failure.advise(what, again).at(&settings.place))
+}
+
+/// Whether the list lets every client change the list.
+fn all_administrate(node: &SharedNode) -> bool {
+    let acl = node.acl.as_ref().map(ToString::to_string).unwrap_or_default();
+    acl.split(',').any(|entry| entry.strip_prefix("world:anyone:").is_some_and(|rights| rights.contains('a')))
 }
 
 fn view(node: &SharedNode) -> NodeView<'_> {

@@ -1,6 +1,6 @@
 //! The command and TLS: every setting is used or refused, never ignored.
 
-use crate::harness::{Home, Running, failure, until};
+use crate::harness::{Home, Running, Served, failure, until};
 
 #[test]
 fn tls_settings_belong_together() {
@@ -194,7 +194,16 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
     // Without --acl, what exists stays.
     let kept = init(&[]);
     let told = String::from_utf8_lossy(&kept.stderr);
-    assert!(told.contains(": with --auth-file, auth::cdrwa,world:anyone:cdrw lets all clients contend"), "{told}");
+    assert!(told.contains("lockkeeper init --acl 'auth::cdrwa,world:anyone:cdrw' --auth-file FILE "), "{told}");
+    // A remedy repeats the credentials of this command, and not its list.
+    home.secret("ours", "digest ours:hunter3\n");
+    let file = home.file("ours").display().to_string();
+    let run = ["run", "a", "--auth-file", "ours", "--acl", "creator-all", "--", "true"];
+    for words in [&["init", "--auth-file", "ours"][..], &run] {
+        let told = String::from_utf8(home.output(words).stderr).unwrap();
+        let remedy = told.lines().find(|line| line.contains(": lockkeeper init ")).unwrap_or_else(|| panic!("{told}"));
+        assert!(remedy.contains(&format!(" --auth-file {file}")) && remedy.matches("--acl").count() == 1, "{remedy}");
+    }
     let (code, line) = failure(&kept);
     assert!(code == Some(78) && line.contains("/locks, /lockkeeper, "), "{line}");
     assert!(text(&kept).contains("/locks: was there, the servers do not show its list\n"), "{kept:?}");
@@ -228,6 +237,31 @@ fn a_private_lock_keeps_no_one_out_and_init_sets_up_what_all_share_on_an_apache_
     let apache = Apache::single(Options::default()).unwrap();
     check_that_a_private_lock_keeps_no_one_out(&apache.connect_string());
     check_that_init_sets_up_the_shared_nodes(&apache.connect_string());
+}
+
+/// It was set up without credentials before: existing lists are kept.
+#[test]
+fn init_with_credentials_says_that_every_client_administrates_what_is_there() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    home.secret("ops", "digest ops:hunter2\n");
+    assert_eq!(home.output(&["init"]).status.code(), Some(0));
+    let with_ops = || home.output(&["init", "--auth-file", "ops"]);
+    let output = with_ops();
+    let (code, line) = failure(&output);
+    assert!(
+        code == Some(78) && line.contains("every client may administrate /locks, /lockkeeper, "),
+        "{code:?} {line}"
+    );
+    let told = String::from_utf8(output.stderr).unwrap();
+    let remedy = told.split("administrate: lockkeeper ").nth(1).unwrap_or_else(|| panic!("{told}"));
+    let words = shlex::split(remedy).unwrap();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    assert_eq!(home.output(&words).status.code(), Some(0), "{words:?}");
+    let output = with_ops();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("world:anyone:cdrwa"));
 }
 
 /// This user's own server has one user, and no lists.
