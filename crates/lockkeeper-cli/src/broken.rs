@@ -1,11 +1,18 @@
-//! Prints the author and the reason of a break of this command's lock.
+//! Prints the author and the reason of a break of this command's lock, or of its wait.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::time::Duration;
 
-use lockkeeper::{FencingToken, Lockkeeper};
+use lockkeeper::admin::Broken;
+use lockkeeper::error::AcquireError;
+use lockkeeper::{FencingToken, Lockkeeper, Loss, Requeued, SessionId};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::exit::Failure;
 use crate::held::Held;
+use crate::nested;
 use crate::output::Printer;
 
 /// Time limit for reading the records of breaks. A process that was paused connects first.
@@ -31,20 +38,25 @@ pub(crate) fn holds(guard: Held<'_>) -> Vec<HeldNode> {
     holds.map(|hold| (hold.path().to_owned(), hold.node(), hold.fencing_token())).collect()
 }
 
+/// Returns the records about a lock; none if they cannot be read.
+async fn records(keeper: &Lockkeeper, path: &str) -> Vec<Broken> {
+    let admin = keeper.admin();
+    let mut broken = admin.broken(path).await;
+    for _ in 1..TRIES {
+        if broken.is_err() {
+            broken = admin.broken(path).await;
+        }
+    }
+    broken.unwrap_or_default()
+}
+
 /// Returns which of these holds were broken, as the records say; none if no server answers in time. Dropping the future leaves nothing
 /// behind.
 pub(crate) async fn breaks(keeper: &Lockkeeper, held: Vec<HeldNode>) -> Vec<Break> {
     let mut found = Vec::new();
     let read = async {
         for (path, node, token) in held {
-            let admin = keeper.admin();
-            let mut broken = admin.broken(&path).await;
-            for _ in 1..TRIES {
-                if broken.is_err() {
-                    broken = admin.broken(&path).await;
-                }
-            }
-            let broken = broken.unwrap_or_default();
+            let broken = records(keeper, &path).await;
             if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(&node, token)) {
                 let text = format!("broken by {}{}: {}", broken.by, broken.proof, broken.reason);
                 found.push(Break { path, text });
@@ -53,6 +65,73 @@ pub(crate) async fn breaks(keeper: &Lockkeeper, held: Vec<HeldNode>) -> Vec<Brea
     };
     _ = timeout(JOURNAL, read).await;
     found
+}
+
+/// Returns what the records say about the wait of this session for a lock, if they say that it was broken; none if no server answers
+/// in time. Dropping the future leaves nothing behind.
+async fn of_wait(keeper: &Lockkeeper, path: &str, session: Option<SessionId>) -> Option<String> {
+    let session = session?;
+    let records = timeout(JOURNAL, records(keeper, path)).await.ok()?;
+    // A waiter that was granted the lock while it was paused does not know that.
+    let broken = records.into_iter().rev().find(|broken| broken.session == session)?;
+    Some(format!("the wait for {path} was broken by {}{}: {}", broken.by, broken.proof, broken.reason))
+}
+
+/// Returns the failure of a wait in this session. If the session expired, the wait may have been broken before. The records are read
+/// for no longer than `limit`.
+pub(crate) async fn failed_wait(
+    error: AcquireError,
+    keeper: &Lockkeeper,
+    session: Option<SessionId>,
+    limit: Option<Duration>,
+) -> Failure {
+    let broken = match &error {
+        AcquireError::SessionLost { path, loss: Loss::SessionExpired } => {
+            timeout(limit.unwrap_or(JOURNAL), of_wait(keeper, path, session)).await.ok().flatten()
+        }
+        _ => None,
+    };
+    let failure = nested::taken(error);
+    match broken {
+        Some(broken) => Failure { message: format!("{broken}; its session has expired since"), ..failure },
+        None => failure,
+    }
+}
+
+/// Positions in queues that are lost while the command waits.
+pub(crate) struct LostPositions {
+    lost: mpsc::UnboundedSender<String>,
+    paths: mpsc::UnboundedReceiver<String>,
+    printer: Printer,
+}
+
+impl LostPositions {
+    pub(crate) fn new(printer: Printer) -> Self {
+        let (lost, paths) = mpsc::unbounded_channel();
+        LostPositions { lost, paths, printer }
+    }
+
+    /// Returns the report about each of them.
+    pub(crate) fn report(&self) -> impl Fn(&Requeued) + Send + Sync + 'static {
+        let (lost, printer) = (self.lost.clone(), self.printer);
+        move |Requeued { path, loss, .. }| {
+            printer.note(&format!("the position in the queue of {path} is lost: {loss}; joining the queue again"));
+            // Its receiver lives as long as the wait.
+            _ = lost.send(path.clone());
+        }
+    }
+
+    /// Prints who broke a wait whose position is lost, if a record says so. Dropping the future leaves nothing behind.
+    pub(crate) async fn tell_authors(&mut self, keeper: &Lockkeeper) -> Infallible {
+        let mut session = keeper.session_id();
+        while let Some(path) = self.paths.recv().await {
+            if let Some(broken) = of_wait(keeper, &path, session).await {
+                self.printer.note(&broken);
+            }
+            session = keeper.session_id();
+        }
+        pending().await
+    }
 }
 
 /// Prints these breaks, with their authors and reasons. Returns the text about the first one.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lockkeeper::error::{LeaseError, Misuse, ReleaseError};
 use lockkeeper::helix::HelixLock;
-use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, Requeued, spell};
+use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, spell};
 use tokio::time::{Instant, sleep, timeout};
 
 #[cfg(feature = "webhook")]
@@ -247,13 +247,6 @@ async fn hold(
     let job = Job::start(command, guard, terms.grace, extras)?;
     signals.add(RUNNING)?;
     job.attend(keeper, guard, signals, terms, printer).await
-}
-
-/// Returns the report about a position in the queue that is lost.
-fn report_requeued(printer: Printer) -> impl Fn(&Requeued) + Send + Sync + 'static {
-    move |Requeued { path, loss, .. }| {
-        printer.note(&format!("the position in the queue of {path} is lost: {loss}; joining the queue again"));
-    }
 }
 
 /// Returns how long to try to leave the queue after this failure, which comes at the deadline if there is one.

@@ -1,5 +1,7 @@
 //! Contentserv's four errors as exit statuses; each message names the lock and the request's message.
 
+use std::io::{BufRead, Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 
 use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
@@ -12,6 +14,15 @@ fn run(home: &Home, servers: &str, more: &[&str], script: &str) -> Command {
     let mut command = home.command(&[&args.concat()[..], &["--", "sh", "-c", script]].concat());
     command.env("LOCKKEEPER_CONNECTION_RETRY", "1").env("LOCKKEEPER_CONNECTION_DELAY", "10ms");
     command
+}
+
+/// Returns the number of open sessions.
+fn sessions(address: &str) -> usize {
+    let (mut server, mut answer) = (TcpStream::connect(address).unwrap(), String::new());
+    server.write_all(b"mntr").unwrap();
+    server.read_to_string(&mut answer).unwrap();
+    let count = answer.lines().find_map(|line| line.strip_prefix("zk_global_sessions\t"));
+    count.unwrap_or_else(|| panic!("{answer}")).parse().unwrap()
 }
 
 fn names_it(line: &str) {
@@ -67,6 +78,54 @@ fn a_session_that_ended_in_the_queue_is_80() {
     assert_eq!(code, Some(80), "{line}");
     names_it(&line);
     assert!(!home.file("ran").exists());
+    holder.close_stdin();
+    holder.wait();
+}
+
+/// The wait was broken while its process was paused, and the session expired after that. `run` says so, whether it joins the queue
+/// again or ends.
+#[test]
+fn a_wait_that_was_broken_while_it_was_paused_says_by_whom_and_why() {
+    let home = Home::new();
+    let served = Served::start(&home);
+    let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));
+    assert_eq!(holder.line(), "up");
+    let show = |kind: &str| {
+        let output = home.output(&["show", "P1", "--json", "--servers", &served.address]);
+        let lock: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        lock[kind].as_array().unwrap().clone()
+    };
+    for joins_again in [false, true] {
+        let mut waiting = run(&home, &served.address, &["--session-timeout", "2s"], "touch ran");
+        match joins_again {
+            true => waiting.env_remove("LOCKKEEPER_CONNECTION_RETRY").env_remove("LOCKKEEPER_CONNECTION_DELAY"),
+            false => waiting.env("LOCKKEEPER_CONNECTION_RETRY", "1000"),
+        };
+        let mut waiting = Running::start(&mut waiting);
+        until("it waits", || show("waiters").len() == 1);
+        waiting.signal(Signal::STOP);
+        let node = show("waiters")[0]["node"].as_str().unwrap().to_owned();
+        let words = ["break", "P1", "--node", &node, "--reason", "it hangs", "--yes", "--servers", &served.address];
+        let output = home.output(&words);
+        assert!(output.status.success(), "{output:?}");
+        until("its session is over", || sessions(&served.address) == 1);
+        waiting.signal(Signal::CONT);
+        let told = if joins_again {
+            let mut told = String::new();
+            while !told.contains("was broken by ") {
+                assert_ne!(waiting.stderr.read_line(&mut told).unwrap(), 0, "{told}");
+            }
+            waiting.signal(Signal::TERM);
+            waiting.wait();
+            told
+        } else {
+            let (code, told) = waiting.end();
+            assert_eq!(code, Some(80), "{told}");
+            told
+        };
+        assert!(told.contains("the wait for /locks/P1 was broken by ") && told.contains(": it hangs"), "{told}");
+        assert!(!home.file("ran").exists());
+    }
     holder.close_stdin();
     holder.wait();
 }

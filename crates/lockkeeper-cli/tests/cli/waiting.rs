@@ -102,6 +102,16 @@ fn a_conflict_that_is_no_problem_is_silent() {
     assert!(!home.file("ran").exists());
 }
 
+/// What is left of it when it is spoken of is less.
+#[test]
+fn a_wait_of_a_millisecond_is_not_said_to_be_zero() {
+    let home = Home::new();
+    // Starting a server takes longer.
+    let (code, line) = failure(&home.output(&["run", "a", "--wait", "1ms", "--", "touch", "ran"]));
+    assert!(code == Some(69) && line.contains("within 1 ms"), "{code:?} {line}");
+    assert!(!home.file("ran").exists());
+}
+
 /// It could not end then, and neither would `run`.
 #[test]
 fn a_watchdog_that_is_stopped_does_not_outlive_the_command() {

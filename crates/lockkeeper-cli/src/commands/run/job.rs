@@ -12,11 +12,11 @@ use lockkeeper::settings::IfUnreachable;
 use lockkeeper::{Acquire, Guard, Lockkeeper, Loss, spell};
 use tokio::time::{Instant, timeout};
 
-use super::{LEAVING, Line, RELEASING, command_line, hold, leaving, report_requeued};
+use super::{LEAVING, Line, RELEASING, command_line, hold, leaving};
 use crate::advice::Suggested;
 use crate::args::jobs::JobArgs;
 use crate::args::run::RunArgs;
-use crate::broken;
+use crate::broken::{self, LostPositions};
 use crate::child::{CommandEnd, Extras, RunTerms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
@@ -137,8 +137,10 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
         let path = line.paths.first().expect("the parser asks for a name").clone();
         let job = job(&keeper, path.as_str(), args);
         let limit = if line.once { Some(Duration::ZERO) } else { line.remaining() };
+        let (session, mut lost) = (keeper.session_id(), LostPositions::new(printer));
+        let report = lost.report();
         let options = |acquire: Acquire<Guard>| {
-            let mut acquire = acquire.requeue(line.tries_on).on_requeued(report_requeued(printer));
+            let mut acquire = acquire.requeue(line.tries_on).on_requeued(report);
             if let Some(limit) = limit {
                 acquire = acquire.timeout(limit);
             }
@@ -157,8 +159,16 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
             failure = nested::waits_for_itself(&keeper, &line.paths), if !line.once => return Err(failure),
             // A line about the wait would be mail for each machine that has nothing to do.
             never = line.report.run(&keeper, &line.paths, wait, printer), if is_asked_for(args, printer) => match never {},
+            never = lost.tell_authors(&keeper) => match never {},
         };
-        return Ok(match claimed.map_err(claim_failed)? {
+        let claimed = match claimed {
+            Ok(claimed) => claimed,
+            Err(JobError::Acquire(error)) => {
+                return Err(broken::failed_wait(error, &keeper, session, line.remaining()).await);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        return Ok(match claimed {
             Claim::Run(run) => {
                 line.report.acquired(&line.paths, line.started, printer);
                 Claimed::Run(Box::new(run))
@@ -370,13 +380,6 @@ async fn finish(run: Run, end: RunEnd, path: &str, printer: Printer) -> Result<b
         Err(why) => printer.note(&format!("{path}, slot {slot}: the end of the run is not recorded: {why}")),
     }
     finished.loss.map_or(Ok(finished.recorded.is_ok()), Err)
-}
-
-fn claim_failed(error: JobError) -> Failure {
-    match error {
-        JobError::Acquire(error) => nested::taken(error),
-        error => error.into(),
-    }
 }
 
 impl From<JobError> for Failure {

@@ -9,13 +9,14 @@ use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard, excerpt, spell};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::{HandoverTarget, leaving, report_requeued};
+use super::{HandoverTarget, leaving};
 use crate::advice::Suggested;
 use crate::alert::Alerts;
 #[cfg(feature = "webhook")]
 use crate::alert::Webhook;
 use crate::args::leased::LeaseArgs;
 use crate::args::values::Waiting;
+use crate::broken::{self, LostPositions};
 use crate::exit::{Code, Failure};
 use crate::kind::Kind;
 use crate::local;
@@ -126,8 +127,8 @@ impl Line {
             return Ok(guard.into());
         }
         let requests = self.paths.iter().map(|path| self.kind.request(&keeper, path.as_str(), self.once));
-        let report = report_requeued(self.printer);
-        let mut acquire = keeper.multi_lock(requests).requeue(self.tries_on).on_requeued(report);
+        let (session, mut lost) = (keeper.session_id(), LostPositions::new(self.printer));
+        let mut acquire = keeper.multi_lock(requests).requeue(self.tries_on).on_requeued(lost.report());
         if let Some(remaining) = self.remaining() {
             acquire = acquire.timeout(remaining);
         }
@@ -146,8 +147,12 @@ impl Line {
             // A try does not wait.
             failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
             never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
+            never = lost.tell_authors(&keeper) => match never {},
         };
-        outcome.map_err(nested::taken)
+        match outcome {
+            Ok(guard) => Ok(guard),
+            Err(error) => Err(broken::failed_wait(error, &keeper, session, self.remaining()).await),
+        }
     }
 
     /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
@@ -261,7 +266,8 @@ impl Line {
                 };
                 match timeout(remaining, connecting).await {
                     Ok(connected) => connected,
-                    Err(_) => Err(local::no_session(home, remaining, "").await),
+                    // Of a wait that short, nothing is left.
+                    Err(_) => Err(local::no_session(home, remaining.max(Duration::from_millis(1)), "").await),
                 }
             }
         }
