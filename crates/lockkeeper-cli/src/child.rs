@@ -66,6 +66,8 @@ pub(crate) struct Job {
     continued: unix::Signal,
     terminal: Option<Terminal>,
     watchdog: Option<Watchdog>,
+    /// Why the first watchdog was not started.
+    unguarded: Option<std::io::Error>,
     /// How many watchdogs have ended before the command.
     replaced: u32,
     pauses: Pauses,
@@ -150,7 +152,9 @@ impl Job {
         let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         let foreground = interactive && terminal.as_ref().is_some_and(Terminal::is_ours);
         // If the watchdog cannot be started, the kernel's death signal remains.
-        let mut watchdog = extras.watchdog.or_else(|| Watchdog::start().ok());
+        let started = extras.watchdog.map_or_else(Watchdog::start, Ok);
+        let (mut watchdog, unguarded) =
+            started.map_or_else(|error| (None, Some(error)), |started| (Some(started), None));
         let now = watchdog::now();
         let end = now + guard.valid_for();
         if let Some(watchdog) = &mut watchdog {
@@ -172,7 +176,7 @@ impl Job {
         let mut pauses = Pauses::default();
         // A pause may begin before the hold is looked at again.
         pauses.trusted_until(end);
-        Ok(Job { pid, changed, continued, terminal, watchdog, replaced: 0, pauses })
+        Ok(Job { pid, changed, continued, terminal, watchdog, unguarded, replaced: 0, pauses })
     }
 
     /// Waits for the end of the command, passes on signals and revoke requests, and stops the command when a lock is
@@ -185,6 +189,7 @@ impl Job {
         terms: RunTerms,
         printer: Printer,
     ) -> Result<CommandEnd, Failure> {
+        self.tell_unguarded(printer);
         let grace = terms.grace;
         let mut supervision = Supervision::new(watchdog::now(), grace, terms.max_run);
         let mut reported = Vec::new();

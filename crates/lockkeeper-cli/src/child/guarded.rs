@@ -40,6 +40,13 @@ impl Job {
         self.watchdog.as_ref().is_some_and(Watchdog::has_acted)
     }
 
+    /// Prints that no watchdog was started, if that is so.
+    pub(super) fn tell_unguarded(&mut self, printer: Printer) {
+        if let Some(error) = self.unguarded.take() {
+            printer.note(&format!("no watchdog of the command can be started ({error}): {UNGUARDED}"));
+        }
+    }
+
     /// Prints that the watchdog has ended before the command, and starts another one.
     pub(super) fn guard_again(&mut self, printer: Printer) {
         let Some(ended) = self.watchdog.take() else { return };

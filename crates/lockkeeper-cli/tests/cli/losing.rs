@@ -8,7 +8,7 @@ use lockkeeper_testkit::Stalls;
 use lockkeeper_testkit::proxy::{Cut, Fate, OpCode, Proxy, What};
 use rustix::process::{Signal, kill_process};
 
-use crate::harness::{Home, Running, SOON, Served, is_alive, until, watchdogs};
+use crate::harness::{BINARY, Home, Running, SOON, Served, is_alive, until, watchdogs};
 
 #[test]
 fn case_45_a_killed_server_stops_the_whole_group_with_exit_76() {
@@ -214,6 +214,37 @@ fn a_killed_watchdog_is_told_and_another_one_guards_the_command() {
         }
         until("no process is left", || !is_alive(grandchild) && guards.iter().all(|guard| !is_alive(*guard)));
     }
+}
+
+/// There are too few open files for the start of a watchdog, and enough for that of the command.
+#[test]
+fn a_command_without_a_watchdog_is_said_to_have_none() {
+    let home = Home::new();
+    let mut keeps = home.spawn("server", &[], "echo up; cat");
+    assert_eq!(keeps.line(), "up");
+    let (mut unguarded, mut guarded) = (0, false);
+    for files in 8..64 {
+        let script = format!("ulimit -n {files}; exec {BINARY} run job --slot {files} -- sh -c 'echo up; cat'");
+        let mut command = std::process::Command::new("sh");
+        home.prepare(command.args(["-c", &script]));
+        let mut running = Running::start(&mut command);
+        if running.line() != "up" {
+            running.wait();
+            continue;
+        }
+        guarded = !watchdogs(running.pid()).is_empty();
+        running.close_stdin();
+        let (code, text) = running.end();
+        assert_eq!(code, Some(0), "{text}");
+        assert_eq!(text.contains("no watchdog of the command can be started (Too many open files"), !guarded, "{text}");
+        if guarded {
+            break;
+        }
+        unguarded += 1;
+    }
+    assert!(guarded && unguarded > 0, "{unguarded}");
+    keeps.close_stdin();
+    keeps.wait();
 }
 
 /// The new watchdog knows the group and its deadline.
