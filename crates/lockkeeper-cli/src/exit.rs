@@ -270,7 +270,9 @@ fn hint_of_mismatch(mismatch: &Mismatch) -> Option<String> {
     match mismatch {
         Mismatch::Format { theirs, .. } => {
             let same = match theirs {
-                IncompatibleFormat::Named(NodeFormat::Curator) => "no --format and no class",
+                IncompatibleFormat::Named(NodeFormat::Curator) => {
+                    "no --format and no class, and the same --permits if they hold permits"
+                }
                 IncompatibleFormat::Named(NodeFormat::Recipe) => "--format recipe",
                 IncompatibleFormat::Named(NodeFormat::Kazoo) => "--format kazoo",
                 IncompatibleFormat::Named(NodeFormat::Numbered) => "--format numbered",
@@ -340,9 +342,7 @@ fn asking(path: &str, holder: Option<&ContenderInfo>) -> Option<(&'static str, S
     // Perhaps nobody holds it.
     let holder = holder?;
     if holder.process_has_ended() {
-        let node = holder.node_path(path);
-        let remove = Suggested::new(["break", path]).with(["--reason", "WHY", "--node", &node]);
-        return Some(("remove that holder, whose process has ended", remove));
+        return Some(("remove that holder, whose process has ended", removing(path, holder)));
     }
     let asking = match holder.mode {
         // One permit may be enough.
@@ -352,6 +352,11 @@ fn asking(path: &str, holder: Option<&ContenderInfo>) -> Option<(&'static str, S
         _ => ("ask the holder to release it", ask),
     };
     can_be_asked(holder).then_some(asking)
+}
+
+/// Returns the command that removes a contender.
+pub(crate) fn removing(path: &str, contender: &ContenderInfo) -> Suggested {
+    Suggested::new(["break", path]).with(["--reason", "WHY", "--node", &contender.node_path(path)])
 }
 
 /// Returns the path to list to find a lock that is not at `path`: its first component.

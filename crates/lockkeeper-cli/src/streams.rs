@@ -249,7 +249,9 @@ pub(crate) fn log(filter: &str) {
         .with(targets)
         .try_init();
     for mistake in mistakes {
-        tracing::error!("ignoring {mistake:?} in LOCKKEEPER_LOG: write LEVEL or TARGET=LEVEL");
+        tracing::error!(
+            "ignoring {mistake:?} in LOCKKEEPER_LOG: write LEVEL or TARGET=LEVEL; the levels are off, error, warn, info, debug and trace"
+        );
     }
 }
 
@@ -259,8 +261,13 @@ fn targets(filter: &str) -> (Targets, Vec<&str>) {
     let (mut read, mut mistakes) = (Vec::new(), Vec::new());
     for part in parts {
         match part.parse::<Targets>() {
-            Ok(targets) => read.push(targets),
-            Err(_) => mistakes.push(part),
+            // The parser takes a misspelt level for a target. Only ours needs no level.
+            Ok(targets)
+                if targets.default_level().is_some() || part.contains('=') || part.starts_with("lockkeeper") =>
+            {
+                read.push(targets);
+            }
+            _ => mistakes.push(part),
         }
     }
     if read.is_empty() {
@@ -341,12 +348,14 @@ mod tests {
             ("4", true, false, true),
             ("lockkeeper=loud,info", true, false, true),
             ("=", false, false, false),
+            ("debgu,info", true, false, true),
         ] {
             assert_eq!(selects(filter, "lockkeeper::session", tracing::Level::INFO), info, "{filter}");
             assert_eq!(selects(filter, "lockkeeper::session", tracing::Level::TRACE), trace_of_ours, "{filter}");
             assert_eq!(selects(filter, "zookeeper_client", tracing::Level::WARN), warning_of_another, "{filter}");
         }
         assert_eq!(targets("lockkeeper=loud,info").1, ["lockkeeper=loud"]);
+        assert_eq!(targets("debgu,rustls,rustls=debug,DEBUG,off,5").1, ["debgu", "rustls"]);
         assert!(selects("lockkeeper=loud", "lockkeeper", tracing::Level::ERROR));
     }
 

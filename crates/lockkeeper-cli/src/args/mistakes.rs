@@ -79,6 +79,19 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
             ..failure.hint("leave it out: any other run says what it waits for; it is silent only with --quiet")
         });
     }
+    if is_alone
+        && separated
+        && let Some((option, others)) = needs_another(words)
+    {
+        let message = format!("{option} needs {others}");
+        return help(Failure { message, ..failure.hint(format!("add {others}, or leave {option} out")) });
+    }
+    let conflicts = |option: &str| is_typed(&[option], words);
+    if verbs == ["run"] && error.kind() == ErrorKind::ArgumentConflict && conflicts("--lease") && conflicts("--wait") {
+        return help(failure.hint(
+            "to wait for the cleanup of an owner of a lower priority, write --waiting DURATION; other owners are not waited for",
+        ));
+    }
     help(match (error.kind(), tip, unknown()) {
         (_, _, Some(meant)) => failure.hint(meant),
         (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, ..) if verbs == ["run"] && !separated => {
@@ -128,6 +141,47 @@ fn of_flock(typed: &str, words: &[OsString]) -> Option<String> {
         "-s" => Some("--shared".to_owned()),
         _ => None,
     }
+}
+
+/// Options of `run` that need another one: one of those in the same row.
+const NEEDS: &[(&[&str], &[&str])] = &[
+    (
+        &["--on-failure", "--on-crash", "--catch-up", "--if-unreachable", "--keep-output", "--keep-runs"],
+        &["--once-per", "--every", "--slot"],
+    ),
+    (&["--time-zone"], &["--once-per"]),
+    (&["--take"], &["--permits"]),
+    (
+        &[
+            "--strict-lease",
+            "--priority",
+            "--emergency",
+            "--waiting",
+            "--cleanup",
+            "--forceful",
+            "--keep-node",
+            "--id",
+            "--hand-to",
+            "--ask",
+            "--stats",
+        ],
+        &["--lease"],
+    ),
+    (&["--alert-command", "--alert-webhook"], &["--ask"]),
+    (&["--emergency"], &["--reason"]),
+];
+
+/// Returns an option of `run` that was typed without the one that it needs, and that one's name.
+fn needs_another(words: &[OsString]) -> Option<(&'static str, String)> {
+    NEEDS.iter().find_map(|(options, others)| {
+        let typed = options.iter().find(|option| is_typed(&[option], words))?;
+        let names = match others {
+            _ if is_typed(others, words) => return None,
+            [one, another, last] => format!("{one}, {another} or {last}"),
+            others => others.join(" or "),
+        };
+        Some((*typed, names))
+    })
 }
 
 fn did_you_mean(option: &str) -> String {
@@ -224,7 +278,7 @@ fn verb_of_jobs(words: &[OsString]) -> Option<Failure> {
     let place = place_of(words);
     let shown = Suggested::new(["jobs"]).with([name]).with(&place).elsewhere();
     let failure = Failure::new(Code::Usage, format!("jobs has no verb {:?}", typed.to_string_lossy()));
-    Some(match &*typed.to_string_lossy() {
+    Some(match corrected(&typed.to_string_lossy()) {
         "run" | "start" | "add" | "create" => {
             let run = Suggested::new(["run"]).with([name]).with(["--once-per", "day"]).with(&place).elsewhere();
             failure.advise("run a command as a job", run.running(["COMMAND"])).advise(
@@ -282,6 +336,11 @@ fn place_of(words: &[OsString]) -> Vec<OsString> {
     place.flat_map(|option| option.words()).collect()
 }
 
+/// Corrects a slip of the fingers in a verb that there is not, but that many type.
+fn corrected(typed: &str) -> &str {
+    similar(typed, ["history"].into_iter()).unwrap_or(typed)
+}
+
 /// Returns a hint for a verb of another program.
 fn instead(words: &[OsString]) -> Option<Failure> {
     let (typed, rest) = words.split_first()?;
@@ -302,7 +361,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
         command => suggested.running(command),
     };
     let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
-    Some(match typed {
+    Some(match corrected(typed) {
         "lock" | "acquire" | "hold" | "take" | "exec" => {
             failure.advise("run a command under the lock", run(about("run", name.as_ref())))
         }

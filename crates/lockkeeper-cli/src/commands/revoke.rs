@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::advice::Suggested;
 use crate::args::ask::RevokeArgs;
 use crate::commands::show::inquire;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, removing};
 use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path, node_name};
 use crate::text::described;
@@ -46,6 +46,14 @@ pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Fa
                 let contender = asked.contender();
                 let why = contender.message.as_deref().map_or_else(String::new, |why| format!(" ({})", excerpt(why)));
                 let who = described(contender);
+                if contender.process_has_ended() {
+                    let remove = printer.command(&removing(&path, contender), std::io::stderr());
+                    printer.note(&format!(
+                        "{who}{why} cannot release {path}{}: its process has ended; to remove it: {remove}",
+                        printer.on_place()
+                    ));
+                    continue;
+                }
                 printer.note(&format!("asked {who}{why} to release {path}{}", printer.on_place()));
             }
         }

@@ -465,6 +465,10 @@ fn no_advice_asks_a_holder_whose_process_has_ended() {
         assert!(!command.contains("lockkeeper revoke"), "{what}: {command}");
     }
     that(&why, "break the lock");
+    let asked = stderr(&site.output("revoke", &[ODD]));
+    let remove = asked.split("its process has ended; to remove it: ").nth(1).unwrap_or_else(|| panic!("{asked}"));
+    assert_eq!(remove.trim_end(), that(&taken, "remove that holder, whose process has ended"));
+    assert!(!asked.contains("asked "), "{asked}");
     told(&format!("{} --yes", that(&taken, "remove that holder, whose process has ended")));
     assert_eq!(site.output("run", &[ODD, "--try", "--", "true"]).status.code(), Some(0));
 }

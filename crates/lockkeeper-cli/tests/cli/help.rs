@@ -120,7 +120,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
-    let cases: [(&[&str], &str); 48] = [
+    let cases: [(&[&str], &str); 55] = [
         (&["jobs", "resolve", "a"], "<--again|--accept>"),
         (&["top"], "see which locks there are: lockkeeper list --"),
         (&["run", "a", "--nowait", "--", "b"], "hint: write --try\n"),
@@ -137,6 +137,13 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["run", "a", "--retry", "--", "b"], "hint: write --retries COUNT\n"),
         (&["run", "a", "--verbose", "--", "b"], "--verbose is for jobs: it goes with --once-per, --every or --slot\n"),
         (&["run", "a", "-v", "--", "b"], "hint: leave it out: "),
+        (&["run", "a", "--catch-up", "3", "--", "b"], "--catch-up needs --once-per, --every or --slot\n"),
+        (&["run", "a", "--time-zone", "UTC", "--", "b"], "hint: add --once-per, or leave --time-zone out\n"),
+        (&["run", "a", "--priority=3", "--", "b"], "--priority needs --lease\n"),
+        (&["run", "a", "--lease", "1m", "--emergency", "--", "b"], "--emergency needs --reason\n"),
+        (&["run", "a", "--lease", "1m", "--wait", "3s", "--", "b"], " lower priority, write --waiting DURATION"),
+        (&["histroy"], " --broken\n"),
+        (&["jobs", "histroy", "a"], "list its runs: lockkeeper jobs a --"),
         (&["status"], "see which locks there are: lockkeeper list --"),
         (&["status", "a b"], "see its holders and waiters: lockkeeper show 'a b' --"),
         (&["lock", "a"], "run a command under the lock: lockkeeper run a --"),

@@ -30,6 +30,18 @@ fn is_kept_out(home: &Home, name: &str, args: &[&str]) -> bool {
     }
 }
 
+/// To agree with holders of permits, it is not enough to leave out the class.
+#[test]
+fn a_class_beside_permits_is_told_of_permits() {
+    let home = Home::new();
+    let holder = holder(&home, "a", &["--permits", "2"]);
+    let output = home.output(&["run", "a", "--class", "A", "--", "true"]);
+    assert_eq!(output.status.code(), Some(78));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("no --format and no class, and the same --permits if they hold permits; "), "{told}");
+    let_go(vec![holder]);
+}
+
 /// T-15, T-22, N-27: shared and exclusive holds, each pair in both orders, in every node format.
 #[test]
 fn readers_hold_together_and_with_no_writer() {
