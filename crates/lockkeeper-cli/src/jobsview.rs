@@ -99,8 +99,8 @@ impl<'a> JobView<'a> {
             return vec![name.to_owned(), self.state()];
         };
         let start = run.start_ms.map_or_else(|| "?".to_owned(), when_ms);
-        let took = match run.duration() {
-            Some(took) => spell(took),
+        let took = match took(run) {
+            Some(took) => took,
             None if self.job.state == JobState::Running => {
                 let ms = run.start_ms.map_or(0, |start| self.now_ms.saturating_sub(start));
                 format!("{} so far", whole(Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
@@ -212,6 +212,13 @@ fn kind_of(end: &RunEnd) -> String {
     }
 }
 
+/// Returns how long a run took, if that is known. The end of a lost run is recorded late if its lockkeeper was paused.
+fn took(run: &RunRecord) -> Option<String> {
+    let time = spell(run.duration()?);
+    let is_lost = run.end.as_ref().is_some_and(|end| end.kind == EndKind::Lost);
+    Some(if is_lost { format!("at most {time}") } else { time })
+}
+
 /// Draws the durations of the last runs, relative to the longest. A run without an end in the records is a space.
 fn sparkline(runs: &[RunRecord]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -267,7 +274,7 @@ pub(crate) fn history(job: &JobStatus, terminal: Option<usize>) -> String {
     let head = ["SLOT", "STARTED", "TOOK", "HOST", "TOKEN", "END"].map(str::to_owned).to_vec();
     let lines = job.runs.iter().map(|run| {
         let start = run.start_ms.map_or_else(|| "?".to_owned(), when_ms);
-        let took = run.duration().map_or_else(|| "-".to_owned(), spell);
+        let took = took(run).unwrap_or_else(|| "-".to_owned());
         let mut end = match &run.end {
             None if job.state == JobState::Running => "running".to_owned(),
             None => "crashed".to_owned(),

@@ -52,21 +52,26 @@ pub(crate) struct Io {
 impl Io {
     /// Starts a thread.
     pub(crate) fn thread() -> Result<Arc<Io>, SessionError> {
+        let watchdog = Some(Watchdog::start().map_err(SessionError::thread)?);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(SessionError::thread)?;
-        let watchdog = Some(Watchdog::start().map_err(SessionError::thread)?);
         let io = Io::new(runtime.handle().clone(), watchdog);
         let (stop, tasks) = (io.stop.clone(), io.tasks.clone());
-        std::thread::Builder::new()
-            .name("lockkeeper-io".to_owned())
-            .spawn(move || {
-                runtime.block_on(async {
-                    stop.cancelled().await;
-                    tasks.close();
-                    tasks.wait().await;
-                });
-            })
-            .map_err(SessionError::thread)?;
+        // The thread gets the runtime once it runs: a runtime must not be dropped here, in the caller's async code.
+        let (runtime_for, its_runtime) = std::sync::mpsc::sync_channel::<tokio::runtime::Runtime>(1);
+        let started = std::thread::Builder::new().name("lockkeeper-io".to_owned()).spawn(move || {
+            let Ok(runtime) = its_runtime.recv() else { return };
+            runtime.block_on(async {
+                stop.cancelled().await;
+                tasks.close();
+                tasks.wait().await;
+            });
+        });
+        if let Err(error) = started {
+            runtime.shutdown_background();
+            return Err(SessionError::thread(error));
+        }
+        runtime_for.send(runtime).expect("the thread waits for it");
         Ok(io)
     }
 

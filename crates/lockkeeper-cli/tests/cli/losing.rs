@@ -183,6 +183,11 @@ fn a_break_that_a_stopped_lockkeeper_learns_of_late_is_the_cause() {
     }
     let runs = String::from_utf8(home.output(&["jobs", "job", "--history", "--json"]).stdout).unwrap();
     assert!(runs.contains("broken by ") && !runs.contains("paused"), "{runs}");
+    // The watchdog ended the command long before lockkeeper could record that.
+    for words in [&["jobs", "job", "--history"][..], &["jobs"]] {
+        let table = String::from_utf8(home.output(words).stdout).unwrap();
+        assert!(table.contains(" at most "), "{table}");
+    }
 }
 
 /// The command is guarded again: after the end of lockkeeper, none of its processes is left. A watchdog that cannot live is not
@@ -229,7 +234,8 @@ fn a_command_without_a_watchdog_is_said_to_have_none() {
         home.prepare(command.args(["-c", &script]));
         let mut running = Running::start(&mut command);
         if running.line() != "up" {
-            running.wait();
+            let (code, text) = running.end();
+            assert!(code != Some(0) && !text.contains("panicked"), "{files}: {text}");
             continue;
         }
         guarded = !watchdogs(running.pid()).is_empty();
