@@ -38,7 +38,8 @@ pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Fa
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let printer = &printer.at(&settings.place);
-    let (node, reason) = (args.node.as_deref().map(|node| node_name(&path, node)), args.reason.as_deref());
+    let node = args.node.as_deref().map(|node| node_name(&path, node));
+    let reason = args.reason.as_deref().filter(|reason| !reason.trim().is_empty());
     let asking = inquire(&settings, async |admin| {
         let asked = ask(&admin, &path, node, reason).await?;
         if !printer.is_json() {

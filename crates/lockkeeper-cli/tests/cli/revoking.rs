@@ -45,6 +45,19 @@ fn a_request_signals_the_command_within_a_second_whatever_the_kind() {
     }
 }
 
+#[test]
+fn a_request_without_a_reason_shows_none_and_one_to_no_contender_names_the_node() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    let missing = home.output(&["revoke", "a", "--node", "b"]);
+    let (code, line) = failure(&missing);
+    assert!(code == Some(1) && line.contains("node b is not a contender of /locks/a"), "{code:?} {line}");
+    assert!(home.output(&["revoke", "a", "--reason", " "]).status.success());
+    let (_, text) = holder.end();
+    assert!(text.contains(" asks for /locks/a: SIGTERM sent to the command"), "{text}");
+}
+
 /// Someone who wants one permit would otherwise end all holders without knowing it.
 #[test]
 fn a_request_to_several_holders_says_so_and_how_to_ask_one() {

@@ -139,7 +139,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`AdminError::NoSuchLock`] if there is no such contender; otherwise as [`Admin::revoke`].
+    /// [`AdminError::NotContending`] if there is no such contender; otherwise as [`Admin::revoke`].
     pub async fn revoke_node(
         &self,
         path: impl AsRef<str>,
@@ -151,7 +151,7 @@ impl Admin {
         let contender = info.holders.into_iter().chain(info.waiters).find(|contender| contender.node == node);
         match contender {
             Some(contender) => self.ask(path, contender, reason).await,
-            None => Err(AdminError::NoSuchLock { path: node_path(path, node) }),
+            None => Err(AdminError::NotContending { path: path.to_owned(), node: node.to_owned() }),
         }
     }
 

@@ -152,7 +152,7 @@ async fn a_waiter_that_is_asked_withdraws(world: &World) {
     guard.release().await.unwrap();
     drop(next.granted().await);
     let missing = admin.revoke_node(&world.lock(), &node, None).await;
-    assert!(matches!(missing, Err(AdminError::NoSuchLock { .. })), "{missing:?}");
+    assert!(matches!(missing, Err(AdminError::NotContending { .. })), "{missing:?}");
 }
 
 /// T-28: a request alone never takes the lock from its holder.
