@@ -143,14 +143,14 @@ fn of_flock(typed: &str, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// Options of `run` that need another one: one of those in the same row.
+/// Options of `run` that need another one: one of those in the same row, with their values.
 const NEEDS: &[(&[&str], &[&str])] = &[
     (
         &["--on-failure", "--on-crash", "--catch-up", "--if-unreachable", "--keep-output", "--keep-runs"],
-        &["--once-per", "--every", "--slot"],
+        &["--once-per PERIOD", "--every DURATION", "--slot TEXT"],
     ),
-    (&["--time-zone"], &["--once-per"]),
-    (&["--take"], &["--permits"]),
+    (&["--time-zone"], &["--once-per PERIOD"]),
+    (&["--take"], &["--permits COUNT"]),
     (
         &[
             "--strict-lease",
@@ -165,18 +165,19 @@ const NEEDS: &[(&[&str], &[&str])] = &[
             "--ask",
             "--stats",
         ],
-        &["--lease"],
+        &["--lease DURATION"],
     ),
-    (&["--alert-command", "--alert-webhook"], &["--ask"]),
-    (&["--emergency"], &["--reason"]),
+    (&["--alert-command", "--alert-webhook"], &["--ask DURATION"]),
+    (&["--emergency"], &["--reason TEXT"]),
 ];
 
 /// Returns an option of `run` that was typed without the one that it needs, and that one's name.
 fn needs_another(words: &[OsString]) -> Option<(&'static str, String)> {
     NEEDS.iter().find_map(|(options, others)| {
         let typed = options.iter().find(|option| is_typed(&[option], words))?;
+        let mut options = others.iter().filter_map(|other| other.split(' ').next());
         let names = match others {
-            _ if is_typed(others, words) => return None,
+            _ if options.any(|other| is_typed(&[other], words)) => return None,
             [one, another, last] => format!("{one}, {another} or {last}"),
             others => others.join(" or "),
         };

@@ -46,7 +46,7 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
         (&["run", "a", "--background", "--class", "C", "--", "touch", "ran"], "cannot be used with"),
         (&["run", "a", "--permits", "2", "--format", "kazoo", "--", "touch", "ran"], "cannot be used with"),
         (&["run", "a", "--background", "--format", "curator", "--", "touch", "ran"], "cannot be used with"),
-        (&["run", "a", "--take", "2", "--", "touch", "ran"], "--permits <COUNT>"),
+        (&["run", "a", "--take", "2", "--", "touch", "ran"], "--take needs --permits COUNT"),
         (&["run", "a", "--permits", "0", "--", "touch", "ran"], "0 is not in 1.."),
         (&["run", "a", "--permits", "2", "--take", "0", "--", "touch", "ran"], "0 is not in 1.."),
         (&["run", "a", "--permits", "2", "--take", "3", "--", "touch", "ran"], "--take 3 asks for more than there are"),

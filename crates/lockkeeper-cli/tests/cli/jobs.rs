@@ -493,7 +493,7 @@ fn wrong_input_is_named_with_the_remedy() {
         (&["--every", "1h", "--time-zone", "Europe/Berlin"], "--time-zone <ZONE>", "--every"),
         (&["--slot", "1", "--time-zone", "Europe/Berlin"], "--time-zone <ZONE>", "--slot"),
         (&["--slot", "1", "--shared"], "--shared", "--slot"),
-        (&["--on-crash", "keep"], "--once-per", "required"),
+        (&["--on-crash", "keep"], "--on-crash needs --once-per PERIOD", "leave --on-crash out"),
     ];
     for (args, value, remedy) in cases {
         let output = home.output(&[&["run", "a"], args, &["--", "touch", "ran"]].concat());
