@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{AcquireError, Misuse, ReleaseError, VerifyError};
 use crate::hold::fenced::FencedWrite;
-use crate::hold::holding::{HoldState, Holding, released_by, run_until};
+use crate::hold::holding::{HoldState, Holding, run_until};
 use crate::queue::acquire::Acquire;
 use crate::queue::requeue::Requeued;
 use crate::session::on_lost::OnLost;
@@ -457,26 +457,31 @@ impl MultiGuard {
         run_until(self.lost(), work).await
     }
 
-    /// Releases all of them, the last granted one first, and waits until the server confirms each.
+    /// Releases all of them side by side, the last granted one first, and waits until the server confirms each. While no server
+    /// answers, the call waits for no longer than [`MultiGuard::session_timeout`], as [`Holding::release`] does.
+    ///
+    /// # Cost
+    ///
+    /// One round trip: the requests are sent together.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not cancel the release: the remaining locks are released in the background.
+    /// Dropping the future does not cancel the releases; it only stops waiting for the confirmations.
     ///
     /// # Errors
     ///
-    /// The first error; the other locks are released anyway.
-    pub async fn release(mut self) -> Result<(), ReleaseError> {
-        let mut outcome = Ok(());
-        while let Some(holding) = self.holdings.pop() {
-            let released = holding.release().await;
-            outcome = outcome.and(released);
-        }
-        outcome
+    /// As [`Holding::release`]: [`ReleaseError::NotHeld`] if one of them was lost, otherwise the error of the first lock that has
+    /// one. The other locks are released anyway.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.release_each(Holding::release).await
     }
 
     /// Releases all of them as [`MultiGuard::release`] does, but waits for the confirmations for no longer than `timeout`
     /// in all. After that, the releases go on in the background, as [`Holding::release_within`] describes.
+    ///
+    /// # Cost
+    ///
+    /// As [`MultiGuard::release`].
     ///
     /// # Cancel safety
     ///
@@ -484,15 +489,23 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// [`ReleaseError::Timeout`] after `timeout`, with the path of the first lock; otherwise as [`MultiGuard::release`].
+    /// After `timeout`, [`ReleaseError::NotHeld`] if one of them was lost before this call, otherwise [`ReleaseError::Timeout`] with
+    /// the path of the first lock without a confirmation; before that as [`MultiGuard::release`].
     pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
-        match self.holdings.first() {
-            Some(first) if first.loss() != Some(Loss::Forked) => {
-                let (path, passed) = (first.path().to_owned(), first.session().after(timeout));
-                released_by(self.release(), passed, path, timeout).await
-            }
-            _ => self.release().await,
-        }
+        self.release_each(|holding| holding.release_within(timeout)).await
+    }
+
+    /// Releases all of them, the last granted one first, and waits for the answers of all. A known loss counts more than another
+    /// error.
+    async fn release_each<R>(mut self, release: impl FnMut(Holding) -> R) -> Result<(), ReleaseError>
+    where
+        R: Future<Output = Result<(), ReleaseError>>,
+    {
+        let holdings = std::mem::take(&mut self.holdings);
+        let released = join_all(holdings.into_iter().rev().map(release)).await;
+        let errors = released.into_iter().rev().filter_map(Result::err);
+        let worst = errors.min_by_key(|error| !matches!(error, ReleaseError::NotHeld { .. }));
+        worst.map_or(Ok(()), Err)
     }
 
     /// Calls [`MultiGuard::release`] and blocks this thread until it returns, for programs without async.
