@@ -400,8 +400,8 @@ impl Holding {
 
     /// Releases the lock and waits until the server confirms it.
     ///
-    /// While the connection is lost, the call waits until the delete is confirmed or the session is over, which frees the lock as
-    /// well, but no longer than [`Holding::session_timeout`].
+    /// While no server answers, the call waits until the delete is confirmed or the session is over, which frees the lock as well,
+    /// but no longer than [`Holding::session_timeout`], counted from the call. After that, the release goes on in the background.
     ///
     /// If the lock was lost because the session ended, the call returns at once. So it does if another client deleted the node, except
     /// for a lock with classes, whose holder marker may still exist. That marker, and the node after another loss, such as
@@ -418,9 +418,19 @@ impl Holding {
     /// # Errors
     ///
     /// [`ReleaseError::NotHeld`] if the lock was lost before, or if a server says that the session or the node had ended before the
-    /// delete; [`ReleaseError::Timeout`] if the lock was held and the connection was lost for the session timeout (the release goes on
-    /// in the background); [`ReleaseError::Failed`] if a server refuses the delete.
+    /// delete; [`ReleaseError::Timeout`] if the lock was held and no server confirmed the delete within the session timeout;
+    /// [`ReleaseError::Failed`] if a server refuses the delete.
     pub async fn release(self) -> Result<(), ReleaseError> {
+        // The task of a queue lock limits its release. That of a leased lock may be in a read.
+        if self.hold.is_ours() && self.hold.leases().is_some() {
+            let timeout = self.session_timeout();
+            return self.release_within(timeout).await;
+        }
+        self.released().await
+    }
+
+    /// Releases the lock and waits for what its task answers.
+    async fn released(self) -> Result<(), ReleaseError> {
         if !self.hold.is_ours() {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
@@ -452,14 +462,15 @@ impl Holding {
     /// that as [`Holding::release`].
     pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
         if !self.hold.is_ours() {
-            return self.release().await;
+            return self.released().await;
         }
         self.hold.judge();
         let (path, before) = (self.hold.path.clone(), self.hold.loss());
         let passed = self.hold.session().after(timeout);
-        match (released_by(self.release(), passed, path, timeout).await, before) {
-            (Err(ReleaseError::Timeout { .. }), Some(loss)) => Err(ReleaseError::NotHeld { loss }),
-            (released, _) => released,
+        tokio::select! {
+            biased;
+            released = self.released() => released,
+            () = passed => Err(before.map_or(ReleaseError::Timeout { path, waited: timeout }, |loss| ReleaseError::NotHeld { loss })),
         }
     }
 
@@ -525,20 +536,6 @@ impl Drop for Holding {
 impl fmt::Debug for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Holding").field("node", &self.node()).field("state", &self.state()).finish()
-    }
-}
-
-/// Waits for a release until `passed` resolves.
-pub(crate) async fn released_by(
-    release: impl Future<Output = Result<(), ReleaseError>>,
-    passed: impl Future<Output = ()>,
-    path: String,
-    waited: Duration,
-) -> Result<(), ReleaseError> {
-    tokio::select! {
-        biased;
-        released = release => released,
-        () = passed => Err(ReleaseError::Timeout { path, waited }),
     }
 }
 

@@ -123,6 +123,9 @@ impl Run {
     ///
     /// If the lock is lost, the end is recorded unless another host has written the records since.
     ///
+    /// While no server answers, the call waits for the release for the session timeout, as [`Holding::release`] does, and then tries
+    /// to record the end for the session timeout and the connect timeout together, or up to half as long again.
+    ///
     /// # Cost
     ///
     /// One round trip. If its reply is lost, or if the lock is lost, one read and at most one write more.

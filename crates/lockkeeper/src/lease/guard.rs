@@ -162,9 +162,8 @@ impl HelixGuard {
         }
     }
 
-    /// Releases the lock as [`Holding::release`](crate::Holding::release) does, which grants it to a waiting requestor.
-    ///
-    /// While no server answers, it waits without a limit: [`HelixGuard::release_within`] has one.
+    /// Releases the lock as [`Holding::release`](crate::Holding::release) does, which grants it to a waiting requestor. If the
+    /// process ends before an unconfirmed release is done, the lock becomes free at the end of its lease.
     ///
     /// # Cost
     ///
@@ -176,7 +175,7 @@ impl HelixGuard {
     ///
     /// # Errors
     ///
-    /// As [`Holding::release`](crate::Holding::release), but for the limit.
+    /// As [`Holding::release`](crate::Holding::release).
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }

@@ -8,6 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{End, FencingToken, Grant, LinkState, Loss, node_path};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Driver;
@@ -86,9 +87,9 @@ impl Driver {
             return;
         }
         self.caller = Caller::Releasing { hold, before, confirm };
-        (self.disconnect.cut_off, self.disconnect.last_try) = (None, None);
-        let link = *self.session.link().borrow();
-        self.limit_disconnect(link);
+        // The limit counts from the release, whatever the connection does meanwhile.
+        self.disconnect.cut_off = Instant::now().checked_add(self.session.timeout());
+        self.disconnect.last_try = None;
     }
 
     /// Starts a check if the owner of the hold waits for one. Ends it once the owner releases: behind the delete, a check that is

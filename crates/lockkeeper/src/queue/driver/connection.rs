@@ -8,31 +8,31 @@ use super::caller::Caller;
 use crate::error::{ReleaseError, SessionError};
 
 impl Driver {
-    /// Starts or stops the clock for how long the caller tolerates a lost connection.
+    /// Starts or stops the clock for how long a waiting caller tolerates a lost connection. A release has a limit of its own.
     pub(super) fn limit_disconnect(&mut self, link: Link) {
+        if !self.caller.is_waiting() {
+            return;
+        }
         if link.connected {
             (self.disconnect.cut_off, self.disconnect.last_try) = (None, None);
             return;
         }
-        let patience = match (&self.caller, self.attempt.retries) {
-            (Caller::Waiting(_), Some(retries)) => {
-                // A new disconnect counts from its beginning, even if its first tries have failed already.
-                let is_new = link.disconnects != self.disconnect.count;
-                let failed = if is_new { 0 } else { link.failed_tries };
-                // The first failed try is the rest of the round that the lost connection began: it is no retry.
-                let last = failed.saturating_add(retries).saturating_add(1);
-                self.disconnect.last_try = Some(self.disconnect.last_try.filter(|_| !is_new).unwrap_or(last));
-                return;
-            }
-            (Caller::Waiting(_), None) => self.attempt.connect_timeout,
-            _ => self.session.timeout(),
-        };
+        if let Some(retries) = self.attempt.retries {
+            // A new disconnect counts from its beginning, even if its first tries have failed already.
+            let is_new = link.disconnects != self.disconnect.count;
+            let failed = if is_new { 0 } else { link.failed_tries };
+            // The first failed try is the rest of the round that the lost connection began: it is no retry.
+            let last = failed.saturating_add(retries).saturating_add(1);
+            self.disconnect.last_try = Some(self.disconnect.last_try.filter(|_| !is_new).unwrap_or(last));
+            return;
+        }
+        let patience = self.attempt.connect_timeout;
         self.disconnect.cut_off = self.disconnect.cut_off.or_else(|| Instant::now().checked_add(patience));
     }
 
     /// Ends a call whose connection has been lost for as long as its caller tolerates. Without a setting, a contender in
     /// the queue keeps its position: only a server can say that its session is over. A release ends after the session
-    /// timeout, because it is unknown when a server can be reached again; the contender leaves then.
+    /// timeout, because it is unknown when a server will confirm it; the contender goes on to leave.
     pub(super) fn report_cut_off(&mut self) {
         let (path, servers) = (self.attempt.path.clone(), self.attempt.servers.to_string());
         match (&self.caller, self.attempt.retries) {

@@ -11,7 +11,7 @@ use super::operations::Finished;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{OpError, Watcher};
 
-/// The patience of the caller while the connection is lost.
+/// The patience of the caller while the connection is lost, or while a release is not confirmed.
 #[derive(Default)]
 pub(super) struct Disconnect {
     /// Until when the caller tolerates that.

@@ -25,6 +25,8 @@ for_kinds!(
     the_release_of_a_hold_whose_node_may_exist_waits_for_the_servers,
     a_release_of_a_held_lock_that_no_server_confirms_is_unconfirmed_and_not_lost,
     a_release_of_a_held_lock_is_confirmed_although_its_trust_ends_meanwhile,
+    the_limit_of_a_release_counts_from_the_call_and_is_one_for_several_locks,
+    a_release_of_several_locks_reports_a_known_loss_at_its_deadline,
 );
 
 for_kinds!([native Native] every_deadline_is_one_of_real_time_while_tokios_clock_is_paused);
@@ -342,6 +344,35 @@ async fn a_release_of_a_held_lock_that_no_server_confirms_is_unconfirmed_and_not
         proxy.heal();
         world.queued(0).await;
     }
+}
+
+/// The client needs two fifths of the session timeout to notice that the servers are silent, and the releases end side by side.
+async fn the_limit_of_a_release_counts_from_the_call_and_is_one_for_several_locks(world: &World) {
+    let timeout = 4 * SHORT;
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, timeout).await;
+    let parts = ["a", "b", "c"].map(|name| world.kind.mutex(&keeper, &world.path(name)).acquire());
+    let guard = keeper.multi_lock(parts).await.unwrap();
+    proxy.black_hole();
+    let stalls = Stalls::watch();
+    let started = Instant::now();
+    let released = guard.release().await;
+    let (took, most) = (started.elapsed(), stalls.allow(timeout + timeout / 5));
+    assert_eq!(released, Err(ReleaseError::Timeout { path: world.path("a"), waited: timeout }));
+    assert!(took >= timeout && took < most, "{took:?}, at most {most:?}");
+    proxy.heal();
+}
+
+async fn a_release_of_several_locks_reports_a_known_loss_at_its_deadline(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, PATIENCE).await;
+    let parts = ["a", "b"].map(|name| world.kind.mutex(&keeper, &world.path(name)).acquire());
+    let guard = keeper.multi_lock(parts).await.unwrap();
+    world.remove(&guard.holdings()[0].node()).await;
+    assert_eq!(guard.lost().await, Loss::Removed);
+    proxy.black_hole();
+    assert_eq!(guard.release_within(SHORT).await, Err(ReleaseError::NotHeld { loss: Loss::Removed }));
+    proxy.heal();
 }
 
 /// The session lives on, and a server confirms the delete of the hold's node.

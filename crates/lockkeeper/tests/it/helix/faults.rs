@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, SessionError};
+use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper::helix::{LockOperations, LockStatus};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
@@ -21,6 +21,7 @@ on_every_record_server!(
     a_lost_reply_is_neither_an_error_nor_a_second_hold,
     a_hold_outlives_its_session,
     closing_the_handle_releases_the_lock,
+    a_release_without_servers_ends_after_the_session_timeout_and_goes_on,
     a_record_in_a_recreated_node_is_not_mistaken_for_the_old_one,
 );
 
@@ -185,6 +186,24 @@ async fn a_lost_reply_is_neither_an_error_nor_a_second_hold(world: &World) {
         proxy.heal();
     }
     assert!(stored(world).await.is_free());
+}
+
+/// Also as one of several locks.
+async fn a_release_without_servers_ends_after_the_session_timeout_and_goes_on(world: &World) {
+    let timeout = Duration::from_secs(2);
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, timeout).await;
+    for several in [false, true] {
+        let guard = lock(world, &keeper, "a").acquire().await.unwrap();
+        proxy.black_hole();
+        let released = match several {
+            false => guard.release().await,
+            true => lockkeeper::MultiGuard::from(guard).release().await,
+        };
+        assert_eq!(released, Err(ReleaseError::Timeout { path: world.lock(), waited: timeout }));
+        proxy.heal();
+        eventually("the release went on", async || stored(world).await.is_free()).await;
+    }
 }
 
 /// H-10: the hold ends with its lease, not with the session; without a connection it is suspected.
