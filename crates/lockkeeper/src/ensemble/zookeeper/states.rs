@@ -24,14 +24,13 @@ pub(super) type States = HashMap<usize, &'static str>;
 /// connections.
 pub(super) async fn states(servers: &impl Connect, which: Vec<usize>, limit: Duration) -> States {
     let asked = which.iter().map(async |server| {
-        let answer = timeout(limit, ask(servers, *server, WORD)).await.ok();
-        let is_empty = matches!(&answer, Some(Ok(answer)) if answer.is_empty());
-        match is_empty.then_some(timeout(limit, ask(servers, *server, HALF_A_HANDSHAKE))) {
-            Some(asked) => match asked.await {
-                Ok(Ok(answer)) if TlsProblem::is_tls(answer.as_bytes()) => state(Some(Ok(answer))),
-                _ => state(answer),
-            },
-            None => state(answer),
+        let question = async |text| timeout(limit, ask(servers, *server, text)).await.ok();
+        // OpenSSL waits for the rest of a record that the word does not begin, so the word alone says nothing about its port.
+        let (word, handshake) = tokio::join!(biased; question(WORD), question(HALF_A_HANDSHAKE));
+        let is_silent = !matches!(&word, Some(Ok(answer)) if !answer.is_empty());
+        match handshake {
+            Some(Ok(answer)) if is_silent && TlsProblem::is_tls(answer.as_bytes()) => state(Some(Ok(answer))),
+            _ => state(word),
         }
     });
     let answers = join_all(asked).await;

@@ -129,6 +129,36 @@ fn port_for_tls() -> String {
     address
 }
 
+/// Returns the address of a port for TLS that answers as OpenSSL does: it waits for the head of a record, ends a connection whose
+/// first bytes are of no record, and answers a handshake that it does not understand with an alert.
+fn port_of_openssl() -> String {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().map(Result::unwrap) {
+            std::thread::spawn(move || {
+                let mut head = [0; 5];
+                if connection.read_exact(&mut head).is_ok() && head.starts_with(&[0x16, 3]) {
+                    _ = connection.write_all(&[0x15, 3, 3, 0, 2, 2, 50]);
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_port_for_tls_that_does_not_answer_the_question_about_its_state_is_reported_as_one() {
+    let network = network(&port_of_openssl(), Duration::from_secs(40));
+    match network.open(Duration::from_secs(2)).await.err().unwrap() {
+        SessionError::Unreachable { detail, .. } => {
+            assert_eq!(TlsProblem::in_text(&detail), Some(TlsProblem::PortWithTls), "{detail}");
+        }
+        error => panic!("{error:?}"),
+    }
+}
+
 /// A server that takes no connection now may take one later, and an operator who renews certificates replaces each one in turn.
 #[tokio::test]
 async fn a_lasting_mistake_about_tls_on_every_server_ends_only_the_attempt_to_open_the_first_session() {
