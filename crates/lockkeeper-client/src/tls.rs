@@ -244,8 +244,15 @@ impl Material {
         let config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some(Identity { chain, key }) => {
+                if holds(chain, "PRIVATE KEY-----") && !holds(chain, CERTIFICATE) && holds(key, CERTIFICATE) {
+                    let problem = "it is a key, and what was given as its key is a certificate; swap the two";
+                    return Err(invalid("the client's certificate", problem));
+                }
                 let chain = certificates(chain, "the client's certificate")?;
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(|problem| invalid("the client's key", problem))?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|problem| match holds(key, CERTIFICATE) {
+                    true => invalid("the client's key", "it contains a certificate and no key"),
+                    false => invalid("the client's key", problem),
+                })?;
                 builder
                     .with_client_auth_cert(chain, key)
                     .map_err(|problem| invalid("the client's certificate with this key", problem))?
@@ -255,11 +262,23 @@ impl Material {
     }
 }
 
+/// The end of the line before a certificate in PEM.
+const CERTIFICATE: &str = "BEGIN CERTIFICATE-----";
+
+/// Whether a text in PEM contains these characters.
+fn holds(pem: &[u8], text: &str) -> bool {
+    pem.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
 /// Returns all certificates of a PEM text, at least one.
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, InvalidTls> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let read = read.map_err(|problem| invalid(what, problem))?;
-    if read.is_empty() { Err(invalid(what, "it contains no certificate")) } else { Ok(read) }
+    match (read.is_empty(), holds(pem, "PRIVATE KEY-----")) {
+        (false, _) => Ok(read),
+        (true, true) => Err(invalid(what, "it contains a key and no certificate")),
+        (true, false) => Err(invalid(what, "it contains no certificate")),
+    }
 }
 
 impl fmt::Debug for Tls {

@@ -191,6 +191,9 @@ async fn invalid_certificates_and_keys_are_refused_before_anything_is_sent() {
         (&chain, "", "key"),
         (&chain, &chain, "key"),
         (&chain, &other, "certificate with this key"),
+        (&key, &chain, "swap the two"),
+        (&key, &key, "a key and no certificate"),
+        (&chain, &chain, "a certificate and no key"),
     ] {
         match authority.trust().with_identity(chain.as_bytes(), key.as_bytes()) {
             Err(Misuse { argument: "tls", problem, .. }) => assert!(problem.contains(what), "{problem}"),
