@@ -1,6 +1,7 @@
 //! What a job is: its path, its schedule and its rules.
 
 use std::mem::discriminant;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use lockkeeper_core::jobs::{DEFAULT_RUNS, MAX_RUNS, MAX_SLOTS_BACK, Rule, Schedule, Slot};
@@ -29,6 +30,9 @@ pub struct Job {
     pub(super) keep_runs: u32,
     pub(super) command: Option<String>,
 }
+
+/// The times between two starts that [`Job::every`] accepts.
+const INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// The schedule as it was stated.
 #[derive(Clone, Debug)]
@@ -66,7 +70,7 @@ impl Job {
         self
     }
 
-    /// Runs when this time has passed since the last start: 1 s or more.
+    /// Runs when this time has passed since the last start: 1 s to 100 years.
     pub fn every(self, time: Duration) -> Self {
         self.when(When::Every(time))
     }
@@ -84,7 +88,8 @@ impl Job {
         self
     }
 
-    /// Sets what follows a run that failed, took too long or was stopped. The default is [`Rule::Next`].
+    /// Sets what follows a run that failed, took too long or was stopped. The default is [`Rule::Next`]. A [`Rule::Retry`] has at least
+    /// one retry.
     pub fn on_failure(mut self, rule: Rule) -> Self {
         self.on_failure = rule;
         self
@@ -128,6 +133,12 @@ impl Job {
             let problem = format!("{path} cannot catch up {} slots: must be 0 to {MAX_SLOTS_BACK}", self.catch_up);
             return Err(Misuse::new("catch up", problem));
         }
+        for (option, rule) in [("on_failure", self.on_failure), ("on_crash", self.on_crash)] {
+            if rule == (Rule::Retry { most: Some(0) }) {
+                let problem = format!("job {path} cannot retry 0 times ({option})");
+                return Err(Misuse::new("rule", problem).remedy("use Rule::Next, which does not retry"));
+            }
+        }
         let when = match &self.when {
             Some(when) if !self.several => when,
             stated => {
@@ -147,12 +158,13 @@ impl Job {
                 (Schedule::Calendar { per: *per, time_zone }, Some(calendar))
             }
             When::Every(time) => {
-                let every_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-                if !(1_000..=i64::MAX as u64).contains(&every_ms) {
+                if !INTERVALS.contains(time) {
+                    let remedy =
+                        if time < INTERVALS.start() { "choose 1s or more" } else { "choose 100 years or less" };
                     let problem = format!("{path} cannot run every {}", typed(*time));
-                    return Err(Misuse::new("every", problem).remedy("choose 1s or more"));
+                    return Err(Misuse::new("every", problem).remedy(remedy));
                 }
-                (Schedule::Every { every_ms }, None)
+                (Schedule::Every { every_ms: time.as_millis() as u64 }, None)
             }
             When::Text(slot) => {
                 Misuse::check_slot(&path, slot)?;

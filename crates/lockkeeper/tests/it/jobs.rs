@@ -404,6 +404,9 @@ async fn an_invalid_job_is_refused_before_anything_is_sent(world: &World) {
         (job().every(Duration::from_secs(60)).time_zone("Europe/Berlin"), "time zone"),
         (job().slot("x").time_zone("UTC"), "time zone"),
         (job().every(Duration::from_millis(10)), "every"),
+        (job().every(Duration::MAX), "every"),
+        (job().slot("x").on_crash(Rule::Retry { most: Some(0) }), "rule"),
+        (job().slot("x").on_failure(Rule::Retry { most: Some(0) }), "rule"),
         (job().slot(""), "slot"),
         (job().slot("x".repeat(257)), "slot"),
         (job().slot("x\n"), "slot"),
@@ -413,6 +416,8 @@ async fn an_invalid_job_is_refused_before_anything_is_sent(world: &World) {
         let error = Error::from(job.claim().await.unwrap_err());
         assert!(matches!(&error, Error::Misuse(misuse) if misuse.argument == argument), "{argument}: {error:?}");
     }
+    let long = job().every(Duration::MAX).claim().await.unwrap_err();
+    assert_eq!(long.hint().as_deref(), Some("choose 100 years or less"));
     assert!(world.queue().await.is_empty());
     let long = claimed(&job().slot("x".repeat(256))).await.finish(RunEnd::succeeded()).await;
     assert_eq!(long.record.slot.name.len(), 256);
