@@ -27,10 +27,10 @@ pub enum LockAcl {
     #[default]
     Open,
     /// Clients with the same credential may do anything; other clients may read. Needs
-    /// [`Builder::credential`](crate::Builder::credential) or a client certificate (`Builder::tls`).
+    /// [`Builder::credential`](crate::Builder::credential), a client certificate (`Builder::tls`), or an embedded server.
     Visible,
     /// Clients with the same credential may do anything; other clients nothing. Needs
-    /// [`Builder::credential`](crate::Builder::credential) or a client certificate (`Builder::tls`).
+    /// [`Builder::credential`](crate::Builder::credential), a client certificate (`Builder::tls`), or an embedded server.
     Private,
     /// These clients may do this. It is read from text, as the settings and the command do:
     ///

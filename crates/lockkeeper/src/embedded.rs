@@ -438,6 +438,7 @@ impl Locate for Site {
 pub(crate) struct Embedded {
     pub(crate) site: Arc<Site>,
     pub(crate) session_timeout: Duration,
+    pub(crate) acl: LockAcl,
     /// As for [`ZooKeeper`].
     pub(crate) tasks: TaskTracker,
 }
@@ -459,7 +460,7 @@ impl Network for Embedded {
                 reconnect: None,
                 credentials: Vec::new(),
                 sasl: None,
-                acl: LockAcl::Open,
+                acl: self.acl.clone(),
                 authenticates: false,
                 tasks: self.tasks.clone(),
                 locate: Some(self.site.clone()),

@@ -184,6 +184,8 @@ impl Settings {
         let builder = match &self.auth_file.value {
             Some(file) => builder.auth_file(file),
             None => builder,
+        #[cfg(feature = "embedded")]
+        let builder = builder.with_settings();
         };
         match self.reconnect() {
             Some((retries, delay)) => {

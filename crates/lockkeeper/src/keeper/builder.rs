@@ -58,6 +58,9 @@ pub struct Builder {
     on_lost: OnLost,
     group: Group,
     tls_files: Option<TlsFiles>,
+    /// Whether settings say how to connect to an ensemble. They may say it for other programs.
+    #[cfg(feature = "embedded")]
+    has_settings: bool,
 }
 
 /// The files that a [`Tls`] is read from.
@@ -103,6 +106,8 @@ impl Default for Builder {
             on_lost: OnLost::Nothing,
             group: Group::default(),
             tls_files: None,
+            #[cfg(feature = "embedded")]
+            has_settings: false,
         }
     }
 }
@@ -188,7 +193,7 @@ impl Builder {
 
     /// Adds the credentials of a file, which is read when connecting to an ensemble. Each line is `digest USER:PASSWORD`,
     /// `sasl USER PASSWORD`, or another scheme and its credential; empty lines and lines that begin with `#` are not
-    /// used. An embedded server needs no credentials, so the file is not read for it.
+    /// used.
     ///
     /// Connecting fails with [`ConnectError::Misuse`] if the file cannot be read, or if a line is none of these. It
     /// also fails if every user of the machine may read the file. Errors name the line, not what is in it.
@@ -197,14 +202,16 @@ impl Builder {
         self
     }
 
-    /// Sets the access list of the locks' nodes that this handle creates. The default is [`LockAcl::Open`]. An embedded server
-    /// serves a single user anyway.
+    /// Sets the access list of the locks' nodes that this handle creates. The default is [`LockAcl::Open`].
+    ///
+    /// With an embedded server, the operating system's user is the credential: nodes with [`LockAcl::Private`] are closed to the other
+    /// users of a shared server.
     pub fn acl(mut self, acl: LockAcl) -> Self {
         self.acl = acl;
         self
     }
 
-    /// Uses TLS with every server of the connect string. The default is plain TCP. An embedded server does not need it.
+    /// Uses TLS with every server of the connect string. The default is plain TCP.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -239,6 +246,14 @@ impl Builder {
     ) -> Self {
         let identity = identity.map(|(certificate, key)| (certificate.into(), key.into()));
         self.tls_files = Some(TlsFiles { authorities: authorities.into(), identity });
+        self
+    }
+
+    /// Takes the options of settings, which may name an ensemble for other programs. With an embedded server, those that only an
+    /// ensemble uses are left out.
+    #[cfg(all(feature = "settings", feature = "embedded"))]
+    pub(crate) fn with_settings(mut self) -> Self {
+        self.has_settings = true;
         self
     }
 
@@ -380,9 +395,11 @@ impl Builder {
     ) -> Result<Lockkeeper, ConnectError> {
         use crate::embedded::{Embedded, Site};
         self.check_timeout()?;
+        self.check_embedded()?;
         let (session_timeout, io) = (self.session_timeout.unwrap_or(EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
         let site = Arc::new(Site::new(home, hosting, found));
-        let network = Embedded { site, session_timeout, tasks: io.tasks().clone() };
+        let acl = if self.has_settings { LockAcl::Open } else { self.acl.clone() };
+        let network = Embedded { site, session_timeout, acl, tasks: io.tasks().clone() };
         Ok(self.start(Box::new(network), io, Clock::System))
     }
 
@@ -439,6 +456,31 @@ impl Builder {
                 Err(Misuse::new("session timeout", problem))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Fails if the program has set an option that has no effect with an embedded server.
+    #[cfg(feature = "embedded")]
+    fn check_embedded(&self) -> Result<(), Misuse> {
+        #[cfg(feature = "tls")]
+        let tls = self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let tls = false;
+        let without_network = "which is reached without a network";
+        let knows_users = "to which the operating system names its users";
+        let options = [
+            ("tls", "Builder::tls", tls, without_network),
+            ("tls", "Builder::tls_files", self.tls_files.is_some(), without_network),
+            ("credential", "Builder::sasl", self.sasl.is_some(), knows_users),
+            ("credential", "Builder::credential", !self.credentials.is_empty(), knows_users),
+            ("credential", "Builder::auth_file", self.auth_file.is_some(), knows_users),
+        ];
+        match options.into_iter().find(|(_, _, is_set, _)| *is_set && !self.has_settings) {
+            Some((argument, option, _, why)) => {
+                let problem = format!("{option} has no effect with an embedded server, {why}");
+                Err(Misuse::new(argument, problem).remedy("leave it out, or name servers with Builder::connect"))
+            }
+            None => Ok(()),
         }
     }
 
@@ -570,7 +612,8 @@ impl Lockkeeper {
     /// # Errors
     ///
     /// [`EmbeddedError::Server`](crate::error::EmbeddedError::Server) and
-    /// [`EmbeddedError::File`](crate::error::EmbeddedError::File) if the directory cannot be used.
+    /// [`EmbeddedError::File`](crate::error::EmbeddedError::File) if the directory cannot be used. [`ConnectError::Misuse`] if the
+    /// builder has credentials or TLS, which have no effect here.
     #[cfg(feature = "embedded")]
     pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
         Self::builder().embedded(dir).await

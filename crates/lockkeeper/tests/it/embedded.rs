@@ -1,13 +1,13 @@
 //! `Lockkeeper::embedded`: one directory, one machine, and one server at a time, whichever handle hosts it.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use lockkeeper::embedded::{Endpoint, Home};
+use lockkeeper::embedded::{Endpoint, Home, server_config};
 use lockkeeper::error::{AcquireError, ConnectError, EmbeddedError, SessionError};
-use lockkeeper::{Guard, Lockkeeper, Mutex, blocking};
+use lockkeeper::{Guard, LockAcl, Lockkeeper, Mutex, blocking};
 
 use crate::support::{STEADY, block_on, eventually};
 
@@ -105,6 +105,52 @@ fn the_directory_and_the_socket_are_this_users_alone() {
         guard.release().await.unwrap();
         assert!(endpoint.ask("srvr").await.unwrap().contains("Mode: standalone"));
         keeper.close().await;
+    });
+}
+
+#[test]
+fn an_option_that_has_no_effect_with_an_embedded_server_is_refused_by_its_name() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        let nowhere = dir.path().join("nowhere");
+        let builder = Lockkeeper::builder;
+        for (option, given) in [
+            ("Builder::sasl", builder().sasl("jobs", "secret")),
+            ("Builder::credential", builder().credential("digest", "user:secret")),
+            ("Builder::auth_file", builder().auth_file(&nowhere)),
+            ("Builder::tls_files", builder().tls_files(&nowhere, None::<(PathBuf, PathBuf)>)),
+        ] {
+            match given.embedded(&home).await {
+                Err(ConnectError::Misuse(error)) => {
+                    assert!(error.problem.starts_with(&format!("{option} has no effect")), "{error}");
+                    assert!(error.remedy.is_some_and(|remedy| remedy.contains("Builder::connect")));
+                }
+                other => panic!("{option}: {other:?}"),
+            }
+        }
+        assert!(!home.exists(), "a refused call has started a server");
+    });
+}
+
+/// This user is the credential. A client of the port, which proves no user, may do nothing there.
+#[test]
+fn the_access_list_of_a_handle_is_that_of_its_nodes_on_an_embedded_server() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = server_config();
+        config.listen = Some(([127, 0, 0, 1], 0).into());
+        let hosted = Home::new(dir.path()).host_with(config).await.unwrap();
+        let private = Lockkeeper::builder().acl(LockAcl::Private).embedded(dir.path()).await.unwrap();
+        private.mutex("/locks/ours").acquire().await.unwrap().release().await.unwrap();
+        let same_user = embedded(dir.path(), STEADY).await;
+        same_user.mutex("/locks/ours").acquire().await.unwrap().release().await.unwrap();
+        let stranger = Lockkeeper::connect(&hosted.server().connect_string()).await.unwrap();
+        let refused = stranger.mutex("/locks/ours").acquire().await;
+        assert!(matches!(refused, Err(AcquireError::Session(SessionError::Refused { .. }))), "{refused:?}");
+        for keeper in [private, same_user, stranger] {
+            keeper.close().await;
+        }
     });
 }
 
