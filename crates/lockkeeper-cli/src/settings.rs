@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::Home;
-use lockkeeper::settings::{Key, Origin, Setting, SettingsError, Sources, known_variables};
+use lockkeeper::settings::{Fault, Key, Origin, Setting, SettingsError, Sources, known_variables};
 use lockkeeper::{Builder, LockPath};
 
 use crate::args::connect::ConnectArgs;
@@ -47,16 +47,7 @@ impl Settings {
     ) -> Result<(lockkeeper::settings::Settings, Result<Place, Failure>), Failure> {
         let all = layers(args).read()?;
         for warning in all.warnings() {
-            printer.note(&warning.to_string());
-        }
-        let warned = |name: &String| all.warnings().iter().any(|warning| warning.key == *name);
-        let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
-        let names = set.filter_map(|(name, _)| name.into_string().ok());
-        let unknown = unknown_variables(names.filter(|name| !warned(name)));
-        match &unknown[..] {
-            [] => {}
-            unknown if all.strict.value => return Err(Failure::new(Code::Usage, unknown.join(" | "))),
-            unknown => unknown.iter().for_each(|unknown| printer.note(unknown)),
+            printer.note(&explained(warning));
         }
         let place = match &all.servers.value {
             Some(servers) => Ok(Place::Ensemble(servers.clone())),
@@ -129,43 +120,18 @@ fn refuse_options_of_ensembles(all: &lockkeeper::settings::Settings, place: &Pla
     Ok(())
 }
 
-/// Returns a warning for each variable that has our prefix but is unknown: its author expects an effect.
-fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
-    let known = known_variables();
-    let unknown = names.into_iter().filter_map(|name| {
-        let rest = name.strip_prefix("LOCKKEEPER_")?;
-        if known.contains(&name) || is_of_kubernetes(rest) {
-            return None;
+/// Returns a mistake in the words of the command: a variable may be named as an option that only the command line has.
+fn explained(mistake: &Fault) -> String {
+    let mut mistake = mistake.clone();
+    if let Origin::Variable(name) = &mistake.origin
+        && !known_variables().contains(name)
+    {
+        let option = name.trim_start_matches("LOCKKEEPER_").to_lowercase().replace('_', "-");
+        if is_option(&option) {
+            mistake.remedy = Some(format!("write --{option} on the command line"));
         }
-        let option = rest.to_lowercase().replace('_', "-");
-        let remedy = match is_option(&option) {
-            true => format!("write --{option} on the command line"),
-            false => {
-                let likeness = |known: &&String| strsim::jaro_winkler(rest, known.trim_start_matches("LOCKKEEPER_"));
-                // A variable whose name lacks its first words, otherwise the most similar one.
-                let end = format!("_{rest}");
-                let whole = known.iter().find(|known| known.ends_with(&end));
-                let nearest = whole.or_else(|| known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))));
-                format!("the nearest one is {}", nearest.map_or("", String::as_str))
-            }
-        };
-        Some(format!("{name}: there is no such variable, so it has no effect; {remedy}"))
-    });
-    let mut unknown: Vec<_> = unknown.collect();
-    unknown.sort();
-    unknown
-}
-
-/// Whether Kubernetes sets this variable: it does so for a service called lockkeeper, or lockkeeper-something.
-fn is_of_kubernetes(rest: &str) -> bool {
-    let words: Vec<_> = rest.split('_').collect();
-    let number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
-    let pair = |pair: &[&str]| match pair {
-        ["SERVICE", what] => matches!(*what, "HOST" | "PORT"),
-        ["PORT", what] => number(what),
-        _ => false,
-    };
-    words.windows(2).any(pair) || words.last() == Some(&"PORT")
+    }
+    mistake.to_string()
 }
 
 /// Returns the sources of the settings of a command line.
@@ -222,7 +188,7 @@ fn layers(args: ConnectArgs) -> Sources {
 impl From<SettingsError> for Failure {
     fn from(error: SettingsError) -> Self {
         // One line for any number of faults.
-        let faults: Vec<_> = error.faults().iter().map(ToString::to_string).collect();
+        let faults: Vec<_> = error.faults().iter().map(explained).collect();
         Failure::new(Code::Usage, faults.join(" | "))
     }
 }
@@ -318,19 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_variable_is_reported_with_the_probable_one() {
-        let warned = |name: &str| unknown_variables([name.to_owned()]).pop().unwrap_or_default();
-        for known in ["LOCKKEEPER_SERVERS", "LOCKKEEPER_TOKEN", "LOCKKEEPER_LOG", "LOCKKEEPER_CONFIG", "PATH"] {
-            assert_eq!(warned(known), "");
-        }
+    fn an_unknown_variable_that_is_named_as_an_option_is_reported_with_the_option() {
+        let warned = |name: &str| {
+            let sources = Sources::none().variables([(name.to_owned(), "x".to_owned())]);
+            sources.read().unwrap().warnings().iter().map(explained).collect::<String>()
+        };
         assert!(warned("LOCKKEEPER_WAIT").ends_with("; write --wait on the command line"));
         assert!(warned("LOCKKEEPER_ON_REVOKE").ends_with("; write --on-revoke on the command line"));
         assert!(warned("LOCKKEEPER_TIMEOUT").ends_with("; the nearest one is LOCKKEEPER_SESSION_TIMEOUT"));
-        for of_kubernetes in
-            ["SERVICE_HOST", "SERVICE_PORT_CLIENT", "PORT", "PORT_2181_TCP", "PORT_2181_TCP_ADDR", "ADMIN_SERVICE_HOST"]
-        {
-            assert_eq!(warned(&format!("LOCKKEEPER_{of_kubernetes}")), "");
-        }
     }
 
     #[test]

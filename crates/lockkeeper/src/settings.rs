@@ -39,7 +39,10 @@ mod values;
 mod variables;
 
 use std::path::PathBuf;
+use std::sync::Once;
 use std::time::Duration;
+
+use tracing::warn;
 
 pub use self::jobs::output_size;
 pub use self::keys::Key;
@@ -158,23 +161,31 @@ impl Sources {
 }
 
 impl Settings {
-    /// Reads the settings of the usual places. See [`Sources::usual`].
+    /// Reads the settings of the usual places. See [`Sources::usual`]. The first call of a process logs the probable mistakes as
+    /// warnings: unknown keys, and unknown environment variables that begin with `LOCKKEEPER_`.
     ///
     /// # Errors
     ///
     /// As [`Sources::read`].
     pub fn read() -> Result<Settings, SettingsError> {
-        Sources::usual().read()
+        static LOGGED: Once = Once::new();
+        let settings = Sources::usual().read()?;
+        LOGGED
+            .call_once(|| settings.warnings.iter().for_each(|mistake| warn!(%mistake, "the settings have a mistake")));
+        Ok(settings)
     }
 
-    /// Returns probable mistakes that are not errors, such as unknown keys. In strict mode they are errors.
+    /// Returns probable mistakes that are not errors, such as unknown keys and variables. In strict mode they are errors.
     pub fn warnings(&self) -> &[Fault] {
         &self.warnings
     }
 
-    /// Returns a [`Builder`] with these settings.
+    /// Returns a [`Builder`] with these settings. With an embedded server, it leaves out the access list, the credentials and TLS: a
+    /// file or a variable may set them for programs that use an ensemble.
     pub fn builder(&self) -> Builder {
         let builder = Lockkeeper::builder().session_timeout(self.session_timeout.value);
+        #[cfg(feature = "embedded")]
+        let builder = builder.with_settings();
         let TlsSettings { ca, cert, key } = &self.tls;
         let builder = match &ca.value {
             Some(authorities) => builder.tls_files(authorities, cert.value.as_ref().zip(key.value.as_ref())),
@@ -184,8 +195,6 @@ impl Settings {
         let builder = match &self.auth_file.value {
             Some(file) => builder.auth_file(file),
             None => builder,
-        #[cfg(feature = "embedded")]
-        let builder = builder.with_settings();
         };
         match self.reconnect() {
             Some((retries, delay)) => {
@@ -250,13 +259,21 @@ impl Settings {
     /// # Errors
     ///
     /// As [`Lockkeeper::connect`]; also [`ConnectError::Misuse`] if none are set, because the program must choose the
-    /// directory of an embedded server ([`Builder::embedded`]).
+    /// directory of an embedded server ([`Builder::embedded`]), or a path if there are realms ([`Settings::routing`]).
     pub async fn connect(&self) -> Result<Lockkeeper, ConnectError> {
-        let servers = self.servers.value.as_deref().ok_or_else(|| {
-            let (key, variable) = (Key::Servers.name(), Key::Servers.variable());
-            Misuse::servers("", &format!("no servers are set; set {key} or {variable}"))
-        })?;
+        let servers = self.servers.value.as_deref().ok_or_else(|| self.no_servers())?;
         self.builder().connect(servers).await
+    }
+
+    fn no_servers(&self) -> Misuse {
+        if self.realms.is_empty() {
+            let (key, variable) = (Key::Servers.name(), Key::Servers.variable());
+            let remedy = format!("set {key} or {variable}, or use this machine's server with Builder::embedded");
+            return Misuse::new("servers", "the settings name no servers").remedy(remedy);
+        }
+        let realms: Vec<_> = self.realms.iter().map(|realm| realm.value.prefix.as_str()).collect();
+        let problem = format!("the settings name no servers for all paths, only for the realms {}", realms.join(", "));
+        Misuse::new("servers", problem).remedy("take the handle of a path from the Realms of Settings::routing")
     }
 
     /// Returns the two classes for [`MonitorLock::classes`](crate::recipes::contentserv::MonitorLock::classes); a class

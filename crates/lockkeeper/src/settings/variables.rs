@@ -1,6 +1,6 @@
 //! The environment variables.
 
-use super::keys::{Key, meant};
+use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
 use crate::error::settings::{Fault, Origin};
 
@@ -24,25 +24,65 @@ pub fn known_variables() -> Vec<String> {
     Key::ALL.iter().map(|key| key.variable()).chain(OTHERS.iter().map(|name| (*name).to_owned())).collect()
 }
 
-/// Reads the variables. An empty variable counts as not set; a misspelt one is reported.
-pub(super) fn read(variables: Vec<(String, String)>, layers: &mut Layers) {
-    for (name, text) in variables.into_iter().filter(|(name, text)| name.starts_with("LOCKKEEPER_") && !text.is_empty())
-    {
+/// What the names of all variables begin with.
+const PREFIX: &str = "LOCKKEEPER_";
+
+/// Reads the variables. An empty variable counts as not set. An unknown one is reported, because its author expects an effect.
+pub(super) fn read(mut variables: Vec<(String, String)>, layers: &mut Layers) {
+    variables.sort();
+    for (name, text) in variables.into_iter().filter(|(_, text)| !text.is_empty()) {
+        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         let origin = Origin::Variable(name.clone());
         if let Some(key) = Key::ALL.into_iter().find(|key| key.variable() == name) {
             layers.given.push(Given { key, written: name, text, unit: Unit::Written, origin });
-        } else if !OTHERS.contains(&name.as_str()) {
-            let known = Key::ALL.map(Key::variable);
-            if let Some(meant) = meant(&name, known.iter().map(String::as_str)).filter(|meant| close(&name, meant)) {
-                let fault = Fault::new(origin, name, "there is no such variable");
-                layers.warnings.push(fault.remedy(format!("did you mean {meant}?")));
-            }
+        } else if !OTHERS.contains(&name.as_str()) && !is_of_kubernetes(rest) {
+            let fault = Fault::new(origin, &name, "there is no such variable, so it has no effect");
+            layers.warnings.push(fault.remedy(format!("the nearest one is {}", nearest(rest))));
         }
     }
 }
 
-/// All names begin alike, so similarity alone says little: at most a few letters may differ. Variables of the user may
-/// begin with `LOCKKEEPER_` as well.
-fn close(name: &str, meant: &str) -> bool {
-    strsim::osa_distance(name, meant) <= 2
+/// Returns the known variable whose name lacks its first words, otherwise the most similar one.
+fn nearest(rest: &str) -> String {
+    let known = known_variables();
+    let likeness = |known: &&String| strsim::jaro_winkler(rest, known.trim_start_matches(PREFIX));
+    let end = format!("_{rest}");
+    let whole = known.iter().find(|known| known.ends_with(&end));
+    let nearest = whole.or_else(|| known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))));
+    nearest.cloned().unwrap_or_default()
+}
+
+/// Whether Kubernetes sets this variable: it does so for a service called lockkeeper, or lockkeeper-something.
+fn is_of_kubernetes(rest: &str) -> bool {
+    let words: Vec<_> = rest.split('_').collect();
+    let number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
+    let pair = |pair: &[&str]| match pair {
+        ["SERVICE", what] => matches!(*what, "HOST" | "PORT"),
+        ["PORT", what] => number(what),
+        _ => false,
+    };
+    words.windows(2).any(pair) || words.last() == Some(&"PORT")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_variable_is_reported_with_the_probable_one() {
+        let warned = |name: &str| {
+            let mut layers = Layers::default();
+            read(vec![(name.to_owned(), "x".to_owned())], &mut layers);
+            layers.warnings.pop().map(|warning| warning.to_string()).unwrap_or_default()
+        };
+        for known in ["LOCKKEEPER_SERVERS", "LOCKKEEPER_TOKEN", "LOCKKEEPER_LOG", "LOCKKEEPER_CONFIG", "PATH"] {
+            assert_eq!(warned(known), "");
+        }
+        assert!(warned("LOCKKEEPER_TIMEOUT").ends_with("; the nearest one is LOCKKEEPER_SESSION_TIMEOUT"));
+        for of_kubernetes in
+            ["SERVICE_HOST", "SERVICE_PORT_CLIENT", "PORT", "PORT_2181_TCP", "PORT_2181_TCP_ADDR", "ADMIN_SERVICE_HOST"]
+        {
+            assert_eq!(warned(&format!("LOCKKEEPER_{of_kubernetes}")), "");
+        }
+    }
 }

@@ -221,7 +221,74 @@ fn an_unknown_key_is_a_warning_and_an_error_in_strict_mode() {
     let variables = variables.map(|(name, text)| (name.to_owned(), text.to_owned()));
     let settings = Sources::none().variables(variables).read().unwrap();
     let warnings: Vec<_> = settings.warnings().iter().map(ToString::to_string).collect();
-    assert_eq!(warnings, ["LOCKKEEPER_SERVER: there is no such variable; did you mean LOCKKEEPER_SERVERS?"]);
+    let expected = [("SERVER", "SERVERS"), ("WHATEVER", "SERVERS")].map(|(name, nearest)| {
+        format!(
+            "LOCKKEEPER_{name}: there is no such variable, so it has no effect; the nearest one is LOCKKEEPER_{nearest}"
+        )
+    });
+    assert_eq!(warnings, expected);
+}
+
+/// Set only for the child process of the test below.
+const CHILD: &str = "LOCKKEEPER_TEST_SETTINGS";
+
+/// Not a test: a child process that reads its settings twice, and prints what the library logs.
+#[test]
+fn child() {
+    struct Printed;
+    impl tracing::field::Visit for Printed {
+        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            if field.name() == "mistake" {
+                println!("logged: {value:?}");
+            }
+        }
+    }
+    struct Printing;
+    impl tracing::Subscriber for Printing {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() == tracing::Level::WARN
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            event.record(&mut Printed);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+    if std::env::var_os(CHILD).is_some() {
+        tracing::subscriber::with_default(Printing, || {
+            Settings::read().unwrap();
+            Settings::read().unwrap();
+        });
+    }
+}
+
+#[test]
+fn an_unknown_variable_is_logged_once_when_a_program_reads_its_settings() {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["settings::child", "--exact", "--nocapture"]).env_clear().env(CHILD, "1");
+    let told = String::from_utf8(child.output().unwrap().stdout).unwrap();
+    let logged: Vec<_> = told.lines().filter(|line| line.contains("logged: ")).collect();
+    assert!(logged.len() == 1 && logged[0].contains(&format!("{CHILD}: there is no such variable")), "{told}");
+}
+
+/// `connect` of a program knows no path, so it cannot choose a realm.
+#[tokio::test]
+async fn without_servers_for_all_paths_the_error_names_the_realms_and_how_to_use_them() {
+    let files = Files::new();
+    let config = files.write("realms.toml", "[realms]\n\"/a\" = \"zk-a:2181\"\n\"/b\" = \"zk-b:2181\"\n");
+    let settings = Sources::none().config(&config).read().unwrap();
+    let Err(ConnectError::Misuse(error)) = settings.connect().await else { panic!("connected without servers") };
+    assert!(error.to_string().ends_with("only for the realms /a, /b"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("Settings::routing")), "{error:?}");
+    let Err(ConnectError::Misuse(error)) = Sources::none().read().unwrap().connect().await else {
+        panic!("connected without servers")
+    };
+    assert!(error.hint().is_some_and(|hint| hint.contains("LOCKKEEPER_SERVERS")), "{error:?}");
 }
 
 #[test]
