@@ -4,6 +4,7 @@
 //! longest matching prefix. A path without a realm is an error, because two clients that guess differently would both
 //! hold the lock.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,24 +33,46 @@ use crate::{Builder, Lockkeeper};
 #[derive(Clone, Debug)]
 pub struct Realms {
     builder: Builder,
-    /// The longest prefix first.
-    routes: Arc<[Route]>,
+    table: RealmTable,
+    /// The handle of each ensemble, by its connect string.
+    keepers: Arc<HashMap<String, OnceCell<Lockkeeper>>>,
 }
 
 #[derive(Debug)]
-struct Route {
+struct Realm {
     prefix: String,
     servers: String,
-    /// Shared by all prefixes of one ensemble.
-    keeper: Arc<OnceCell<Lockkeeper>>,
 }
 
-impl Route {
+impl Realm {
     fn has(&self, path: &str) -> bool {
         match self.prefix.as_str() {
             "/" => true,
             prefix => path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
         }
+    }
+}
+
+/// All realms, the longest prefix first.
+#[derive(Clone, Debug)]
+struct RealmTable(Arc<[Realm]>);
+
+impl RealmTable {
+    fn find(&self, path: &str) -> Option<&Realm> {
+        self.0.iter().find(|realm| realm.has(path))
+    }
+
+    /// Fails if the path is in a realm of other servers than these.
+    fn check(&self, path: &str, servers: &str) -> Result<(), Misuse> {
+        let Some(Realm { prefix, servers: theirs }) = self.find(path).filter(|realm| realm.servers != servers) else {
+            return Ok(());
+        };
+        let ours: Vec<_> = self.0.iter().filter(|realm| realm.servers == servers).map(|realm| &*realm.prefix).collect();
+        let problem = format!(
+            "{path} is in the realm {prefix} ({theirs}), and this handle is that of {} ({servers})",
+            ours.join(", ")
+        );
+        Err(Misuse::new("path", problem).remedy("take the handle of the path from Realms::keeper"))
     }
 }
 
@@ -65,23 +88,22 @@ impl Realms {
         builder: Builder,
         realms: impl IntoIterator<Item = (P, S)>,
     ) -> Result<Realms, Misuse> {
-        let mut routes: Vec<Route> = Vec::new();
+        let mut table: Vec<Realm> = Vec::new();
         for (prefix, servers) in realms {
             let (prefix, servers) = (prefix.into(), servers.into());
             check_prefix(&prefix)?;
             servers::parse(&servers)?;
-            if routes.iter().any(|route| route.prefix == prefix) {
+            if table.iter().any(|realm| realm.prefix == prefix) {
                 return Err(invalid(&prefix, "is given twice"));
             }
-            let same = routes.iter().find(|route| route.servers == servers);
-            let keeper = same.map_or_else(Arc::default, |route| route.keeper.clone());
-            routes.push(Route { prefix, servers, keeper });
+            table.push(Realm { prefix, servers });
         }
-        if routes.is_empty() {
+        if table.is_empty() {
             return Err(invalid("", "no realm is configured"));
         }
-        routes.sort_by_key(|route| std::cmp::Reverse(route.prefix.len()));
-        Ok(Realms { builder, routes: routes.into() })
+        table.sort_by_key(|realm| std::cmp::Reverse(realm.prefix.len()));
+        let keepers = table.iter().map(|realm| (realm.servers.clone(), OnceCell::new())).collect();
+        Ok(Realms { builder, table: RealmTable(table.into()), keepers: Arc::new(keepers) })
     }
 
     /// Returns the connect string of the realm that has this path. No round trip.
@@ -94,7 +116,8 @@ impl Realms {
         Ok(&self.route(path)?.servers)
     }
 
-    /// Returns the handle of the realm that has this path. The first call connects it.
+    /// Returns the handle of the realm that has this path. The first call connects it. The handle refuses to acquire a queue lock at a
+    /// path of another realm, with [`AcquireError::Misuse`](crate::error::AcquireError::Misuse).
     ///
     /// # Cancel safety
     ///
@@ -105,9 +128,13 @@ impl Realms {
     /// As [`Realms::servers`] and [`Lockkeeper::connect`].
     pub async fn keeper(&self, path: impl AsRef<str>) -> Result<Lockkeeper, ConnectError> {
         let path = path.as_ref();
-        let route = self.route(path)?;
-        let connected = route.keeper.get_or_try_init(|| self.builder.clone().connect(&route.servers)).await;
-        Ok(connected?.clone())
+        let servers = &self.route(path)?.servers;
+        let connect = || {
+            let (table, ours) = (self.table.clone(), servers.clone());
+            let check = Arc::new(move |path: &str| table.check(path, &ours));
+            self.builder.clone().path_check(check).connect(servers)
+        };
+        Ok(self.keepers[servers].get_or_try_init(connect).await?.clone())
     }
 
     /// Returns the leased lock of a Helix scope or at a path, in the realm that has it. See [`Lockkeeper::helix_lock`].
@@ -137,17 +164,15 @@ impl Realms {
     ///
     /// Dropping the future leaves the rest open; dropping the routing closes it.
     pub async fn close(&self) {
-        for route in self.routes.iter() {
-            if let Some(keeper) = route.keeper.get() {
-                keeper.close().await;
-            }
+        for keeper in self.keepers.values().filter_map(OnceCell::get) {
+            keeper.close().await;
         }
     }
 
-    fn route(&self, path: &str) -> Result<&Route, Misuse> {
+    fn route(&self, path: &str) -> Result<&Realm, Misuse> {
         let path = LockPath::parse_node(path)?;
-        self.routes.iter().find(|route| route.has(path.as_str())).ok_or_else(|| {
-            let realms: Vec<_> = self.routes.iter().map(|route| route.prefix.as_str()).collect();
+        self.table.find(path.as_str()).ok_or_else(|| {
+            let realms: Vec<_> = self.table.0.iter().map(|realm| realm.prefix.as_str()).collect();
             Misuse::new("path", format!("no realm covers {path}; the realms are {}", realms.join(", ")))
                 .remedy("add a realm for the path; the prefix / covers all paths")
         })

@@ -20,7 +20,7 @@ use crate::identity;
 use crate::keeper::Lockkeeper;
 use crate::meters::Group;
 use crate::session::Io;
-use crate::session::context::{Context, ContextOptions};
+use crate::session::context::{Context, ContextOptions, PathCheck};
 use crate::session::on_lost::OnLost;
 
 /// The default session timeout. The server may grant less or more.
@@ -61,6 +61,7 @@ pub struct Builder {
     /// Whether settings say how to connect to an ensemble. They may say it for other programs.
     #[cfg(feature = "embedded")]
     has_settings: bool,
+    path_check: Option<PathCheck>,
 }
 
 /// The files that a [`Tls`] is read from.
@@ -108,6 +109,7 @@ impl Default for Builder {
             tls_files: None,
             #[cfg(feature = "embedded")]
             has_settings: false,
+            path_check: None,
         }
     }
 }
@@ -254,6 +256,13 @@ impl Builder {
     #[cfg(all(feature = "settings", feature = "embedded"))]
     pub(crate) fn with_settings(mut self) -> Self {
         self.has_settings = true;
+        self
+    }
+
+    /// Refuses the paths that this check refuses.
+    #[cfg(feature = "realms")]
+    pub(crate) fn path_check(mut self, check: PathCheck) -> Self {
+        self.path_check = Some(check);
         self
     }
 
@@ -525,8 +534,8 @@ impl Builder {
     }
 
     pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
-        let Builder { connect_timeout, reconnect, owner, on_lost, group, .. } = self;
-        let options = ContextOptions { connect_timeout, reconnect, owner, on_lost, group };
+        let Builder { connect_timeout, reconnect, owner, on_lost, group, path_check, .. } = self;
+        let options = ContextOptions { connect_timeout, reconnect, owner, on_lost, group, path_check };
         Lockkeeper::new(Context::new(network, io, clock, options))
     }
 }

@@ -61,8 +61,9 @@ impl Kind {
         }
     }
 
-    /// Fails if the node format has no names for this kind, before anything is sent.
-    fn check(&self) -> Result<(), Misuse> {
+    /// Fails if the path is in the realm of another handle, or if the node format has no names for this kind, before anything is sent.
+    fn check(&self, context: &Context) -> Result<(), Misuse> {
+        context.check_path(self.path.as_str())?;
         if self.node_format.prefix(self.mode, AttemptId::new(0)).is_some() {
             return Ok(());
         }
@@ -218,7 +219,7 @@ impl<G> Acquire<G> {
     /// The lock's path. An invalid argument is reported here instead of by awaiting the request.
     pub(crate) fn path(&self) -> Result<String, AcquireError> {
         let kind = self.call.kind.as_ref().map_err(AcquireError::clone)?;
-        Ok(kind.check().map(|()| kind.path.to_string())?)
+        Ok(kind.check(self.context()).map(|()| kind.path.to_string())?)
     }
 
     /// What it requests, for dead letters.
@@ -414,7 +415,7 @@ impl CallOptions {
         if self.requeue.callback.is_some() {
             callbacks::prepare();
         }
-        kind.check()?;
+        kind.check(&self.context)?;
         Misuse::check_message(kind.path.as_str(), self.message.as_deref())?;
         if let Some(given) = self.options.delay {
             let named = kind.node_format.prefix_with(kind.mode, AttemptId::new(0), self.options.lock_delay());

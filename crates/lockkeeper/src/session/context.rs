@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network, OpError, Reconnect};
-use crate::error::SessionError;
+use crate::error::{Misuse, SessionError};
 use crate::identity::this_instance;
 use crate::meters::{self, Group};
 use crate::session::on_lost::OnLost;
@@ -49,6 +49,7 @@ struct Inner {
     process: Option<ProcessInstance>,
     on_lost: OnLost,
     group: Group,
+    path_check: Option<PathCheck>,
     io: Owned<Arc<Io>>,
     /// The session that was opened last.
     session: Owned<Mutex<Option<Arc<Session>>>>,
@@ -59,6 +60,9 @@ struct Inner {
     is_lazy: AtomicBool,
 }
 
+/// What refuses the paths that another handle has, as that of another realm.
+pub(crate) type PathCheck = Arc<dyn Fn(&str) -> Result<(), Misuse> + Send + Sync>;
+
 /// How a context connects, and what it does when a lock is lost.
 pub(crate) struct ContextOptions {
     pub(crate) connect_timeout: Duration,
@@ -67,12 +71,14 @@ pub(crate) struct ContextOptions {
     pub(crate) on_lost: OnLost,
     /// The group of its locks in metrics.
     pub(crate) group: Group,
+    /// What refuses the paths of other handles.
+    pub(crate) path_check: Option<PathCheck>,
 }
 
 impl Context {
     /// Creates the context; the first call opens a session.
     pub(crate) fn new(network: Box<dyn Network>, io: Arc<Io>, clock: Clock, options: ContextOptions) -> Context {
-        let ContextOptions { connect_timeout, reconnect, owner, on_lost, group } = options;
+        let ContextOptions { connect_timeout, reconnect, owner, on_lost, group, path_check } = options;
         meters::describe();
         Context {
             inner: Arc::new(Inner {
@@ -86,6 +92,7 @@ impl Context {
                 process: if let Clock::System = clock { this_instance() } else { None },
                 on_lost,
                 group,
+                path_check,
                 io: Owned::new(io),
                 session: Owned::new(Mutex::new(None)),
                 opening: AsyncMutex::new(()),
@@ -93,6 +100,11 @@ impl Context {
                 is_lazy: AtomicBool::new(false),
             }),
         }
+    }
+
+    /// Fails if this is the handle of a realm, and the path is in another one.
+    pub(crate) fn check_path(&self, path: &str) -> Result<(), Misuse> {
+        self.inner.path_check.as_ref().map_or(Ok(()), |check| check(path))
     }
 
     /// Lets calls wait for the first session until their own deadline, not for the connect timeout.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::error::{ConnectError, Misuse};
+use lockkeeper::error::{AcquireError, ConnectError, Misuse};
 use lockkeeper::helix::Scope;
 use lockkeeper::realms::Realms;
 use lockkeeper_server::Server;
@@ -30,9 +30,21 @@ async fn a_lock_is_in_the_one_realm_that_has_its_path(world: &World) {
     assert_eq!((at(&home, &one).await.as_str(), at(&home, &two).await.as_str()), ("x", "NONE"));
     assert_eq!((at(&elsewhere, &one).await.as_str(), at(&elsewhere, &two).await.as_str()), ("NONE", "y"));
     // Queue locks use the same routing.
-    let guard = realms.keeper(&two).await.unwrap().mutex(format!("{there}/b")).acquire().await.unwrap();
+    let handle = realms.keeper(&two).await.unwrap();
+    let guard = handle.mutex(format!("{there}/b")).acquire().await.unwrap();
     assert_eq!(elsewhere.admin().show(&format!("{there}/b")).await.unwrap().holders.len(), 1);
     guard.release().await.unwrap();
+    // A handle does not lock a path of another realm, not even as one of several.
+    let wrong = || handle.mutex(&one).acquire();
+    let several = handle.multi_lock([handle.mutex(&two).acquire(), wrong()]).await;
+    for refused in [wrong().await.map(drop), several.map(drop)] {
+        let Err(AcquireError::Misuse(Misuse { argument: "path", problem, .. })) = refused else {
+            panic!("{refused:?}")
+        };
+        let expected =
+            format!("{one} is in the realm {here} ({}), and this handle is that of {there} (", world.servers());
+        assert!(problem.starts_with(&expected), "{problem}");
+    }
     for place in [lockkeeper::helix::Place::from(world.path("nowhere")), Scope::cluster("c").into()] {
         match realms.helix_lock(place, Duration::from_secs(1)).await {
             Err(ConnectError::Misuse(Misuse { argument: "path", problem, .. })) => {
