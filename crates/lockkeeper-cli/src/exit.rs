@@ -200,8 +200,8 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Acquire(AcquireError::SessionLost { loss: Loss::AuthRequired, .. }) => {
             "write the line `sasl USER PASSWORD` into a file and name the file with --auth-file"
         }
-        Error::Session(SessionError::Embedded(EmbeddedError::File { file, source, .. }))
-            if source.kind() == std::io::ErrorKind::PermissionDenied && other_owner(file).is_some() =>
+        Error::Session(SessionError::Embedded(EmbeddedError::File { file, cause, .. }))
+            if cause.kind() == std::io::ErrorKind::PermissionDenied && other_owner(file).is_some() =>
         {
             return other_owner(file);
         }

@@ -23,11 +23,11 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The Unix socket cannot be made.
-    #[error("cannot make the socket {}: {source}", path.display())]
+    #[error("cannot make the socket {}: {cause}", path.display())]
     Socket {
         path: PathBuf,
-        /// The system's error.
-        source: io::Error,
+        /// The system's error, which is part of the text.
+        cause: io::Error,
     },
     /// The configuration names neither an address nor a socket.
     #[error("the server has neither an address nor a socket")]
@@ -83,12 +83,12 @@ pub enum ServerError {
         source: io::Error,
     },
     /// Reading or writing failed for another reason.
-    #[error("cannot read or write {}: {source}", path.display())]
+    #[error("cannot read or write {}: {cause}", path.display())]
     Disk {
         /// The data directory.
         path: PathBuf,
-        /// The system's error.
-        source: io::Error,
+        /// The system's error, which is part of the text.
+        cause: io::Error,
     },
     /// The stored state is inconsistent.
     #[error("the data in {} is damaged: {what}", path.display())]
@@ -175,7 +175,7 @@ impl ServerError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                 Self::DiskFull { path, source }
             }
-            _ => Self::Disk { path, source },
+            _ => Self::Disk { path, cause: source },
         }
     }
 }

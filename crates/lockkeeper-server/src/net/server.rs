@@ -437,7 +437,7 @@ impl LocalSocket {
     /// Listens at this path, and replaces the file that is there. Clients find a socket with the right mode, or none: it
     /// accepts nothing before it has its mode.
     fn bind(path: &Path, mode: u32) -> Result<Self, ServerError> {
-        let failed = |source| ServerError::Socket { path: path.to_owned(), source };
+        let failed = |cause| ServerError::Socket { path: path.to_owned(), cause };
         let mut fresh = path.to_owned().into_os_string();
         fresh.push(".new");
         let _ = std::fs::remove_file(&fresh);

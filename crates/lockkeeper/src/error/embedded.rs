@@ -15,14 +15,14 @@ pub enum EmbeddedError {
     #[error(transparent)]
     Server(Arc<ServerError>),
     /// A file in the embedded server's directory cannot be used.
-    #[error("{what} {}: {source}", file.display())]
+    #[error("{what} {}: {cause}", file.display())]
     File {
         /// The operation that failed.
         what: &'static str,
         /// The file.
         file: PathBuf,
-        /// The cause.
-        source: Arc<std::io::Error>,
+        /// The cause, which is part of the text.
+        cause: Arc<std::io::Error>,
     },
     /// No server runs in the directory, and this client does not start one.
     #[error("no server is running in {}", dir.display())]
@@ -33,8 +33,8 @@ pub enum EmbeddedError {
 }
 
 impl EmbeddedError {
-    pub(crate) fn file(what: &'static str, file: impl AsRef<Path>, source: std::io::Error) -> Self {
-        EmbeddedError::File { what, file: file.as_ref().to_owned(), source: Arc::new(source) }
+    pub(crate) fn file(what: &'static str, file: impl AsRef<Path>, cause: std::io::Error) -> Self {
+        EmbeddedError::File { what, file: file.as_ref().to_owned(), cause: Arc::new(cause) }
     }
 
     /// Returns what a caller does about it.

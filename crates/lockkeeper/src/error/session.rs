@@ -80,7 +80,7 @@ pub enum SessionError {
     Embedded(#[from] EmbeddedError),
     /// The operating system could not create a thread.
     #[error("cannot create the thread for the session's input and output: {0}")]
-    Thread(#[source] Arc<std::io::Error>),
+    Thread(Arc<std::io::Error>),
     /// The handle is closed.
     #[error("this Lockkeeper is closed")]
     Closed,

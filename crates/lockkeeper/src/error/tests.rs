@@ -58,9 +58,26 @@ fn every_error_of_an_embedded_server_has_a_kind() {
     let own = |error: &EmbeddedError| error.kind();
     are(ErrorKind::Unavailable, own, vec![EmbeddedError::NotRunning { dir: "/srv".into() }]);
     let in_use = lockkeeper_server::ServerError::InUse { path: "/srv".into() };
-    let file =
-        EmbeddedError::File { what: "cannot read", file: "/srv".into(), source: Arc::new(io::Error::other("x")) };
+    let file = EmbeddedError::File { what: "cannot read", file: "/srv".into(), cause: Arc::new(io::Error::other("x")) };
     are(ErrorKind::System, own, vec![in_use.into(), file]);
+}
+
+/// Programs print an error and its sources, one after the other.
+#[cfg(feature = "embedded")]
+#[test]
+fn no_source_of_an_error_is_a_part_of_its_text() {
+    use lockkeeper_server::ServerError;
+    let cause = || io::Error::other("quota exceeded");
+    let (file, path) = (EmbeddedError::file("cannot read", "/srv", cause()), || "/srv".into());
+    let disk = ServerError::Disk { path: path(), cause: cause() };
+    let socket = ServerError::Socket { path: path(), cause: cause() };
+    let embedded = [file, disk.into(), socket.into()].map(SessionError::from);
+    for error in embedded.into_iter().chain([SessionError::thread(cause())]) {
+        let error = Error::from(error);
+        let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        let told: Vec<_> = chain.map(ToString::to_string).collect();
+        assert_eq!(told.concat().matches("quota exceeded").count(), 1, "{told:?}");
+    }
 }
 
 #[test]
