@@ -8,7 +8,7 @@ use super::kind::ErrorKind;
 use super::mismatch::Mismatch;
 use super::misuse::{Misuse, from_misuse};
 use super::session::{AUTHENTICATE, SessionError};
-use super::text::{because, contenders, evicted, holder_and_ahead};
+use super::text::{because, contenders, evicted, holder_and_ahead, lease_ends};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 
@@ -110,7 +110,12 @@ pub enum AcquireError {
     },
     /// A client of the same or a higher priority owns the lock or will own it next; after a try, a client of any
     /// priority. The owner was not asked.
-    #[error("{path} is held or requested by {} with priority {priority}{}", plain(by), because(message.as_deref()))]
+    #[error(
+        "{path} is held or requested by {} with priority {priority}{}{}",
+        plain(by),
+        because(message.as_deref()),
+        lease_ends(*lease_left)
+    )]
     Outranked {
         /// The lock.
         path: String,
@@ -120,6 +125,9 @@ pub enum AcquireError {
         priority: i32,
         /// Its message.
         message: Option<String>,
+        /// How long the owner's lease and the allowed difference of clocks still lasted when the owner was read. The owner may renew
+        /// it, or release before. `None` if the lease was over, and for the next owner.
+        lease_left: Option<Duration>,
     },
     /// A request of a higher priority replaced this one.
     #[error("the request for {path} was replaced by {} with priority {priority}", plain(by))]

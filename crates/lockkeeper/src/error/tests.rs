@@ -95,7 +95,7 @@ fn every_error_of_an_acquire_has_a_kind() {
             AcquireError::Held { path: path(), holder: None, ahead: None },
             AcquireError::Timeout { path: path(), waited: WAITED, holder: None, ahead: None },
             AcquireError::TooManyWaiters { path: path(), ahead: 2, most: 1 },
-            AcquireError::Outranked { path: path(), by: text(), priority: 1, message: None },
+            AcquireError::Outranked { path: path(), by: text(), priority: 1, message: None, lease_left: None },
             AcquireError::Preempted { path: path(), by: text(), priority: 1 },
             AcquireError::CleanupUnfinished {
                 path: path(),
@@ -247,7 +247,8 @@ fn the_texts_of_other_clients_are_shown_without_control_characters() {
         AcquireError::Revoked { path: path(), by: Box::new(asked) }.into(),
         evicted(None).into(),
         evicted(Some(Box::new(broken))).into(),
-        AcquireError::Outranked { path: path(), by: text(), priority, message: message.clone() }.into(),
+        AcquireError::Outranked { path: path(), by: text(), priority, message: message.clone(), lease_left: None }
+            .into(),
         AcquireError::Preempted { path: path(), by: text(), priority }.into(),
         AcquireError::CleanupUnfinished {
             path: path(),

@@ -1,8 +1,9 @@
 //! Parts of the messages. What another client wrote is escaped, because a message reaches terminals and logs.
 
 use std::fmt;
+use std::time::Duration;
 
-use lockkeeper_core::{excerpt, plain};
+use lockkeeper_core::{excerpt, plain, spell};
 
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
@@ -68,6 +69,11 @@ pub(super) fn owned_by(owner: Option<&str>) -> impl fmt::Display {
 /// " (nightly index)".
 pub(super) fn because(message: Option<&str>) -> impl fmt::Display {
     message.map(|message| format!(" ({})", plain(&excerpt(message)))).unwrap_or_default()
+}
+
+/// "; its lease ends in 9 s".
+pub(super) fn lease_ends(left: Option<Duration>) -> impl fmt::Display {
+    left.map(|left| format!("; its lease ends in {}", spell(left))).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::FencingToken;
-use lockkeeper_core::helix::{Answer, Measurement, PreemptionOutcome, Refusal, Terms, Unfinished, Wish};
+use lockkeeper_core::helix::{Answer, Measurement, PreemptionOutcome, Refusal, ServerNow, Terms, Unfinished, Wish};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -260,6 +260,7 @@ impl LeaseAttempt {
             let (terms, give_up_ms) = verdict.terms(&self.terms, &look, give_up_ms);
             let room = asked.as_ref().map(|asked| self.room(asked, &look));
             let wish = if self.limits.once { Wish::Try } else { Wish::Acquire { give_up_ms } };
+            let now = look.now;
             match self.node.step(session_ref, look, &terms, wish).await? {
                 Stepped::Again { .. } => {}
                 Stepped::Refused(refusal) => {
@@ -270,7 +271,7 @@ impl LeaseAttempt {
                         // The owner has a running lease again.
                         self.withdraw(session_ref).await;
                     }
-                    return Ok(AttemptEnd::Failed(self.refusal(refusal, requested)));
+                    return Ok(AttemptEnd::Failed(self.refusal(refusal, requested, now)));
                 }
                 Stepped::Done { answer: Answer::Holds { until_ms }, token, look } => {
                     if let Some((asked, room)) = asked.as_ref().zip(room) {
@@ -450,10 +451,15 @@ impl LeaseAttempt {
         task.run().await;
     }
 
-    fn refusal(&self, refusal: Refusal, asked: bool) -> AcquireError {
+    fn refusal(&self, refusal: Refusal, asked: bool, now: ServerNow) -> AcquireError {
         let path = self.node.path.clone();
+        let mut lease_left = None;
         let (by, priority, message) = match refusal {
-            Refusal::Held(owner) => (owner.id, owner.priority, owner.message),
+            Refusal::Held(owner) => {
+                let over_ms = owner.until_ms.saturating_add(self.node.rules.skew_ms);
+                lease_left = Some(millis(over_ms.saturating_sub(now.earliest_ms))).filter(|left| !left.is_zero());
+                (owner.id, owner.priority, owner.message)
+            }
             Refusal::Requested(request) => (request.id, request.priority, None),
             Refusal::Unfinished(facts) => return self.unfinished(facts),
             // Not a refusal of this wish.
@@ -462,7 +468,7 @@ impl LeaseAttempt {
         };
         match asked {
             true => AcquireError::Preempted { path, by, priority },
-            false => AcquireError::Outranked { path, by, priority, message },
+            false => AcquireError::Outranked { path, by, priority, message, lease_left },
         }
     }
 

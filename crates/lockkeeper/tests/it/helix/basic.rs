@@ -8,7 +8,7 @@ use lockkeeper::{Error, HoldState, Loss, NodeFormat};
 use lockkeeper_core::helix::Record;
 
 use super::{LONG, ask, info, lock, on_every_record_server, server_time, stored};
-use crate::support::{World, eventually, misused};
+use crate::support::{PATIENCE, World, eventually, misused};
 
 /// A lease that ends soon, and long enough for a heartbeat on a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
@@ -45,8 +45,14 @@ async fn a_try_says_immediately_whether_it_has_the_lock(world: &World) {
     assert!(a.try_lock().await.unwrap());
     assert!(!b.try_lock().await.unwrap());
     match b.acquire().await {
-        Err(AcquireError::Outranked { by, message, .. }) => {
+        Err(error @ AcquireError::Outranked { .. }) => {
+            let text = error.to_string();
+            let AcquireError::Outranked { by, message, lease_left, .. } = error else { unreachable!() };
             assert_eq!((by.as_str(), message.as_deref()), ("a", Some("nightly index")));
+            assert!(
+                lease_left.is_some_and(|left| left <= LONG + PATIENCE) && text.contains("; its lease ends in "),
+                "{text}"
+            );
         }
         other => panic!("{other:?}"),
     }
