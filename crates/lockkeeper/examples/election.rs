@@ -29,7 +29,7 @@ async fn stand(keeper: &Lockkeeper, name: &str, stop: &CancellationToken) -> Res
             biased;
             loss = leading.lost() => println!("{name} does not lead any more: {loss}"),
             asked = leading.revocation() => {
-                println!("{name} resigns: {}", asked.reason.unwrap_or_default());
+                println!("{name} resigns: {:?}", asked.reason.unwrap_or_default());
                 // If that cannot be confirmed, the lock ends with the session at the latest.
                 _ = leading.release().await;
             }

@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .user_id("rebalancer")
         .message("moving partitions")
         .cleanup(Duration::from_secs(10))
-        .on_cleanup(|preemption| async move { println!("{} preempts this owner: cleaning up", preemption.by) });
+        .on_cleanup(|preemption| async move { println!("{:?} preempts this owner: cleaning up", preemption.by) });
     let guard = routine.acquire().await?;
 
     // A request with the same priority fails immediately. The error names the owner.

@@ -19,7 +19,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let holder = tokio::spawn(async move {
         let asked = guard.revocation().await;
         let (who, why) = (asked.by.as_ref().map(ToString::to_string), asked.reason.as_deref());
-        println!("asked by {}: {}", who.as_deref().unwrap_or("an unknown client"), why.unwrap_or("no reason given"));
+        // `{:?}` escapes what the other client wrote.
+        println!("asked by {}: {:?}", who.as_deref().unwrap_or("an unknown client"), why.unwrap_or("no reason given"));
         // The holder refuses the first request and releases at the second one.
         guard.refuse_revocation("two minutes left").expect("the text is short");
         guard.revocation().await;
@@ -30,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         for asked in keeper.admin().revoke("/locks/rebuild", Some(reason)).await? {
             match asked.answer(soon).await? {
                 RevokeAnswer::Released => println!("{} released the lock", asked.contender()),
-                RevokeAnswer::Refused(why) => println!("{} refuses: {why}", asked.contender()),
+                RevokeAnswer::Refused(why) => println!("{} refuses: {why:?}", asked.contender()),
                 other => panic!("no answer within {soon:?}: {other:?}"),
             }
         }

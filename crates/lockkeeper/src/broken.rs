@@ -20,7 +20,7 @@ pub struct Broken {
     /// Its owner, as far as its node said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The owner as one line of text, or what a foreign client's node showed.
+    /// The owner as one line of text, or what a foreign client's node showed. Print it with `{:?}`, which escapes it.
     pub described: String,
     /// Its message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub struct Broken {
     /// Whether the server knows its user.
     #[serde(skip)]
     pub proof: Proof,
-    /// The reason that it gave.
+    /// The reason that it gave. Print it with `{:?}`, which escapes it.
     pub reason: String,
     /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
     #[serde(skip, default = "crate::clock::unix_epoch")]

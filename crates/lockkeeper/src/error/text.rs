@@ -90,6 +90,14 @@ mod tests {
         assert!(held.hint().is_some_and(|hint| hint.contains("try again")), "it may be free by now");
     }
 
+    /// The guide prints texts of other clients with `{:?}`.
+    #[test]
+    fn the_debug_form_of_a_text_has_no_character_that_acts_on_a_terminal() {
+        for active in (char::MIN..=char::MAX).filter(|c| lockkeeper_core::is_active(*c)) {
+            assert!(!format!("{:?}", format!("a{active}b")).contains(active), "{active:?}");
+        }
+    }
+
     #[test]
     fn one_contender_is_not_several() {
         let text = |ahead| AcquireError::TooManyWaiters { path: "/a".to_owned(), ahead, most: 0 }.to_string();
