@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p lockkeeper --example object`
 
-use lockkeeper::Lockkeeper;
 use lockkeeper::error::AcquireError;
+use lockkeeper::{DistributedLock, Lockkeeper};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
@@ -11,8 +11,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let keeper = runtime.block_on(Lockkeeper::embedded(dir.path()))?;
 
-    let store_a = keeper.distributed_lock("/stores", "A");
-    let store_b = keeper.distributed_lock("/stores", "B");
+    let store_a = DistributedLock::new(&keeper, "/stores", "A");
+    let store_b = DistributedLock::new(&keeper, "/stores", "B");
     store_a.lock_blocking()?;
     // Another name below the same base path is another lock.
     store_b.lock_blocking()?;

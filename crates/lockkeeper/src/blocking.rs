@@ -8,7 +8,7 @@
 //! `realms` and `settings` connect with async calls only: make them on a runtime of your own.
 //!
 //! A guard that is dropped is released, also at the end of `main`. There are exceptions, such as a lock with classes, a leased lock
-//! and a `distributed_lock` in its default format: if the process ends then, they stay taken until the session expires.
+//! and a `DistributedLock` in its default format: if the process ends then, they stay taken until the session expires.
 //! [`Holding`](crate::Holding) has the full list. Release the guard or close the handle before `main` returns, as below.
 //!
 //! ```no_run

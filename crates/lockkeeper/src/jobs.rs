@@ -5,9 +5,9 @@
 //!
 //! ```no_run
 //! # async fn example(keeper: lockkeeper::Lockkeeper) -> Result<(), Box<dyn std::error::Error>> {
-//! use lockkeeper::jobs::{Ran, Slot};
+//! use lockkeeper::jobs::{Job, Ran, Slot};
 //!
-//! let job = keeper.job("/jobs/nightly").once_per(Slot::Day).time_zone("Europe/Berlin");
+//! let job = Job::new(&keeper, "/jobs/nightly").once_per(Slot::Day).time_zone("Europe/Berlin");
 //! match job.run(async |run| make_report(&run.slot().name).await).await? {
 //!     Ran::Done(()) => println!("done"),
 //!     Ran::Failed(error) => println!("failed: {error}"),

@@ -1,7 +1,6 @@
 //! `Lockkeeper`, the handle that programs use: it creates locks.
 
 pub(crate) mod builder;
-mod constructors;
 mod credentials;
 
 use std::time::Duration;
@@ -57,12 +56,6 @@ impl Lockkeeper {
         crate::PriorityLock::new(self.context.clone(), LockPath::parse(path.as_ref()))
     }
 
-    /// Returns the exclusive lock called `name` below `base`, as an object with `lock` and `unlock`. Its nodes are
-    /// `<base>/<name>` and a number. Sends nothing; the call to lock reports an invalid base path or name.
-    pub fn distributed_lock(&self, base: impl AsRef<str>, name: impl AsRef<str>) -> crate::DistributedLock {
-        crate::DistributedLock::new(self.context.clone(), base.as_ref(), name.as_ref())
-    }
-
     /// Returns a request for several locks in one call: all of them or none. Combine requests of different kinds with
     /// [`Acquire::any`](crate::Acquire::any).
     ///
@@ -77,13 +70,6 @@ impl Lockkeeper {
     /// ```
     pub fn multi_lock<G>(&self, requests: impl IntoIterator<Item = crate::Acquire<G>>) -> crate::MultiAcquire {
         crate::MultiAcquire::new(requests.into_iter().map(crate::Acquire::any).collect())
-    }
-
-    /// Returns the job whose lock is at `path`: work that runs once per slot on all hosts. Sends nothing; the claim reports
-    /// an invalid path.
-    #[cfg(feature = "jobs")]
-    pub fn job(&self, path: impl AsRef<str>) -> crate::jobs::Job {
-        crate::jobs::Job::new(self.context.clone(), LockPath::parse(path.as_ref()))
     }
 
     /// Returns the admin calls: they show holders and waiters, ask holders to release, and break locks.

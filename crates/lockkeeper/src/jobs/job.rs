@@ -10,9 +10,10 @@ use lockkeeper_core::{LockPath, PathError};
 use super::calendar::Calendar;
 use crate::clock::typed;
 use crate::error::Misuse;
+use crate::keeper::Lockkeeper;
 use crate::session::context::Context;
 
-/// Work that runs once per slot. Created by [`Lockkeeper::job`](crate::Lockkeeper::job), which sends nothing.
+/// Work that runs once per slot.
 ///
 /// Exactly one of [`Job::once_per`], [`Job::every`] and [`Job::slot`] must be called. All hosts of a job should state the same schedule. If
 /// a host states another one than the host before, a run that has started within its slot counts as the run of it.
@@ -43,10 +44,12 @@ enum When {
 }
 
 impl Job {
-    pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
+    /// Creates the job whose lock is at `path`: work that runs once per slot on all hosts. Sends nothing; the claim reports
+    /// an invalid path.
+    pub fn new(keeper: &Lockkeeper, path: impl AsRef<str>) -> Self {
         Job {
-            context,
-            path,
+            context: keeper.context().clone(),
+            path: LockPath::parse(path.as_ref()),
             when: None,
             several: false,
             time_zone: None,

@@ -11,6 +11,7 @@ use lockkeeper_core::helix::Terms;
 use crate::error::{LeaseError, ReleaseError, SessionError};
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
+use crate::queue::multi::MultiGuard;
 use crate::session::process::Owned;
 use crate::wait::reply;
 
@@ -239,5 +240,12 @@ impl Deref for HelixGuard {
 
     fn deref(&self) -> &Guard {
         &self.guard
+    }
+}
+
+/// Wraps a single leased lock, for code that takes any lock.
+impl From<HelixGuard> for MultiGuard {
+    fn from(guard: HelixGuard) -> Self {
+        MultiGuard::of(vec![guard.into()])
     }
 }

@@ -13,11 +13,11 @@ use thiserror::Error as ThisError;
 use crate::error::{AcquireError, Error, ErrorKind, ReleaseError, SessionError};
 use crate::hold::holding::run_until;
 #[cfg(feature = "deadletter")]
+use crate::keeper::Lockkeeper;
 use crate::queue::about::About;
 use crate::queue::acquire::Acquire;
 use crate::queue::priority::PriorityLock;
 use crate::recipes::distributed::GuardSlot;
-use crate::session::context::Context;
 use crate::wait::cancelled;
 
 /// The default timeout of [`MonitorLock::lock_with_timeout`], for both classes.
@@ -152,7 +152,14 @@ pub struct MonitorLock {
 }
 
 impl MonitorLock {
-    pub(crate) fn on(context: &Context, lock_info: &str, monitor_object: &str) -> Self {
+    /// Creates the lock of `monitor_object`. `lock_info` names the requestor; other clients can read it while the
+    /// request exists. Sends nothing.
+    ///
+    /// The monitor object is any text except the empty one. Its node has the name that
+    /// [`LockPath::at_root`](crate::LockPath::at_root) returns. In this name, a `/` becomes `%2F` and a `%` becomes
+    /// `%25`, so that different objects have different nodes.
+    pub fn new(lock_info: &str, keeper: &Lockkeeper, monitor_object: &str) -> Self {
+        let context = keeper.context();
         MonitorLock {
             lock: PriorityLock::new(context.clone(), LockPath::at_root(monitor_object)),
             monitor_object: monitor_object.to_owned(),

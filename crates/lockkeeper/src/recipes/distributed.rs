@@ -8,6 +8,7 @@ use lockkeeper_core::{FencingToken, LockPath, NodeFormat, PathError};
 
 use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
+use crate::keeper::Lockkeeper;
 use crate::queue::acquire::Acquire;
 use crate::queue::mutex::Mutex as ExclusiveLock;
 use crate::session::context::Context;
@@ -104,8 +105,7 @@ impl GuardSlot {
     }
 }
 
-/// An exclusive lock named by a base path and a name, with `lock` and `unlock` calls. Created by
-/// [`Lockkeeper::distributed_lock`](crate::Lockkeeper::distributed_lock).
+/// An exclusive lock named by a base path and a name, with `lock` and `unlock` calls.
 ///
 /// The same base path and name is the same lock in every process. Another name below the same base path is another lock. A
 /// contender's node is base path, `/`, name and the number that the server appends. The class `DistributedLock` of other
@@ -132,7 +132,10 @@ pub struct DistributedLock {
 }
 
 impl DistributedLock {
-    pub(crate) fn new(context: Context, base: &str, name: &str) -> Self {
+    /// Creates the object for the exclusive lock called `name` below `base`. Sends nothing; the call to lock reports an
+    /// invalid base path or name.
+    pub fn new(keeper: &Lockkeeper, base: impl AsRef<str>, name: impl AsRef<str>) -> Self {
+        let (context, base, name) = (keeper.context().clone(), base.as_ref(), name.as_ref());
         let path = LockPath::plain(base, name);
         let lock = ExclusiveLock::new(context.clone(), path.clone()).node_format(NodeFormat::Numbered);
         DistributedLock { base: base.to_owned(), name: name.to_owned(), lock, path, slot: GuardSlot::empty(context) }

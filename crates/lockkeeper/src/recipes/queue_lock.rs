@@ -6,10 +6,10 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::admin::Admin;
 use crate::error::{AcquireError, AdminError, Error, LeaseError, Misuse};
+use crate::keeper::Lockkeeper;
 use crate::lease::{LockAttributes, LockOperations};
 use crate::queue::mutex::Mutex;
 use crate::recipes::distributed::GuardSlot;
-use crate::session::context::Context;
 
 /// A queue lock behind [`LockOperations`]: the exclusive lock of a path, for code that takes any lock.
 ///
@@ -25,10 +25,12 @@ pub struct QueueLock {
 }
 
 impl QueueLock {
-    pub(crate) fn on(context: Context, path: &str) -> Self {
+    /// Creates the object for the exclusive lock at `path`. The first call reports an invalid path.
+    pub fn new(keeper: &Lockkeeper, path: impl AsRef<str>) -> Self {
+        let (context, path) = (keeper.context().clone(), path.as_ref());
         let mutex = Mutex::new(context.clone(), LockPath::parse(path));
-        let (slot, closed) = (GuardSlot::empty(context.clone()), AsyncMutex::default());
-        QueueLock { admin: Admin::new(context), mutex, path: path.to_owned(), slot, closed }
+        let (slot, closed) = (GuardSlot::empty(context), AsyncMutex::default());
+        QueueLock { admin: keeper.admin(), mutex, path: path.to_owned(), slot, closed }
     }
 
     async fn open(&self) -> Result<tokio::sync::MutexGuard<'_, bool>, Error> {

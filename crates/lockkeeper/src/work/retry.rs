@@ -37,12 +37,12 @@ use tracing::{debug, warn};
 
 use crate::clock::wall_clock_ms;
 use crate::error::{AcquireError, Error, SessionError};
+use crate::keeper::Lockkeeper;
 pub use crate::queue::about::About;
 
 use crate::queue::acquire::Acquire;
 use crate::recipes::contentserv::{MonitorError, MonitorLock};
 use crate::session::Io;
-use crate::session::context::Context;
 use crate::work::deadletter::{Letter, LetterRecord, Sink, SinkError};
 
 /// The longest pause between two attempts, unless the first is longer.
@@ -253,8 +253,9 @@ impl fmt::Debug for Retrying {
 }
 
 impl Retrying {
-    pub(crate) fn on(context: &Context, retries: u32) -> Self {
-        Retrying { io: Some(context.io().clone()), ..Retrying::on_tokio(retries) }
+    /// Creates a policy of up to `1 + retries` attempts, as `elastic.request.retry.count` counts.
+    pub fn new(keeper: &Lockkeeper, retries: u32) -> Self {
+        Retrying { io: Some(keeper.context().io().clone()), ..Retrying::on_tokio(retries) }
     }
 
     /// Creates a policy of up to `1 + retries` attempts without a handle, for attempts that connect as well. Its

@@ -44,7 +44,7 @@ for_kinds!(
 const SHORT: Duration = Duration::from_secs(2);
 
 fn build(world: &World, keeper: &Lockkeeper, slot: &str) -> Job {
-    keeper.job(world.lock()).slot(slot)
+    Job::new(keeper, world.lock()).slot(slot)
 }
 
 async fn claimed(job: &Job) -> Run {
@@ -225,7 +225,7 @@ async fn work_whose_end_is_not_recorded_is_not_reported_as_done(world: &World) {
 /// Hosts of one job should state the same schedule. Names of slots are no schedule that could differ.
 async fn a_run_says_that_the_one_before_had_another_schedule(world: &World) {
     let keeper = world.keeper().await;
-    let run = claimed(&keeper.job(world.lock()).every(Duration::from_secs(3600))).await;
+    let run = claimed(&Job::new(&keeper, world.lock()).every(Duration::from_secs(3600))).await;
     assert_eq!(run.schedule_before(), None);
     run.finish(RunEnd::succeeded()).await;
     let run = claimed(&build(world, &keeper, "1")).await;
@@ -394,10 +394,10 @@ async fn a_job_leaves_nothing_where_locks_are(world: &World) {
 
 async fn an_invalid_job_is_refused_before_anything_is_sent(world: &World) {
     let keeper = world.keeper().await;
-    let job = || keeper.job(world.lock());
+    let job = || Job::new(&keeper, world.lock());
     for (job, argument) in [
         (job(), "schedule"),
-        (keeper.job("nightly").slot("x"), "path"),
+        (Job::new(&keeper, "nightly").slot("x"), "path"),
         (job().once_per(Slot::Day).time_zone("Mars/Olympus"), "time zone"),
         (job().once_per(Slot::Day).slot("x"), "schedule"),
         (job().every(Duration::from_secs(60)).once_per(Slot::Day), "schedule"),
@@ -438,7 +438,7 @@ async fn jobs_that_come_together_run_once(world: &World) {
     let mut hosts = Vec::new();
     for _ in 0..12 {
         let keeper = world.keeper().await;
-        let job = keeper.job(world.lock()).once_per(Slot::Month).on_failure(Rule::Retry { most: None });
+        let job = Job::new(&keeper, world.lock()).once_per(Slot::Month).on_failure(Rule::Retry { most: None });
         hosts.push(tokio::spawn(async move { job.run(async |run| Ok::<_, Error>(run.slot().clone())).await }));
     }
     let mut slots = Vec::new();
@@ -477,7 +477,7 @@ async fn following_jobs_reads_only_what_changed(world: &World) {
     let (proxy, chroot) = (world.proxy().await, world.path("chroot"));
     let one = world.connect(&format!("{}{chroot}", world.servers()), STEADY).await;
     let watcher = world.connect(&format!("{}{chroot}", proxy.connect_string()), STEADY).await;
-    let quiet = one.job(format!("{}/quiet", world.lock())).slot("1");
+    let quiet = Job::new(&one, format!("{}/quiet", world.lock())).slot("1");
     for job in [&quiet, &build(world, &one, "1")] {
         claimed(job).await.finish(RunEnd::succeeded()).await;
     }
@@ -493,7 +493,7 @@ async fn following_jobs_reads_only_what_changed(world: &World) {
     // The log and the node of the run, then the log.
     assert_eq!((asked.of(OpCode::GetData), asked.of(OpCode::GetChildren2)), (3, 0));
     // A new job, and the loss of a host.
-    let run = claimed(&one.job(format!("{}/other", world.lock())).slot("1")).await;
+    let run = claimed(&Job::new(&one, format!("{}/other", world.lock())).slot("1")).await;
     let mut until = async |expected: &[JobState]| while states(follow.next().await.unwrap()) != expected {};
     until(&[JobState::Failed, JobState::Running, JobState::Ok]).await;
     drop(run);
@@ -566,7 +566,7 @@ async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
     world.queued(0).await;
     // Neither that record nor the lock of a run that goes on hides the other jobs.
     let other = format!("{}-other", world.lock());
-    let run = claimed(&keeper.job(&other).slot("1")).await;
+    let run = claimed(&Job::new(&keeper, &other).slot("1")).await;
     client.set_acl(&run.guard().node(), &acl, None).await.unwrap();
     let states = |jobs: Vec<JobStatus>| jobs.into_iter().map(|job| (job.path, job.state)).collect::<Vec<_>>();
     let expected = [(world.lock().to_owned(), JobState::Unreadable), (other.clone(), JobState::Running)];

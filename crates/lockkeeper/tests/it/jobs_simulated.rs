@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::jobs::{Claim, EndKind, Rule, RunEnd, Skipped, Slot};
+use lockkeeper::jobs::{Claim, EndKind, Job, Rule, RunEnd, Skipped, Slot};
 use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};
 use lockkeeper_testkit::worlds::{SESSION_TIMEOUT, simulate};
@@ -30,7 +30,7 @@ async fn host(sim: Sim, at: usize, on_crash: Rule, ledger: Arc<Mutex<Ledger>>) {
     for slot in 0..SLOTS {
         let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).simulated(sim.network());
         let name = slot.to_string();
-        let (job, ledger) = (keeper.job(JOB).slot(&name).on_crash(on_crash), ledger.clone());
+        let (job, ledger) = (Job::new(&keeper, JOB).slot(&name).on_crash(on_crash), ledger.clone());
         let (turn, work) = (sim.clone(), sim.within(&(Duration::ZERO..Duration::from_millis(400))));
         let asks = async move {
             loop {
@@ -89,7 +89,7 @@ async fn world(seed: u64, on_crash: Rule) -> (Ledger, BTreeMap<String, Vec<EndKi
     // A last host finds what a crash has left.
     let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).simulated(sim.network());
     for slot in 0..SLOTS {
-        let job = keeper.job(JOB).slot(slot.to_string()).on_crash(on_crash);
+        let job = Job::new(&keeper, JOB).slot(slot.to_string()).on_crash(on_crash);
         while let Ok(Claim::Run(run)) = job.claim().await {
             *ledger.lock().unwrap().began.entry(slot.to_string()).or_default() += 1;
             run.finish(RunEnd::succeeded()).await;
@@ -162,7 +162,7 @@ fn two_tasks_of_one_process_run_a_slot_once() {
             });
             let mut tasks = Vec::new();
             for _ in 0..4 {
-                let job = keeper.job(JOB).slot("1").on_crash(Rule::Retry { most: None });
+                let job = Job::new(&keeper, JOB).slot("1").on_crash(Rule::Retry { most: None });
                 tasks.push(tokio::spawn(async move {
                     match job.claim().await {
                         Ok(Claim::Run(run)) => Some(run.finish(RunEnd::succeeded()).await),
@@ -190,7 +190,7 @@ fn a_slot_is_of_the_servers_clock_and_never_of_the_hosts() {
     simulate(async {
         let sim = Sim::new(1, Settings::default());
         let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).simulated(sim.network());
-        let job = keeper.job(JOB).once_per(Slot::Hour);
+        let job = Job::new(&keeper, JOB).once_per(Slot::Hour);
         let mut names = Vec::new();
         for _ in 0..30 {
             match job.claim().await.unwrap() {

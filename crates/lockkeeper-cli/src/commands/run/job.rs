@@ -99,7 +99,7 @@ fn terms(args: &RunArgs, grace: Duration) -> RunTerms {
 /// Returns the job that the options describe.
 fn job(keeper: &Lockkeeper, path: &str, args: &RunArgs) -> Job {
     let JobArgs { once_per, every, slot, time_zone, on_failure, on_crash, catch_up, keep_runs, .. } = &args.job;
-    let mut job = keeper.job(path).command(command_line(&args.command, args.publish_command));
+    let mut job = Job::new(keeper, path).command(command_line(&args.command, args.publish_command));
     job = match (once_per, every, slot) {
         (Some(per), ..) => job.once_per(*per).time_zone(time_zone.as_deref().unwrap_or("UTC")),
         (_, Some(every), _) => job.every(*every),

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, PathError, SessionError};
-use lockkeeper::{HoldState, LockPath, Lockkeeper, Loss, OnLost};
+use lockkeeper::{DistributedLock, HoldState, LockPath, Lockkeeper, Loss, OnLost};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{EVERY_KIND, Held, PATIENCE, STEADY, World, for_every_kind, for_kinds, misused};
@@ -212,7 +212,7 @@ async fn a_blocking_call_in_async_code_panics_with_advice(world: &World) {
     let texts = [
         panic_message(|| drop(keeper.mutex(&path).acquire().wait())),
         panic_message(|| drop(keeper.multi_lock([keeper.mutex(&path).acquire()]).wait())),
-        panic_message(|| drop(keeper.distributed_lock(&path, "a").lock_blocking())),
+        panic_message(|| drop(DistributedLock::new(&keeper, &path, "a").lock_blocking())),
         panic_message(|| drop(lockkeeper::blocking::connect(&servers))),
         panic_message(|| keeper.close_blocking()),
     ];

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::admin::{JobState, SetUp, SharedNode};
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, Error, JobError, Misuse, SessionError};
-use lockkeeper::jobs::Ran;
+use lockkeeper::jobs::{Job, Ran};
 use lockkeeper::{LockAcl, Lockkeeper, NodeFormat};
 use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
@@ -211,7 +211,7 @@ async fn a_private_lock_keeps_no_one_from_other_locks_and_jobs(world: &World) {
 }
 
 async fn run_job(keeper: &Lockkeeper, path: &str) -> Result<Ran<(), Error>, JobError> {
-    keeper.job(path).slot("1").run(async |_| Ok::<_, Error>(())).await
+    Job::new(keeper, path).slot("1").run(async |_| Ok::<_, Error>(())).await
 }
 
 /// A chroot of its own, in which `ops` has set up the shared nodes.

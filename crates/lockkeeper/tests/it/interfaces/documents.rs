@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::contentserv::MonitorLock;
 use lockkeeper::error::{AcquireError, Error, Mismatch};
-use lockkeeper::{Acquire, Holding, Lockkeeper, NodeFormat};
+use lockkeeper::{Acquire, DistributedLock, Holding, Lockkeeper, NodeFormat};
 use zookeeper_client as zk;
 
 use super::on_every_server;
@@ -163,7 +163,7 @@ fn ours(request: impl Fn() -> Acquire<Holding> + Send + Sync + 'static) -> Locks
 fn object(keeper: &Lockkeeper, base: &str, name: &str) -> Locks {
     let (keeper, base, name) = (keeper.clone(), base.to_owned(), name.to_owned());
     Arc::new(move || {
-        let lock = keeper.distributed_lock(&base, &name);
+        let lock = DistributedLock::new(&keeper, &base, &name);
         async move {
             lock.lock().await.unwrap();
             Release(async move { lock.unlock().await.unwrap() }.boxed())
@@ -330,8 +330,8 @@ async fn the_documents_foreground_and_background_requests_queue_with_ours(world:
 async fn contenders_of_the_other_layout_are_refused_by_name(world: &World) {
     let (mine, yours) = (world.keeper().await, world.keeper().await);
     let base = world.path("base");
-    let beside = |keeper: &Lockkeeper| keeper.distributed_lock(&base, "A");
-    let below = |keeper: &Lockkeeper| keeper.distributed_lock(&base, "A").node_format(NodeFormat::Curator);
+    let beside = |keeper: &Lockkeeper| DistributedLock::new(keeper, &base, "A");
+    let below = |keeper: &Lockkeeper| DistributedLock::new(keeper, &base, "A").node_format(NodeFormat::Curator);
     let refused = |outcome: Result<(), AcquireError>, format: NodeFormat| {
         let error = outcome.expect_err("locked in two layouts");
         let AcquireError::Mismatch(Mismatch::Format { path, .. }) = &error else { panic!("{error}") };
@@ -350,7 +350,7 @@ async fn contenders_of_the_other_layout_are_refused_by_name(world: &World) {
     refused(beside(&yours).lock().await, NodeFormat::Curator);
     refused(beside(&yours).try_lock().await, NodeFormat::Curator);
     // Another name is another lock, in either layout.
-    yours.distributed_lock(&base, "B").try_lock().await.unwrap();
+    DistributedLock::new(&yours, &base, "B").try_lock().await.unwrap();
     held.unlock().await.unwrap();
     beside(&yours).try_lock().await.unwrap();
 }
@@ -359,7 +359,7 @@ async fn contenders_of_the_other_layout_are_refused_by_name(world: &World) {
 async fn one_session_is_refused_in_the_other_layout_too(world: &World) {
     let (mine, yours) = (world.keeper().await, world.keeper().await);
     let base = world.path("base");
-    let below = |keeper: &Lockkeeper| keeper.distributed_lock(&base, "A").node_format(NodeFormat::Curator);
+    let below = |keeper: &Lockkeeper| DistributedLock::new(keeper, &base, "A").node_format(NodeFormat::Curator);
     let held = below(&yours);
     held.lock().await.unwrap();
     let mutex = mine.mutex(format!("{base}/A"));
@@ -368,7 +368,7 @@ async fn one_session_is_refused_in_the_other_layout_too(world: &World) {
     eventually("the mutex waits", async || world.children(&queue).await.len() == 2).await;
     // The waiter has number 1 below the lock's path. The next number below the base path is 2.
     world.make(&format!("{base}/B")).await;
-    let object = mine.distributed_lock(&base, "A");
+    let object = DistributedLock::new(&mine, &base, "A");
     match object.lock_with(|request| request.timeout(PATIENCE)).await {
         Err(error @ AcquireError::Mismatch(Mismatch::Format { .. })) => {
             assert!(error.to_string().contains("Curator"), "{error}");
@@ -390,12 +390,12 @@ async fn a_directory_that_is_named_like_a_contender_refuses_nobody(world: &World
     for name in ["A2026112500", "A0000000001"] {
         world.make(&format!("{base}/{name}")).await;
     }
-    let below = keeper.distributed_lock(&base, "A").node_format(NodeFormat::Curator);
+    let below = DistributedLock::new(&keeper, &base, "A").node_format(NodeFormat::Curator);
     below.lock().await.unwrap();
     below.unlock().await.unwrap();
-    let (beside, other) = (keeper.distributed_lock(&base, "A"), world.keeper().await);
+    let (beside, other) = (DistributedLock::new(&keeper, &base, "A"), world.keeper().await);
     beside.lock().await.unwrap();
-    let outcome = other.distributed_lock(&base, "A").node_format(NodeFormat::Curator).try_lock().await;
+    let outcome = DistributedLock::new(&other, &base, "A").node_format(NodeFormat::Curator).try_lock().await;
     assert!(matches!(outcome, Err(AcquireError::Mismatch(Mismatch::Format { .. }))), "{outcome:?}");
     beside.unlock().await.unwrap();
     for name in ["A2026112500", "A0000000001"] {
@@ -407,7 +407,7 @@ async fn a_directory_that_is_named_like_a_contender_refuses_nobody(world: &World
 async fn the_base_path_stays_and_the_object_leaves_nothing_else(world: &World) {
     let keeper = world.keeper().await;
     let base = world.path("new/base");
-    let lock = keeper.distributed_lock(&base, "A");
+    let lock = DistributedLock::new(&keeper, &base, "A");
     let outcome = lock.lock_with(|request| request.create_parents(false)).await;
     assert!(matches!(outcome, Err(AcquireError::NoSuchLock { .. })), "{outcome:?}");
     assert!(!world.exists(&base).await);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::{Guard, Holding, LockPath, Lockkeeper, UpgradeableGuard, WriteGuard};
+use lockkeeper::{DistributedLock, Guard, Holding, LockPath, Lockkeeper, UpgradeableGuard, WriteGuard};
 
 use super::on_every_server;
 use crate::support::{PATIENCE, STEADY, World, misused};
@@ -42,7 +42,7 @@ async fn a_path_may_be_given_in_every_form(world: &World) {
     refused(keeper.rwlock(bad.clone()).read().acquire().await.map(drop));
     refused(keeper.semaphore(&bad, 2).acquire().await.map(drop));
     refused(keeper.priority_lock(&bad).background().acquire().await.map(drop));
-    refused(keeper.distributed_lock(&bad, "a").lock().await);
+    refused(DistributedLock::new(&keeper, &bad, "a").lock().await);
     refused(keeper.helix_lock(&bad, lease).acquire().await.map(drop));
     refused(keeper.multi_lock([keeper.mutex(&bad).acquire()]).await.map(drop));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::contentserv::MonitorLock;
 use lockkeeper::error::AcquireError;
 use lockkeeper::helix::{LockOperations, QueueLock};
-use lockkeeper::{Holding, Lockkeeper};
+use lockkeeper::{DistributedLock, Holding, Lockkeeper};
 use metrics::Unit;
 
 use super::on_every_server;
@@ -156,7 +156,7 @@ async fn a_handle_has_a_group_for_all_its_locks(world: &World) {
     world.keep_open(&keeper);
     let held = |mode: &str| exporter.reported(&group, "lockkeeper_hold_seconds", &format!("mode={mode}")).len();
 
-    let object = keeper.distributed_lock(world.lock(), "a");
+    let object = DistributedLock::new(&keeper, world.lock(), "a");
     object.lock().await.unwrap();
     object.unlock().await.unwrap();
     assert_eq!(held("exclusive"), 1);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::{CancellationToken, Loss, NodeFormat};
+use lockkeeper::{CancellationToken, DistributedLock, Loss, NodeFormat};
 
 use super::on_every_server;
 use crate::support::{World, eventually, misused};
@@ -24,23 +24,23 @@ on_every_server!(
 async fn base_path_and_name_identify_the_lock(world: &World) {
     let (mine, yours) = (world.keeper().await, world.keeper().await);
     let base = world.path("base");
-    let a = mine.distributed_lock(&base, "A");
-    let b = mine.distributed_lock(&base, "B");
+    let a = DistributedLock::new(&mine, &base, "A");
+    let b = DistributedLock::new(&mine, &base, "B");
     a.lock().await.unwrap();
     b.lock().await.unwrap();
     assert!(a.is_held() && b.is_held(), "different names under one base are independent");
-    match yours.distributed_lock(&base, "A").try_lock().await {
+    match DistributedLock::new(&yours, &base, "A").try_lock().await {
         Err(AcquireError::Held { path, .. }) => assert_eq!(path, format!("{base}/A")),
         outcome => panic!("two holders: {outcome:?}"),
     }
-    yours.distributed_lock(&base, "AB").try_lock().await.unwrap();
+    DistributedLock::new(&yours, &base, "AB").try_lock().await.unwrap();
     a.unlock().await.unwrap();
-    yours.distributed_lock(format!("{base}/"), "A").try_lock().await.unwrap();
+    DistributedLock::new(&yours, format!("{base}/"), "A").try_lock().await.unwrap();
     b.unlock().await.unwrap();
     for (base, name) in
         [(base.as_str(), ""), ("relative", "a"), (&format!("{base}/a//b"), "a"), (&base, "x/y"), (&base, "..")]
     {
-        let refused = mine.distributed_lock(base, name).lock().await;
+        let refused = DistributedLock::new(&mine, base, name).lock().await;
         assert_eq!(misused(&refused), Some("path"), "{base:?} {name:?}");
     }
 }
@@ -59,7 +59,7 @@ async fn different_names_are_different_object_locks(world: &World) {
         (&base, "lock-0000000000"),
         (&base, "privateLock"),
     ];
-    let locks = pairs.map(|(base, name)| keeper.distributed_lock(base, name).node_format(NodeFormat::Curator));
+    let locks = pairs.map(|(base, name)| DistributedLock::new(&keeper, base, name).node_format(NodeFormat::Curator));
     for (lock, pair) in locks.iter().zip(pairs) {
         lock.try_lock().await.unwrap_or_else(|error| panic!("{pair:?}: {error}"));
     }
@@ -73,8 +73,8 @@ async fn different_names_are_different_object_locks(world: &World) {
 /// locked again.
 async fn a_second_call_to_lock_an_object_is_refused_immediately(world: &World) {
     let base = world.path("base");
-    let holder = world.keeper().await.distributed_lock(&base, "A");
-    let lock = world.keeper().await.distributed_lock(&base, "A");
+    let holder = DistributedLock::new(&world.keeper().await, &base, "A");
+    let lock = DistributedLock::new(&world.keeper().await, &base, "A");
     let (first, second) = tokio::join!(holder.lock(), holder.lock());
     assert!(first.is_ok() && matches!(second, Err(AcquireError::AlreadyHeld { .. })), "{second:?}");
 
@@ -105,8 +105,8 @@ async fn a_second_call_to_lock_an_object_is_refused_immediately(world: &World) {
 /// error.
 async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
     let base = world.path("base");
-    let first = world.keeper().await.distributed_lock(&base, "A");
-    let second = std::sync::Arc::new(world.keeper().await.distributed_lock(&base, "A"));
+    let first = DistributedLock::new(&world.keeper().await, &base, "A");
+    let second = std::sync::Arc::new(DistributedLock::new(&world.keeper().await, &base, "A"));
     assert_eq!((first.node(), first.token()), (None, None));
     first.lock().await.unwrap();
     let node = first.node().unwrap();
@@ -140,7 +140,7 @@ async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
 
 /// N-09: the blocking calls.
 async fn the_object_works_without_async(world: &World) {
-    let lock = world.keeper().await.distributed_lock(world.path("base"), "A");
+    let lock = DistributedLock::new(&world.keeper().await, world.path("base"), "A");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             lock.lock_blocking().unwrap();
@@ -153,7 +153,7 @@ async fn the_object_works_without_async(world: &World) {
 
 /// Case 48.
 async fn case_48_a_lost_hold_does_not_poison_the_object(world: &World) {
-    let lock = world.keeper().await.distributed_lock(world.path("base"), "A");
+    let lock = DistributedLock::new(&world.keeper().await, world.path("base"), "A");
     lock.lock().await.unwrap();
     world.remove(&lock.node().unwrap()).await;
     eventually("the object has noticed the loss", async || !lock.is_held()).await;
@@ -171,7 +171,7 @@ async fn case_48_a_lost_hold_does_not_poison_the_object(world: &World) {
 
 /// Case 51: the object owns the lock, not a thread.
 async fn case_51_any_task_may_unlock(world: &World) {
-    let lock = std::sync::Arc::new(world.keeper().await.distributed_lock(world.path("base"), "A"));
+    let lock = std::sync::Arc::new(DistributedLock::new(&world.keeper().await, world.path("base"), "A"));
     let here = lock.clone();
     tokio::spawn(async move { here.lock().await.unwrap() }).await.unwrap();
     let there = lock.clone();
@@ -182,9 +182,9 @@ async fn case_51_any_task_may_unlock(world: &World) {
 /// A timeout, a message and a cancellation, as for a guard.
 async fn an_object_takes_the_options_of_a_request(world: &World) {
     let base = world.path("base");
-    let holder = world.keeper().await.distributed_lock(&base, "A");
+    let holder = DistributedLock::new(&world.keeper().await, &base, "A");
     let (keeper, waited) = (world.keeper().await, Duration::from_millis(300));
-    let lock = keeper.distributed_lock(&base, "A");
+    let lock = DistributedLock::new(&keeper, &base, "A");
     holder.lock_with(|request| request.message("nightly index")).await.unwrap();
     match lock.lock_with(|request| request.timeout(waited)).await {
         Err(AcquireError::Timeout { waited: limit, holder: Some(holder), .. }) => {
