@@ -393,7 +393,7 @@ mod tests {
     fn hints_of_a_path_in_other_use_name_flags_whichever_call_failed() {
         let leased = || Mismatch::Format { path: "/a".to_owned(), theirs: IncompatibleFormat::Leased };
         let library = leased().hint().unwrap();
-        assert!(library.contains("helix_lock"), "{library}");
+        assert!(library.contains("HelixLock"), "{library}");
         let errors: [Error; 3] = [
             AcquireError::Mismatch(leased()).into(),
             AdminError::Mismatch(leased()).into(),
@@ -401,7 +401,7 @@ mod tests {
         ];
         for error in errors {
             let hint = hint(&error).unwrap();
-            assert!(hint.contains("--lease") && !hint.contains("helix_lock"), "{hint}");
+            assert!(hint.contains("--lease") && !hint.contains("HelixLock"), "{hint}");
         }
     }
 

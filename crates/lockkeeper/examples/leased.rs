@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::AcquireError;
-use lockkeeper::helix::Scope;
+use lockkeeper::helix::{HelixLock, Scope};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,8 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let lease = Duration::from_secs(3600);
 
     // Routine work. It gets ten seconds to clean up when a request with a higher priority preempts it.
-    let routine = keeper
-        .helix_lock(resource(), lease)
+    let routine = HelixLock::new(&keeper, resource(), lease)
         .user_id("rebalancer")
         .message("moving partitions")
         .cleanup(Duration::from_secs(10))
@@ -25,13 +24,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guard = routine.acquire().await?;
 
     // A request with the same priority fails immediately. The error names the owner.
-    match keeper.helix_lock(resource(), lease).user_id("other").acquire().await {
+    match HelixLock::new(&keeper, resource(), lease).user_id("other").acquire().await {
         Err(error @ AcquireError::Outranked { .. }) => println!("{error}"),
         other => panic!("two owners: {other:?}"),
     }
 
     // A request with a higher priority waits for the cleanup and is then granted the lock.
-    let repair = keeper.helix_lock(resource(), lease).user_id("repair").priority(5).acquire().await?;
+    let repair = HelixLock::new(&keeper, resource(), lease).user_id("repair").priority(5).acquire().await?;
     println!("the first owner lost the lock: {}", guard.lost().await);
     assert!(repair.token() > guard.token() && !guard.is_held());
     repair.release().await?;

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use lockkeeper_core::{LockPath, Owner, SessionId};
 
-use crate::admin::Admin;
 use crate::error::SessionError;
-use crate::lease::Leases;
 use crate::session::context::Context;
 
 /// A handle for the locks of one ensemble. Cheap to clone; all clones share one session and one I/O thread.
@@ -18,7 +16,6 @@ use crate::session::context::Context;
 #[derive(Clone)]
 pub struct Lockkeeper {
     context: Context,
-    leases: Leases,
 }
 
 impl Lockkeeper {
@@ -37,12 +34,6 @@ impl Lockkeeper {
     /// Returns the shared lock at `path`. Sends nothing; the acquire reports an invalid path.
     pub fn rwlock(&self, path: impl AsRef<str>) -> crate::RwLock {
         crate::RwLock::new(self.context.clone(), LockPath::parse(path.as_ref()))
-    }
-
-    /// Returns the leased lock of a Helix scope or at a path. `lease` limits how long a holder may keep it before
-    /// others may take it. Sends nothing; the acquire reports an invalid path or lease.
-    pub fn helix_lock(&self, place: impl Into<crate::lease::Place>, lease: Duration) -> crate::lease::HelixLock {
-        crate::lease::HelixLock::new(self.context.clone(), self.leases.clone(), place.into(), lease)
     }
 
     /// Returns the semaphore at `path`, which has `permits` permits. Sends nothing; the acquire reports an invalid path
@@ -70,11 +61,6 @@ impl Lockkeeper {
     /// ```
     pub fn multi_lock<G>(&self, requests: impl IntoIterator<Item = crate::Acquire<G>>) -> crate::MultiAcquire {
         crate::MultiAcquire::new(requests.into_iter().map(crate::Acquire::any).collect())
-    }
-
-    /// Returns the admin calls: they show holders and waiters, ask holders to release, and break locks.
-    pub fn admin(&self) -> Admin {
-        Admin::new(self.context.clone())
     }
 
     /// Closes the session: pending calls fail with [`SessionError::Closed`](crate::error::SessionError::Closed), guards
@@ -181,7 +167,7 @@ impl Lockkeeper {
     }
 
     pub(crate) fn new(context: Context) -> Self {
-        Lockkeeper { context, leases: Leases::new() }
+        Lockkeeper { context }
     }
 
     /// The state that its locks share.

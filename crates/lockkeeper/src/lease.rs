@@ -24,7 +24,6 @@ pub use acquire::AcquireLease;
 pub use approval::{CleanupAlert, Decided, Decision, TransferRule};
 pub use guard::{HelixGuard, Preemption};
 pub use interface::LockOperations;
-pub(crate) use leases::Leases;
 pub use lock::HelixLock;
 pub use lockkeeper_core::helix::{
     EMERGENCY, Histogram, LockAttributes, RecordError, Scope, ScopeError, Statistics, Tally, Terms, TermsError,

@@ -6,14 +6,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lockkeeper_core::LockPath;
 use tokio::sync::OnceCell;
 
 use crate::ensemble::servers;
 use crate::error::{ConnectError, Misuse};
-use crate::lease::{HelixLock, Place};
 use crate::{Builder, Lockkeeper};
 
 /// A routing of paths to ensembles. Cheap to clone; all clones share one session for each ensemble, which is opened
@@ -135,27 +133,6 @@ impl Realms {
             self.builder.clone().path_check(check).connect(servers)
         };
         Ok(self.keepers[servers].get_or_try_init(connect).await?.clone())
-    }
-
-    /// Returns the leased lock of a Helix scope or at a path, in the realm that has it. See [`Lockkeeper::helix_lock`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Realms::keeper`]; [`Misuse`] if the scope is not valid.
-    pub async fn helix_lock(&self, place: impl Into<Place>, lease: Duration) -> Result<HelixLock, ConnectError> {
-        let place = place.into();
-        let path = match &place {
-            Place::Path(path) => path.clone(),
-            Place::Scope(scope) => match scope.path() {
-                Ok(path) => path.to_string(),
-                Err(error) => return Err(error.into()),
-            },
-        };
-        Ok(self.keeper(&path).await?.helix_lock(place, lease))
     }
 
     /// Closes the connected handles, as [`Lockkeeper::close`] does.

@@ -129,7 +129,7 @@ struct World {
 impl World {
     /// Our lock, configured for use beside Helix.
     fn ours(&self, id: &str) -> HelixLock {
-        self.keeper.helix_lock(self.path.clone(), LONG).user_id(id).keep_node().message("by-lockkeeper")
+        HelixLock::new(&self.keeper, self.path.clone(), LONG).user_id(id).keep_node().message("by-lockkeeper")
     }
 }
 

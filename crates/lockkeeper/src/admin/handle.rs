@@ -6,6 +6,7 @@ use lockkeeper_core::Owner;
 
 use crate::ensemble::Ensemble;
 use crate::error::AdminError;
+use crate::keeper::Lockkeeper;
 use crate::session::context::Context;
 
 /// Reads about locks, requests to release them, and breaks. Created by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
@@ -22,11 +23,14 @@ pub struct Admin {
     pub(crate) context: Context,
 }
 
-impl Admin {
-    pub(crate) fn new(context: Context) -> Self {
-        Admin { context }
+impl Lockkeeper {
+    /// Returns the admin calls: they show holders and waiters, ask holders to release, and break locks.
+    pub fn admin(&self) -> Admin {
+        Admin { context: self.context().clone() }
     }
+}
 
+impl Admin {
     /// The handle that it uses.
     pub(crate) fn context(&self) -> &Context {
         &self.context

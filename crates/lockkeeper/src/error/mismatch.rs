@@ -60,7 +60,7 @@ impl Mismatch {
                     IncompatibleFormat::Named(NodeFormat::Kazoo) => "NodeFormat::Kazoo",
                     IncompatibleFormat::Named(NodeFormat::Numbered) => "NodeFormat::Numbered",
                     IncompatibleFormat::Named(_) => "Lockkeeper::priority_lock",
-                    _ => "Lockkeeper::helix_lock",
+                    _ => "HelixLock",
                 }
             )),
             Mismatch::NotARecord { .. } => None,

@@ -153,8 +153,8 @@ impl LeaseTask {
     }
 
     /// Replaces the previous hold of the same owner.
-    pub(super) fn supersede(&self, leases: &Leases) {
-        leases.add(&self.terms.id, &self.hold);
+    pub(super) fn supersede(&self) {
+        self.context.shared::<Leases>().add(&self.terms.id, &self.hold);
     }
 
     pub(super) async fn run(mut self) {

@@ -6,19 +6,14 @@ use std::sync::{Arc, Mutex, Weak};
 use lockkeeper_core::Loss;
 
 use crate::hold::Hold;
-use crate::session::process::Owned;
 
-/// The last hold of each leased lock, by path and owner. Cheap to clone; all clones share one table.
-#[derive(Clone)]
-pub(crate) struct Leases(Arc<Owned<Mutex<Holds>>>);
+/// The last hold of each leased lock, by path and owner. All lock objects of a context share it.
+#[derive(Default)]
+pub(super) struct Leases(Mutex<Holds>);
 
 type Holds = HashMap<(String, String), Weak<Hold>>;
 
 impl Leases {
-    pub(crate) fn new() -> Self {
-        Leases(Arc::new(Owned::new(Mutex::default())))
-    }
-
     /// Adds a hold. The previous hold of the same owner is superseded.
     pub(super) fn add(&self, owner: &str, hold: &Arc<Hold>) {
         let key = (hold.path.clone(), owner.to_owned());

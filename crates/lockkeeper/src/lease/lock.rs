@@ -12,12 +12,12 @@ use tokio::sync::{Mutex, oneshot, watch};
 use crate::contender::LEASE;
 use crate::error::{AcquireError, Error, LeaseError, Misuse};
 use crate::hold::HoldOptions;
+use crate::keeper::Lockkeeper;
 use crate::lease::acquire::AcquireLease;
 use crate::lease::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
 use crate::lease::guard::{HelixGuard, Preemption};
 use crate::lease::hold::Cleanup;
 use crate::lease::interface::LockOperations;
-use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, SessionRef, Stepped};
 use crate::lease::place::{Place, Unlocked};
 use crate::lease::recorder::Recorder;
@@ -28,15 +28,13 @@ use crate::meters::Group;
 use crate::meters::Meter;
 use crate::session::context::Context;
 
-/// A leased lock with priorities, compatible with Apache Helix. Created by
-/// [`Lockkeeper::helix_lock`](crate::Lockkeeper::helix_lock); clones are the same owner.
+/// A leased lock with priorities, compatible with Apache Helix. Clones are the same owner.
 ///
 /// The lock belongs to a *user id*, not to a session. Every client with the same id is the same owner, and may renew
 /// and release. By default, each lock object has a unique id.
 #[derive(Clone)]
 pub struct HelixLock {
     context: Context,
-    leases: Leases,
     path: Result<LockPath, ScopeError>,
     terms: Terms,
     /// The reason for using the emergency priority, if it is used.
@@ -60,8 +58,11 @@ struct Shared {
 }
 
 impl HelixLock {
-    pub(crate) fn new(context: Context, leases: Leases, place: Place, lease: Duration) -> Self {
-        let path = match &place {
+    /// Creates the leased lock of a Helix scope or at a path. `lease` limits how long a holder may keep it before others
+    /// may take it. Sends nothing; the acquire reports an invalid path or lease.
+    pub fn new(keeper: &Lockkeeper, place: impl Into<Place>, lease: Duration) -> Self {
+        let context = keeper.context().clone();
+        let path = match &place.into() {
             Place::Path(path) => LockPath::parse(path).map_err(ScopeError::Path),
             Place::Scope(scope) => scope.path(),
         };
@@ -71,7 +72,6 @@ impl HelixLock {
         let recorder = Recorder::new(context.group().clone());
         HelixLock {
             context,
-            leases,
             path,
             terms: Terms::new(id, millis(lease)),
             emergency: None,
@@ -326,7 +326,6 @@ impl HelixLock {
         let (caller, outcome) = oneshot::channel();
         let request = self.check().map(|(node, emergency)| LeaseAttempt {
             context: self.context.clone(),
-            leases: self.leases.clone(),
             node,
             terms: self.terms.clone(),
             limits: CallLimits::new(once),

@@ -30,7 +30,6 @@ use crate::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, judged_at, passed};
 /// A request and its options.
 pub(super) struct LeaseAttempt {
     pub(super) context: Context,
-    pub(super) leases: Leases,
     pub(super) node: LockNode,
     pub(super) terms: Terms,
     pub(super) limits: CallLimits,
@@ -424,7 +423,7 @@ impl LeaseAttempt {
                     let written_ms = session_ref.written_ms().to_vec();
                     if look.record.held_until_ms(&self.terms.id).is_some_and(|end| written_ms.contains(&end)) {
                         // The record shows the hold of before no more, so it is lost before others can get the lock.
-                        self.leases.supersede(&self.terms.id, &self.node.path);
+                        self.context.shared::<Leases>().supersede(&self.terms.id, &self.node.path);
                     }
                     self.node.step(session_ref, look, &self.terms, Wish::Withdraw { written_ms: &written_ms }).await
                 }
@@ -442,10 +441,10 @@ impl LeaseAttempt {
     }
 
     async fn hand_over(self, session_ref: SessionRef, grant: (FencingToken, i64, Duration)) {
-        let LeaseAttempt { context, leases, node, terms, cleanup, status, recorder, options, caller, .. } = self;
+        let LeaseAttempt { context, node, terms, cleanup, status, recorder, options, caller, .. } = self;
         let (task, guard) =
             LeaseTask::begin(context, node, terms, (cleanup, options), (status, recorder), session_ref, grant);
-        task.supersede(&leases);
+        task.supersede();
         // If the caller has gone, the guard is dropped here, which requests the release.
         _ = caller.send(Ok(guard));
         task.run().await;

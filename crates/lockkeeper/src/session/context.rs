@@ -1,5 +1,7 @@
 //! The state that all locks of one `Lockkeeper` share: its session, network, owner and I/O thread.
 
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -56,6 +58,8 @@ struct Inner {
     /// Locked while a session is being opened, so that all callers that need one share it.
     opening: AsyncMutex<()>,
     closed: CancellationToken,
+    /// The values of [`Context::shared`], by their types.
+    shared: Owned<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>,
     /// Whether calls wait for the first session until their own deadline, and it is not open yet.
     is_lazy: AtomicBool,
 }
@@ -97,6 +101,7 @@ impl Context {
                 session: Owned::new(Mutex::new(None)),
                 opening: AsyncMutex::new(()),
                 closed: CancellationToken::new(),
+                shared: Owned::new(Mutex::default()),
                 is_lazy: AtomicBool::new(false),
             }),
         }
@@ -359,6 +364,14 @@ impl Context {
                 }
             }
         }
+    }
+
+    /// The one value of this type in this context, created when it is first asked for: what the locks of one kind share.
+    /// Called on the I/O thread only: a forked child may have a locked copy of the mutex, but has no such thread.
+    pub(crate) fn shared<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        let mut shared = self.inner.shared.lock().expect("held for a look only");
+        let value = shared.entry(TypeId::of::<T>()).or_insert_with(|| Arc::<T>::default()).clone();
+        value.downcast().expect("the key is the type")
     }
 
     /// The servers, for messages.

@@ -2,6 +2,7 @@
 
 use lockkeeper::admin::TokenEpoch;
 use lockkeeper::error::{AcquireError, SessionError};
+use lockkeeper::helix::HelixLock;
 use lockkeeper::{FencingToken, Lockkeeper};
 use lockkeeper_fence::{Refused, TokenGate};
 use lockkeeper_server::Server;
@@ -70,7 +71,7 @@ fn tokens_of_a_rebuilt_ensemble_are_refused_until_its_epoch_is_raised() {
         drop(gate.enter("catalogue", later).await.unwrap());
         assert!(held.is_held(), "the old hold keeps its token");
 
-        let leased = next.helix_lock("/locks/leased", LONG).acquire().await.unwrap();
+        let leased = HelixLock::new(&next, "/locks/leased", LONG).acquire().await.unwrap();
         let classed = next.priority_lock("/locks/classed").background().acquire().await.unwrap();
         assert!(leased.token() > later && classed.token() > leased.token());
         let shown = next.admin().show("/locks/classed").await.unwrap();
@@ -134,7 +135,7 @@ async fn an_epoch_belongs_to_the_whole_ensemble_whatever_the_chroot(world: &Worl
 async fn an_invalid_epoch_gives_no_tokens(world: &World) {
     let keeper = world.keeper().await;
     // Its token was issued before.
-    let before = keeper.helix_lock(world.path("before"), LONG).acquire().await.unwrap();
+    let before = HelixLock::new(&keeper, world.path("before"), LONG).acquire().await.unwrap();
     world.make("/lockkeeper").await;
     let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
     world.observer.create("/lockkeeper/epoch", b"next", &options).await.unwrap();
@@ -144,7 +145,7 @@ async fn an_invalid_epoch_gives_no_tokens(world: &World) {
         }
         other => panic!("{other:?}"),
     }
-    let leased = keeper.helix_lock(world.path("leased"), LONG).acquire().await;
+    let leased = HelixLock::new(&keeper, world.path("leased"), LONG).acquire().await;
     assert!(matches!(leased, Err(AcquireError::Session(SessionError::TokenEpoch { .. }))), "{leased:?}");
     before.renew().await.unwrap();
     before.release().await.unwrap();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockkeeper::Loss;
 use lockkeeper::error::WriteError;
 use lockkeeper::fenced::FencedWritten;
+use lockkeeper::helix::HelixLock;
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 
 use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};
@@ -319,7 +320,7 @@ async fn a_leased_lock_fences_by_its_record(world: &World) {
     guard.renew().await.unwrap();
     assert_eq!(guard.fenced_write().set(&path, "2").await.unwrap().version(&path), Some(2));
     // This changes the parent node of both locks.
-    other.helix_lock(world.path("beside"), LONG).acquire().await.unwrap().release().await.unwrap();
+    HelixLock::new(&other, world.path("beside"), LONG).acquire().await.unwrap().release().await.unwrap();
     assert_eq!(guard.fenced_write().set(&path, "3").await.unwrap().version(&path), Some(3));
     let asking = ask(&lock(world, &other, "b").priority(1).waiting(LONG));
     requested_by(world, "b").await;

@@ -39,7 +39,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// This world's lock for a client with this id.
 pub(crate) fn lock(world: &World, keeper: &Lockkeeper, id: &str) -> HelixLock {
-    keeper.helix_lock(world.lock(), LONG).user_id(id).skew(Duration::ZERO)
+    HelixLock::new(keeper, world.lock(), LONG).user_id(id).skew(Duration::ZERO)
 }
 
 /// Reads the record from the server.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, SessionError};
+use lockkeeper::helix::HelixLock;
 use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_client::{Connect, Searching};
 use lockkeeper_testkit::history::Tally;
@@ -182,7 +183,7 @@ fn a_simulated_holder_is_warned_of_a_loss_as_early_as_it_asks() {
     simulate(async {
         let sim = Sim::new(1, Settings::default());
         let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).simulated(sim.network());
-        let lock = keeper.helix_lock("/locks/leased", Duration::from_secs(60)).strict();
+        let lock = HelixLock::new(&keeper, "/locks/leased", Duration::from_secs(60)).strict();
         let guard = lock.acquire().await.unwrap();
         let margin = Duration::from_secs(20);
         assert_eq!(guard.nearly_lost(margin).await, HoldState::Held);

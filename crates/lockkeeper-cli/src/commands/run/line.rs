@@ -159,7 +159,7 @@ impl Line {
     async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, AcquireError> {
         let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.leased;
         let path = self.paths.first().expect("the parser asks for a name").as_str();
-        let mut lock = keeper.helix_lock(path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();
+        let mut lock = HelixLock::new(keeper, path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();
         lock = match waiting {
             Some(Waiting::Limit(limit)) => lock.waiting(limit),
             Some(Waiting::Infinite) => lock.wait_past_cleanup(),

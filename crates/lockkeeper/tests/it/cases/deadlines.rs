@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::error::{AcquireError, ConnectError, ReleaseError, SessionError, VerifyError};
+use lockkeeper::helix::HelixLock;
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio::time::Instant;
@@ -82,7 +83,7 @@ async fn a_call_without_a_deadline_ends_when_no_server_answers(world: &World) {
         let builder = Lockkeeper::builder().session_timeout(session).connect_timeout(connect);
         let keeper = builder.connect(&proxy.connect_string()).await.unwrap();
         let (path, admin) = (world.path("silent"), keeper.admin());
-        let lease = keeper.helix_lock(path.as_str(), Duration::from_secs(60));
+        let lease = HelixLock::new(&keeper, path.as_str(), Duration::from_secs(60));
         if silent {
             proxy.black_hole();
         } else {

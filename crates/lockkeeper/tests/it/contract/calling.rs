@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, PathError, SessionError};
+use lockkeeper::helix::HelixLock;
 use lockkeeper::{DistributedLock, HoldState, LockPath, Lockkeeper, Loss, OnLost};
 use lockkeeper_testkit::proxy::OpCode;
 
@@ -299,7 +300,7 @@ async fn a_path_with_a_contenders_name_is_refused(world: &World) {
             let text = error.to_string();
             assert!(text.contains(&format!("{name:?}")) && text.contains(&format!("{:?}", world.lock())), "{text}");
             assert_eq!(misused(&lock.acquire().await), Some("path"), "{path}");
-            let leased = keeper.helix_lock(path.as_str(), STEADY).acquire().await;
+            let leased = HelixLock::new(&keeper, path.as_str(), STEADY).acquire().await;
             assert_eq!(misused(&leased), Some("path"), "{path}");
         }
     }

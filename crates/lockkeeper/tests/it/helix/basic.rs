@@ -102,7 +102,7 @@ async fn any_lock_is_a_distributed_lock(world: &World) {
 async fn a_lock_is_one_persistent_node(world: &World) {
     let keeper = world.keeper().await;
     let path = world.path("a/b/lock");
-    let guard = keeper.helix_lock(path.clone(), LONG).user_id("a").acquire().await.unwrap();
+    let guard = HelixLock::new(&keeper, path.clone(), LONG).user_id("a").acquire().await.unwrap();
     let (data, stat) = world.observer.get_data(&path).await.unwrap();
     assert_eq!(Record::from_bytes(&data).unwrap().owner.unwrap().id, "a");
     assert_eq!(stat.ephemeral_owner, 0);
@@ -110,7 +110,7 @@ async fn a_lock_is_one_persistent_node(world: &World) {
     assert_eq!(guard.token().get(), stat.mzxid, "the token is the zxid of the winning write");
     guard.release().await.unwrap();
     let cluster = format!("c-{}", uuid::Uuid::new_v4());
-    let scoped = keeper.helix_lock(Scope::participant(&cluster, "p"), LONG).acquire().await.unwrap();
+    let scoped = HelixLock::new(&keeper, Scope::participant(&cluster, "p"), LONG).acquire().await.unwrap();
     assert_eq!(scoped.path(), format!("/{cluster}/LOCK/PARTICIPANT/p"));
     scoped.release().await.unwrap();
     for below in ["/LOCK/PARTICIPANT", "/LOCK", ""] {
@@ -122,7 +122,7 @@ async fn a_lock_is_one_persistent_node(world: &World) {
 /// H-16: the next client to try gets it, whatever the priorities; the owner has lost its hold before.
 async fn an_ended_lease_is_kept_until_the_next_request(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let a = one.helix_lock(world.lock(), SHORT).user_id("a").priority(9).skew(Duration::ZERO);
+    let a = HelixLock::new(&one, world.lock(), SHORT).user_id("a").priority(9).skew(Duration::ZERO);
     let guard = a.acquire().await.unwrap();
     let end = info(world).await.timeout;
     eventually("the lease is over", async || server_time(world).await > end + 500).await;
@@ -147,7 +147,7 @@ async fn an_ended_lease_is_kept_until_the_next_request(world: &World) {
 async fn an_ended_lease_is_taken_when_the_skew_has_passed(world: &World) {
     const SKEW: Duration = Duration::from_secs(3);
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let guard = one.helix_lock(world.lock(), SHORT).user_id("a").priority(9).strict().acquire().await.unwrap();
+    let guard = HelixLock::new(&one, world.lock(), SHORT).user_id("a").priority(9).strict().acquire().await.unwrap();
     let end = info(world).await.timeout;
     eventually("the lease is over", async || server_time(world).await > end + 500).await;
     let b = lock(world, &other, "b").skew(SKEW);
@@ -160,7 +160,7 @@ async fn an_ended_lease_is_taken_when_the_skew_has_passed(world: &World) {
 /// H-15: an owner that keeps its ended lease can renew it, and hand the lock over.
 async fn a_kept_lease_can_be_renewed_and_handed_over(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let a = one.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO);
+    let a = HelixLock::new(&one, world.lock(), SHORT).user_id("a").skew(Duration::ZERO);
     let guard = a.acquire().await.unwrap();
     for _ in 0..2 {
         let end = info(world).await.timeout;
@@ -180,7 +180,7 @@ async fn a_kept_lease_can_be_renewed_and_handed_over(world: &World) {
 /// H-16: an owner that cleans up by its guard keeps the lock until it releases it, and then the requestor has it.
 async fn the_owner_of_an_ended_lease_cleans_up_within_its_notice(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let a = one.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO).cleanup_by_guard();
+    let a = HelixLock::new(&one, world.lock(), SHORT).user_id("a").skew(Duration::ZERO).cleanup_by_guard();
     let guard = a.acquire().await.unwrap();
     let end = info(world).await.timeout;
     eventually("the lease is over", async || server_time(world).await > end).await;
@@ -197,7 +197,7 @@ async fn the_owner_of_an_ended_lease_cleans_up_within_its_notice(world: &World) 
 /// H-16: a dead owner's notice passes, and then the requestor has the lock.
 async fn the_notice_of_a_dead_owner_passes(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let a = one.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO).cleanup_by_guard();
+    let a = HelixLock::new(&one, world.lock(), SHORT).user_id("a").skew(Duration::ZERO).cleanup_by_guard();
     let guard = a.acquire().await.unwrap();
     let end = info(world).await.timeout;
     eventually("the lease is over", async || server_time(world).await > end).await;
@@ -216,7 +216,7 @@ async fn a_strict_hold_ends_with_its_lease(world: &World) {
     let short = Duration::from_millis(150);
     let strict: [fn(HelixLock) -> HelixLock; 2] = [HelixLock::strict, HelixLock::keep_node];
     for strict in strict {
-        let a = strict(one.helix_lock(world.lock(), short).user_id("a").priority(9).skew(Duration::ZERO));
+        let a = strict(HelixLock::new(&one, world.lock(), short).user_id("a").priority(9).skew(Duration::ZERO));
         let guard = a.acquire().await.unwrap();
         assert_eq!(guard.lost().await, Loss::LeaseEnded);
         assert_eq!((guard.is_held(), guard.state()), (false, HoldState::Lost(Loss::LeaseEnded)));
@@ -238,7 +238,7 @@ async fn after_the_lease_the_client_is_no_owner_and_may_close(world: &World) {
     let keeper = world.keeper().await;
     let short = Duration::from_millis(300);
     for strict in [false, true] {
-        let a = keeper.helix_lock(world.lock(), short).user_id("a").skew(Duration::ZERO);
+        let a = HelixLock::new(&keeper, world.lock(), short).user_id("a").skew(Duration::ZERO);
         let a = if strict { a.strict() } else { a };
         assert!(a.try_lock().await.unwrap());
         if a.is_current_owner().await.unwrap() {
@@ -322,7 +322,7 @@ async fn the_same_id_is_the_same_owner_in_every_process(world: &World) {
     let elsewhere = lock(world, &other, "a");
     assert_eq!(elsewhere.unlock().await.unwrap(), Unlocked::Released);
     assert_eq!(elsewhere.unlock().await.unwrap(), Unlocked::WasFree);
-    let plain = |keeper: &lockkeeper::Lockkeeper| keeper.helix_lock(world.lock(), LONG);
+    let plain = |keeper: &lockkeeper::Lockkeeper| HelixLock::new(keeper, world.lock(), LONG);
     let (first, second) = (plain(&one), plain(&one));
     assert_ne!(first.id(), second.id());
     assert!(first.id().contains(&std::process::id().to_string()), "{}", first.id());
@@ -334,7 +334,8 @@ async fn the_same_id_is_the_same_owner_in_every_process(world: &World) {
 async fn any_client_may_free_an_ended_lease(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let short = Duration::from_millis(100);
-    let guard = one.helix_lock(world.lock(), short).user_id("a").skew(Duration::ZERO).strict().acquire().await.unwrap();
+    let guard =
+        HelixLock::new(&one, world.lock(), short).user_id("a").skew(Duration::ZERO).strict().acquire().await.unwrap();
     let b: HelixLock = lock(world, &other, "b");
     let mut unlocked = b.unlock().await.unwrap();
     eventually("an ended lease", async || {
@@ -372,7 +373,7 @@ async fn invalid_terms_are_refused_before_anything_is_sent(world: &World) {
     let keeper = world.keeper().await;
     let plain = || lock(world, &keeper, "a");
     let wrong = [
-        keeper.helix_lock(world.lock(), Duration::ZERO),
+        HelixLock::new(&keeper, world.lock(), Duration::ZERO),
         plain().priority(-1),
         plain().priority(i32::MAX),
         plain().user_id("NONE"),
@@ -382,7 +383,7 @@ async fn invalid_terms_are_refused_before_anything_is_sent(world: &World) {
     for lock in wrong {
         assert_eq!(misused(&lock.acquire().await), Some("terms"));
     }
-    assert_eq!(misused(&keeper.helix_lock("lock", LONG).acquire().await), Some("path"));
+    assert_eq!(misused(&HelixLock::new(&keeper, "lock", LONG).acquire().await), Some("path"));
     assert!(matches!(Scope::parse("CLUSTER", &["c"]), Err(error) if error.to_string().contains("[\"c\"]")));
     assert!(!world.exists(&world.lock()).await);
 }

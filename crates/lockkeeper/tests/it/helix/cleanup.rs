@@ -144,7 +144,7 @@ async fn the_end_of_the_owners_lease_grants_the_lock_to_the_requestor(world: &Wo
     let (one, other) = (world.keeper().await, world.keeper().await);
     // Long enough for a request before its end on a busy machine.
     let lease = Duration::from_secs(2);
-    let a = one.helix_lock(world.lock(), lease).user_id("a").cleanup(LONG).cleanup_by_guard();
+    let a = HelixLock::new(&one, world.lock(), lease).user_id("a").cleanup(LONG).cleanup_by_guard();
     let stalls = Stalls::watch();
     let guard = a.acquire().await.unwrap();
     let granted = Instant::now();
@@ -182,7 +182,7 @@ async fn a_dead_owners_cleanup_ends_at_its_timeout(world: &World) {
 async fn a_dead_owners_cleanup_ends_with_its_lease(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let lease = Duration::from_millis(500);
-    let dead = one.helix_lock(world.lock(), lease).user_id("dead").skew(Duration::ZERO).strict().cleanup(LONG);
+    let dead = HelixLock::new(&one, world.lock(), lease).user_id("dead").skew(Duration::ZERO).strict().cleanup(LONG);
     kill_owner(world, &dead).await;
     let (asked, stalls) = (Instant::now(), Stalls::watch());
     let guard = lock(world, &other, "b").priority(1).acquire().timeout(PATIENCE).await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use lockkeeper::helix::HelixLock;
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::apache::{Apache, Options};
 
@@ -20,7 +21,7 @@ fn case_54_leases_follow_apaches_clock_not_the_clients() {
             let keeper = async || Lockkeeper::builder().session_timeout(STEADY).connect(&servers).await.unwrap();
             let (one, other) = (keeper().await, keeper().await);
             let leased = |keeper: &Lockkeeper, id: &str| {
-                let lock = keeper.helix_lock("/locks/leased", Duration::from_secs(4)).user_id(id);
+                let lock = HelixLock::new(keeper, "/locks/leased", Duration::from_secs(4)).user_id(id);
                 lock.skew(Duration::ZERO)
             };
             let (a, b) = (leased(&one, "a"), leased(&other, "b"));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
-use lockkeeper::helix::{LockOperations, LockStatus};
+use lockkeeper::helix::{HelixLock, LockOperations, LockStatus};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_testkit::sim::{Settings, Sim};
@@ -243,7 +243,7 @@ async fn a_record_in_a_recreated_node_is_not_mistaken_for_the_old_one(world: &Wo
     let (one, other, third) = (world.keeper().await, world.keeper_through(&proxy, STEADY).await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     // Its session already knows the server's time, so the next multi is its request.
-    other.helix_lock(world.path("warm"), LONG).acquire().await.unwrap().release().await.unwrap();
+    HelixLock::new(&other, world.path("warm"), LONG).acquire().await.unwrap().release().await.unwrap();
     let held = proxy.on(OpCode::Multi).hold_request();
     let late = ask(&lock(world, &other, "late").priority(1).waiting(LONG));
     held.caught().await;
@@ -270,13 +270,13 @@ fn case_54_leases_follow_the_servers_clock_not_the_clients() {
             let (one, other) = (keeper(), keeper());
             let lease = Duration::from_secs(60);
             let place = "/locks/leased";
-            let a = one.helix_lock(place, lease).user_id("a");
+            let a = HelixLock::new(&one, place, lease).user_id("a");
             let guard = a.acquire().await.unwrap();
             let started = tokio::time::Instant::now();
             let record = a.info().await.unwrap();
             let server_years = record.timeout / (365 * 24 * 3_600_000);
             assert!((53..55).contains(&server_years), "the lease is not in the server's time: {record:?}");
-            let b = other.helix_lock(place, lease).user_id("b");
+            let b = HelixLock::new(&other, place, lease).user_id("b");
             let lost = async {
                 let loss = guard.lost().await;
                 (loss, started.elapsed())

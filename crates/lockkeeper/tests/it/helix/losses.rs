@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::Loss;
 use lockkeeper::error::{LeaseError, ReleaseError};
-use lockkeeper::helix::LockStatus;
+use lockkeeper::helix::{HelixLock, LockStatus};
 use lockkeeper_core::helix::Record;
 use lockkeeper_testkit::proxy::OpCode;
 
@@ -74,7 +74,7 @@ async fn another_owner_of_the_same_priority_did_not_preempt(world: &World) {
 /// H-15: it was kept until somebody asked.
 async fn an_ended_lease_of_which_another_owner_took_the_lock_has_ended(world: &World) {
     let keeper = world.keeper().await;
-    let brief = keeper.helix_lock(world.lock(), Duration::from_millis(100)).user_id("a").skew(Duration::ZERO);
+    let brief = HelixLock::new(&keeper, world.lock(), Duration::from_millis(100)).user_id("a").skew(Duration::ZERO);
     for (taken, loss) in [(true, Loss::LeaseEnded), (false, Loss::Removed)] {
         let guard = brief.acquire().await.unwrap();
         let until_ms = stored(world).await.owner.unwrap().until_ms;

@@ -1,10 +1,8 @@
 //! Locks on several ensembles.
 
-use std::time::Duration;
-
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{AcquireError, ConnectError, Misuse};
-use lockkeeper::helix::Scope;
+use lockkeeper::helix::{HelixLock, Scope};
 use lockkeeper::realms::Realms;
 use lockkeeper_server::Server;
 
@@ -19,13 +17,13 @@ async fn a_lock_is_in_the_one_realm_that_has_its_path(world: &World) {
     let (here, there) = (world.path("here"), world.path("here/there"));
     let routes = [(here.clone(), world.servers()), (there.clone(), second.connect_string())];
     let realms = Realms::new(Lockkeeper::builder(), routes).unwrap();
-    let lock = |path: String| realms.helix_lock(path, LONG);
+    let lock = async |path: &str| HelixLock::new(&realms.keeper(path).await.unwrap(), path, LONG);
     let (one, two) = (format!("{here}/a"), format!("{there}/a"));
-    let first = lock(one.clone()).await.unwrap().user_id("x").acquire().await.unwrap();
-    let other = lock(two.clone()).await.unwrap().user_id("y").acquire().await.unwrap();
+    let first = lock(&one).await.user_id("x").acquire().await.unwrap();
+    let other = lock(&two).await.user_id("y").acquire().await.unwrap();
     assert!(first.is_held() && other.is_held());
     let elsewhere = Lockkeeper::connect(&second.connect_string()).await.unwrap();
-    let at = async |keeper: &Lockkeeper, path: &str| keeper.helix_lock(path, LONG).info().await.unwrap().owner;
+    let at = async |keeper: &Lockkeeper, path: &str| HelixLock::new(keeper, path, LONG).info().await.unwrap().owner;
     let home = world.keeper().await;
     assert_eq!((at(&home, &one).await.as_str(), at(&home, &two).await.as_str()), ("x", "NONE"));
     assert_eq!((at(&elsewhere, &one).await.as_str(), at(&elsewhere, &two).await.as_str()), ("NONE", "y"));
@@ -45,8 +43,8 @@ async fn a_lock_is_in_the_one_realm_that_has_its_path(world: &World) {
             format!("{one} is in the realm {here} ({}), and this handle is that of {there} (", world.servers());
         assert!(problem.starts_with(&expected), "{problem}");
     }
-    for place in [lockkeeper::helix::Place::from(world.path("nowhere")), Scope::cluster("c").into()] {
-        match realms.helix_lock(place, Duration::from_secs(1)).await {
+    for path in [world.path("nowhere"), Scope::cluster("c").path().unwrap().to_string()] {
+        match realms.keeper(path).await {
             Err(ConnectError::Misuse(Misuse { argument: "path", problem, .. })) => {
                 assert!(problem.ends_with(&format!("the realms are {there}, {here}")), "{problem}");
             }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
-use lockkeeper::helix::Tally;
+use lockkeeper::helix::{HelixLock, Tally};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, lock, on_every_record_server, requested_by, stored};
@@ -93,7 +93,7 @@ async fn a_dead_owner_makes_room_late(world: &World) {
     let proxy = world.proxy().await;
     let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
     let lease = SHORT * 10;
-    let a = one.helix_lock(world.lock(), lease).user_id("a").skew(Duration::ZERO).strict();
+    let a = HelixLock::new(&one, world.lock(), lease).user_id("a").skew(Duration::ZERO).strict();
     let _guard = a.cleanup(SHORT).cleanup_by_guard().acquire().await.unwrap();
     proxy.black_hole();
     let b = lock(world, &other, "b").priority(1).wait_past_cleanup();
@@ -139,7 +139,7 @@ async fn holds_are_counted_against_their_leases(world: &World) {
     assert!(tally.leases.quantile(1000).unwrap() >= 600_000, "{tally:?}");
     assert!(tally.held.quantile(1000).unwrap() < 600_000, "{tally:?}");
     // The lease of a renewed hold counts from its first grant to its last end.
-    let renewed = keeper.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO);
+    let renewed = HelixLock::new(&keeper, world.lock(), SHORT).user_id("a").skew(Duration::ZERO);
     let guard = renewed.acquire().await.unwrap();
     let until_ms = stored(world).await.owner.unwrap().until_ms;
     eventually("the lease is over", async || super::server_time(world).await > until_ms).await;
@@ -147,7 +147,7 @@ async fn holds_are_counted_against_their_leases(world: &World) {
     guard.release().await.unwrap();
     let tally = renewed.statistics().total();
     assert!(tally.leases.quantile(1000).unwrap() >= 350, "{tally:?}");
-    let brief = keeper.helix_lock(world.lock(), SHORT).user_id("a").skew(Duration::ZERO).strict();
+    let brief = HelixLock::new(&keeper, world.lock(), SHORT).user_id("a").skew(Duration::ZERO).strict();
     let guard = brief.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::LeaseEnded);
     eventually("the hold is counted", async || brief.statistics().total().holds() == 1).await;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
 use lockkeeper::error::AcquireError;
-use lockkeeper::helix::LockOperations;
+use lockkeeper::helix::{HelixLock, LockOperations};
 
 use super::{LONG, ask, info, lock, on_every_record_server, requested_by, server_time, stored};
 use crate::support::{World, eventually};
@@ -28,7 +28,7 @@ const SHORT: Duration = Duration::from_millis(200);
 async fn each_client_sets_its_own_timeouts(world: &World) {
     let keeper = world.keeper().await;
     let lease = Duration::from_secs(30);
-    let lock = keeper.helix_lock(world.lock(), lease).user_id("a").message("why").priority(7);
+    let lock = HelixLock::new(&keeper, world.lock(), lease).user_id("a").message("why").priority(7);
     let full = lock.clone().waiting(Duration::from_secs(4)).cleanup(Duration::from_secs(5)).cleanup_by_guard();
     let guard = full.acquire().await.unwrap();
     let stored = info(world).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::Loss;
 use lockkeeper::admin::RevokeAnswer;
 use lockkeeper::error::{AcquireError, AdminError, LeaseError, ReleaseError};
-use lockkeeper::helix::LockOperations;
+use lockkeeper::helix::{HelixLock, LockOperations};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, requested_by, stored};
@@ -121,7 +121,7 @@ async fn only_a_client_with_the_owners_id_can_hand_a_lock_over(world: &World) {
     assert!(LockOperations::unlock(&lock(world, &other, "c")).await.unwrap());
     assert!(matches!(lock(world, &other, "c").transfer("d").await, Err(LeaseError::NotOwner { owner: None, .. })));
     // The ended lease of a strict owner cannot be handed over.
-    let brief = one.helix_lock(world.lock(), Duration::from_millis(100)).user_id("a").strict();
+    let brief = HelixLock::new(&one, world.lock(), Duration::from_millis(100)).user_id("a").strict();
     let guard = brief.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::LeaseEnded);
     assert!(matches!(guard.transfer("b").await, Err(LeaseError::Lost { loss: Loss::LeaseEnded, .. })));

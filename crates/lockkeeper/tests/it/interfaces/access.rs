@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::admin::{JobState, SetUp, SharedNode};
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, Error, JobError, Misuse, SessionError};
+use lockkeeper::helix::HelixLock;
 use lockkeeper::jobs::{Job, Ran};
 use lockkeeper::{LockAcl, Lockkeeper, NodeFormat};
 use lockkeeper_testkit::proxy::OpCode;
@@ -194,7 +195,7 @@ async fn a_private_lock_keeps_no_one_from_other_locks_and_jobs(world: &World) {
                 ours.acquire().await.unwrap().release().await.unwrap();
             }
             "leased" => {
-                let ours = one.helix_lock("/locks/ours", Duration::from_secs(60));
+                let ours = HelixLock::new(&one, "/locks/ours", Duration::from_secs(60));
                 ours.acquire().await.unwrap().release().await.unwrap();
             }
             _ => _ = run_job(&one, "/locks/ours").await.unwrap(),

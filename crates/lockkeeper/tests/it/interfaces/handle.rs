@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, SessionError};
+use lockkeeper::helix::HelixLock;
 use lockkeeper::{DistributedLock, Guard, Holding, LockPath, Lockkeeper, UpgradeableGuard, WriteGuard};
 
 use super::on_every_server;
@@ -33,8 +34,8 @@ async fn a_path_may_be_given_in_every_form(world: &World) {
     assert_eq!(keeper.admin().show(&path).await.unwrap().path, text);
     let lease = Duration::from_secs(5);
     let leased = LockPath::parse(&world.path("leased")).unwrap();
-    keeper.helix_lock(&leased, lease).acquire().await.unwrap().release().await.unwrap();
-    keeper.helix_lock(leased, lease).acquire().await.unwrap().release().await.unwrap();
+    HelixLock::new(&keeper, &leased, lease).acquire().await.unwrap().release().await.unwrap();
+    HelixLock::new(&keeper, leased, lease).acquire().await.unwrap().release().await.unwrap();
 
     let bad = String::from("no/slash");
     let refused = |result: Result<(), AcquireError>| assert_eq!(misused(&result), Some("path"), "{result:?}");
@@ -43,7 +44,7 @@ async fn a_path_may_be_given_in_every_form(world: &World) {
     refused(keeper.semaphore(&bad, 2).acquire().await.map(drop));
     refused(keeper.priority_lock(&bad).background().acquire().await.map(drop));
     refused(DistributedLock::new(&keeper, &bad, "a").lock().await);
-    refused(keeper.helix_lock(&bad, lease).acquire().await.map(drop));
+    refused(HelixLock::new(&keeper, &bad, lease).acquire().await.map(drop));
     refused(keeper.multi_lock([keeper.mutex(&bad).acquire()]).await.map(drop));
 }
 
@@ -90,7 +91,7 @@ async fn a_guard_converts_to_a_weaker_one_and_still_holds(world: &World) {
     guard.release().await.unwrap();
     let permit = keeper.semaphore(world.path("permits"), 1).acquire().await.unwrap();
     assert_eq!(Holding::from(permit).fencing_token(), None);
-    let leased = keeper.helix_lock(world.path("leased"), Duration::from_secs(5)).acquire().await.unwrap();
+    let leased = HelixLock::new(&keeper, world.path("leased"), Duration::from_secs(5)).acquire().await.unwrap();
     let token = leased.token();
     assert_eq!(Holding::from(Guard::from(leased)).fencing_token(), Some(token));
 }
@@ -129,7 +130,7 @@ async fn every_call_can_block_a_thread(world: &World) {
         keeper.block_on(guard.verify()).unwrap();
         assert_eq!(keeper.block_on(keeper.admin().show(&path)).unwrap().holders.len(), 1);
         guard.release_blocking().unwrap();
-        let leased = keeper.helix_lock(leased, Duration::from_secs(5));
+        let leased = HelixLock::new(&keeper, leased, Duration::from_secs(5));
         keeper.block_on(leased.acquire()).unwrap().release_blocking().unwrap();
         let writer = keeper.rwlock(&path).upgradeable().acquire().wait().unwrap().upgrade().wait().unwrap();
         writer.downgrade_blocking().unwrap().release_blocking().unwrap();
@@ -201,7 +202,7 @@ async fn an_acquire_of_every_kind_is_reported_in_the_callers_span(world: &World)
         let guard = keeper.mutex(&path).acquire().await.unwrap();
         keeper.mutex(&path).try_acquire().await.unwrap_err();
         let permit = keeper.semaphore(world.path("permits"), 1).acquire().await.unwrap();
-        let leased = keeper.helix_lock(world.path("leased"), PATIENCE).acquire().await.unwrap();
+        let leased = HelixLock::new(&keeper, world.path("leased"), PATIENCE).acquire().await.unwrap();
         (guard, permit, leased)
     };
     let (guard, _permit, leased) = calls.instrument(tracing::info_span!("nightly")).await;

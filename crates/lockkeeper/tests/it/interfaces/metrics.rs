@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::contentserv::MonitorLock;
 use lockkeeper::error::AcquireError;
-use lockkeeper::helix::{LockOperations, QueueLock};
+use lockkeeper::helix::{HelixLock, LockOperations, QueueLock};
 use lockkeeper::{DistributedLock, Holding, Lockkeeper};
 use metrics::Unit;
 
@@ -39,7 +39,7 @@ async fn every_kind(world: &World, keeper: &Lockkeeper, group: &str) -> Vec<Hold
     for request in queues {
         holdings.push(request.await.unwrap());
     }
-    let leased = keeper.helix_lock(path("lease"), PATIENCE).metrics_group(group);
+    let leased = HelixLock::new(&keeper, path("lease"), PATIENCE).metrics_group(group);
     holdings.push(leased.acquire().await.unwrap().into());
     holdings
 }
@@ -166,7 +166,7 @@ async fn a_handle_has_a_group_for_all_its_locks(world: &World) {
     let operations = QueueLock::new(&keeper, world.path("operations"));
     assert!(operations.try_lock().await.unwrap() && operations.unlock().await.unwrap());
     assert_eq!(held("exclusive"), 2);
-    keeper.helix_lock(world.path("leased"), PATIENCE).acquire().await.unwrap().release().await.unwrap();
+    HelixLock::new(&keeper, world.path("leased"), PATIENCE).acquire().await.unwrap().release().await.unwrap();
     assert_eq!(held("lease"), 1);
 
     let other = crate::support::metrics::group();
@@ -181,7 +181,7 @@ async fn no_series_names_a_lock(world: &World) {
     let path = world.path("only-this-test-has-this-lock");
     keeper.mutex(&path).acquire().await.unwrap().release().await.unwrap();
     keeper.mutex(&path).keep().acquire().await.unwrap().release().await.unwrap();
-    keeper.helix_lock(&path, PATIENCE).acquire().await.unwrap().release().await.unwrap();
+    HelixLock::new(&keeper, &path, PATIENCE).acquire().await.unwrap().release().await.unwrap();
     let names = exporter.names();
     assert!(names.iter().all(|name| !name.contains("only-this-test") && !name.contains("lock=")), "{names:#?}");
     let without_group = "lockkeeper_acquires_total mode=exclusive outcome=granted";

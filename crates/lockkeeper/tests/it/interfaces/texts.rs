@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use lockkeeper::OnLost;
+use lockkeeper::helix::HelixLock;
 
 use crate::support::{STEADY, World, on_the_embedded_server_for};
 
@@ -51,7 +52,7 @@ async fn handles_name_their_lock_and_guards_their_node(world: &World) {
     says(OnLost::call(|_| ()), &["Call"]);
 
     let path = world.path("leased");
-    let lease = keeper.helix_lock(path.as_str(), STEADY);
+    let lease = HelixLock::new(&keeper, path.as_str(), STEADY);
     says(&lease, &["HelixLock", &path]);
     says(lease.acquire(), &["AcquireLease"]);
     let held = lease.acquire().await.unwrap();

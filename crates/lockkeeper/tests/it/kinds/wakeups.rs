@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::AdminError;
+use lockkeeper::helix::HelixLock;
 use lockkeeper_core::ReleaseRecord;
 use lockkeeper_testkit::apache::four_letter_word;
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
@@ -247,7 +248,7 @@ async fn a_record_of_a_release_hinders_no_other_kind_of_lock(world: &World) {
     let keeper = world.keeper().await;
     keeper.semaphore(&path, 3).try_acquire().await.unwrap().release().await.unwrap();
     world.observer.set_data(&path, &data, None).await.unwrap();
-    keeper.helix_lock(&*path, STEADY).try_acquire().await.unwrap().release().await.unwrap();
+    HelixLock::new(&keeper, &*path, STEADY).try_acquire().await.unwrap().release().await.unwrap();
 }
 
 /// T-23, N-26: all these readers are granted together, without another request; one event per session, because the server sends
