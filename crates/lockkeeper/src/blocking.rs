@@ -62,18 +62,3 @@ pub fn connect(servers: &str) -> Result<Lockkeeper, ConnectError> {
 pub fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
     Lockkeeper::builder().embedded_blocking(dir)
 }
-
-/// Uses this user's own server as [`Lockkeeper::own_server`] does, and blocks this thread until it can.
-///
-/// # Errors
-///
-/// As [`Lockkeeper::own_server`].
-///
-/// # Panics
-///
-/// Panics if called on a thread of an async runtime.
-#[cfg(all(feature = "embedded", feature = "settings"))]
-#[track_caller]
-pub fn own_server() -> Result<Lockkeeper, ConnectError> {
-    Lockkeeper::builder().own_server_blocking()
-}

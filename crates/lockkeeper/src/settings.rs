@@ -287,68 +287,29 @@ impl Settings {
     }
 }
 
+/// Returns the directory of this user's own server, for [`Lockkeeper::embedded`](crate::Lockkeeper::embedded) and its
+/// variants. The command `lockkeeper` uses the same server when neither servers nor the machine's server are set.
+///
+/// It is `state_dir` of the [`Settings`], which a settings file or `LOCKKEEPER_STATE_DIR` may set, or
+/// [`Home::of_this_user`](crate::embedded::Home::of_this_user). Other settings are not used: the program chooses servers
+/// and session timeouts. The first process hosts the server. The command connects to it, and hosts it when this process
+/// ends. Reads files; sends nothing.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), lockkeeper::Error> {
+/// let keeper = lockkeeper::Lockkeeper::embedded(lockkeeper::settings::own_server_dir()?).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// [`EmbeddedError::File`] if there is no home directory. [`ConnectError::Misuse`] if the settings have a mistake.
 #[cfg(feature = "embedded")]
-impl Lockkeeper {
-    /// Connects to this user's own server. The command `lockkeeper` uses the same server when neither servers nor the
-    /// machine's server are set.
-    ///
-    /// Its directory is `state_dir` of the [`Settings`], which a settings file or `LOCKKEEPER_STATE_DIR` may set, or
-    /// [`Home::of_this_user`](crate::embedded::Home::of_this_user). Other settings are not used: the program chooses
-    /// servers and session timeouts.
-    ///
-    /// The first process hosts the server, as with [`Lockkeeper::embedded`]. The command connects to it, and hosts it
-    /// when this process ends.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lockkeeper::embedded`]; [`EmbeddedError::File`] also if there is no home directory, and
-    /// [`ConnectError::Misuse`] if the settings have a mistake.
-    pub async fn own_server() -> Result<Lockkeeper, ConnectError> {
-        Self::builder().own_server().await
-    }
-}
-
-/// The directory of this user's own server.
-#[cfg(feature = "embedded")]
-fn own_dir() -> Result<std::path::PathBuf, ConnectError> {
+pub fn own_server_dir() -> Result<std::path::PathBuf, ConnectError> {
     let mut settings = Settings::read().map_err(|error| Misuse::new("settings", error.to_string()))?;
     settings.machine.value = None;
     // Clients may run in different directories.
     let failed = |error| EmbeddedError::file("cannot find", "this user's state directory", error);
     Ok(std::path::absolute(settings.home()?.dir()).map_err(failed)?)
-}
-
-#[cfg(feature = "embedded")]
-impl Builder {
-    /// Uses this user's own server, as [`Lockkeeper::own_server`] does.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lockkeeper::own_server`].
-    pub async fn own_server(self) -> Result<Lockkeeper, ConnectError> {
-        self.embedded(own_dir()?).await
-    }
-
-    /// Uses this user's own server as [`Lockkeeper::own_server`] does, and blocks this thread until it can, for programs
-    /// without async.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lockkeeper::own_server`].
-    ///
-    /// # Panics
-    ///
-    /// Panics if called on a thread of an async runtime.
-    #[track_caller]
-    pub fn own_server_blocking(self) -> Result<Lockkeeper, ConnectError> {
-        self.embedded_blocking(own_dir()?)
-    }
 }

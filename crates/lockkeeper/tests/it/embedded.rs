@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home, server_config};
 use lockkeeper::error::{AcquireError, ConnectError, EmbeddedError, SessionError};
+use lockkeeper::settings::own_server_dir;
 use lockkeeper::{Guard, LockAcl, Lockkeeper, Mutex, blocking};
 
 use crate::support::{STEADY, block_on, eventually};
@@ -259,13 +260,13 @@ fn host() {
         return;
     }
     if std::env::var(HOST).is_ok_and(|how| how == BLOCKING) {
-        let _keeper = blocking::own_server().unwrap();
+        let _keeper = blocking::embedded(own_server_dir().unwrap()).unwrap();
         loop {
             std::thread::park();
         }
     }
     block_on(async {
-        let _keeper = Lockkeeper::own_server().await.unwrap();
+        let _keeper = Lockkeeper::embedded(own_server_dir().unwrap()).await.unwrap();
         std::future::pending::<()>().await;
     });
 }
