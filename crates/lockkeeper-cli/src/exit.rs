@@ -6,9 +6,10 @@ use std::path::Path;
 
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::error::{
-    AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, LeaseError, Mismatch, Misuse,
-    PathError, SessionError, TlsProblem,
+    AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, Mismatch, Misuse, PathError,
+    ProductError, SessionError, TlsProblem,
 };
+use lockkeeper::helix::{AcquireLeaseError, LeaseError};
 use lockkeeper::retry::{Cause, NotGranted};
 use lockkeeper::{Error, LockAcl, Loss, NodeFormat};
 use lockkeeper_server::ServerError;
@@ -155,6 +156,13 @@ macro_rules! from_errors {
 }
 from_errors!(AcquireError, AdminError, ConnectError, EmbeddedError, LeaseError, Misuse);
 
+/// The owner is what a letter of this operation names.
+impl From<AcquireLeaseError> for Failure {
+    fn from(error: AcquireLeaseError) -> Self {
+        Failure { behind: error.behind(), ..Error::from(error).into() }
+    }
+}
+
 /// Returns the exit status: that of the error's kind, except for a few errors with their own.
 fn code(error: &Error) -> Code {
     match error {
@@ -208,16 +216,14 @@ fn hint(error: &Error) -> Option<String> {
         Error::Session(SessionError::Embedded(EmbeddedError::File { .. })) => {
             "correct that, or choose another directory with --machine=DIR or --state-dir"
         }
-        Error::Acquire(AcquireError::Mismatch(mismatch))
-        | Error::Admin(AdminError::Mismatch(mismatch))
-        | Error::Lease(LeaseError::Mismatch(mismatch)) => return hint_of_mismatch(mismatch),
+        Error::Acquire(AcquireError::Mismatch(mismatch)) | Error::Admin(AdminError::Mismatch(mismatch)) => {
+            return hint_of_mismatch(mismatch);
+        }
+        Error::Product(error) => return hint_of_lease(error),
         Error::Misuse(Misuse { argument: "lock delay", .. }) => {
             "write --lock-delay with 1ms to 1h, and without --format, --foreground, --background, --class and --lease"
         }
         Error::Acquire(AcquireError::TooManyWaiters { .. }) => "try again later, or spread the work over several locks",
-        Error::Acquire(AcquireError::CleanupUnfinished { .. }) => {
-            "wait longer with --waiting, ask operators with --ask, or take it with --forceful"
-        }
         Error::Admin(AdminError::SeveralHold { .. }) => "choose one with --node",
         Error::Session(error) if error.tls_problem().is_some() => hint_about_tls(error.tls_problem()?),
         Error::Session(error) if error.needs_set_up() => "a client that may administrate that node opens it",
@@ -230,6 +236,19 @@ fn hint(error: &Error) -> Option<String> {
         _ => return None,
     };
     Some(hint.to_owned())
+}
+
+/// Returns the remedy after a call of a leased lock.
+fn hint_of_lease(error: &ProductError) -> Option<String> {
+    match (error.get(), error.get()) {
+        (Some(AcquireLeaseError::Mismatch(mismatch)), _) | (_, Some(LeaseError::Mismatch(mismatch))) => {
+            hint_of_mismatch(mismatch)
+        }
+        (Some(AcquireLeaseError::CleanupUnfinished { .. }), _) => {
+            Some("wait longer with --waiting, ask operators with --ask, or take it with --forceful".to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// Returns whose directory keeps this process out, if it is another user's: the deepest one that this process can see.
@@ -305,9 +324,6 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
             AcquireError::Timeout { path, holder, .. } | AcquireError::Held { path, holder, .. } => {
                 return [why(path)].into_iter().chain(asking(path, holder.as_deref())).collect();
             }
-            AcquireError::Outranked { path, .. }
-            | AcquireError::Preempted { path, .. }
-            | AcquireError::CleanupUnfinished { path, .. } => why(path),
             AcquireError::TooManyWaiters { path, .. } | AcquireError::Mismatch(Mismatch::Format { path, .. }) => {
                 show(path)
             }
@@ -315,6 +331,16 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
                 ("see who removed it and why", Suggested::new(["list", path, "--broken"]))
             }
             AcquireError::NoSuchLock { path } => ("see which locks there are", Suggested::new(["list", top(path)])),
+            _ => return Vec::new(),
+        },
+        Error::Product(error) => match error.get() {
+            Some(
+                AcquireLeaseError::Outranked { path, .. }
+                | AcquireLeaseError::Preempted { path, .. }
+                | AcquireLeaseError::CleanupUnfinished { path, .. }
+                | AcquireLeaseError::Timeout { path, .. },
+            ) => why(path),
+            Some(AcquireLeaseError::Mismatch(Mismatch::Format { path, .. })) => show(path),
             _ => return Vec::new(),
         },
         Error::Admin(error) => match error {
@@ -394,8 +420,9 @@ mod tests {
         let leased = || Mismatch::Format { path: "/a".to_owned(), theirs: IncompatibleFormat::Leased };
         let library = leased().hint().unwrap();
         assert!(library.contains("HelixLock"), "{library}");
-        let errors: [Error; 3] = [
+        let errors: [Error; 4] = [
             AcquireError::Mismatch(leased()).into(),
+            AcquireLeaseError::Mismatch(leased()).into(),
             AdminError::Mismatch(leased()).into(),
             LeaseError::Mismatch(leased()).into(),
         ];

@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::error::AcquireError;
-use lockkeeper::helix::{HelixLock, Scope};
+use lockkeeper::helix::{AcquireLeaseError, HelixLock, Scope};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,7 +24,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // A request with the same priority fails immediately. The error names the owner.
     match HelixLock::new(&keeper, resource(), lease).user_id("other").acquire().await {
-        Err(error @ AcquireError::Outranked { .. }) => println!("{error}"),
+        Err(error @ AcquireLeaseError::Outranked { .. }) => println!("{error}"),
         other => panic!("two owners: {other:?}"),
     }
 

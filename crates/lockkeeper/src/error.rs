@@ -7,12 +7,13 @@
 //! | call | error | its variants, besides `Misuse` and `Session` |
 //! |---|---|---|
 //! | `connect`, `embedded`, `Realms` | [`ConnectError`] | none |
-//! | `acquire`, `try_acquire`, `multi_lock`, `lock`, `HelixLock::acquire` | [`AcquireError`] | `Held`, `Timeout`, `TooManyWaiters`, `Outranked`, `Preempted`, `CleanupUnfinished`; `Cancelled`; `Revoked`, `Evicted`, `ParentVanishes`; `SessionLost`; `Mismatch`; `NoSuchLock`; `AlreadyHeld` |
+//! | `acquire`, `try_acquire`, `multi_lock`, `lock` | [`AcquireError`] | `Held`, `Timeout`, `TooManyWaiters`; `Cancelled`; `Revoked`, `Evicted`, `ParentVanishes`; `SessionLost`; `Mismatch`; `NoSuchLock`; `AlreadyHeld` |
 //! | `release`, `unlock` | [`ReleaseError`] | `NotHeld`, `NotLocked`, `Failed`, `Timeout` (not `Misuse`, not `Session`) |
 //! | `upgrade`, `downgrade` | [`ChangeError`] | `Timeout`, `Cancelled`, `Lost` (not `Misuse`, not `Session`) |
 //! | `verify` | [`VerifyError`] | `Lost`, `Refused` (not `Misuse`, not `Session`) |
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |
-//! | `HelixGuard::renew`, `transfer`; `HelixLock::unlock`, `info`, `close` | [`LeaseError`] | `Lost`, `Preempted`, `NotOwner`, `StillOwner`; `Mismatch` |
+//! | `HelixLock::acquire` | [`AcquireLeaseError`](crate::helix::AcquireLeaseError) | `Outranked`, `Preempted`, `CleanupUnfinished`, `Timeout`; `Cancelled`; `Mismatch` |
+//! | `HelixGuard::renew`, `transfer`; `HelixLock::unlock`, `info`, `close` | [`LeaseError`](crate::helix::LeaseError) | `Lost`, `Preempted`, `NotOwner`, `StillOwner`; `Mismatch` |
 //! | `Job::claim`, `Job::run` | `JobError` (feature `jobs`) | `Acquire`; `Lost`, `Unknown`, `Refused`, `Unreadable` |
 //! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `NothingToDecide`, `NoRerun`, `Decided` |
 //! | settings | `SettingsError` (feature `settings`) | a list of mistakes |
@@ -43,14 +44,14 @@ mod hold;
 #[cfg(feature = "jobs")]
 mod job;
 mod kind;
-mod lease;
 mod mismatch;
 mod misuse;
+mod product;
 mod session;
 #[cfg(feature = "settings")]
 pub(crate) mod settings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 
 pub use acquire::AcquireError;
@@ -61,13 +62,13 @@ pub use hold::{ChangeError, ReleaseError, VerifyError, WriteError};
 #[cfg(feature = "jobs")]
 pub use job::JobError;
 pub use kind::ErrorKind;
-pub use lease::LeaseError;
 #[doc(hidden)]
 pub use lockkeeper_client::TlsProblem;
 use lockkeeper_core::Loss;
 pub use lockkeeper_core::{ClassError, IncompatibleFormat, PathError};
 pub use mismatch::Mismatch;
 pub use misuse::Misuse;
+pub use product::ProductError;
 pub(crate) use session::NOT_OPEN;
 pub use session::{ConnectError, SessionError};
 #[cfg(feature = "settings")]
@@ -104,9 +105,9 @@ pub enum Error {
     /// A fenced write failed, or its result is unknown.
     #[error(transparent)]
     Write(WriteError),
-    /// A leased lock was not renewed, handed over, unlocked, read or closed.
+    /// A call of a product failed that is built on this crate, such as a leased lock.
     #[error(transparent)]
-    Lease(LeaseError),
+    Product(#[from] ProductError),
     /// A slot of a job was not claimed.
     #[cfg(feature = "jobs")]
     #[error(transparent)]
@@ -132,7 +133,7 @@ impl Error {
             Error::Change(error) => error.kind(),
             Error::Verify(error) => error.kind(),
             Error::Write(error) => error.kind(),
-            Error::Lease(error) => error.kind(),
+            Error::Product(error) => error.kind(),
             #[cfg(feature = "jobs")]
             Error::Job(error) => error.kind(),
             Error::Admin(error) => error.kind(),
@@ -153,7 +154,7 @@ impl Error {
             Error::Misuse(error) => error.hint(),
             Error::Session(error) => error.hint(),
             Error::Acquire(error) => error.hint(),
-            Error::Lease(error) => error.hint(),
+            Error::Product(error) => error.hint(),
             #[cfg(feature = "jobs")]
             Error::Job(error) => error.hint(),
             Error::Admin(error) => error.hint(),
@@ -193,7 +194,7 @@ macro_rules! from_calls {
         })+
     };
 }
-from_calls!(AcquireError => Acquire, LeaseError => Lease, AdminError => Admin);
+from_calls!(AcquireError => Acquire, AdminError => Admin);
 
 impl From<WriteError> for Error {
     fn from(error: WriteError) -> Self {

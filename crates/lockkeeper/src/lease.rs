@@ -8,6 +8,7 @@
 
 mod acquire;
 mod approval;
+mod error;
 mod guard;
 mod hold;
 mod interface;
@@ -22,6 +23,7 @@ mod verdict;
 
 pub use acquire::AcquireLease;
 pub use approval::{CleanupAlert, Decided, Decision, TransferRule};
+pub use error::{AcquireLeaseError, LeaseError};
 pub use guard::{HelixGuard, Preemption};
 pub use interface::LockOperations;
 pub use lock::HelixLock;

@@ -9,8 +9,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use lockkeeper::error::AcquireError;
-use lockkeeper::helix::{HelixGuard, HelixLock, LockOperations};
+use lockkeeper::helix::{AcquireLeaseError, HelixGuard, HelixLock, LockOperations};
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_server::{Config, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -177,11 +176,11 @@ on_both_servers!(
     a_helix_owner_is_shown_and_a_revocation_request_does_not_disturb_it,
 );
 
-async fn granted(asking: tokio::task::JoinHandle<Result<HelixGuard, AcquireError>>) -> HelixGuard {
+async fn granted(asking: tokio::task::JoinHandle<Result<HelixGuard, AcquireLeaseError>>) -> HelixGuard {
     tokio::time::timeout(PATIENCE, asking).await.expect("the call waits for ever").unwrap().unwrap()
 }
 
-fn ask(lock: HelixLock) -> tokio::task::JoinHandle<Result<HelixGuard, AcquireError>> {
+fn ask(lock: HelixLock) -> tokio::task::JoinHandle<Result<HelixGuard, AcquireLeaseError>> {
     tokio::spawn(async move { lock.acquire().await })
 }
 
@@ -256,7 +255,7 @@ async fn force_means_the_same_to_both_clients(world: &mut World) {
     // Helix owns the lock.
     assert_eq!(world.helix.try_lock("owner").await, "true");
     let refused = world.ours("ours").priority(2).waiting(waiting).acquire().await;
-    assert!(matches!(refused, Err(AcquireError::CleanupUnfinished { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireLeaseError::CleanupUnfinished { .. })), "{refused:?}");
     assert!(world.helix.is_owner("owner").await);
     let guard = world.ours("ours").priority(2).waiting(waiting).forceful().acquire().await.unwrap();
     assert!(!world.helix.is_owner("owner").await);

@@ -11,8 +11,9 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use lockkeeper::error::{LeaseError, Misuse, ReleaseError};
+use lockkeeper::error::{Misuse, ReleaseError};
 use lockkeeper::helix::HelixLock;
+use lockkeeper::helix::LeaseError;
 use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, spell};
 use tokio::time::{Instant, sleep, timeout};
 

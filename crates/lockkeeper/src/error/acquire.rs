@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{Loss, Revocation, plain, spell};
+use lockkeeper_core::{Loss, Revocation, spell};
 
 use super::kind::ErrorKind;
 use super::mismatch::Mismatch;
 use super::misuse::{Misuse, from_misuse};
 use super::session::{AUTHENTICATE, SessionError};
-use super::text::{because, contenders, evicted, holder_and_ahead, lease_ends};
+use super::text::{contenders, evicted, holder_and_ahead};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 
-/// Why a lock was not acquired. Returned by every acquire, of every kind of lock.
-///
-/// [`AcquireError::kind`] groups the variants. `Outranked`, `Preempted` and `CleanupUnfinished` are those of leased locks.
+/// Why a lock was not acquired. Returned by every acquire of every kind of queue lock. [`AcquireError::kind`] groups
+/// the variants.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -47,7 +46,7 @@ pub enum AcquireError {
         waited: Duration,
         /// The holder, as last seen: 200 ms before the deadline, or, in a wait of less than 0.8 s, when three quarters of it were
         /// over. As seen before that if the servers did not answer in time. `None` if the first of the queue has left since, and
-        /// more than 100 contenders are ahead or the name of the next holder came after the deadline. Also `None` if the wait was too short to ask, for a leased lock, and if
+        /// more than 100 contenders are ahead or the name of the next holder came after the deadline. Also `None` if the wait was too short to ask, and if
         /// the call waited for other calls of its process.
         holder: Option<Box<ContenderInfo>>,
         /// The number of contenders ahead, as last seen; it includes the holders.
@@ -108,57 +107,6 @@ pub enum AcquireError {
         /// The lock.
         path: String,
     },
-    /// A client of the same or a higher priority owns the lock or will own it next; after a try, a client of any
-    /// priority. The owner was not asked.
-    #[error(
-        "{path} is held or requested by {} with priority {priority}{}{}",
-        plain(by),
-        because(message.as_deref()),
-        lease_ends(*lease_left)
-    )]
-    Outranked {
-        /// The lock.
-        path: String,
-        /// The owner or the next owner.
-        by: String,
-        /// Its priority.
-        priority: i32,
-        /// Its message.
-        message: Option<String>,
-        /// How long the owner's lease and the allowed difference of clocks still lasted when the owner was read. The owner may renew
-        /// it, or release before. `None` if the lease was over, and for the next owner.
-        lease_left: Option<Duration>,
-    },
-    /// A request of a higher priority replaced this one.
-    #[error("the request for {path} was replaced by {} with priority {priority}", plain(by))]
-    Preempted {
-        /// The lock.
-        path: String,
-        /// The owner of the other request.
-        by: String,
-        /// Its priority.
-        priority: i32,
-    },
-    /// The wait ended before the owner finished its cleanup, and the request did not force it. The owner keeps the
-    /// lock.
-    #[error(
-        "owner {} with priority {priority} has not finished the cleanup of {path} after {} of {}{}",
-        plain(owner), spell(*elapsed), spell(*allotted), because(message.as_deref())
-    )]
-    CleanupUnfinished {
-        /// The lock.
-        path: String,
-        /// The owner.
-        owner: String,
-        /// Its message.
-        message: Option<String>,
-        /// Its priority.
-        priority: i32,
-        /// How long the cleanup has run.
-        elapsed: Duration,
-        /// How long the cleanup may take.
-        allotted: Duration,
-    },
     /// The object already holds the lock, or another call of the same object is acquiring it. The call would wait for
     /// itself.
     #[error("{path} is already held by this object, or another call of it is acquiring the lock")]
@@ -175,12 +123,9 @@ impl AcquireError {
             AcquireError::Misuse(error) => error.kind(),
             AcquireError::Session(error) => error.kind(),
             AcquireError::Mismatch(error) => error.kind(),
-            AcquireError::Held { .. }
-            | AcquireError::Timeout { .. }
-            | AcquireError::TooManyWaiters { .. }
-            | AcquireError::Outranked { .. }
-            | AcquireError::Preempted { .. }
-            | AcquireError::CleanupUnfinished { .. } => ErrorKind::Taken,
+            AcquireError::Held { .. } | AcquireError::Timeout { .. } | AcquireError::TooManyWaiters { .. } => {
+                ErrorKind::Taken
+            }
             AcquireError::Cancelled { .. } => ErrorKind::Cancelled,
             AcquireError::Revoked { .. } | AcquireError::Evicted { .. } | AcquireError::ParentVanishes { .. } => {
                 ErrorKind::Withdrawn
@@ -210,9 +155,6 @@ impl AcquireError {
             }
             AcquireError::SessionLost { loss: Loss::AuthRequired, .. } => AUTHENTICATE,
             AcquireError::SessionLost { .. } => "try again to enter the queue again",
-            AcquireError::CleanupUnfinished { .. } => {
-                "wait longer, longer than the cleanup may take, or force the acquire"
-            }
             _ => return None,
         };
         Some(hint.to_owned())

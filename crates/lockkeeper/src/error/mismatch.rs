@@ -1,6 +1,5 @@
 //! Paths that are in use in another way than a call states.
 
-use lockkeeper_core::helix::RecordError;
 use lockkeeper_core::{IncompatibleFormat, NodeFormat};
 
 use super::kind::ErrorKind;
@@ -35,7 +34,7 @@ pub enum Mismatch {
         /// The lock.
         path: String,
         /// What is wrong with it.
-        problem: RecordError,
+        problem: String,
     },
 }
 

@@ -1,6 +1,5 @@
 //! Calls that cannot be carried out as they are.
 
-use lockkeeper_core::helix::{ScopeError, TermsError};
 use lockkeeper_core::{ClassError, MAX_MESSAGE_BYTES, PathError, excerpt};
 
 use super::kind::ErrorKind;
@@ -134,26 +133,10 @@ impl From<ClassError> for Misuse {
     }
 }
 
-impl From<TermsError> for Misuse {
-    fn from(error: TermsError) -> Self {
-        Misuse::new("terms", error.to_string())
-    }
-}
-
-impl From<ScopeError> for Misuse {
-    fn from(error: ScopeError) -> Self {
-        match error {
-            ScopeError::Path(error) => error.into(),
-            error => Misuse::new("scope", error.to_string()),
-        }
-    }
-}
-
-/// Lets `?` turn an invalid path, class, terms or scope into an error of this type.
+/// Lets `?` turn an invalid path or class into an error of this type.
 macro_rules! from_misuse {
     ($error:ty) => {
-        $crate::error::misuse::from_misuse!($error: lockkeeper_core::PathError, lockkeeper_core::ClassError,
-            lockkeeper_core::helix::TermsError, lockkeeper_core::helix::ScopeError);
+        $crate::error::misuse::from_misuse!($error: lockkeeper_core::PathError, lockkeeper_core::ClassError);
     };
     ($error:ty: $($source:ty),+) => {
         $(impl From<$source> for $error {

@@ -2,7 +2,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::helix::Record;
 use lockkeeper_core::{AttemptId, IncompatibleFormat, LockPath, Loss, Owner, Payload, Revocation, SessionId, Zxid};
 
 use super::*;
@@ -10,18 +9,22 @@ use crate::broken::{Broken, Proof};
 use crate::contender::ContenderInfo;
 use crate::ensemble::Node;
 
-const WAITED: Duration = Duration::from_secs(2);
+/// A text of another client, and how it is shown.
+pub(crate) const ACTIVE: &str = "a\x1b[2J\u{202e}rtl\nfake: line";
+const SHOWN: &str = "a\\u{1b}[2J\\u{202e}rtl fake: line";
 
-fn path() -> String {
+pub(crate) const WAITED: Duration = Duration::from_secs(2);
+
+pub(crate) fn path() -> String {
     "/locks/nightly".to_owned()
 }
 
-fn text() -> String {
+pub(crate) fn text() -> String {
     "because".to_owned()
 }
 
 /// Checks the kind of each error, as itself and as an [`Error`].
-fn are<E: Clone + std::fmt::Debug + Into<Error>>(kind: ErrorKind, own: fn(&E) -> ErrorKind, errors: Vec<E>) {
+pub(crate) fn are<E: Clone + std::fmt::Debug + Into<Error>>(kind: ErrorKind, own: fn(&E) -> ErrorKind, errors: Vec<E>) {
     for error in errors {
         assert_eq!(own(&error), kind, "{error:?}");
         let any: Error = error.clone().into();
@@ -95,16 +98,6 @@ fn every_error_of_an_acquire_has_a_kind() {
             AcquireError::Held { path: path(), holder: None, ahead: None },
             AcquireError::Timeout { path: path(), waited: WAITED, holder: None, ahead: None },
             AcquireError::TooManyWaiters { path: path(), ahead: 2, most: 1 },
-            AcquireError::Outranked { path: path(), by: text(), priority: 1, message: None, lease_left: None },
-            AcquireError::Preempted { path: path(), by: text(), priority: 1 },
-            AcquireError::CleanupUnfinished {
-                path: path(),
-                owner: text(),
-                message: None,
-                priority: 1,
-                elapsed: WAITED,
-                allotted: WAITED,
-            },
         ],
     );
     are(
@@ -125,12 +118,11 @@ fn every_error_of_an_acquire_has_a_kind() {
     are(ErrorKind::Mismatch, own, mismatches().into_iter().map(AcquireError::from).collect());
 }
 
-fn mismatches() -> [Mismatch; 3] {
-    let problem = Record::from_bytes(b"{").unwrap_err();
+pub(crate) fn mismatches() -> [Mismatch; 3] {
     [
         Mismatch::Permits { path: path(), ours: 2, stated: Some(3) },
         Mismatch::Format { path: path(), theirs: IncompatibleFormat::Leased },
-        Mismatch::NotARecord { path: path(), problem },
+        Mismatch::NotARecord { path: path(), problem: text() },
     ]
 }
 
@@ -158,19 +150,6 @@ fn every_error_of_a_hold_has_a_kind() {
     are(ErrorKind::Mismatch, own, vec![WriteError::NodeExists { path: path() }, version]);
     are(ErrorKind::Refused, own, vec![WriteError::Refused { path: path(), reason: text() }]);
     are(ErrorKind::Misuse, own, vec![Misuse::no_locks().into(), WriteError::TooLarge { bytes: 2, max: 1 }]);
-    let own = |error: &LeaseError| error.kind();
-    are(
-        ErrorKind::Lost,
-        own,
-        vec![
-            LeaseError::Lost { path: path(), loss },
-            LeaseError::Preempted { path: path(), by: text(), priority: 1 },
-            LeaseError::NotOwner { path: path(), id: text(), owner: None },
-        ],
-    );
-    are(ErrorKind::Misuse, own, vec![LeaseError::StillOwner { path: path() }, Misuse::no_locks().into()]);
-    are(ErrorKind::Mismatch, own, mismatches().into_iter().map(LeaseError::from).collect());
-    are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into()]);
 }
 
 #[test]
@@ -208,8 +187,6 @@ fn a_loss_is_an_error_of_the_library() {
 /// Every client that may write a lock's node could otherwise move the cursor of a terminal or fake a line of a log.
 #[test]
 fn the_texts_of_other_clients_are_shown_without_control_characters() {
-    const ACTIVE: &str = "a\x1b[2J\u{202e}rtl\nfake: line";
-    const SHOWN: &str = "a\\u{1b}[2J\\u{202e}rtl fake: line";
     let text = || ACTIVE.to_owned();
     let person = || Owner { user: text(), host: text(), pid: 1, program: None };
     let data = Payload::new(AttemptId::new(7), person(), Some(ACTIVE), 0).to_bytes();
@@ -239,30 +216,19 @@ fn the_texts_of_other_clients_are_shown_without_control_characters() {
         at: std::time::UNIX_EPOCH,
     };
     let evicted = |by| AcquireError::Evicted { path: path(), node: text(), by };
-    let (message, priority) = (Some(text()), 1);
-    let errors: Vec<Error> = vec![
+    check_shown(vec![
         AcquireError::Held { path: path(), holder: held(&holder), ahead: None }.into(),
         AcquireError::Held { path: path(), holder: held(&behind), ahead: None }.into(),
         AcquireError::Timeout { path: path(), waited: WAITED, holder: held(&leased), ahead: None }.into(),
         AcquireError::Revoked { path: path(), by: Box::new(asked) }.into(),
         evicted(None).into(),
         evicted(Some(Box::new(broken))).into(),
-        AcquireError::Outranked { path: path(), by: text(), priority, message: message.clone(), lease_left: None }
-            .into(),
-        AcquireError::Preempted { path: path(), by: text(), priority }.into(),
-        AcquireError::CleanupUnfinished {
-            path: path(),
-            owner: text(),
-            message,
-            priority,
-            elapsed: WAITED,
-            allotted: WAITED,
-        }
-        .into(),
-        LeaseError::Preempted { path: path(), by: text(), priority }.into(),
-        LeaseError::NotOwner { path: path(), id: "b".to_owned(), owner: Some(text()) }.into(),
         AdminError::Decided { path: path(), approved: true, by: text(), why: text() }.into(),
-    ];
+    ]);
+}
+
+/// Checks errors with the text [`ACTIVE`] of another client.
+pub(crate) fn check_shown(errors: Vec<Error>) {
     for error in errors {
         for shown in [format!("{error}"), format!("{error:#}")] {
             assert!(shown.contains(SHOWN) && !shown.contains(lockkeeper_core::is_active), "{shown:?}");
@@ -277,7 +243,6 @@ fn errors_can_be_cloned_and_sent() {
     check::<Error>();
     check::<AcquireError>();
     check::<AdminError>();
-    check::<LeaseError>();
     check::<ConnectError>();
     check::<ReleaseError>();
     check::<WriteError>();

@@ -1,9 +1,8 @@
 //! Parts of the messages. What another client wrote is escaped, because a message reaches terminals and logs.
 
 use std::fmt;
-use std::time::Duration;
 
-use lockkeeper_core::{excerpt, plain, spell};
+use lockkeeper_core::plain;
 
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
@@ -59,21 +58,6 @@ pub(super) fn contenders(count: usize) -> impl fmt::Display {
 /// " as 0aa5…".
 pub(super) fn named(id: Option<&str>) -> impl fmt::Display {
     id.map(|id| format!(" as {id}")).unwrap_or_default()
-}
-
-/// ": it is a's".
-pub(super) fn owned_by(owner: Option<&str>) -> impl fmt::Display {
-    owner.map(|owner| format!(": it is {}'s", plain(owner))).unwrap_or_default()
-}
-
-/// " (nightly index)".
-pub(super) fn because(message: Option<&str>) -> impl fmt::Display {
-    message.map(|message| format!(" ({})", plain(&excerpt(message)))).unwrap_or_default()
-}
-
-/// "; its lease ends in 9 s".
-pub(super) fn lease_ends(left: Option<Duration>) -> impl fmt::Display {
-    left.map(|left| format!("; its lease ends in {}", spell(left))).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::contender::LEASE;
-use crate::error::{AcquireError, SessionError};
+use crate::error::SessionError;
 use crate::hold::account::Call;
+use crate::lease::error::AcquireLeaseError;
 use crate::lease::guard::HelixGuard;
 use crate::lease::request::LeaseAttempt;
 use crate::meters::Meter;
@@ -34,24 +35,24 @@ use crate::session::on_lost::OnLost;
 ///
 /// # Errors
 ///
-/// [`AcquireError::Outranked`], [`AcquireError::Preempted`] and [`AcquireError::CleanupUnfinished`] if another client has the
-/// lock. After a [`try_acquire`](crate::lease::HelixLock::try_acquire), the error is [`AcquireError::Outranked`] also if that
-/// client has a lower priority. [`AcquireError::Timeout`] and [`AcquireError::Cancelled`] as the options say.
+/// [`AcquireLeaseError::Outranked`], [`AcquireLeaseError::Preempted`] and [`AcquireLeaseError::CleanupUnfinished`] if another client has the
+/// lock. After a [`try_acquire`](crate::lease::HelixLock::try_acquire), the error is [`AcquireLeaseError::Outranked`] also if that
+/// client has a lower priority. [`AcquireLeaseError::Timeout`] and [`AcquireLeaseError::Cancelled`] as the options say.
 /// [`SessionError::Unreachable`] if no server answers for the session timeout and the connect timeout together.
-/// [`AcquireError::Misuse`], before anything is sent, if the terms, the path or the scope are not valid.
+/// [`AcquireLeaseError::Misuse`], before anything is sent, if the terms, the path or the scope are not valid.
 #[must_use = "a request does nothing until it is awaited"]
 pub struct AcquireLease {
     context: Context,
     /// The attempt, if its arguments are valid.
-    request: Result<Box<LeaseAttempt>, AcquireError>,
-    outcome: oneshot::Receiver<Result<HelixGuard, AcquireError>>,
+    request: Result<Box<LeaseAttempt>, AcquireLeaseError>,
+    outcome: oneshot::Receiver<Result<HelixGuard, AcquireLeaseError>>,
 }
 
 impl AcquireLease {
     pub(super) fn new(
         context: Context,
-        request: Result<LeaseAttempt, AcquireError>,
-        outcome: oneshot::Receiver<Result<HelixGuard, AcquireError>>,
+        request: Result<LeaseAttempt, AcquireLeaseError>,
+        outcome: oneshot::Receiver<Result<HelixGuard, AcquireLeaseError>>,
     ) -> Self {
         AcquireLease { context, request: request.map(Box::new), outcome }
     }
@@ -63,7 +64,7 @@ impl AcquireLease {
         self
     }
 
-    /// Fails after `timeout`, counted from when the request is awaited: with [`AcquireError::Timeout`], or with
+    /// Fails after `timeout`, counted from when the request is awaited: with [`AcquireLeaseError::Timeout`], or with
     /// [`SessionError::Unreachable`] if no server answers by then. A timeout of zero tries once, as
     /// [`try_acquire`](crate::lease::HelixLock::try_acquire) does.
     ///
@@ -77,7 +78,7 @@ impl AcquireLease {
         self.with(|request| request.limits.timeout = Some(timeout))
     }
 
-    /// Fails with [`AcquireError::Cancelled`] when `token` is cancelled.
+    /// Fails with [`AcquireLeaseError::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(self, token: CancellationToken) -> Self {
         self.with(|request| request.limits.cancel = Some(token))
     }
@@ -99,7 +100,7 @@ impl AcquireLease {
     ///
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
-    pub fn wait(self) -> Result<HelixGuard, AcquireError> {
+    pub fn wait(self) -> Result<HelixGuard, AcquireLeaseError> {
         let io = self.context.io().clone();
         io.block_on(self.into_future())
     }
@@ -112,7 +113,7 @@ impl std::fmt::Debug for AcquireLease {
 }
 
 impl IntoFuture for AcquireLease {
-    type Output = Result<HelixGuard, AcquireError>;
+    type Output = Result<HelixGuard, AcquireLeaseError>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {

@@ -8,9 +8,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use lockkeeper_core::helix::Terms;
 
-use crate::error::{LeaseError, ReleaseError, SessionError};
+use crate::error::{ReleaseError, SessionError};
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
+use crate::lease::error::LeaseError;
 use crate::queue::multi::MultiGuard;
 use crate::session::process::Owned;
 use crate::wait::reply;

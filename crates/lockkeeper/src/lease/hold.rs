@@ -16,11 +16,12 @@ use lockkeeper_core::{FencingToken, Loss, Revocation, Trust};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::ensemble::{OpError, Watcher};
-use crate::error::{LeaseError, ReleaseError};
+use crate::error::ReleaseError;
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 use crate::hold::lease::{Lease, Versions};
 use crate::hold::{Hold, HoldOptions, HoldRequest};
+use crate::lease::error::LeaseError;
 use crate::lease::guard::{HelixGuard, Order, Preemption};
 use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, Look, LookError, SessionRef, Stepped, notice_ms as notice_ms_of};

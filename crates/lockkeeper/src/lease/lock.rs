@@ -10,11 +10,12 @@ use lockkeeper_core::helix::{Answer, LockAttributes, Refusal, Rules, ScopeError,
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::contender::LEASE;
-use crate::error::{AcquireError, Error, LeaseError, Misuse};
+use crate::error::{Error, Misuse};
 use crate::hold::HoldOptions;
 use crate::keeper::Lockkeeper;
 use crate::lease::acquire::AcquireLease;
 use crate::lease::approval::{Approval, CleanupAlert, Decided, Decision, TransferRule};
+use crate::lease::error::{AcquireLeaseError, LeaseError};
 use crate::lease::guard::{HelixGuard, Preemption};
 use crate::lease::hold::Cleanup;
 use crate::lease::interface::LockOperations;
@@ -111,7 +112,7 @@ impl HelixLock {
     /// Each request is written to the ensemble's journal before it has an effect
     /// ([`Admin::emergencies`](crate::admin::Admin::emergencies)), and logged as a warning with the target
     /// `lockkeeper::audit`. A request that cannot be recorded fails. The reason has at most 1024 bytes; an empty one is
-    /// [`AcquireError::Misuse`].
+    /// [`AcquireLeaseError::Misuse`].
     ///
     /// # Cost
     ///
@@ -180,7 +181,7 @@ impl HelixLock {
 
     /// Calls `decide` when the wait has ended, the owner has not finished its cleanup, and no rule decides. An approval
     /// takes the lock by force. After a rejection, or without an answer within `timeout`, the owner keeps it, and the
-    /// attempt fails with [`AcquireError::CleanupUnfinished`].
+    /// attempt fails with [`AcquireLeaseError::CleanupUnfinished`].
     ///
     /// `decide` runs on a separate thread, as a cleanup does. The request stays in the record meanwhile, so if the
     /// owner finishes, this request is granted the lock. No effect for a forceful request.
@@ -347,7 +348,7 @@ impl HelixLock {
     }
 
     /// Checks everything that can be checked before anything is sent. Returns the node and the reason for the emergency.
-    fn check(&self) -> Result<(LockNode, Option<String>), AcquireError> {
+    fn check(&self) -> Result<(LockNode, Option<String>), AcquireLeaseError> {
         let node = self.node()?;
         self.terms.check(self.emergency.is_some())?;
         let emergency = self.emergency.as_deref().map(|reason| Misuse::check_reason(&node.path, reason)).transpose()?;
@@ -526,8 +527,8 @@ impl std::fmt::Debug for HelixLock {
 }
 
 /// Whether an error means only that the lock was not acquired.
-fn not_acquired(error: &AcquireError) -> bool {
-    matches!(error, AcquireError::Outranked { .. } | AcquireError::Preempted { .. })
+fn not_acquired(error: &AcquireLeaseError) -> bool {
+    matches!(error, AcquireLeaseError::Outranked { .. } | AcquireLeaseError::Preempted { .. })
 }
 
 impl LockOperations for HelixLock {

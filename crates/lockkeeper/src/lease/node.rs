@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::ensemble::paths::{above, make_path};
 use crate::ensemble::{Children, Done, Ensemble, NodeKind, OpError, Reply, TxnStep, Watcher, zxid_of};
-use crate::error::{AcquireError, AdminError, LeaseError, Mismatch, SessionError};
+use crate::error::{AdminError, Mismatch, SessionError};
 use crate::hold::lease::Versions;
 use crate::session::Session;
 use crate::session::context::Context;
@@ -109,25 +109,7 @@ pub(crate) enum NodeError {
     Mismatch(#[from] Mismatch),
 }
 
-impl From<NodeError> for AcquireError {
-    fn from(error: NodeError) -> Self {
-        match error {
-            NodeError::Session(error) => error.into(),
-            NodeError::Mismatch(error) => error.into(),
-        }
-    }
-}
-
 impl From<NodeError> for AdminError {
-    fn from(error: NodeError) -> Self {
-        match error {
-            NodeError::Session(error) => error.into(),
-            NodeError::Mismatch(error) => error.into(),
-        }
-    }
-}
-
-impl From<NodeError> for LeaseError {
     fn from(error: NodeError) -> Self {
         match error {
             NodeError::Session(error) => error.into(),
@@ -260,7 +242,9 @@ impl LockNode {
                     // written.
                     Err(_) if PathRecord::limit(&node.data, node.version) != Limit::Foreign => Record::default(),
                     Err(problem) => {
-                        return Err(LookError::Final(Mismatch::NotARecord { path: self.path.clone(), problem }.into()));
+                        return Err(LookError::Final(
+                            Mismatch::NotARecord { path: self.path.clone(), problem: problem.to_string() }.into(),
+                        ));
                     }
                 };
                 Look {

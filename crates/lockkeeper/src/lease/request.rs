@@ -13,9 +13,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ensemble::OpError;
-use crate::error::{AcquireError, AdminError, SessionError};
+use crate::error::{AdminError, SessionError};
 use crate::hold::HoldOptions;
 use crate::lease::approval::{Approval, CleanupAlert};
+use crate::lease::error::AcquireLeaseError;
 use crate::lease::guard::HelixGuard;
 use crate::lease::hold::{Cleanup, LeaseTask};
 use crate::lease::leases::Leases;
@@ -47,7 +48,7 @@ pub(super) struct LeaseAttempt {
 }
 
 /// The caller that waits for the result.
-pub(super) type LeaseReply = oneshot::Sender<Result<HelixGuard, AcquireError>>;
+pub(super) type LeaseReply = oneshot::Sender<Result<HelixGuard, AcquireLeaseError>>;
 
 /// What ends an attempt early.
 #[derive(Clone)]
@@ -115,7 +116,7 @@ enum AttemptEnd {
         until_ms: i64,
         until: Duration,
     },
-    Failed(AcquireError),
+    Failed(AcquireLeaseError),
     CallerGone,
 }
 
@@ -158,7 +159,7 @@ impl LeaseAttempt {
         let taken = tokio::select! {
             biased;
             early = &mut ended => Err(self.ended_early(early, None)),
-            session_ref = SessionRef::take(&context) => session_ref.map_err(AcquireError::from),
+            session_ref = SessionRef::take(&context) => session_ref.map_err(AcquireLeaseError::from),
         };
         let mut session_ref = match taken {
             Ok(session_ref) => session_ref,
@@ -187,7 +188,7 @@ impl LeaseAttempt {
             }
             Ok(AttemptEnd::Failed(error)) => {
                 let status = match error {
-                    AcquireError::Preempted { .. } => LockStatus::Preempted,
+                    AcquireLeaseError::Preempted { .. } => LockStatus::Preempted,
                     _ => LockStatus::Unlocked,
                 };
                 self.refuse(status, error);
@@ -197,7 +198,7 @@ impl LeaseAttempt {
                 self.withdraw(&mut session_ref).await;
             }
             Err(error) => {
-                if !matches!(error, AcquireError::Session(SessionError::Closed)) {
+                if !matches!(error, AcquireLeaseError::Session(SessionError::Closed)) {
                     self.withdraw(&mut session_ref).await;
                 }
                 self.refuse(LockStatus::Unlocked, error);
@@ -206,10 +207,10 @@ impl LeaseAttempt {
     }
 
     /// The error of an attempt that ends early; without a session, no server has answered.
-    fn ended_early(&self, early: Early, session_ref: Option<&SessionRef>) -> AcquireError {
+    fn ended_early(&self, early: Early, session_ref: Option<&SessionRef>) -> AcquireLeaseError {
         let path = self.node.path.clone();
         let detail = match (early, session_ref) {
-            (Early::Cancelled, _) => return AcquireError::Cancelled { path },
+            (Early::Cancelled, _) => return AcquireLeaseError::Cancelled { path },
             (Early::Silent(silence), _) => return silence.into(),
             (Early::TimedOut, Some(session_ref)) if !session_ref.session.link().borrow().connected => {
                 "the connection is lost"
@@ -219,7 +220,7 @@ impl LeaseAttempt {
             (Early::TimedOut, Some(_)) if self.limits.once => "the servers answered too slowly",
             (Early::TimedOut, Some(_)) => {
                 let waited = self.limits.timeout.unwrap_or_default();
-                return AcquireError::Timeout { path, waited, holder: None, ahead: None };
+                return AcquireLeaseError::Timeout { path, waited };
             }
             (Early::TimedOut, None) => "no session was opened in time",
         };
@@ -227,7 +228,7 @@ impl LeaseAttempt {
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 
-    async fn pursue(&mut self, session_ref: &mut SessionRef) -> Result<AttemptEnd, AcquireError> {
+    async fn pursue(&mut self, session_ref: &mut SessionRef) -> Result<AttemptEnd, AcquireLeaseError> {
         self.record_emergency().await?;
         let mut give_up_ms = None;
         let mut asked: Option<AskedOwner> = None;
@@ -319,7 +320,7 @@ impl LeaseAttempt {
     }
 
     /// Writes the use of the emergency priority to the journal, before it has an effect.
-    async fn record_emergency(&self) -> Result<(), AcquireError> {
+    async fn record_emergency(&self) -> Result<(), AcquireLeaseError> {
         let Some(why) = self.emergency.clone() else { return Ok(()) };
         let (path, requestor, message) = (&self.node.path, &self.terms.id, &self.terms.message);
         tracing::warn!(target: "lockkeeper::audit", %path, by = %requestor, ?message, %why,
@@ -374,7 +375,7 @@ impl LeaseAttempt {
         look: Look,
         until_ms: i64,
         verdict: &mut CleanupVerdict,
-    ) -> Result<Option<AttemptEnd>, AcquireError> {
+    ) -> Result<Option<AttemptEnd>, AcquireLeaseError> {
         self.progress.is_answered();
         match self.wait(session_ref, look, until_ms, verdict).await {
             Woken::LookAgain => {}
@@ -450,7 +451,7 @@ impl LeaseAttempt {
         task.run().await;
     }
 
-    fn refusal(&self, refusal: Refusal, asked: bool, now: ServerNow) -> AcquireError {
+    fn refusal(&self, refusal: Refusal, asked: bool, now: ServerNow) -> AcquireLeaseError {
         let path = self.node.path.clone();
         let mut lease_left = None;
         let (by, priority, message) = match refusal {
@@ -466,8 +467,8 @@ impl LeaseAttempt {
             Refusal::LeaseOver { .. } => (self.terms.id.clone(), self.terms.priority, None),
         };
         match asked {
-            true => AcquireError::Preempted { path, by, priority },
-            false => AcquireError::Outranked { path, by, priority, message, lease_left },
+            true => AcquireLeaseError::Preempted { path, by, priority },
+            false => AcquireLeaseError::Outranked { path, by, priority, message, lease_left },
         }
     }
 
@@ -487,13 +488,20 @@ impl LeaseAttempt {
         }
     }
 
-    fn unfinished(&self, facts: Unfinished) -> AcquireError {
+    fn unfinished(&self, facts: Unfinished) -> AcquireLeaseError {
         let Unfinished { owner, message, priority, elapsed_ms, allotted_ms } = facts;
         let (elapsed, allotted) = (millis(elapsed_ms), millis(allotted_ms));
-        AcquireError::CleanupUnfinished { path: self.node.path.clone(), owner, message, priority, elapsed, allotted }
+        AcquireLeaseError::CleanupUnfinished {
+            path: self.node.path.clone(),
+            owner,
+            message,
+            priority,
+            elapsed,
+            allotted,
+        }
     }
 
-    fn refuse(self, status: LockStatus, error: AcquireError) {
+    fn refuse(self, status: LockStatus, error: AcquireLeaseError) {
         self.ended(status);
         _ = self.caller.send(Err(error));
     }

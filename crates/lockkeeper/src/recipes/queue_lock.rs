@@ -5,9 +5,9 @@ use lockkeeper_core::LockPath;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::admin::Admin;
-use crate::error::{AcquireError, AdminError, Error, LeaseError, Misuse};
+use crate::error::{AcquireError, AdminError, Error, Misuse};
 use crate::keeper::Lockkeeper;
-use crate::lease::{LockAttributes, LockOperations};
+use crate::lease::{LeaseError, LockAttributes, LockOperations};
 use crate::queue::mutex::Mutex;
 use crate::recipes::distributed::GuardSlot;
 

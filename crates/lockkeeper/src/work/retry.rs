@@ -36,8 +36,9 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use crate::clock::wall_clock_ms;
-use crate::error::{AcquireError, Error, SessionError};
+use crate::error::{AcquireError, Error, ErrorKind, SessionError};
 use crate::keeper::Lockkeeper;
+use crate::lease::AcquireLeaseError;
 pub use crate::queue::about::About;
 
 use crate::queue::acquire::Acquire;
@@ -131,12 +132,9 @@ impl NotGranted for Error {
                 SessionError::AuthFailed { .. } | SessionError::AuthRequired { .. } | SessionError::Refused { .. },
             ) => Cause::Other,
             Error::Acquire(error) => match error {
-                AcquireError::Timeout { .. }
-                | AcquireError::Held { .. }
-                | AcquireError::TooManyWaiters { .. }
-                | AcquireError::Outranked { .. }
-                | AcquireError::Preempted { .. }
-                | AcquireError::CleanupUnfinished { .. } => Cause::InstanceLock,
+                AcquireError::Timeout { .. } | AcquireError::Held { .. } | AcquireError::TooManyWaiters { .. } => {
+                    Cause::InstanceLock
+                }
                 AcquireError::SessionLost { loss: Loss::Unreachable, .. } => Cause::ConnectionLoss,
                 AcquireError::SessionLost { loss: Loss::AuthFailed | Loss::AuthRequired, .. } => Cause::Other,
                 AcquireError::SessionLost { .. } => Cause::SessionExpired,
@@ -146,6 +144,7 @@ impl NotGranted for Error {
                 | AcquireError::ParentVanishes { .. } => Cause::Other,
                 _ => Cause::Mistake,
             },
+            Error::Product(error) if error.kind() == ErrorKind::Taken => Cause::InstanceLock,
             _ => Cause::Mistake,
         }
     }
@@ -156,8 +155,6 @@ impl NotGranted for Error {
             AcquireError::Timeout { holder, .. } | AcquireError::Held { holder, .. } => {
                 holder.as_ref().map(ToString::to_string)
             }
-            AcquireError::Outranked { by, .. } | AcquireError::Preempted { by, .. } => Some(by.clone()),
-            AcquireError::CleanupUnfinished { owner, .. } => Some(owner.clone()),
             _ => None,
         }
     }
@@ -170,6 +167,21 @@ impl NotGranted for AcquireError {
 
     fn behind(&self) -> Option<String> {
         Error::from(self.clone()).behind()
+    }
+}
+
+impl NotGranted for AcquireLeaseError {
+    fn cause(&self) -> Cause {
+        Error::from(self.clone()).cause()
+    }
+
+    fn behind(&self) -> Option<String> {
+        match self {
+            AcquireLeaseError::Outranked { by: owner, .. }
+            | AcquireLeaseError::Preempted { by: owner, .. }
+            | AcquireLeaseError::CleanupUnfinished { owner, .. } => Some(owner.clone()),
+            _ => None,
+        }
     }
 }
 

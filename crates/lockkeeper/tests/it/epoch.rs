@@ -2,7 +2,7 @@
 
 use lockkeeper::admin::TokenEpoch;
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::helix::HelixLock;
+use lockkeeper::helix::{AcquireLeaseError, HelixLock};
 use lockkeeper::{FencingToken, Lockkeeper};
 use lockkeeper_fence::{Refused, TokenGate};
 use lockkeeper_server::Server;
@@ -146,7 +146,7 @@ async fn an_invalid_epoch_gives_no_tokens(world: &World) {
         other => panic!("{other:?}"),
     }
     let leased = HelixLock::new(&keeper, world.path("leased"), LONG).acquire().await;
-    assert!(matches!(leased, Err(AcquireError::Session(SessionError::TokenEpoch { .. }))), "{leased:?}");
+    assert!(matches!(leased, Err(AcquireLeaseError::Session(SessionError::TokenEpoch { .. }))), "{leased:?}");
     before.renew().await.unwrap();
     before.release().await.unwrap();
     keeper.semaphore(world.path("permits"), 2).acquire().await.unwrap().release().await.unwrap();

@@ -20,7 +20,7 @@ mod transfers;
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::helix::{HelixGuard, HelixLock, LockAttributes};
+use lockkeeper::helix::{AcquireLeaseError, HelixGuard, HelixLock, LockAttributes};
 use lockkeeper_core::helix::Record;
 
 use crate::support::{Waiter, World, eventually};
@@ -74,6 +74,6 @@ async fn owned_by(world: &World, id: &str) {
 }
 
 /// Acquires in a task of its own.
-pub(crate) fn ask(lock: &HelixLock) -> Waiter<HelixGuard> {
+pub(crate) fn ask(lock: &HelixLock) -> Waiter<HelixGuard, AcquireLeaseError> {
     Waiter::spawn(lock.acquire())
 }

@@ -10,6 +10,7 @@ pub(crate) mod metrics;
 mod observer;
 mod simulated;
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -528,20 +529,21 @@ pub(crate) async fn watched(proxy: &Proxy, node: &str) {
 }
 
 /// A call that waits in a task of its own.
-pub(crate) struct Waiter<G = Guard>(JoinHandle<Result<G, AcquireError>>);
+pub(crate) struct Waiter<G = Guard, E = AcquireError>(JoinHandle<Result<G, E>>);
 
-impl<G> Waiter<G> {
+impl<G, E: Display> Waiter<G, E> {
     /// Starts the call.
-    pub(crate) fn spawn<R>(request: R) -> Waiter<G>
+    pub(crate) fn spawn<R>(request: R) -> Waiter<G, E>
     where
         G: Send + 'static,
-        R: IntoFuture<Output = Result<G, AcquireError>, IntoFuture: Send + 'static>,
+        E: Send + 'static,
+        R: IntoFuture<Output = Result<G, E>, IntoFuture: Send + 'static>,
     {
         Waiter(tokio::spawn(request.into_future()))
     }
 
     /// Returns the call's result.
-    pub(crate) async fn outcome(self) -> Result<G, AcquireError> {
+    pub(crate) async fn outcome(self) -> Result<G, E> {
         tokio::time::timeout(PATIENCE, self.0).await.expect("the waiter waits for ever").expect("the waiter panicked")
     }
 

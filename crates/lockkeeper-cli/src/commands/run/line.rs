@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::AcquireError;
-use lockkeeper::helix::{HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
+use lockkeeper::helix::{AcquireLeaseError, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper::retry::{About, Cause};
 use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard, excerpt, spell};
 use tokio::sync::watch;
@@ -156,7 +155,7 @@ impl Line {
     }
 
     /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
-    async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, AcquireError> {
+    async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, AcquireLeaseError> {
         let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.leased;
         let path = self.paths.first().expect("the parser asks for a name").as_str();
         let mut lock = HelixLock::new(keeper, path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();

@@ -6,8 +6,9 @@ use lockkeeper_core::helix::Wish;
 use tokio::sync::oneshot;
 
 use super::LeaseTask;
-use crate::error::{LeaseError, ReleaseError, SessionError};
+use crate::error::{ReleaseError, SessionError};
 use crate::hold::HoldRequest;
+use crate::lease::error::LeaseError;
 use crate::lease::node::{Look, NodeError, Stepped};
 use crate::lease::status::LockStatus;
 use crate::wait::or_never;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lockkeeper::Loss;
 use lockkeeper::admin::{Admin, TransferRequest};
-use lockkeeper::error::{AcquireError, AdminError};
-use lockkeeper::helix::{CleanupAlert, Decision, HelixGuard, TransferRule};
+use lockkeeper::error::AdminError;
+use lockkeeper::helix::{AcquireLeaseError, CleanupAlert, Decision, HelixGuard, TransferRule};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, stored};
@@ -78,7 +78,7 @@ async fn a_rejection_leaves_the_lock_to_its_owner(world: &World) {
     let reject = || Decision::Reject { by: "sre".to_owned(), why: "let it finish".to_owned() };
     let b = lock(world, &world.keeper().await, "b").priority(4);
     let b = b.waiting(Duration::ZERO).on_unfinished(PATIENCE, move |_| async move { reject() });
-    assert!(matches!(b.acquire().await, Err(AcquireError::CleanupUnfinished { .. })));
+    assert!(matches!(b.acquire().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     assert_eq!((info(world).await.owner.as_str(), stored(world).await.request), ("a", None));
     assert_eq!(b.decisions()[0].decision, reject());
     assert!(guard.is_held());
@@ -91,7 +91,7 @@ async fn no_answer_in_time_is_a_rejection(world: &World) {
     let b = lock(world, &world.keeper().await, "b").priority(4);
     // The shortest time for a decision.
     let b = b.on_unfinished(Duration::ZERO, |_| std::future::pending());
-    assert!(matches!(b.acquire().await, Err(AcquireError::CleanupUnfinished { .. })));
+    assert!(matches!(b.acquire().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     assert!(matches!(&b.decisions()[0].decision, Decision::Reject { by, .. } if by == "nobody"));
     let audited = world.keeper().await.admin().decisions(&world.lock()).await.unwrap();
     let [audited] = &audited[..] else { panic!("{audited:?}") };
@@ -192,7 +192,7 @@ async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World
     let outcome = asking.outcome().await;
     match (no, yes) {
         (Ok(_), Err(AdminError::Decided { approved: false, .. } | AdminError::NoSuchRequest { .. })) => {
-            assert!(matches!(outcome, Err(AcquireError::CleanupUnfinished { .. })), "{outcome:?}");
+            assert!(matches!(outcome, Err(AcquireLeaseError::CleanupUnfinished { .. })), "{outcome:?}");
             assert!(guard.is_held());
         }
         (Err(AdminError::Decided { approved: true, .. } | AdminError::NoSuchRequest { .. }), Ok(_)) => {
@@ -208,7 +208,7 @@ async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World
     let request = pending_request(world, &one).await;
     let decision = one.decide(&request, rejected("let it finish")).await.unwrap();
     assert_eq!(decision.on_behalf_of, None);
-    assert!(matches!(asking.outcome().await, Err(AcquireError::CleanupUnfinished { .. })));
+    assert!(matches!(asking.outcome().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     assert_eq!((info(world).await.owner.as_str(), stored(world).await.request), ("a", None));
     guard.release().await.unwrap();
 }
@@ -220,7 +220,7 @@ async fn an_operators_late_decision_is_refused(world: &World) {
     let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(Duration::from_secs(3));
     let asking = ask(&b);
     let request = pending_request(world, &admin).await;
-    assert!(matches!(asking.outcome().await, Err(AcquireError::CleanupUnfinished { .. })));
+    assert!(matches!(asking.outcome().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     let late = admin.decide(&request, approved("late")).await;
     assert!(
         matches!(&late, Err(AdminError::Decided { approved: false, why, .. }) if why == "no answer in time"),
@@ -244,7 +244,7 @@ async fn without_an_approver_no_decision_is_requested(world: &World) {
     let guard = acquire_without_cleanup(world, "a").await;
     let b = lock(world, &world.keeper().await, "b").priority(4);
     match b.acquire().await {
-        Err(AcquireError::CleanupUnfinished { owner, message, priority, elapsed, allotted, .. }) => {
+        Err(AcquireLeaseError::CleanupUnfinished { owner, message, priority, elapsed, allotted, .. }) => {
             assert_eq!((owner.as_str(), message.as_deref(), priority), ("a", Some("index"), 1));
             assert!(elapsed >= allotted && allotted == SHORT);
         }
@@ -273,7 +273,7 @@ async fn a_rule_decides_without_asking(world: &World) {
     assert_eq!((audited.by_rule, audited.on_behalf_of.as_deref()), (true, Some("batch yields")));
     assert_eq!((audited.approved, audited.facts.owner.as_str()), (true, "batch-7"));
     let guard = acquire_without_cleanup(world, "online").await;
-    assert!(matches!(b.acquire().await, Err(AcquireError::CleanupUnfinished { .. })));
+    assert!(matches!(b.acquire().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     let asked = b.clone().on_unfinished(PATIENCE, |_| async { approve() });
     asked.acquire().await.unwrap().release().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);

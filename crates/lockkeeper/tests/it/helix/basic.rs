@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, IncompatibleFormat, LeaseError, Mismatch};
-use lockkeeper::helix::{HelixLock, LockAttributes, LockOperations, QueueLock, Scope, Unlocked};
+use lockkeeper::error::{AcquireError, IncompatibleFormat, Mismatch};
+use lockkeeper::helix::{
+    AcquireLeaseError, HelixLock, LeaseError, LockAttributes, LockOperations, QueueLock, Scope, Unlocked,
+};
 use lockkeeper::{Error, HoldState, Loss, NodeFormat};
 use lockkeeper_core::helix::Record;
 
@@ -45,9 +47,9 @@ async fn a_try_says_immediately_whether_it_has_the_lock(world: &World) {
     assert!(a.try_lock().await.unwrap());
     assert!(!b.try_lock().await.unwrap());
     match b.acquire().await {
-        Err(error @ AcquireError::Outranked { .. }) => {
+        Err(error @ AcquireLeaseError::Outranked { .. }) => {
             let text = error.to_string();
-            let AcquireError::Outranked { by, message, lease_left, .. } = error else { unreachable!() };
+            let AcquireLeaseError::Outranked { by, message, lease_left, .. } = error else { unreachable!() };
             assert_eq!((by.as_str(), message.as_deref()), ("a", Some("nightly index")));
             assert!(
                 lease_left.is_some_and(|left| left <= LONG + PATIENCE) && text.contains("; its lease ends in "),
@@ -394,7 +396,7 @@ async fn other_data_in_the_node_is_left_unchanged(world: &World) {
     world.make(&world.lock()).await;
     world.observer.set_data(&world.lock(), b"10.1.2.3", None).await.unwrap();
     let a = lock(world, &keeper, "a");
-    assert!(matches!(a.acquire().await, Err(AcquireError::Mismatch(Mismatch::NotARecord { .. }))));
+    assert!(matches!(a.acquire().await, Err(AcquireLeaseError::Mismatch(Mismatch::NotARecord { .. }))));
     assert!(matches!(a.unlock().await, Err(LeaseError::Mismatch(Mismatch::NotARecord { .. }))));
     assert_eq!(world.observer.get_data(&world.lock()).await.unwrap().0, b"10.1.2.3");
 }
@@ -405,9 +407,11 @@ async fn a_queue_and_a_record_at_one_path_refuse_each_other(world: &World) {
     let (leased, queued) = (lock(world, &one, "a"), other.mutex(world.lock()));
     let guard = queued.acquire().await.unwrap();
     let theirs = IncompatibleFormat::Named(NodeFormat::Curator);
-    assert!(
-        matches!(leased.try_lock().await, Err(Error::Acquire(AcquireError::Mismatch(Mismatch::Format { theirs: named, .. }))) if named == theirs)
-    );
+    let Err(Error::Product(refused)) = leased.try_lock().await else { panic!("both hold") };
+    let Some(AcquireLeaseError::Mismatch(Mismatch::Format { theirs: named, .. })) = refused.get() else {
+        panic!("{refused}")
+    };
+    assert_eq!(*named, theirs);
     assert!(guard.is_held());
     guard.release().await.unwrap();
     assert!(leased.try_lock().await.unwrap());
@@ -431,7 +435,7 @@ async fn a_semaphores_path_can_be_leased_once_it_is_unused(world: &World) {
     assert!(
         matches!(
             refused,
-            Err(AcquireError::Mismatch(Mismatch::Format {
+            Err(AcquireLeaseError::Mismatch(Mismatch::Format {
                 theirs: IncompatibleFormat::Named(NodeFormat::Curator),
                 ..
             }))

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
-use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::helix::HelixLock;
+use lockkeeper::error::ReleaseError;
+use lockkeeper::helix::{AcquireLeaseError, HelixLock};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
@@ -169,7 +169,7 @@ async fn a_dead_owners_cleanup_ends_at_its_timeout(world: &World) {
     let asked = Instant::now();
     let refused = b.acquire().await;
     on_time(asked);
-    assert!(matches!(refused, Err(AcquireError::CleanupUnfinished { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireLeaseError::CleanupUnfinished { .. })), "{refused:?}");
     owned_by(world, "dead").await;
     let forceful = b.forceful();
     let asked = Instant::now();
@@ -209,13 +209,13 @@ async fn the_same_lock_can_be_preempted_repeatedly(world: &World) {
     );
     for _ in 0..3 {
         let guard = a.acquire().await.unwrap();
-        assert!(matches!(b.acquire().await, Err(AcquireError::CleanupUnfinished { .. })));
+        assert!(matches!(b.acquire().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
         assert!(guard.is_held());
         let asking = ask(&b.clone().waiting(LONG));
         requested_by(world, "b").await;
         guard.release().await.unwrap();
         let next = asking.granted().await;
-        assert!(matches!(a.acquire().await, Err(AcquireError::Outranked { .. })));
+        assert!(matches!(a.acquire().await, Err(AcquireLeaseError::Outranked { .. })));
         next.release().await.unwrap();
         // The next attempt succeeds directly when no other client is in the way.
         b.acquire().await.unwrap().release().await.unwrap();

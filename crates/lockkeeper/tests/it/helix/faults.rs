@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
-use lockkeeper::helix::{HelixLock, LockOperations, LockStatus};
+use lockkeeper::error::{ReleaseError, SessionError};
+use lockkeeper::helix::{AcquireLeaseError, HelixLock, LockOperations, LockStatus};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_testkit::sim::{Settings, Sim};
@@ -39,7 +39,7 @@ async fn case_40_force_that_comes_too_late_is_refused(world: &World) {
         let c = lock(world, &third, "c").priority(2).forceful().waiting(Duration::ZERO).acquire().await.unwrap();
         if let Some(asking) = asking {
             assert!(
-                matches!(asking.outcome().await, Err(AcquireError::Preempted { by, priority: 2, .. }) if by == "c")
+                matches!(asking.outcome().await, Err(AcquireLeaseError::Preempted { by, priority: 2, .. }) if by == "c")
             );
         }
         if let Some(trying) = trying {
@@ -66,7 +66,7 @@ async fn after_a_cleanup_the_lock_is_reserved_for_the_requestor(world: &World) {
     world.observer.set_data(&world.lock(), cleared.as_bytes(), None).await.unwrap();
     let equal = lock(world, &keeper, "b").priority(2);
     match equal.acquire().await {
-        Err(AcquireError::Outranked { by, .. }) => assert_eq!(by, "next"),
+        Err(AcquireLeaseError::Outranked { by, .. }) => assert_eq!(by, "next"),
         other => panic!("{other:?}"),
     }
     let next = lock(world, &keeper, "next").priority(2);
@@ -132,7 +132,7 @@ async fn a_second_request_that_no_server_answers_leaves_the_hold(world: &World) 
     let guard = a.acquire().await.unwrap();
     proxy.black_hole();
     let second = a.acquire().await;
-    assert!(matches!(second, Err(AcquireError::Session(SessionError::Unreachable { .. }))), "{second:?}");
+    assert!(matches!(second, Err(AcquireLeaseError::Session(SessionError::Unreachable { .. }))), "{second:?}");
     proxy.heal();
     for _ in 0..3 {
         guard.renew().await.unwrap();
@@ -234,7 +234,7 @@ async fn closing_the_handle_releases_the_lock(world: &World) {
     keeper.close().await;
     assert_eq!(guard.lost().await, Loss::Closed);
     assert!(stored(world).await.is_free());
-    assert!(matches!(lock(world, &keeper, "a").acquire().await, Err(AcquireError::Session(SessionError::Closed))));
+    assert!(matches!(lock(world, &keeper, "a").acquire().await, Err(AcquireLeaseError::Session(SessionError::Closed))));
 }
 
 /// The version alone would match the old record, because both start at 0.
@@ -251,7 +251,7 @@ async fn a_record_in_a_recreated_node_is_not_mistaken_for_the_old_one(world: &Wo
     let high = lock(world, &third, "high").priority(5).acquire().await.unwrap();
     held.release();
     match late.outcome().await {
-        Err(AcquireError::Outranked { by, .. }) => assert_eq!(by, "high"),
+        Err(AcquireLeaseError::Outranked { by, .. }) => assert_eq!(by, "high"),
         other => panic!("{other:?}"),
     }
     assert!(high.is_held());

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::Loss;
-use lockkeeper::error::{LeaseError, ReleaseError};
-use lockkeeper::helix::{HelixLock, LockStatus};
+use lockkeeper::error::ReleaseError;
+use lockkeeper::helix::{HelixLock, LeaseError, LockStatus};
 use lockkeeper_core::helix::Record;
 use lockkeeper_testkit::proxy::OpCode;
 

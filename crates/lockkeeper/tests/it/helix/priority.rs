@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::helix::{LockOperations, LockStatus};
+use lockkeeper::error::ReleaseError;
+use lockkeeper::helix::{AcquireLeaseError, LockOperations, LockStatus};
 use lockkeeper::{HoldState, Loss};
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
@@ -123,7 +123,7 @@ async fn a_higher_requestor_replaces_a_lower_one(world: &World) {
     let asked = info(world).await.requesting_timestamp;
     let second = ask(&c);
     match first.outcome().await {
-        Err(AcquireError::Preempted { by, priority, .. }) => assert_eq!((by.as_str(), priority), ("c", 2)),
+        Err(AcquireLeaseError::Preempted { by, priority, .. }) => assert_eq!((by.as_str(), priority), ("c", 2)),
         other => panic!("{other:?}"),
     }
     assert_eq!(b.status(), LockStatus::Preempted);
@@ -146,7 +146,7 @@ async fn an_equal_requestor_does_not_disturb_a_pending_one(world: &World) {
     for priority in [1, 2] {
         let late = lock(world, &third, "c").priority(priority).forceful().waiting(Duration::ZERO);
         match late.acquire().await {
-            Err(AcquireError::Outranked { by, priority, .. }) => assert_eq!((by.as_str(), priority), ("b", 2)),
+            Err(AcquireLeaseError::Outranked { by, priority, .. }) => assert_eq!((by.as_str(), priority), ("b", 2)),
             other => panic!("{other:?}"),
         }
     }

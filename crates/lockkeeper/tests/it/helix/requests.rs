@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::helix::HelixLock;
+use lockkeeper::error::SessionError;
+use lockkeeper::helix::{AcquireLeaseError, HelixLock};
 use lockkeeper::{Lockkeeper, Loss, OnLost};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +33,7 @@ async fn a_try_takes_a_free_lock_and_asks_no_owner(world: &World) {
     let written = stored(world).await;
     for request in [b.try_acquire(), b.acquire().timeout(Duration::ZERO)] {
         match request.await {
-            Err(AcquireError::Outranked { by, priority, .. }) => assert_eq!((by.as_str(), priority), ("a", 0)),
+            Err(AcquireLeaseError::Outranked { by, priority, .. }) => assert_eq!((by.as_str(), priority), ("a", 0)),
             other => panic!("{other:?}"),
         }
     }
@@ -55,7 +55,7 @@ async fn a_try_does_not_end_a_lease_that_is_kept_after_its_end(world: &World) {
     // As long as others need to know that the lease is over, and longer.
     let over = Instant::now() + short * 3;
     while Instant::now() < over {
-        assert!(matches!(b.try_acquire().await, Err(AcquireError::Outranked { .. })));
+        assert!(matches!(b.try_acquire().await, Err(AcquireLeaseError::Outranked { .. })));
     }
     assert!(guard.is_held());
     assert!(stored(world).await.request.is_none());
@@ -71,7 +71,7 @@ async fn a_request_ends_at_its_deadline_and_is_withdrawn(world: &World) {
     let waiting = Waiter::spawn(b.acquire().timeout(limit));
     requested_by(world, "b").await;
     match waiting.outcome().await {
-        Err(AcquireError::Timeout { waited, .. }) => assert_eq!(waited, limit),
+        Err(AcquireLeaseError::Timeout { waited, .. }) => assert_eq!(waited, limit),
         other => panic!("{other:?}"),
     }
     assert!(started.elapsed() >= limit, "{:?}", started.elapsed());
@@ -86,8 +86,8 @@ async fn a_deadline_without_an_answer_is_unreachable(world: &World) {
     let b = lock(world, &keeper, "b").priority(1);
     b.acquire().await.unwrap().release().await.unwrap();
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
-    let unreachable = |error: AcquireError, limit: Duration| match error {
-        AcquireError::Session(SessionError::Unreachable { waited, .. }) => assert_eq!(waited, limit),
+    let unreachable = |error: AcquireLeaseError, limit: Duration| match error {
+        AcquireLeaseError::Session(SessionError::Unreachable { waited, .. }) => assert_eq!(waited, limit),
         other => panic!("{other:?}"),
     };
     let limit = Duration::from_millis(300);
@@ -120,7 +120,7 @@ async fn slow_servers_are_told_from_silent_ones(world: &World) {
     ] {
         let held = proxy.on(OpCode::Multi).hold_reply();
         match request.await {
-            Err(AcquireError::Session(SessionError::Unreachable { waited, detail, .. })) => {
+            Err(AcquireLeaseError::Session(SessionError::Unreachable { waited, detail, .. })) => {
                 assert_eq!((waited, detail.as_str()), (limit, why));
             }
             other => panic!("{other:?}"),
@@ -140,13 +140,13 @@ async fn a_request_without_a_session_ends_at_its_deadline(world: &World) {
     let b = lock(world, &keeper, "b");
     let limit = Duration::from_millis(300);
     match b.acquire().timeout(limit).await {
-        Err(AcquireError::Session(SessionError::Unreachable { waited, .. })) => assert_eq!(waited, limit),
+        Err(AcquireLeaseError::Session(SessionError::Unreachable { waited, .. })) => assert_eq!(waited, limit),
         other => panic!("{other:?}"),
     }
     let (cancel, waiting) = (CancellationToken::new(), b.acquire());
     let waiting = Waiter::spawn(waiting.cancel_on(cancel.clone()));
     cancel.cancel();
-    assert!(matches!(waiting.outcome().await, Err(AcquireError::Cancelled { .. })));
+    assert!(matches!(waiting.outcome().await, Err(AcquireLeaseError::Cancelled { .. })));
     proxy.heal();
 }
 
@@ -158,12 +158,12 @@ async fn a_cancelled_request_is_withdrawn(world: &World) {
     let waiting = Waiter::spawn(b.acquire().cancel_on(cancel.clone()));
     requested_by(world, "b").await;
     cancel.cancel();
-    assert!(matches!(waiting.outcome().await, Err(AcquireError::Cancelled { .. })));
+    assert!(matches!(waiting.outcome().await, Err(AcquireLeaseError::Cancelled { .. })));
     eventually("the request is withdrawn", async || stored(world).await.request.is_none()).await;
     assert!(guard.is_held());
     // A lock that this request just got is released.
     guard.release().await.unwrap();
-    assert!(matches!(b.acquire().cancel_on(cancel).await, Err(AcquireError::Cancelled { .. })));
+    assert!(matches!(b.acquire().cancel_on(cancel).await, Err(AcquireLeaseError::Cancelled { .. })));
     eventually("the lock is free", async || stored(world).await.is_free()).await;
 }
 

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
-use lockkeeper::error::AcquireError;
-use lockkeeper::helix::{HelixLock, LockOperations};
+use lockkeeper::helix::{AcquireLeaseError, HelixLock, LockOperations};
 
 use super::{LONG, ask, info, lock, on_every_record_server, requested_by, server_time, stored};
 use crate::support::{World, eventually};
@@ -65,7 +64,7 @@ async fn a_zero_wait_preempts_or_fails_immediately(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
     let b = lock(world, &other, "b").priority(1).waiting(Duration::ZERO);
-    assert!(matches!(b.acquire().await, Err(AcquireError::CleanupUnfinished { .. })));
+    assert!(matches!(b.acquire().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     assert_eq!((stored(world).await.request, guard.preempted_by()), (None, None));
     let next = b.forceful().acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
@@ -99,12 +98,13 @@ async fn an_unfinished_cleanup_is_an_error_without_force(world: &World) {
     for id in ["b", "c"] {
         let asked = Instant::now();
         match lock(world, &other, id).priority(3).waiting(SHORT).acquire().await {
-            Err(error @ AcquireError::CleanupUnfinished { .. }) => {
+            Err(error @ AcquireLeaseError::CleanupUnfinished { .. }) => {
                 let text = error.to_string();
                 let facts = format!("owner a with priority 2 has not finished the cleanup of {} after ", world.lock());
                 assert!(text.starts_with(&facts) && text.contains("index"), "{text}");
                 assert!(error.kind().is_retryable(), "{error}");
-                let AcquireError::CleanupUnfinished { owner, message, priority, elapsed, allotted, .. } = error else {
+                let AcquireLeaseError::CleanupUnfinished { owner, message, priority, elapsed, allotted, .. } = error
+                else {
                     unreachable!()
                 };
                 assert_eq!((owner.as_str(), message.as_deref(), priority), ("a", Some("index"), 2));
@@ -141,7 +141,7 @@ async fn a_cleanup_timeout_ends_an_endless_wait(world: &World) {
     let guard = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard().acquire().await.unwrap();
     let refused = lock(world, &other, "b").priority(1).acquire().await;
     assert!(
-        matches!(refused, Err(AcquireError::CleanupUnfinished { allotted, .. }) if allotted == SHORT),
+        matches!(refused, Err(AcquireLeaseError::CleanupUnfinished { allotted, .. }) if allotted == SHORT),
         "{refused:?}"
     );
     assert!(guard.is_held());

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lockkeeper::Loss;
 use lockkeeper::admin::RevokeAnswer;
-use lockkeeper::error::{AcquireError, AdminError, LeaseError, ReleaseError};
-use lockkeeper::helix::{HelixLock, LockOperations};
+use lockkeeper::error::{AdminError, ReleaseError};
+use lockkeeper::helix::{AcquireLeaseError, HelixLock, LeaseError, LockOperations};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, requested_by, stored};
@@ -41,7 +41,9 @@ async fn case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step(worl
     assert_eq!(lockkeeper::helix::LockAttributes { owner: "a".into(), ..after }, before);
     one.close().await;
     // No other client can take it, not even the previous owner; the new owner acquires it elsewhere.
-    assert!(matches!(lock(world, &third, "a").acquire().await, Err(AcquireError::Outranked { by, .. }) if by == "b"));
+    assert!(
+        matches!(lock(world, &third, "a").acquire().await, Err(AcquireLeaseError::Outranked { by, .. }) if by == "b")
+    );
     let b = lock(world, &other, "b");
     assert!(b.is_current_owner().await.unwrap());
     let taken = b.acquire().await.unwrap();

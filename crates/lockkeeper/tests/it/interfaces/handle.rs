@@ -44,7 +44,8 @@ async fn a_path_may_be_given_in_every_form(world: &World) {
     refused(keeper.semaphore(&bad, 2).acquire().await.map(drop));
     refused(keeper.priority_lock(&bad).background().acquire().await.map(drop));
     refused(DistributedLock::new(&keeper, &bad, "a").lock().await);
-    refused(HelixLock::new(&keeper, &bad, lease).acquire().await.map(drop));
+    let leased = HelixLock::new(&keeper, &bad, lease).acquire().await;
+    assert_eq!(misused(&leased), Some("path"), "{leased:?}");
     refused(keeper.multi_lock([keeper.mutex(&bad).acquire()]).await.map(drop));
 }
 

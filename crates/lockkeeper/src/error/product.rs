@@ -1,0 +1,48 @@
+//! Errors of products that are built on this crate, which does not know them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::kind::ErrorKind;
+
+/// The error of a product that is built on this crate, such as a leased lock.
+#[derive(Clone, Debug)]
+pub struct ProductError {
+    error: Arc<dyn std::error::Error + Send + Sync>,
+    kind: ErrorKind,
+    hint: Option<String>,
+}
+
+impl ProductError {
+    /// Wraps an error, of which the caller says what to do about it, and suggests it in one line.
+    pub fn new(kind: ErrorKind, hint: Option<String>, error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        ProductError { error: Arc::new(error), kind, hint }
+    }
+
+    /// Returns the product's own error if it is of this type.
+    pub fn get<E: std::error::Error + 'static>(&self) -> Option<&E> {
+        self.error.downcast_ref()
+    }
+
+    /// Returns what a caller does about it.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Returns a one-line suggestion of what to do, if there is one.
+    pub fn hint(&self) -> Option<String> {
+        self.hint.clone()
+    }
+}
+
+impl fmt::Display for ProductError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for ProductError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
