@@ -7,7 +7,7 @@ pub(crate) mod account;
 pub(crate) mod fenced;
 pub(crate) mod guard;
 pub(crate) mod holding;
-pub(crate) mod lease;
+pub(crate) mod trust;
 pub(crate) mod upgrade;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,13 +20,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ensemble::{TxnStep, Written};
 use crate::error::ReleaseError;
-use crate::hold::lease::Lease;
+use crate::hold::trust::{HeldRecord, SessionTrust, TrustSource};
 use crate::latest;
 use crate::meters::Meter;
 use crate::session::Session;
 use crate::session::callbacks;
 use crate::session::on_lost::{LostCallback, LostLock, OnLost};
 use crate::session::watchdog::{Ward, Watched};
+use crate::wait::or_never;
 
 /// How long a process that is about to abort waits for its log.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -85,18 +86,6 @@ struct Liveness {
     until: AtomicU64,
 }
 
-/// What a hold depends on.
-enum TrustBasis {
-    /// A node of the session.
-    Session {
-        session: Arc<Session>,
-        /// The number of the session's deadlines that had passed at the grant.
-        missed_deadlines: u32,
-    },
-    /// A record that outlives sessions, until its lease expires.
-    Lease(latest::Sender<Lease>),
-}
-
 /// One hold.
 pub(crate) struct Hold {
     pub(crate) path: String,
@@ -107,7 +96,7 @@ pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     /// Whether its kind has tokens.
     pub(crate) fences: bool,
-    basis: TrustBasis,
+    source: Arc<dyn TrustSource>,
     on_lost: OnLost,
     meter: Meter,
     /// When it began, by the session's clock.
@@ -139,14 +128,18 @@ impl Hold {
         session: Arc<Session>,
         options: &HoldOptions,
     ) -> Arc<Hold> {
-        let missed_deadlines = session.link().borrow().missed_deadlines;
         let Grant { name, token } = grant;
-        Self::on(path, name, holder_marker, token, fences, TrustBasis::Session { session, missed_deadlines }, options)
+        Self::on(path, name, holder_marker, token, fences, Arc::new(SessionTrust::new(session)), options)
     }
 
-    /// A hold that depends on the record at `path`.
-    pub(crate) fn leased(path: String, token: FencingToken, lease: Lease, options: &HoldOptions) -> Arc<Hold> {
-        Self::on(path, String::new(), None, token, true, TrustBasis::Lease(latest::Sender::new(lease)), options)
+    /// A hold that is not a node of a session, but depends on this source of trust.
+    pub(crate) fn trusting(
+        path: String,
+        token: FencingToken,
+        source: Arc<dyn TrustSource>,
+        options: &HoldOptions,
+    ) -> Arc<Hold> {
+        Self::on(path, String::new(), None, token, true, source, options)
     }
 
     fn on(
@@ -155,7 +148,7 @@ impl Hold {
         holder_marker: Option<String>,
         token: FencingToken,
         fences: bool,
-        basis: TrustBasis,
+        source: Arc<dyn TrustSource>,
         options: &HoldOptions,
     ) -> Arc<Hold> {
         let mut hold = Hold {
@@ -164,7 +157,7 @@ impl Hold {
             holder_marker,
             token,
             fences,
-            basis,
+            source,
             on_lost: options.on_lost.clone(),
             meter: options.meter.clone(),
             began: Duration::ZERO,
@@ -194,56 +187,20 @@ impl Hold {
         hold
     }
 
-    /// Continues with another session, another expiry or another version of the record.
-    pub(crate) fn lease(&self, now: Lease) {
-        if let TrustBasis::Lease(lease) = &self.basis {
-            lease.send_replace(now);
-        }
-    }
-
-    /// From now on, another client may ask for the lock without this hold's knowledge: it ends when it would end without
-    /// a further heartbeat.
-    pub(crate) fn freeze(&self) {
-        let TrustBasis::Lease(lease) = &self.basis else { return };
-        lease.send_if_modified(|lease| {
-            let was_unasked = lease.unasked.is_some();
-            (lease.until, lease.unasked) = (lease.ends(), None);
-            was_unasked
-        });
-    }
-
-    /// Watches the state of its lease, if it has one.
-    pub(crate) fn leases(&self) -> Option<latest::Receiver<Lease>> {
-        match &self.basis {
-            TrustBasis::Session { .. } => None,
-            TrustBasis::Lease(lease) => Some(lease.subscribe()),
-        }
-    }
-
-    /// The time on the session's clock until when a lease can be trusted.
-    pub(crate) fn lease_until(&self) -> Duration {
-        match &self.basis {
-            TrustBasis::Session { .. } => Duration::MAX,
-            TrustBasis::Lease(lease) => lease.borrow().until,
-        }
-    }
-
+    /// The session that it depends on now.
     pub(crate) fn session(&self) -> Arc<Session> {
-        match &self.basis {
-            TrustBasis::Session { session, .. } => session.clone(),
-            TrustBasis::Lease(lease) => lease.borrow().session.clone(),
-        }
+        self.source.session()
     }
 
-    /// The nodes that the hold needs: its own, and the holder marker if there is one. A lease has none.
+    /// The record that it depends on, if it is not a node of the session.
+    pub(crate) fn record(&self) -> Option<&dyn HeldRecord> {
+        self.source.record()
+    }
+
+    /// The nodes that a hold without a record needs: its own, and the holder marker if there is one.
     pub(crate) fn nodes(&self) -> Vec<String> {
-        match &self.basis {
-            TrustBasis::Lease(_) => Vec::new(),
-            TrustBasis::Session { .. } => {
-                let names = std::iter::once(self.node()).chain(self.holder_marker.clone());
-                names.map(|name| node_path(&self.path, &name)).collect()
-            }
-        }
+        let names = std::iter::once(self.node()).chain(self.holder_marker.clone());
+        names.map(|name| node_path(&self.path, &name)).collect()
     }
 
     /// The name of the node that represents it.
@@ -303,10 +260,7 @@ impl Hold {
         if let Some(loss) = self.loss.get() {
             return Trust::Lost(*loss);
         }
-        let trust = match &self.basis {
-            TrustBasis::Session { session, missed_deadlines } => session.trust(*missed_deadlines),
-            TrustBasis::Lease(lease) => lease.borrow().trust(),
-        };
+        let trust = self.source.trust();
         let Some(liveness) = &self.liveness else { return trust };
         let attended = Duration::from_nanos(liveness.until.load(Ordering::Relaxed));
         match trust {
@@ -321,10 +275,7 @@ impl Hold {
 
     /// When the clock ends it, unless something renews it first.
     pub(crate) fn ends(&self) -> Duration {
-        let ends = match &self.basis {
-            TrustBasis::Session { session, missed_deadlines } => session.due(*missed_deadlines),
-            TrustBasis::Lease(lease) => lease.borrow().ends(),
-        };
+        let ends = self.source.ends();
         match &self.liveness {
             Some(liveness) => ends.min(Duration::from_nanos(liveness.until.load(Ordering::Relaxed))),
             None => ends,
@@ -374,18 +325,8 @@ impl Hold {
 
     /// Resolves when its state may differ from that at the call.
     pub(crate) fn state_changed(&self) -> impl Future<Output = ()> + '_ {
-        let mut link = self.session().link();
-        let mut lease = match &self.basis {
-            TrustBasis::Lease(lease) => Some(lease.subscribe()),
-            TrustBasis::Session { .. } => None,
-        };
+        let (mut link, moved) = (self.session().link(), self.moved());
         async move {
-            let moved = async {
-                match &mut lease {
-                    Some(lease) => _ = lease.changed().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 () = self.lost.cancelled() => {}
@@ -398,7 +339,7 @@ impl Hold {
     /// Resolves when it can be trusted for longer than at the call. Dropping the future leaves nothing behind.
     pub(crate) fn renewed(self: &Arc<Self>) -> impl Future<Output = ()> + use<> {
         // Subscribe now, so that no heartbeat between this call and the first poll is missed.
-        let (mut heartbeats, mut lease) = (self.session().heartbeats(), self.leases());
+        let (mut heartbeats, mut moved) = (self.session().heartbeats(), self.moved());
         let (hold, before) = (self.clone(), self.trust().until());
         async move {
             while hold.trust().until() <= before {
@@ -408,24 +349,20 @@ impl Hold {
                         std::future::pending().await
                     }
                 };
-                let leased = async {
-                    let changed = match &mut lease {
-                        Some(lease) => lease.changed().await.is_ok(),
-                        None => false,
-                    };
-                    if !changed {
-                        std::future::pending().await
-                    }
-                };
                 tokio::select! {
                     biased;
                     () = confirmed => continue,
-                    () = leased => {}
+                    () = &mut moved => moved = hold.moved(),
                 }
                 // Another session may keep it now.
                 heartbeats = hold.session().heartbeats();
             }
         }
+    }
+
+    /// Resolves at the next change of its record; never without one.
+    fn moved(&self) -> impl Future<Output = ()> + Unpin + Send + use<> {
+        or_never(self.record().map(HeldRecord::changed))
     }
 
     /// Counts a fenced write until [`Hold::write_is_over`]. A write whose result is unknown is never over: only the delete

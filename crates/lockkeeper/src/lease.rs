@@ -19,6 +19,7 @@ mod place;
 mod recorder;
 mod request;
 mod status;
+mod trust;
 mod verdict;
 
 pub use acquire::AcquireLease;

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkeeper_client::HelpedTask;
-use lockkeeper_core::helix::ServerClock;
 use lockkeeper_core::{Link, LinkState, Loss, NodeFormat, SessionClock, SessionId, TokenEpoch, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -202,8 +201,6 @@ pub(crate) struct Session {
     io: Arc<Io>,
     /// The epoch of its tokens.
     epoch: Arc<latest::Sender<epoch::Known>>,
-    /// What the session's own writes have shown of the server's time.
-    server_clock: Mutex<Option<ServerClock>>,
 }
 
 impl Session {
@@ -259,7 +256,6 @@ impl Session {
             closed,
             io,
             epoch,
-            server_clock: Mutex::new(None),
         };
         Arc::new(session)
     }
@@ -376,15 +372,6 @@ impl Session {
         }
     }
 
-    /// The last estimate of the server's time, if there is one.
-    pub(crate) fn server_clock(&self) -> Option<ServerClock> {
-        *self.server_clock.lock().expect("held for a look only")
-    }
-
-    pub(crate) fn set_server_clock(&self, clock: ServerClock) {
-        *self.server_clock.lock().expect("held for a look only") = Some(clock);
-    }
-
     pub(crate) fn closing(&self) -> CancellationToken {
         self.closing.clone()
     }
@@ -413,18 +400,6 @@ impl Session {
     /// Puts a hold under the watchdog, if there is one.
     pub(crate) fn watch_over(&self, hold: Arc<dyn Watched>) -> Option<Ward> {
         self.io.watchdog.as_ref().map(|watchdog| watchdog.watch(hold))
-    }
-
-    /// Until when a lease that ends at `until` can be trusted. The lease survives sessions, but without a connection a
-    /// preemption cannot be reported. No round trip.
-    pub(crate) fn lease_trust(&self, until: Duration) -> Trust {
-        if self.now() >= until {
-            Trust::Lost(Loss::LeaseEnded)
-        } else if self.life.link.borrow().connected {
-            Trust::Held { until }
-        } else {
-            Trust::Suspected { until }
-        }
     }
 
     /// Whether it can take a new contender.

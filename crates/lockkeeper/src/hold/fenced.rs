@@ -13,12 +13,10 @@ use futures_util::future::{BoxFuture, select_all};
 use lockkeeper_core::{LockPath, Loss};
 use tokio::sync::oneshot;
 
-use crate::ensemble::paths::above;
 use crate::ensemble::{Done, Ensemble, NodeKind, OpError, TxnStep, Undone};
 use crate::error::WriteError;
 use crate::hold::Hold;
 use crate::hold::holding::Holding;
-use crate::hold::lease::{Lease, Versions, current_versions};
 
 /// The maximum size of one write: what a server accepts in one frame unless `jute.maxbuffer` differs, minus the
 /// encoding around the data.
@@ -280,7 +278,7 @@ async fn write(holds: &[Arc<Hold>], steps: &[TxnStep]) -> Result<FencedWritten, 
         match step {
             Some(at) if at < checks.len() => {
                 let hold = &holds[of[at]];
-                if hold.leases().is_none() {
+                if hold.record().is_none() {
                     // Its node is deleted, so this hold can no longer write, whatever the cause.
                     hold.lose(Loss::Removed);
                     return Err(gone(hold));
@@ -308,35 +306,25 @@ fn trusted_until(holds: &[Arc<Hold>]) -> Duration {
 async fn bind(ensemble: &dyn Ensemble, holds: &[Arc<Hold>], doubted: bool) -> Result<Option<Bonds>, WriteError> {
     let mut bonds = Bonds { checks: Vec::new(), of: Vec::new() };
     for (at, hold) in holds.iter().enumerate() {
-        let mut checks: Vec<_> = hold.nodes().into_iter().map(|path| TxnStep::Check { path, version: None }).collect();
-        if let Some(mut leases) = hold.leases() {
-            let lease = leases.borrow_and_update().clone();
-            let versions = match lease.versions.filter(|_| !doubted) {
-                Some(versions) => versions,
-                None => match look(ensemble, hold, &lease).await? {
-                    Some(versions) => versions,
-                    None => {
-                        // The lease was renewed or taken. The task of the hold sees the same event and knows which.
-                        _ = leases.changed().await;
-                        return Ok(None);
-                    }
-                },
-            };
-            checks.push(TxnStep::Check { path: above(&hold.path).to_owned(), version: Some(versions.parent) });
-            checks.push(TxnStep::Check { path: hold.path.clone(), version: Some(versions.record) });
-        }
+        let checks = match hold.record() {
+            None => hold.nodes().into_iter().map(|path| TxnStep::Check { path, version: None }).collect(),
+            Some(record) => match record.checks(ensemble, doubted).await.map_err(|fault| unread(hold, fault))? {
+                Some(checks) => checks,
+                None => return Ok(None),
+            },
+        };
         bonds.of.extend(std::iter::repeat_n(at, checks.len()));
         bonds.checks.extend(checks);
     }
     Ok(Some(bonds))
 }
 
-async fn look(ensemble: &dyn Ensemble, hold: &Hold, lease: &Lease) -> Result<Option<Versions>, WriteError> {
-    current_versions(ensemble, &hold.path, &lease.owner).await.map_err(|fault| match fault {
-        // Nothing was written yet.
+/// The record could not be read. Nothing was written yet.
+fn unread(hold: &Hold, fault: OpError) -> WriteError {
+    match fault {
         OpError::SessionOver | OpError::ConnectionLoss => over(hold),
         fault => WriteError::Refused { path: hold.path.clone(), reason: fault.to_string() },
-    })
+    }
 }
 
 /// The first lost hold.
@@ -349,10 +337,10 @@ fn gone(hold: &Hold) -> WriteError {
     WriteError::Lost { path: hold.path.clone(), loss: hold.loss().unwrap_or(Loss::Removed) }
 }
 
-/// The session has ended or is ending. A hold that is a node of it ends too, but a lease does not.
+/// The session has ended or is ending. A hold that is a node of it ends too, but a record does not.
 fn over(hold: &Hold) -> WriteError {
     let path = hold.path.clone();
-    match hold.leases() {
+    match hold.record() {
         None => WriteError::Lost { path, loss: hold.loss().unwrap_or(Loss::SessionExpired) },
         Some(_) => WriteError::NotSent { path },
     }

@@ -19,7 +19,6 @@ use crate::ensemble::{OpError, Watcher};
 use crate::error::ReleaseError;
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
-use crate::hold::lease::{Lease, Versions};
 use crate::hold::{Hold, HoldOptions, HoldRequest};
 use crate::lease::error::LeaseError;
 use crate::lease::guard::{HelixGuard, Order, Preemption};
@@ -27,6 +26,7 @@ use crate::lease::leases::Leases;
 use crate::lease::node::{LockNode, Look, LookError, SessionRef, Stepped, notice_ms as notice_ms_of};
 use crate::lease::recorder::{CleanupAccount, HoldAccount, Recorder};
 use crate::lease::status::LockStatus;
+use crate::lease::trust::{Lease, LeaseTrust, Versions};
 use crate::session::Dependant;
 use crate::session::context::Context;
 use crate::wait::or_never;
@@ -57,6 +57,7 @@ pub(super) struct LeaseTask {
     status: Arc<watch::Sender<LockStatus>>,
     session_ref: SessionRef,
     hold: Arc<Hold>,
+    trust: Arc<LeaseTrust>,
     /// The end of the lease as this hold wrote it, which identifies the record as its own.
     until_ms: i64,
     requests: UnboundedReceiver<HoldRequest>,
@@ -116,7 +117,8 @@ impl LeaseTask {
     ) -> (LeaseTask, HelixGuard) {
         let (session, owner) = (session_ref.session.clone(), (terms.id.clone(), until_ms));
         let lease = Lease { session, until, unasked: None, owner, versions: None };
-        let hold = Hold::leased(node.path.clone(), token, lease, &options);
+        let trust = Arc::new(LeaseTrust::new(node.path.clone(), lease));
+        let hold = Hold::trusting(node.path.clone(), token, trust.clone(), &options);
         let (request, requests) = unbounded();
         let (order, orders) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
@@ -133,6 +135,7 @@ impl LeaseTask {
             status,
             session_ref,
             hold,
+            trust,
             until_ms,
             requests,
             orders,
@@ -256,7 +259,7 @@ impl LeaseTask {
     /// Reads the record; the lease may expire meanwhile.
     async fn look(&mut self) -> LeaseWake {
         // It may have changed. Heartbeats from now on do not show that no client asks.
-        self.hold.freeze();
+        self.trust.freeze();
         let left = self.lease_left();
         let hold = self.hold.clone();
         let mut looked = std::pin::pin!(self.node.look(&mut self.session_ref));
@@ -313,7 +316,7 @@ impl LeaseTask {
     fn depends_in(&self) -> Option<Duration> {
         let session = &self.session_ref.session;
         let waits = self.keeps && self.kept.is_none();
-        waits.then(|| self.hold.lease_until().saturating_sub(session.timeout()).saturating_sub(session.now()))
+        waits.then(|| self.trust.until().saturating_sub(session.timeout()).saturating_sub(session.now()))
     }
 
     /// Processes the record. Returns `false` if it no longer shows this hold.
@@ -383,7 +386,7 @@ impl LeaseTask {
         let unasked = self.kept.is_some() && trusted;
         self.unasked = unasked.then_some(link.disconnects);
         let unasked = unasked.then_some(link.missed_deadlines);
-        self.hold.lease(Lease { session, until, unasked, owner, versions });
+        self.trust.update(Lease { session, until, unasked, owner, versions });
     }
 
     /// Reports to the user that a requestor wants the lock.

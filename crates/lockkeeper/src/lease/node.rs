@@ -4,19 +4,21 @@
 //! again. So every delete also writes the parent, and every write checks that the parent is unchanged since before the
 //! record was read. The parent is a persistent node, so that its own version never starts again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::helix::{
     Answer, Record, Refusal, Rules, SeenRecord, ServerClock, ServerNow, Terms, Wish, transition,
 };
-use lockkeeper_core::{FencingToken, IncompatibleFormat, Limit, LinkState, NodeFormat, PathRecord, TokenEpoch, Zxid};
+use lockkeeper_core::{
+    FencingToken, IncompatibleFormat, Limit, LinkState, NodeFormat, PathRecord, SessionId, TokenEpoch, Zxid,
+};
 use tokio::sync::oneshot;
 
 use crate::ensemble::paths::{above, make_path};
 use crate::ensemble::{Children, Done, Ensemble, NodeKind, OpError, Reply, TxnStep, Watcher, zxid_of};
 use crate::error::{AdminError, Mismatch, SessionError};
-use crate::hold::lease::Versions;
+use crate::lease::trust::Versions;
 use crate::session::Session;
 use crate::session::context::Context;
 use crate::session::epoch;
@@ -42,7 +44,24 @@ pub(crate) struct SessionRef {
     behind: bool,
     /// The ends of the leases by which this client may have made itself the owner, without knowing it.
     written_ms: Vec<i64>,
+    time: Arc<KnownTime>,
     _present: oneshot::Sender<()>,
+}
+
+/// What the newest session's own writes have shown of the server's time. All leased locks of a context share it.
+#[derive(Default)]
+struct KnownTime(Mutex<Option<(SessionId, ServerClock)>>);
+
+impl KnownTime {
+    /// The clock as this session knows it.
+    fn of(&self, session: &Session) -> Option<ServerClock> {
+        let known = *self.0.lock().expect("held for a copy only");
+        known.and_then(|(of, clock)| (of == session.id()).then_some(clock))
+    }
+
+    fn learn(&self, session: &Session, clock: ServerClock) {
+        *self.0.lock().expect("held for a copy only") = Some((session.id(), clock));
+    }
 }
 
 /// The record as read.
@@ -132,7 +151,8 @@ impl SessionRef {
         let (session, ensemble) = context.session(None).await?;
         let (present, absent) = oneshot::channel::<()>();
         session.spawn(async move { _ = absent.await });
-        Ok(SessionRef { session, ensemble, behind: true, written_ms: Vec::new(), _present: present })
+        let time = context.shared::<KnownTime>();
+        Ok(SessionRef { session, ensemble, behind: true, written_ms: Vec::new(), time, _present: present })
     }
 
     /// Waits for a reply, but not beyond the session's end.
@@ -431,7 +451,7 @@ impl LockNode {
     /// and deleted in one round trip, and deleted with the session at the latest.
     async fn clock(&self, session_ref: &mut SessionRef) -> Result<ServerClock, OpError> {
         let session = session_ref.session.clone();
-        if let Some(clock) = session.server_clock().filter(|clock| clock.age(session.now()) < CLOCK_AGE) {
+        if let Some(clock) = session_ref.time.of(&session).filter(|clock| clock.age(session.now()) < CLOCK_AGE) {
             return Ok(clock);
         }
         let probe = match self.parent() {
@@ -454,7 +474,7 @@ impl LockNode {
             match (created, written) {
                 (_, Ok(written)) => {
                     let clock = ServerClock::stamped(sent, heard, written.mtime_ms);
-                    session.set_server_clock(clock);
+                    session_ref.time.learn(&session, clock);
                     return Ok(clock);
                 }
                 (Err(OpError::NoNode), _) if !parents_made => {
@@ -482,7 +502,7 @@ impl LockNode {
 
 impl Look {
     /// The versions that identify this record; unknown if it was written since.
-    pub(crate) fn versions(&self) -> Option<Versions> {
+    pub(super) fn versions(&self) -> Option<Versions> {
         let record = self.found.version.filter(|_| !self.written)?;
         Some(Versions { record, parent: self.found.parent.version })
     }
