@@ -3,7 +3,8 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Proof, TransferFacts};
+use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Proof};
+use lockkeeper::helix::TransferFacts;
 use lockkeeper::jobs::RunRecord;
 use lockkeeper::{Owner, Revocation};
 use serde::Serialize;

@@ -19,9 +19,7 @@ mod info;
 mod jobs;
 mod lease;
 mod questions;
-mod requests;
 mod setup;
-mod statistics;
 
 pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
@@ -39,5 +37,3 @@ pub use crate::broken::{Broken, Proof};
 pub use crate::contender::ContenderInfo;
 pub use crate::ensemble::shared::LOCKS;
 pub use crate::registers::REPLAYS;
-pub use crate::registers::journal::{DecisionRecord, EmergencyRecord, TransferFacts};
-pub use crate::registers::requests::TransferRequest;

@@ -7,6 +7,7 @@
 //! [`lockkeeper_core::helix::transition`] makes all decisions; the code here carries them out under compare-and-set.
 
 mod acquire;
+pub(crate) mod admin;
 mod approval;
 mod error;
 mod guard;
@@ -15,7 +16,9 @@ mod interface;
 mod leases;
 mod lock;
 pub(crate) mod node;
+mod pending;
 mod place;
+mod published;
 mod recorder;
 mod request;
 mod status;
@@ -31,5 +34,8 @@ pub use lock::HelixLock;
 pub use lockkeeper_core::helix::{
     EMERGENCY, Histogram, LockAttributes, RecordError, Scope, ScopeError, Statistics, Tally, Terms, TermsError,
 };
+pub use pending::TransferRequest;
 pub use place::{Place, Unlocked};
 pub use status::LockStatus;
+
+pub use crate::registers::journal::{DecisionRecord, EmergencyRecord, TransferFacts};

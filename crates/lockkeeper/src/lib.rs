@@ -191,6 +191,7 @@ pub mod fenced {
 
 /// Leased locks with priorities, on nodes shared with Apache Helix.
 pub mod helix {
+    pub use crate::lease::admin::HelixAdmin;
     pub use crate::lease::*;
     pub use crate::recipes::queue_lock::QueueLock;
     pub use tokio::sync::watch::Receiver as WatchReceiver;

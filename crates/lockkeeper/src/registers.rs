@@ -1,20 +1,24 @@
-//! Side trees below `/lockkeeper`: the journal, the pending decisions, the runs of jobs, and the statistics of a fleet.
+//! Side trees below `/lockkeeper`: the journal, the runs of jobs, and the names of the others.
 //!
-//! A lock's own node has none of them. Both protocols write them; `admin` reads them.
+//! A lock's own node has none of them.
 
 #[cfg(feature = "jobs")]
 pub(crate) mod jobs;
 pub(crate) mod journal;
-mod records;
-pub(crate) mod requests;
-pub(crate) mod statistics;
+pub(crate) mod records;
 
 pub(crate) use records::make;
 
 pub(crate) use crate::ensemble::shared::JOBS;
 
 /// Every register, and the directory of the replays' locks.
-pub(crate) const ALL: [&str; 5] = [journal::ROOT, JOBS, REPLAYS, requests::ROOT, statistics::ROOT];
+pub(crate) const ALL: [&str; 5] = [journal::ROOT, JOBS, REPLAYS, REQUESTS, STATISTICS];
+
+/// The parent of the pending decisions about leased locks.
+pub(crate) const REQUESTS: &str = "/lockkeeper/requests";
+
+/// The parent of the statistics of leased locks.
+pub(crate) const STATISTICS: &str = "/lockkeeper/stats";
 
 /// The directory of the locks of replays of dead letters.
 pub const REPLAYS: &str = "/lockkeeper/replays";

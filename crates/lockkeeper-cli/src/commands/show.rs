@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
 use lockkeeper::embedded::Home;
 use lockkeeper::error::AdminError;
+use lockkeeper::helix::HelixAdmin;
 use lockkeeper::{Builder, Lockkeeper, excerpt, spell};
 
 use crate::args::ask::ShowArgs;
@@ -71,6 +72,16 @@ pub(crate) async fn inquire<T>(
     settings: &Settings,
     question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
 ) -> Result<T, Failure> {
+    let question = async |keeper: Lockkeeper| question(keeper.admin()).await;
+    ask(connect_running(settings, &settings.builder()).await?, settings, question).await
+}
+
+/// The same about leased locks alone.
+pub(crate) async fn inquire_leases<T>(
+    settings: &Settings,
+    question: impl AsyncFnOnce(HelixAdmin) -> Result<T, AdminError>,
+) -> Result<T, Failure> {
+    let question = async |keeper: Lockkeeper| question(HelixAdmin::new(&keeper)).await;
     ask(connect_running(settings, &settings.builder()).await?, settings, question).await
 }
 
@@ -80,15 +91,16 @@ pub(crate) async fn inquire_records<T>(
     printer: &Printer,
     question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
 ) -> Result<T, Failure> {
+    let question = async |keeper: Lockkeeper| question(keeper.admin()).await;
     ask(connect_to_records(settings, printer).await?, settings, question).await
 }
 
 async fn ask<T>(
     keeper: Lockkeeper,
     settings: &Settings,
-    question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
+    question: impl AsyncFnOnce(Lockkeeper) -> Result<T, AdminError>,
 ) -> Result<T, Failure> {
-    let answer = question(keeper.admin()).await;
+    let answer = question(keeper.clone()).await;
     keeper.close().await;
     answer.map_err(|error| Failure::from(error).scoped(&settings.place))
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::advice::Suggested;
 use crate::args::leased::StatsArgs;
-use crate::commands::show::inquire;
+use crate::commands::show::inquire_leases;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path};
@@ -27,14 +27,14 @@ pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Fail
             .advise("publish them for a command", counting)
     };
     if args.reset {
-        let forgotten = inquire(&settings, async move |admin| admin.forget_statistics(&at).await).await?;
+        let forgotten = inquire_leases(&settings, async move |admin| admin.forget_statistics(&at).await).await?;
         if !forgotten {
             return Err(nothing());
         }
         printer.note(&format!("the statistics of {path} are deleted"));
         return Ok(0);
     }
-    let counted = inquire(&settings, async move |admin| admin.statistics(&at).await).await?;
+    let counted = inquire_leases(&settings, async move |admin| admin.statistics(&at).await).await?;
     let counted = counted.ok_or_else(|| nothing().scoped(&settings.place))?;
     if printer.is_json() {
         output::answer(&settings.place, &StatsView::of(&path, &counted))?;

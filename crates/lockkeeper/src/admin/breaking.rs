@@ -15,7 +15,7 @@ use super::{Admin, LockInfo, lease};
 use crate::broken::{Broken, Proof};
 use crate::clock::as_millis_since_1970;
 use crate::contender::ContenderInfo;
-use crate::ensemble::paths::above;
+use crate::ensemble::paths::{above, is_below};
 use crate::ensemble::{Ensemble, OpError, TxnStep, refused};
 use crate::error::{AdminError, Misuse, SessionError};
 use crate::registers::journal::{self, EntryKind, JournalEntry};
@@ -97,6 +97,21 @@ impl Admin {
     /// The server refuses the read or cannot be reached.
     pub async fn broken(&self, root: impl AsRef<str>) -> Result<Vec<Broken>, AdminError> {
         self.entries_below(root.as_ref(), |entry| entry.into_break().map(|broken| (broken.path.clone(), broken))).await
+    }
+
+    /// The journal's entries of one kind about locks at and below `root`. `pick` returns each with its lock.
+    pub(crate) async fn entries_below<T: Send + 'static>(
+        &self,
+        root: &str,
+        pick: impl Fn(JournalEntry) -> Option<(String, T)> + Send + 'static,
+    ) -> Result<Vec<T>, AdminError> {
+        let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
+        self.on_session(move |ensemble| async move {
+            let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
+            let picked = entries.into_iter().filter_map(pick);
+            Ok(picked.filter(|(path, _)| is_below(path, &root)).map(|(_, entry)| entry).collect())
+        })
+        .await
     }
 
     async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, AdminError> {

@@ -11,10 +11,10 @@ use super::info::{LockInfo, Survey, Unreadable};
 use super::lease;
 use crate::ensemble::{Children, OpError, READS_IN_FLIGHT, linearizable, refused};
 use crate::error::AdminError;
-use crate::registers::{JOBS, journal, requests, statistics};
+use crate::registers::{JOBS, REQUESTS, STATISTICS, journal};
 
 /// The side trees of this library, which contain no locks.
-const OURS: [&str; 4] = [journal::ROOT, requests::ROOT, statistics::ROOT, JOBS];
+const OURS: [&str; 4] = [journal::ROOT, REQUESTS, STATISTICS, JOBS];
 
 /// How deep below the root a listing searches for locks.
 const MAX_DEPTH: usize = 16;

@@ -125,7 +125,7 @@ impl AdminError {
             AdminError::SeveralHold { .. } | AdminError::NotContending { .. } => {
                 "see the holders and the waiters with Admin::show"
             }
-            AdminError::NoSuchRequest { .. } => "see the pending requests with Admin::requests",
+            AdminError::NoSuchRequest { .. } => "see the pending requests with HelixAdmin::requests",
             AdminError::NothingToDecide { .. } => "see the runs with Admin::job",
             #[cfg(feature = "jobs")]
             AdminError::NoRerun { .. } => "see the runs with Admin::job",

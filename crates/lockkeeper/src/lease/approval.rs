@@ -13,8 +13,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
+use crate::lease::pending::{OperatorDecision, Pending};
 use crate::registers::journal::{self, DecisionRecord, JournalEntry, TransferFacts};
-use crate::registers::requests::{OperatorDecision, Pending};
 use crate::session::Session;
 use crate::session::context::Context;
 
@@ -46,12 +46,12 @@ pub struct CleanupAlert {
     pub requestor_message: Option<String>,
     /// The requestor's priority.
     pub requestor_priority: i32,
-    /// The id of the request in [`Admin::requests`](crate::admin::Admin::requests), if operators are asked.
+    /// The id of the request in [`HelixAdmin::requests`](crate::helix::HelixAdmin::requests), if operators are asked.
     pub request: Option<String>,
 }
 
 impl CleanupAlert {
-    /// Returns the same facts in the form that operators see ([`Admin::requests`](crate::admin::Admin::requests)).
+    /// Returns the same facts in the form that operators see ([`HelixAdmin::requests`](crate::helix::HelixAdmin::requests)).
     pub fn facts(&self) -> TransferFacts {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         TransferFacts {

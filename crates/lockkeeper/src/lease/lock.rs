@@ -110,7 +110,7 @@ impl HelixLock {
     /// Uses the highest possible priority, which is reserved for emergencies, for this reason.
     ///
     /// Each request is written to the ensemble's journal before it has an effect
-    /// ([`Admin::emergencies`](crate::admin::Admin::emergencies)), and logged as a warning with the target
+    /// ([`HelixAdmin::emergencies`](crate::helix::HelixAdmin::emergencies)), and logged as a warning with the target
     /// `lockkeeper::audit`. A request that cannot be recorded fails. The reason has at most 1024 bytes; an empty one is
     /// [`AcquireLeaseError::Misuse`].
     ///
@@ -197,8 +197,8 @@ impl HelixLock {
     }
 
     /// Asks operators when the wait has ended, the owner has not finished its cleanup, and no rule decides. The request
-    /// is a node in the ensemble, which [`Admin::requests`](crate::admin::Admin::requests) and `lockkeeper requests` show on
-    /// any machine. [`Admin::decide`](crate::admin::Admin::decide), `lockkeeper approve` or `lockkeeper reject` answers it. No
+    /// is a node in the ensemble, which [`HelixAdmin::requests`](crate::helix::HelixAdmin::requests) and `lockkeeper requests` show on
+    /// any machine. [`HelixAdmin::decide`](crate::helix::HelixAdmin::decide), `lockkeeper approve` or `lockkeeper reject` answers it. No
     /// answer within `timeout` means no. The function of [`HelixLock::on_unfinished`] may answer as well; the first
     /// answer counts.
     ///
@@ -217,7 +217,7 @@ impl HelixLock {
     }
 
     /// Returns the last hundred decisions about this lock object's requests, oldest first. No round trip.
-    /// [`Admin::decisions`](crate::admin::Admin::decisions) returns those of the whole fleet.
+    /// [`HelixAdmin::decisions`](crate::helix::HelixAdmin::decisions) returns those of the whole fleet.
     pub fn decisions(&self) -> Vec<Decided> {
         self.approval.decisions()
     }
@@ -253,10 +253,10 @@ impl HelixLock {
     }
 
     /// Adds the counters of this object ([`HelixLock::statistics`]) to the fleet's counters of this lock, for
-    /// [`Admin::statistics`](crate::admin::Admin::statistics) and `lockkeeper stats`.
+    /// [`HelixAdmin::statistics`](crate::helix::HelixAdmin::statistics) and `lockkeeper stats`.
     ///
     /// The counters are in a separate node below `/lockkeeper/stats`, of at most a few kilobytes for each of 16 owners,
-    /// until [`Admin::forget_statistics`](crate::admin::Admin::forget_statistics). With more than 1024 locks, those that were
+    /// until [`HelixAdmin::forget_statistics`](crate::helix::HelixAdmin::forget_statistics). With more than 1024 locks, those that were
     /// not updated for the longest time are deleted. No addition is lost to another process's. Counts that a process
     /// has not written when it ends are lost: see [`HelixLock::flush_statistics`].
     ///

@@ -10,8 +10,8 @@ use lockkeeper_core::helix::{Measurement, Statistics};
 use tokio::sync::watch;
 
 use crate::error::SessionError;
+use crate::lease::published;
 use crate::meters::Group;
-use crate::registers::statistics;
 use crate::session::context::Context;
 
 /// The counters of one lock object and its clones.
@@ -76,7 +76,7 @@ impl Recorder {
             loop {
                 let unsent = std::mem::take(&mut counts.all.lock().expect("held for a swap only").unsent);
                 if !unsent.is_empty()
-                    && let Err(error) = statistics::add(&context, &path, &unsent).await
+                    && let Err(error) = published::add(&context, &path, &unsent).await
                 {
                     tracing::warn!(%path, %error, "counters could not be published; they go with the next event");
                     counts.all.lock().expect("held for an addition only").unsent.merge(&unsent);

@@ -59,7 +59,7 @@ pub struct TransferFacts {
 }
 
 /// A decision about taking a leased lock from an owner that has not finished its cleanup in time. Returned by
-/// [`Admin::decisions`](crate::admin::Admin::decisions).
+/// [`HelixAdmin::decisions`](crate::helix::HelixAdmin::decisions).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DecisionRecord {
@@ -86,7 +86,7 @@ pub struct DecisionRecord {
 }
 
 /// A request for a leased lock with the emergency priority. Returned by
-/// [`Admin::emergencies`](crate::admin::Admin::emergencies).
+/// [`HelixAdmin::emergencies`](crate::helix::HelixAdmin::emergencies).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EmergencyRecord {

@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::Loss;
-use lockkeeper::admin::{Admin, TransferRequest};
 use lockkeeper::error::AdminError;
-use lockkeeper::helix::{AcquireLeaseError, CleanupAlert, Decision, HelixGuard, TransferRule};
+use lockkeeper::helix::{
+    AcquireLeaseError, CleanupAlert, Decision, HelixAdmin, HelixGuard, TransferRequest, TransferRule,
+};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, stored};
@@ -93,7 +94,7 @@ async fn no_answer_in_time_is_a_rejection(world: &World) {
     let b = b.on_unfinished(Duration::ZERO, |_| std::future::pending());
     assert!(matches!(b.acquire().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     assert!(matches!(&b.decisions()[0].decision, Decision::Reject { by, .. } if by == "nobody"));
-    let audited = world.keeper().await.admin().decisions(&world.lock()).await.unwrap();
+    let audited = HelixAdmin::new(&world.keeper().await).decisions(&world.lock()).await.unwrap();
     let [audited] = &audited[..] else { panic!("{audited:?}") };
     assert_eq!((audited.approved, audited.by_rule, audited.on_behalf_of.as_deref()), (false, false, Some("nobody")));
     assert_eq!((audited.why.as_str(), audited.facts.owner.as_str()), ("no answer in time", "a"));
@@ -143,7 +144,7 @@ async fn a_change_of_the_record_does_not_end_the_wait_for_a_decision(world: &Wor
 }
 
 /// Waits for a pending transfer request and returns it.
-async fn pending_request(world: &World, admin: &Admin) -> TransferRequest {
+async fn pending_request(world: &World, admin: &HelixAdmin) -> TransferRequest {
     let mut found = Vec::new();
     eventually("a decision is pending", async || {
         found = admin.requests(&world.lock()).await.unwrap();
@@ -157,7 +158,7 @@ async fn pending_request(world: &World, admin: &Admin) -> TransferRequest {
 /// decision can be read later.
 async fn an_operator_elsewhere_approves(world: &World) {
     let guard = acquire_without_cleanup(world, "a").await;
-    let admin = world.keeper().await.admin();
+    let admin = HelixAdmin::new(&world.keeper().await);
     let b = lock(world, &world.keeper().await, "b").priority(4).message("urgent").ask_operators(LONG);
     let asking = ask(&b);
     let request = pending_request(world, &admin).await;
@@ -183,7 +184,7 @@ async fn an_operator_elsewhere_approves(world: &World) {
 /// H-76: the owner keeps the lock.
 async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World) {
     let guard = acquire_without_cleanup(world, "a").await;
-    let (one, other) = (world.keeper().await.admin(), world.keeper().await.admin());
+    let (one, other) = (HelixAdmin::new(&world.keeper().await), HelixAdmin::new(&world.keeper().await));
     let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(LONG);
     let asking = ask(&b);
     let request = pending_request(world, &one).await;
@@ -216,7 +217,7 @@ async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World
 /// H-76: without an answer in time the request is rejected, the audit has that, and nothing of the request is left.
 async fn an_operators_late_decision_is_refused(world: &World) {
     let guard = acquire_without_cleanup(world, "a").await;
-    let admin = world.keeper().await.admin();
+    let admin = HelixAdmin::new(&world.keeper().await);
     let b = lock(world, &world.keeper().await, "b").priority(4).ask_operators(Duration::from_secs(3));
     let asking = ask(&b);
     let request = pending_request(world, &admin).await;
@@ -252,7 +253,7 @@ async fn without_an_approver_no_decision_is_requested(world: &World) {
     }
     assert!(guard.is_held());
     assert_eq!((stored(world).await.request, b.decisions()), (None, vec![]));
-    let admin = world.keeper().await.admin();
+    let admin = HelixAdmin::new(&world.keeper().await);
     assert_eq!(admin.requests(&world.lock()).await.unwrap(), []);
     assert_eq!(admin.decisions(&world.lock()).await.unwrap(), []);
     guard.release().await.unwrap();
@@ -268,7 +269,7 @@ async fn a_rule_decides_without_asking(world: &World) {
     let decided = b.decisions();
     assert!(matches!(&decided[0].decision, Decision::Approve { by, .. } if by == "batch yields"));
     assert!(decided[0].by_rule);
-    let audited = world.keeper().await.admin().decisions(&world.lock()).await.unwrap();
+    let audited = HelixAdmin::new(&world.keeper().await).decisions(&world.lock()).await.unwrap();
     let [audited] = &audited[..] else { panic!("{audited:?}") };
     assert_eq!((audited.by_rule, audited.on_behalf_of.as_deref()), (true, Some("batch yields")));
     assert_eq!((audited.approved, audited.facts.owner.as_str()), (true, "batch-7"));

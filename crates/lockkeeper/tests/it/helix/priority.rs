@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::error::ReleaseError;
-use lockkeeper::helix::{AcquireLeaseError, LockOperations, LockStatus};
+use lockkeeper::helix::{AcquireLeaseError, HelixAdmin, LockOperations, LockStatus};
 use lockkeeper::{HoldState, Loss};
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
@@ -57,14 +57,14 @@ async fn the_emergency_priority_is_above_all_others(world: &World) {
     assert_eq!(info(world).await.priority, i32::MAX);
     let second = lock(world, &one, "c").emergency("me too").message("urgent").forceful().waiting(Duration::ZERO);
     assert!(!second.try_lock().await.unwrap());
-    let recorded = one.admin().emergencies(world.lock()).await.unwrap();
+    let recorded = HelixAdmin::new(&one).emergencies(world.lock()).await.unwrap();
     let said: Vec<_> = recorded.iter().map(|use_| (use_.requestor.as_str(), use_.why.as_str())).collect();
     assert_eq!(said, [("b", "the index is corrupt"), ("c", "me too")]);
     assert_eq!((recorded[1].message.as_deref(), recorded[1].by.pid), (Some("urgent"), std::process::id()));
-    assert_eq!(one.admin().emergencies(world.path("elsewhere")).await.unwrap(), []);
+    assert_eq!(HelixAdmin::new(&one).emergencies(world.path("elsewhere")).await.unwrap(), []);
     let without_reason = lock(world, &one, "d").emergency(" ");
     assert_eq!(misused(&without_reason.acquire().await), Some("reason"));
-    assert_eq!(one.admin().emergencies(world.lock()).await.unwrap().len(), 2, "nothing was sent");
+    assert_eq!(HelixAdmin::new(&one).emergencies(world.lock()).await.unwrap().len(), 2, "nothing was sent");
     first.release().await.unwrap();
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
-use lockkeeper::helix::{HelixLock, Tally};
+use lockkeeper::helix::{HelixAdmin, HelixLock, Tally};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, lock, on_every_record_server, requested_by, stored};
@@ -157,7 +157,7 @@ async fn holds_are_counted_against_their_leases(world: &World) {
     assert_eq!(tally.overran, 1);
     assert!(tally.suggested_lease_ms().unwrap() >= 400, "{tally:?}");
     assert_eq!(
-        keeper.admin().statistics(&world.lock()).await.unwrap(),
+        HelixAdmin::new(&keeper).statistics(&world.lock()).await.unwrap(),
         None,
         "statistics were published without publish_statistics"
     );
@@ -185,13 +185,14 @@ async fn a_fleet_counts_together_and_loses_nothing(world: &World) {
     for hold in holds {
         hold.await.unwrap();
     }
-    let admin = world.keeper().await.admin();
+    let reader = world.keeper().await;
+    let admin = HelixAdmin::new(&reader);
     let counted = admin.statistics(&shared).await.unwrap().unwrap();
     let holds: Vec<_> = counted.owners.iter().map(|(owner, tally)| (owner.as_str(), tally.holds())).collect();
     assert_eq!(holds, [("a", 5), ("b", 5), ("c", 5), ("d", 5)]);
     assert_eq!(counted.total().holds(), 20);
     assert!(!world.exists(&shared).await, "a free lock leaves nothing behind");
-    assert!(admin.list("/").await.unwrap().iter().all(|lock| !lock.path.starts_with("/lockkeeper")));
+    assert!(reader.admin().list("/").await.unwrap().iter().all(|lock| !lock.path.starts_with("/lockkeeper")));
     assert!(admin.forget_statistics(&shared).await.unwrap());
     assert_eq!(admin.statistics(&shared).await.unwrap(), None);
     assert!(!admin.forget_statistics(&shared).await.unwrap());
@@ -212,8 +213,8 @@ async fn an_addition_whose_reply_was_lost_is_counted_once(world: &World) {
         rule.fired().await;
         drop(rule);
         proxy.heal();
-        let counted = world.keeper().await.admin().statistics(&world.lock()).await.unwrap().unwrap();
+        let counted = HelixAdmin::new(&world.keeper().await).statistics(&world.lock()).await.unwrap().unwrap();
         assert_eq!(counted.total().holds(), holds, "{ops:?}");
     }
-    keeper.admin().forget_statistics(&world.lock()).await.unwrap();
+    HelixAdmin::new(&keeper).forget_statistics(&world.lock()).await.unwrap();
 }

@@ -8,13 +8,10 @@
 use lockkeeper_core::helix::Statistics;
 use serde::{Deserialize, Serialize};
 
-use super::records;
 use crate::ensemble::{Ensemble, NodeKind, OpError, linearizable, refused};
 use crate::error::{AdminError, SessionError};
+use crate::registers::{STATISTICS as ROOT, records};
 use crate::session::context::Context;
-
-/// The parent of all locks' nodes.
-pub(crate) const ROOT: &str = "/lockkeeper/stats";
 
 /// How many owners are counted separately. At most 20 KiB each.
 const OWNERS: usize = 16;

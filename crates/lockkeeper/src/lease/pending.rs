@@ -10,20 +10,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockkeeper_core::Owner;
 use serde::{Deserialize, Serialize};
 
-use super::journal::{self, DecisionRecord, EntryKind, JournalEntry, TransferFacts};
-use super::records;
 use crate::clock::as_millis;
 use crate::ensemble::{Ensemble, NodeKind, OpError, TxnStep, Watcher, refused};
 use crate::error::{AdminError, SessionError};
+use crate::registers::journal::{self, DecisionRecord, EntryKind, JournalEntry, TransferFacts};
+use crate::registers::{REQUESTS as ROOT, records};
 use crate::session::context::Context;
-
-/// The parent of all of them.
-pub(crate) const ROOT: &str = "/lockkeeper/requests";
 
 /// How often a decision is retried after a lost connection.
 const MAX_ATTEMPTS: usize = 10;
 
-/// A pending decision. Returned by [`Admin::requests`](crate::admin::Admin::requests).
+/// A pending decision. Returned by [`HelixAdmin::requests`](crate::helix::HelixAdmin::requests).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TransferRequest {
