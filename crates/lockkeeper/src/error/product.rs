@@ -14,7 +14,7 @@ pub struct ProductError {
 }
 
 impl ProductError {
-    /// Wraps an error, of which the caller says what to do about it, and suggests it in one line.
+    /// Wraps an error. `kind` is what a caller does about it; `hint` suggests that in one line.
     pub fn new(kind: ErrorKind, hint: Option<String>, error: impl std::error::Error + Send + Sync + 'static) -> Self {
         ProductError { error: Arc::new(error), kind, hint }
     }

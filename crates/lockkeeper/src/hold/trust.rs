@@ -1,4 +1,4 @@
-//! What a hold depends on. Whoever begins a hold says it.
+//! The source of trust of a hold, which is given when the hold begins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(super) struct SessionTrust {
 }
 
 impl SessionTrust {
-    /// The trust in a node of which the session has just learned.
+    /// The trust in a node that the session has at this moment.
     pub(super) fn new(session: Arc<Session>) -> Self {
         let missed_deadlines = session.link().borrow().missed_deadlines;
         SessionTrust { session, missed_deadlines }

@@ -39,7 +39,7 @@ async fn every_kind(world: &World, keeper: &Lockkeeper, group: &str) -> Vec<Hold
     for request in queues {
         holdings.push(request.await.unwrap());
     }
-    let leased = HelixLock::new(&keeper, path("lease"), PATIENCE).metrics_group(group);
+    let leased = HelixLock::new(keeper, path("lease"), PATIENCE).metrics_group(group);
     holdings.push(leased.acquire().await.unwrap().into());
     holdings
 }
