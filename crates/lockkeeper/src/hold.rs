@@ -250,11 +250,6 @@ impl Hold {
         }
     }
 
-    /// What reports it.
-    pub(crate) fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
     /// Until when it can be trusted.
     pub(crate) fn trust(&self) -> Trust {
         if let Some(loss) = self.loss.get() {

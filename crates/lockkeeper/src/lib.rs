@@ -168,14 +168,12 @@ pub use lockkeeper_core::{excerpt, is_active, plain, spell};
 #[doc(hidden)]
 pub use ownership::read_credentials;
 pub use queue::acquire::Acquire;
-pub use queue::kept::{KeptGuard, KeptLock};
 pub use queue::multi::{MultiAcquire, MultiGuard};
 pub use queue::mutex::Mutex;
 pub use queue::priority::PriorityLock;
 pub use queue::requeue::Requeued;
 pub use queue::rwlock::{Access, RwLock};
 pub use queue::semaphore::Semaphore;
-pub use queue::shared_reads::{SharedReadGuard, SharedReads};
 #[cfg(feature = "contentserv")]
 pub use recipes::contentserv;
 pub use recipes::distributed::DistributedLock;

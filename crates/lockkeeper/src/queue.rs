@@ -4,11 +4,10 @@
 pub(crate) mod about;
 pub(crate) mod acquire;
 pub(crate) mod driver;
-pub(crate) mod kept;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod priority;
 pub(crate) mod requeue;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;
-pub(crate) mod shared_reads;
+pub(crate) mod uses;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use fork::{Fork, fork, waitpid_nohang};
 use futures_util::FutureExt;
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
-use lockkeeper::{HoldState, KeptGuard, KeptLock, Lockkeeper, Loss};
+use lockkeeper::{Acquire, HoldState, Lockkeeper, Loss, Mutex};
 use lockkeeper_server::{Config, Server};
 
 /// Checks what the child sees and returns an exit status: 0 if all is right, otherwise the number of the failed check.
-fn look(keeper: Lockkeeper, kept: KeptLock, guard: lockkeeper::Guard, dropped: lockkeeper::Guard) -> i32 {
+fn look(keeper: Lockkeeper, kept: Mutex, guard: lockkeeper::Guard, dropped: lockkeeper::Guard) -> i32 {
     if guard.is_held() || guard.alive() {
         return 1;
     }
@@ -31,14 +31,14 @@ fn look(keeper: Lockkeeper, kept: KeptLock, guard: lockkeeper::Guard, dropped: l
         return 5;
     }
     // The parent uses it, and that use never ends here.
-    let forked = |used: Option<Result<KeptGuard, _>>| {
+    let forked = |request: Acquire| {
+        let used = request.into_future().now_or_never();
         matches!(used.map(|used| used.map(drop)), Some(Err(AcquireError::Session(SessionError::Forked))))
     };
-    let limited = kept.acquire_with(|request| request.timeout(Duration::from_secs(60)));
-    if !forked(kept.acquire().now_or_never()) || !forked(limited.now_or_never()) {
+    if !forked(kept.acquire()) || !forked(kept.acquire().timeout(Duration::from_secs(60))) {
         return 6;
     }
-    if !forked(kept.try_acquire().now_or_never()) || kept.give_up().now_or_never() != Some(not_held) {
+    if !forked(kept.try_acquire()) || kept.give_up().now_or_never() != Some(not_held) {
         return 7;
     }
     drop(keeper);
@@ -55,7 +55,7 @@ fn case_58_a_forked_child_cannot_use_or_release_its_parents_hold() {
     let guard = keeper.mutex("/locks/forked").acquire().wait().unwrap();
     let dropped = keeper.mutex("/locks/dropped").acquire().wait().unwrap();
     let kept = keeper.mutex("/locks/kept").keep();
-    let used = kept.acquire_blocking().unwrap();
+    let used = kept.acquire().wait().unwrap();
     match fork().unwrap() {
         Fork::Child => std::process::exit(look(keeper, kept, guard, dropped)),
         Fork::Parent(child) => {

@@ -22,12 +22,6 @@ impl Guard {
     pub fn token(&self) -> FencingToken {
         self.0.hold().token
     }
-
-    /// Whether another use of this hold may begin: no request to release it has come, and it can be trusted for at least a third
-    /// of the session timeout.
-    pub(crate) fn can_be_used_again(&self) -> bool {
-        self.revocation_requested().is_none() && self.valid_for() >= self.session_timeout() / 3
-    }
 }
 
 /// A writer's hold of a shared lock.

@@ -69,8 +69,10 @@ pub enum HoldState {
 ///   [`Recipe`](crate::NodeFormat::Recipe) and [`Numbered`](crate::NodeFormat::Numbered), which is the default of
 ///   [`DistributedLock`](crate::DistributedLock); also in a [`MultiGuard`](crate::MultiGuard). Call [`Holding::release_within`], or
 ///   [`Lockkeeper::close_within`](crate::Lockkeeper::close_within), before the process ends.
-/// - Right after the drop of a leased lock, of a [`SharedReadGuard`](crate::SharedReadGuard) or of a
-///   [`KeptGuard`](crate::KeptGuard), whose release begins with a read or in another task: call their `release`.
+/// - Right after the drop of a leased lock or of a reader that [shares](crate::Access::share) its node, whose release begins with
+///   a read or in another task: call its `release`.
+/// - After the drop of a lock that the process [keeps](crate::Mutex::keep), which stays held: call
+///   [`Mutex::give_up`](crate::Mutex::give_up).
 /// - Right after the drop, if the process itself hosts the embedded server: call
 ///   [`Lockkeeper::close`](crate::Lockkeeper::close).
 ///
@@ -83,36 +85,58 @@ pub enum HoldState {
 /// copy does nothing.
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct Holding {
-    hold: Owned<Arc<Hold>>,
-    requests: Owned<mpsc::UnboundedSender<HoldRequest>>,
+    parts: Owned<Parts>,
+}
+
+struct Parts {
+    hold: Arc<Hold>,
+    requests: mpsc::UnboundedSender<HoldRequest>,
     /// The task of the hold, if a drop can continue it.
-    task: Owned<Option<HelpedTask>>,
+    task: Option<HelpedTask>,
+    /// If this is one of several uses of the hold: it ends in place of the hold.
+    part: Option<Box<dyn Use>>,
+}
+
+/// One of several uses of a hold in this process. Dropping it ends it.
+pub(crate) trait Use: Send + Sync {
+    /// Ends it. Returns the hold if the hold is to be released now.
+    fn end(&mut self) -> Option<Holding>;
 }
 
 impl Holding {
     /// Creates the guard of this hold, in the task that receives the requests.
     pub(crate) fn new(hold: Arc<Hold>, requests: mpsc::UnboundedSender<HoldRequest>) -> Self {
-        Holding { hold: Owned::new(hold), requests: Owned::new(requests), task: Owned::new(HelpedTask::current()) }
+        Self::of(Parts { hold, requests, task: HelpedTask::current(), part: None })
+    }
+
+    fn of(parts: Parts) -> Self {
+        Holding { parts: Owned::new(parts) }
+    }
+
+    /// The guard of one of several uses of this hold.
+    pub(crate) fn with_use(&self, part: Box<dyn Use>) -> Self {
+        let (hold, requests) = (self.parts.hold.clone(), self.parts.requests.clone());
+        Self::of(Parts { hold, requests, task: None, part: Some(part) })
     }
 
     /// The session that the hold depends on now.
     pub(crate) fn session(&self) -> Arc<Session> {
-        self.hold.session()
+        self.parts.hold.session()
     }
 
     /// Returns the lock's path.
     pub fn path(&self) -> &str {
-        &self.hold.path
+        &self.parts.hold.path
     }
 
     /// Returns the number to pass to the protected resource, if this kind of hold has one: permits have none.
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        Some(self.hold.token).filter(|_| self.hold.fences)
+        Some(self.parts.hold.token).filter(|_| self.parts.hold.fences)
     }
 
     /// Returns the full path of the node that represents this hold.
     pub fn node(&self) -> String {
-        node_path(&self.hold.path, &self.hold.node())
+        node_path(&self.parts.hold.path, &self.parts.hold.node())
     }
 
     /// Returns the timeout of the session that holds the lock, as agreed with the server.
@@ -120,7 +144,7 @@ impl Holding {
     /// When the loss is caused by an unreachable server, it shows at least a tenth of this timeout before another contender
     /// can be granted the lock.
     pub fn session_timeout(&self) -> Duration {
-        self.hold.session().timeout()
+        self.parts.hold.session().timeout()
     }
 
     /// Returns whether the lock can be relied on now, by this process's own clock. No round trip.
@@ -132,7 +156,7 @@ impl Holding {
 
     /// Until when this process may trust the hold.
     fn trust(&self) -> Trust {
-        if self.hold.is_ours() { self.hold.trust() } else { Trust::Lost(Loss::Forked) }
+        if self.parts.is_ours() { self.parts.hold.trust() } else { Trust::Lost(Loss::Forked) }
     }
 
     /// Returns for how long the lock can still be trusted without another answer from a server: zero once it is lost.
@@ -144,7 +168,7 @@ impl Holding {
     /// write every fifth of its timeout. The new time counts from when that write was sent, by a clock that keeps
     /// running during suspend.
     pub fn valid_for(&self) -> Duration {
-        self.trust().until().saturating_sub(self.hold.session().now())
+        self.trust().until().saturating_sub(self.parts.hold.session().now())
     }
 
     /// Returns the state of the hold: held, suspected or lost. No round trip.
@@ -158,7 +182,7 @@ impl Holding {
 
     /// Returns why the lock was lost, if that is already known. No round trip.
     pub fn loss(&self) -> Option<Loss> {
-        if self.hold.is_ours() { self.hold.loss() } else { Some(Loss::Forked) }
+        if self.parts.is_ours() { self.parts.hold.loss() } else { Some(Loss::Forked) }
     }
 
     /// Waits until the lock is lost, and returns why.
@@ -170,16 +194,16 @@ impl Holding {
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn lost(&self) -> Loss {
-        if self.hold.is_ours() {
-            self.hold.lost.cancelled().await;
+        if self.parts.is_ours() {
+            self.parts.hold.lost.cancelled().await;
         }
         self.loss().unwrap_or(Loss::SessionExpired)
     }
 
     /// Returns a token that is cancelled when the lock is lost, for code that takes one.
     pub fn cancelled_when_lost(&self) -> CancellationToken {
-        if self.hold.is_ours() {
-            return self.hold.lost.child_token();
+        if self.parts.is_ours() {
+            return self.parts.hold.lost.child_token();
         }
         let token = CancellationToken::new();
         token.cancel();
@@ -195,13 +219,13 @@ impl Holding {
     ///
     /// Dropping the future leaves nothing behind.
     pub fn renewed(&self) -> impl Future<Output = ()> + Send + use<> {
-        let renewed = self.hold.is_ours().then(|| self.hold.renewed());
+        let renewed = self.parts.is_ours().then(|| self.parts.hold.renewed());
         or_never(renewed)
     }
 
     /// See [`Hold::state_changed`].
     pub(crate) fn state_changed(&self) -> impl Future<Output = ()> + Send + '_ {
-        self.hold.state_changed()
+        self.parts.hold.state_changed()
     }
 
     /// Waits until the state differs from `seen`, and returns it: for work that pauses while the lock is
@@ -213,7 +237,7 @@ impl Holding {
     /// Dropping the future leaves nothing behind.
     pub async fn changed(&self, seen: HoldState) -> HoldState {
         loop {
-            if !self.hold.is_ours() {
+            if !self.parts.is_ours() {
                 return self.state();
             }
             let state_changed = self.state_changed();
@@ -237,8 +261,8 @@ impl Holding {
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn nearly_lost(&self, margin: Duration) -> HoldState {
-        if self.hold.is_ours() {
-            self.hold.nearly_lost(margin).await;
+        if self.parts.is_ours() {
+            self.parts.hold.nearly_lost(margin).await;
         }
         self.state()
     }
@@ -250,7 +274,7 @@ impl Holding {
     pub fn alive(&self) -> bool {
         let held = self.is_held();
         if held {
-            self.hold.attend();
+            self.parts.hold.attend();
         }
         held
     }
@@ -275,19 +299,19 @@ impl Holding {
     ///
     /// [`VerifyError::Lost`] if the lock is lost; [`VerifyError::Refused`] if a server refuses the request.
     pub async fn verify(&self) -> Result<(), VerifyError> {
-        if !self.hold.is_ours() {
+        if !self.parts.is_ours() {
             return Err(VerifyError::Lost(Loss::Forked));
         }
         let (answer, answered) = oneshot::channel();
         // A send fails only if the driver has ended, and then the hold has too.
-        _ = self.requests.unbounded_send(HoldRequest::Verify(answer));
+        _ = self.parts.requests.unbounded_send(HoldRequest::Verify(answer));
         tokio::select! {
             biased;
             loss = self.lost() => Err(VerifyError::Lost(loss)),
             Ok(answer) = answered => match answer {
                 Ok(()) if self.is_held() => Ok(()),
                 Ok(()) => Err(VerifyError::Lost(self.lost().await)),
-                Err(reason) => Err(VerifyError::Refused { path: self.hold.path.clone(), reason }),
+                Err(reason) => Err(VerifyError::Refused { path: self.parts.hold.path.clone(), reason }),
             },
         }
     }
@@ -298,7 +322,7 @@ impl Holding {
     /// The lag is measured each time the hold is renewed, every fifth of the session's timeout. Above a tenth of that
     /// timeout it is logged as a warning, because above this lag checking a guard is unreliable. No round trip.
     pub fn runtime_lag(&self) -> Option<Duration> {
-        self.hold.is_ours().then(|| self.hold.session().runtime_lag())?
+        self.parts.is_ours().then(|| self.parts.hold.session().runtime_lag())?
     }
 
     /// Runs `work` until it ends or the lock is lost, whichever comes first.
@@ -327,7 +351,7 @@ impl Holding {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn release_blocking(self) -> Result<(), ReleaseError> {
-        let session = self.hold.session();
+        let session = self.parts.hold.session();
         session.block_on(self.release())
     }
 
@@ -338,7 +362,7 @@ impl Holding {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn lost_blocking(&self) -> Loss {
-        self.hold.session().block_on(self.lost())
+        self.parts.hold.session().block_on(self.lost())
     }
 
     /// Waits until another client asks the holder to release the lock, and returns the requestor and its reason. A
@@ -354,7 +378,7 @@ impl Holding {
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn revocation(&self) -> Revocation {
-        let mut asked = self.hold.asked.subscribe();
+        let mut asked = self.parts.hold.asked.subscribe();
         let seen = asked.wait_for(Option::is_some).await.ok().flatten();
         seen.expect("the sender lives in this guard, and the value was seen")
     }
@@ -365,7 +389,7 @@ impl Holding {
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn revocation_after(&self, seen: &Revocation) -> Revocation {
-        let mut asked = self.hold.asked.subscribe();
+        let mut asked = self.parts.hold.asked.subscribe();
         let other = asked.wait_for(|asked| asked.as_ref().is_some_and(|asked| asked != seen)).await;
         let other = other.ok().flatten();
         other.expect("the sender lives in this guard, and the value was seen")
@@ -373,7 +397,7 @@ impl Holding {
 
     /// Returns the latest request to release the lock, if there is one. No round trip.
     pub fn revocation_requested(&self) -> Option<Revocation> {
-        self.hold.asked.borrow().clone()
+        self.parts.hold.asked.borrow().clone()
     }
 
     /// Refuses the request to release the lock, and gives a reason. One write, in the background.
@@ -384,18 +408,18 @@ impl Holding {
     ///
     /// [`Misuse`] if the reason has more than 4096 bytes. The request then stays unanswered.
     pub fn refuse_revocation(&self, why: &str) -> Result<(), Misuse> {
-        Misuse::check_length("refusal", &self.hold.path, Some(why), MAX_MESSAGE_BYTES)?;
-        if !self.hold.is_ours() {
+        Misuse::check_length("refusal", &self.parts.hold.path, Some(why), MAX_MESSAGE_BYTES)?;
+        if !self.parts.is_ours() {
             return Ok(());
         }
-        self.hold.asked.send_replace(None);
+        self.parts.hold.asked.send_replace(None);
         // A send fails only if the driver has ended, and then the hold has too.
-        _ = self.requests.unbounded_send(HoldRequest::Refuse(why.into()));
+        _ = self.parts.requests.unbounded_send(HoldRequest::Refuse(why.into()));
         Ok(())
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
+        &self.parts.hold
     }
 
     /// Releases the lock and waits until the server confirms it.
@@ -422,22 +446,34 @@ impl Holding {
     /// [`ReleaseError::Failed`] if a server refuses the delete.
     pub async fn release(self) -> Result<(), ReleaseError> {
         // The task of a queue lock limits its release. That of a leased lock may be in a read.
-        if self.hold.is_ours() && self.hold.leases().is_some() {
+        if self.parts.is_ours() && self.parts.hold.record().is_some() {
             let timeout = self.session_timeout();
             return self.release_within(timeout).await;
         }
         self.released().await
     }
 
-    /// Releases the lock and waits for what its task answers.
-    async fn released(self) -> Result<(), ReleaseError> {
-        if !self.hold.is_ours() {
+    /// Releases the lock, or ends this use of it, and waits for what its task answers.
+    async fn released(mut self) -> Result<(), ReleaseError> {
+        if !self.parts.is_ours() {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
+        let Some(part) = &mut self.parts.part else { return self.release_whole().await };
+        match part.end() {
+            Some(hold) => hold.release_whole().await,
+            None if self.parts.hold.judge() => {
+                Err(ReleaseError::NotHeld { loss: self.parts.hold.loss().unwrap_or(Loss::Closed) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Releases the hold, which has no other uses.
+    async fn release_whole(self) -> Result<(), ReleaseError> {
         let (confirm, confirmed) = oneshot::channel();
         // A send fails only if the driver has ended, and then the hold has too.
-        _ = self.requests.unbounded_send(HoldRequest::Release(confirm));
-        let unheard = || ReleaseError::NotHeld { loss: self.hold.loss().unwrap_or(Loss::Closed) };
+        _ = self.parts.requests.unbounded_send(HoldRequest::Release(confirm));
+        let unheard = || ReleaseError::NotHeld { loss: self.parts.hold.loss().unwrap_or(Loss::Closed) };
         confirmed.await.unwrap_or_else(|_| Err(unheard()))
     }
 
@@ -461,12 +497,12 @@ impl Holding {
     /// After `timeout`, [`ReleaseError::NotHeld`] if the lock was lost before this call, otherwise [`ReleaseError::Timeout`]; before
     /// that as [`Holding::release`].
     pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
-        if !self.hold.is_ours() {
+        if !self.parts.is_ours() {
             return self.released().await;
         }
-        self.hold.judge();
-        let (path, before) = (self.hold.path.clone(), self.hold.loss());
-        let passed = self.hold.session().after(timeout);
+        self.parts.hold.judge();
+        let (path, before) = (self.parts.hold.path.clone(), self.parts.hold.loss());
+        let passed = self.parts.hold.session().after(timeout);
         tokio::select! {
             biased;
             released = self.released() => released,
@@ -481,7 +517,7 @@ impl Holding {
     #[cfg(feature = "jobs")]
     pub(crate) async fn release_and_write(self, step: TxnStep) -> (Result<(), ReleaseError>, Option<Written>) {
         let (written, mut write) = oneshot::channel();
-        _ = self.requests.unbounded_send(HoldRequest::WriteAtRelease(Box::new(AtRelease { step, written })));
+        _ = self.parts.requests.unbounded_send(HoldRequest::WriteAtRelease(Box::new(AtRelease { step, written })));
         let released = self.release().await;
         (released, write.try_recv().ok())
     }
@@ -493,23 +529,23 @@ impl Holding {
         timeout: Option<Duration>,
         cancel: Option<&CancellationToken>,
     ) -> Result<(), ChangeError> {
-        if !self.hold.is_ours() {
+        if !self.parts.is_ours() {
             return Err(ChangeError::Lost(Loss::Forked));
         }
         let (done, changed) = oneshot::channel();
-        _ = self.requests.unbounded_send(request(done));
-        let lost = || ChangeError::Lost(self.hold.loss().unwrap_or(Loss::Closed));
+        _ = self.parts.requests.unbounded_send(request(done));
+        let lost = || ChangeError::Lost(self.parts.hold.loss().unwrap_or(Loss::Closed));
         let wait = async { changed.await.map_err(|_| lost()) };
         let waited = timeout.unwrap_or_default();
-        let deadline = or_never(timeout.map(|timeout| self.hold.session().after(timeout)));
-        let path = || self.hold.path.clone();
+        let deadline = or_never(timeout.map(|timeout| self.parts.hold.session().after(timeout)));
+        let path = || self.parts.hold.path.clone();
         let unchanged = tokio::select! {
             biased;
             changed = wait => return changed,
             () = cancelled(cancel) => ChangeError::Cancelled { path: path() },
             () = deadline => ChangeError::Timeout { path: path(), waited },
         };
-        _ = self.requests.unbounded_send(HoldRequest::StayReader);
+        _ = self.parts.requests.unbounded_send(HoldRequest::StayReader);
         Err(unchanged)
     }
 }
@@ -517,18 +553,22 @@ impl Holding {
 /// Requests the release. The delete leaves here, not on the library's thread, because the process may end next.
 impl Drop for Holding {
     fn drop(&mut self) {
-        if !self.hold.is_ours() {
+        if !self.parts.is_ours() {
             return;
         }
-        self.hold.report_duration();
+        // The use ends with its value, below.
+        if self.parts.part.is_some() {
+            return;
+        }
+        self.parts.hold.report_duration();
         // The receiver is gone after a release and after a loss.
-        if self.requests.is_closed() {
+        if self.parts.requests.is_closed() {
             return;
         }
         // If the task does not see this now, the end of the channel wakes it.
-        self.hold.dropped.store(true, Ordering::Release);
-        if let Some(task) = &*self.task {
-            self.hold.session().hurry(task);
+        self.parts.hold.dropped.store(true, Ordering::Release);
+        if let Some(task) = &self.parts.task {
+            self.parts.hold.session().hurry(task);
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::meters::Meter;
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::queue::requeue::{AcquireReply, Rejoin, Requeue, Requeued};
+use crate::queue::uses::{Limits, Uses};
 use crate::session::callbacks;
 use crate::session::context::Context;
 use crate::session::on_lost::OnLost;
@@ -138,8 +139,8 @@ struct CallOptions {
     requeued: bool,
     /// The runtime in which the caller awaits it.
     runtime: Option<Handle>,
-    /// Whether its result is reported here, not by the callers that it is made for.
-    reports: bool,
+    /// Whose hold it uses, if that has several uses in this process.
+    uses: Option<Arc<Uses>>,
 }
 
 impl<G> Acquire<G> {
@@ -162,7 +163,7 @@ impl<G> Acquire<G> {
             requeue: Requeue::default(),
             requeued: false,
             runtime: None,
-            reports: true,
+            uses: None,
         };
         Acquire { call: Call { kind, terms }, guard }
     }
@@ -173,16 +174,9 @@ impl<G> Acquire<G> {
         Acquire { call: Call { kind: self.call.kind.clone(), terms }, guard: self.guard }
     }
 
-    /// The same request for callers that each have their own limits, and that report the result. It tries only `once` or waits.
-    pub(crate) fn for_others(mut self, once: bool) -> Self {
-        (self.call.terms.timeout, self.call.terms.cancel) = (None, None);
-        self.call.terms.once = once;
-        self.reported_by_the_caller()
-    }
-
-    /// The same request for a caller that reports the result.
-    pub(crate) fn reported_by_the_caller(mut self) -> Self {
-        self.call.terms.reports = false;
+    /// The same request for a use of a hold that has several, if `uses` are given.
+    pub(crate) fn among(mut self, uses: Option<Arc<Uses>>) -> Self {
+        self.call.terms.uses = uses;
         self
     }
 
@@ -196,19 +190,9 @@ impl<G> Acquire<G> {
         &self.call.terms.context
     }
 
-    /// The node format, if the arguments are valid.
-    pub(crate) fn node_format(&self) -> Option<NodeFormat> {
-        self.call.kind.as_ref().ok().map(|kind| kind.node_format)
-    }
-
     /// What it does when its session ends.
     pub(crate) fn requeues(&self) -> &Requeue {
         &self.call.terms.requeue
-    }
-
-    /// Its timeout, and the token that cancels it.
-    pub(crate) fn limits(&self) -> (Option<Duration>, Option<CancellationToken>) {
-        (self.call.terms.timeout, self.call.terms.cancel.clone())
     }
 
     /// How often a lost connection is retried before its caller gives up, if that is limited.
@@ -396,11 +380,10 @@ impl Call {
         match kind.and_then(|kind| terms.check(&kind).map(|()| kind)) {
             Err(error) => _ = caller.send(Err(error)),
             Ok(kind) => {
-                let context = terms.context.clone();
                 terms.runtime = Handle::try_current().ok();
-                match context.ready_session() {
-                    Some(ready) => terms.contend(ready, kind, started, caller),
-                    None => context.spawn(terms.open_and_contend(kind, started, caller)),
+                match terms.uses.take() {
+                    Some(uses) => terms.share(&uses, kind, started, caller),
+                    None => terms.begin(kind, started, caller),
                 }
             }
         }
@@ -416,6 +399,11 @@ impl CallOptions {
             callbacks::prepare();
         }
         kind.check(&self.context)?;
+        if self.uses.is_some() && kind.node_format.is_beside() {
+            let problem = format!("a lock in the node format {:?} cannot be kept: {}", kind.node_format, kind.path);
+            let remedy = "use another node format, or acquire the lock for each use";
+            return Err(Misuse::new("node format", problem).remedy(remedy).into());
+        }
         Misuse::check_message(kind.path.as_str(), self.message.as_deref())?;
         if let Some(given) = self.options.delay {
             let named = kind.node_format.prefix_with(kind.mode, AttemptId::new(0), self.options.lock_delay());
@@ -437,6 +425,26 @@ impl CallOptions {
                 Err(Misuse::new("liveness", problem).remedy(remedy).into())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Gets a use of a hold that has several.
+    fn share(mut self, uses: &Arc<Uses>, kind: Kind, started: Instant, caller: AcquireReply) {
+        let (path, once, deadline) = (kind.path.to_string(), self.once, self.deadline(started));
+        let (node_format, timeout) = (kind.node_format, self.timeout);
+        let limits = Limits { path, once, timeout, deadline, cancel: self.cancel.clone() };
+        if uses.outlives_its_call(once) {
+            (self.timeout, self.until, self.cancel) = (None, None, None);
+        }
+        uses.acquire(limits, node_format, caller, move |reply| self.begin(kind, started, reply));
+    }
+
+    /// Starts an attempt.
+    fn begin(self, kind: Kind, started: Instant, caller: AcquireReply) {
+        let context = self.context.clone();
+        match context.ready_session() {
+            Some(ready) => self.contend(ready, kind, started, caller),
+            None => context.spawn(self.open_and_contend(kind, started, caller)),
         }
     }
 
@@ -561,8 +569,7 @@ impl<G: 'static> IntoFuture for Acquire<G> {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
         let guard = self.guard;
         // A request that names no lock has no mode, and is refused before it counts as one.
-        let kind = self.call.kind.as_ref().ok().filter(|_| self.call.terms.reports);
-        let call = kind.map(|kind| account::Call::begin(kind.path.to_string(), self.meter()));
+        let call = self.call.kind.as_ref().ok().map(|kind| account::Call::begin(kind.path.to_string(), self.meter()));
         let outcome = self.call.start().map(|reply| reply.unwrap_or(Err(SessionError::Closed.into())));
         let report = move |outcome: Result<Holding, AcquireError>| {
             let outcome = match call {

@@ -1,11 +1,13 @@
 //! The exclusive lock.
 
+use std::sync::Arc;
+
 use lockkeeper_core::{LockPath, NodeFormat, PathError};
 
-use crate::error::AcquireError;
+use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
 use crate::queue::acquire::{Acquire, Kind};
-use crate::queue::kept::KeptLock;
+use crate::queue::uses::Uses;
 use crate::session::context::Context;
 
 /// An exclusive lock: one holder at a time, first come, first served.
@@ -19,11 +21,13 @@ pub struct Mutex {
     node_format: NodeFormat,
     /// Refuse to queue where contenders are beside the path.
     looks_beside: bool,
+    /// The hold that this process keeps between two uses, if it does.
+    kept: Option<Arc<Uses>>,
 }
 
 impl Mutex {
     pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
-        Mutex { context, path, node_format: NodeFormat::Curator, looks_beside: false }
+        Mutex { context, path, node_format: NodeFormat::Curator, looks_beside: false, kept: None }
     }
 
     /// Sets the node format of this path. All clients of a path must use the same one.
@@ -32,6 +36,8 @@ impl Mutex {
     /// below the path, and fails if there are contenders. An attempt in another format does not look beside it.
     pub fn node_format(mut self, node_format: NodeFormat) -> Self {
         self.node_format = node_format;
+        // What is kept in another node format is another lock.
+        self.kept = self.kept.map(|_| Uses::keep(&self.context));
         self
     }
 
@@ -43,7 +49,7 @@ impl Mutex {
 
     /// Returns a request that waits until the lock is granted, or as its options say.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), false, Guard::of)
+        Acquire::new(self.context.clone(), self.kind(), false, Guard::of).among(self.kept.clone())
     }
 
     /// Returns a request that fails with [`AcquireError::Held`] if another contender holds the lock or is
@@ -53,13 +59,70 @@ impl Mutex {
     /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable). This holds for the `try_acquire` of
     /// every kind of lock.
     pub fn try_acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), true, Guard::of)
+        Acquire::new(self.context.clone(), self.kind(), true, Guard::of).among(self.kept.clone())
     }
 
-    /// Returns a lock that this process keeps between two uses, until another contender comes. It takes the lock again
-    /// without a round trip. [`KeptLock`] says what that changes.
-    pub fn keep(&self) -> KeptLock {
-        KeptLock::new(self.context.clone(), self.kind())
+    /// Returns the same lock, which this process keeps after a use until another contender comes. Clones of the result share the
+    /// hold. It ends with the last of them.
+    ///
+    /// The first use acquires the lock as ever. The following ones take it again without a request. When another contender enters
+    /// the queue, the lock is released: immediately if it is not in use, otherwise at the end of that use. The next use here then
+    /// enters the queue behind that contender. So no contender waits for longer than one use, plus one round trip.
+    ///
+    /// The uses come in the order of their calls. Only one of them at a time enters the queue, for all of them. If several
+    /// processes want the lock, they take turns, whatever the number of their tasks.
+    ///
+    /// # What changes
+    ///
+    /// - The token is that of the whole time for which the lock is kept. A resource cannot distinguish two uses by it. It still
+    ///   refuses what a former holder sends after the next one.
+    /// - `show` and `why` name this process as the holder, also between two uses.
+    /// - A request to release the lock ([`Admin::revoke`](crate::admin::Admin::revoke)) ends the keeping, as another contender does.
+    ///   Breaking the lock ends the keeping immediately; the next use acquires the lock again.
+    /// - The options of a request that are for the hold, such as [`on_lost`](Acquire::on_lost), count if it acquires the lock, for as
+    ///   long as the lock is kept. A timeout includes the wait for other uses; if it ends in that wait, the error names neither a
+    ///   holder nor a position.
+    /// - [`Acquire::with_liveness`] counts during a use, from its begin. Between two uses, no work runs that could call `alive`.
+    /// - Releasing or dropping a guard ends the use. It releases the lock only if another contender has come.
+    /// - The hold lasts as long as its session. After a loss, the next use acquires the lock again.
+    /// - A contender that only tries is refused while the lock is kept, and its try ends the keeping.
+    /// - A use that drops the future of a [fenced write](crate::fenced::FencedWrite) which is under way, or does not learn its
+    ///   result, ends the keeping. So the write takes effect before the next use or not at all.
+    /// - A request in the node format [`NodeFormat::Numbered`] is [`AcquireError::Misuse`], because its nodes are beside those of
+    ///   other locks.
+    ///
+    /// # Cost
+    ///
+    /// The first use costs one listing more, with a watch. The following ones cost no request. While the lock is kept, the session
+    /// sends heartbeats, as for every hold.
+    pub fn keep(&self) -> Mutex {
+        Mutex { kept: Some(Uses::keep(&self.context)), ..self.clone() }
+    }
+
+    /// Returns whether the lock is [kept](Mutex::keep) and not in use: the next use takes it without a round trip. No round trip.
+    pub fn is_kept(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.is_kept())
+    }
+
+    /// Releases the lock if it is [kept](Mutex::keep), after the uses that were requested before, and waits until the server
+    /// confirms it.
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel a release that has begun.
+    ///
+    /// # Errors
+    ///
+    /// As [`Holding::release`](crate::Holding::release).
+    pub async fn give_up(&self) -> Result<(), ReleaseError> {
+        match &self.kept {
+            Some(kept) => kept.give_up().await,
+            None => Ok(()),
+        }
     }
 
     fn kind(&self) -> Result<Kind, AcquireError> {

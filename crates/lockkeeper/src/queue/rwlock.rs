@@ -1,12 +1,14 @@
 //! The shared lock: several readers together, or one writer alone.
 
+use std::sync::Arc;
+
 use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::error::AcquireError;
 use crate::hold::guard::{Guard, UpgradeableGuard, WriteGuard};
 use crate::hold::holding::Holding;
 use crate::queue::acquire::{Acquire, Kind};
-use crate::queue::shared_reads::SharedReads;
+use crate::queue::uses::Uses;
 use crate::session::context::Context;
 
 /// A lock that several readers can hold together, or one writer alone; first come, first served.
@@ -58,33 +60,71 @@ impl RwLock {
         let discipline = Discipline::SharedExclusive;
         let (ageing, looks_beside) = (None, false);
         let kind = path.map(|path| Kind { path, node_format, discipline, mode, upgradeable, ageing, looks_beside });
-        Access { context, kind, guard }
+        Access { context, kind, guard, shared: None }
     }
 }
 
 /// An [`RwLock`] in one of its modes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Access<G> {
     context: Context,
     kind: Result<Kind, PathError>,
     guard: fn(Holding) -> G,
+    /// The hold that readers of this process share, if they do.
+    shared: Option<Arc<Uses>>,
+}
+
+// A derived one would be for guards that can be cloned.
+impl<G> Clone for Access<G> {
+    fn clone(&self) -> Self {
+        let (context, kind, shared) = (self.context.clone(), self.kind.clone(), self.shared.clone());
+        Access { context, kind, guard: self.guard, shared }
+    }
 }
 
 impl Access<Guard> {
-    /// Returns the lock for readers of this process that share one node. [`SharedReads`] says what that changes.
-    pub fn share(&self) -> SharedReads {
-        SharedReads::new(self.acquire())
+    /// Returns the same lock for reading, whose readers in this process share one node. Clones of the result share the node too.
+    ///
+    /// The first reader enters the queue, for all who come until it is granted. A later reader joins them while at least one of
+    /// them reads, and while no other contender than readers is in the queue. Otherwise it enters the queue behind that contender.
+    /// When the last of them releases, the node is deleted. So a writer waits for the readers that came before it, as without
+    /// sharing, and for those that waited together with one of them. A reader that leaves does not change the place of the others.
+    ///
+    /// # What changes
+    ///
+    /// - All who share a node have the same token. It is greater than those of the writers before them.
+    /// - `show` and `why` name one reader for all of them.
+    /// - A request to release the lock ([`Admin::revoke`](crate::admin::Admin::revoke)), a break and a loss concern all of them.
+    /// - The options of a request that are for the hold or for the place in the queue count if it enters the queue: so give all
+    ///   readers the same. [`Acquire::on_lost`] is called once for all. A timeout or a cancellation counts for each reader.
+    ///   [`AcquireError::Timeout`] names neither the holder nor a position.
+    /// - With [`Acquire::with_liveness`], a call of `alive` by any reader counts for all. So a reader that hangs is not noticed
+    ///   while another one calls it.
+    /// - A reader that only tries is refused while readers of this process wait.
+    /// - Releasing or dropping a guard ends the use. The last one releases the lock.
+    ///
+    /// # Cost
+    ///
+    /// For the first reader, what [`Acquire`] costs. The next one costs a listing with a watch, and those after it nothing, until
+    /// a contender comes or leaves.
+    pub fn share(&self) -> Access<Guard> {
+        Access { shared: Some(Uses::share(&self.context)), ..self.clone() }
     }
 }
 
 impl<G> Access<G> {
     /// Returns a request that waits until the lock is granted, or as its options say.
     pub fn acquire(&self) -> Acquire<G> {
-        Acquire::new(self.context.clone(), self.kind.clone().map_err(AcquireError::from), false, self.guard)
+        self.request(false)
     }
 
     /// Returns a request that fails with [`AcquireError::Held`] if a contender ahead blocks it.
     pub fn try_acquire(&self) -> Acquire<G> {
-        Acquire::new(self.context.clone(), self.kind.clone().map_err(AcquireError::from), true, self.guard)
+        self.request(true)
+    }
+
+    fn request(&self, once: bool) -> Acquire<G> {
+        let kind = self.kind.clone().map_err(AcquireError::from);
+        Acquire::new(self.context.clone(), kind, once, self.guard).among(self.shared.clone())
     }
 }

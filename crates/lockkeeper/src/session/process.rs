@@ -4,7 +4,7 @@
 //! it was locked. So the child neither uses nor destroys anything that was created before the fork: what it drops is
 //! forgotten.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 /// The process that created a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,12 @@ impl<T> Deref for Owned<T> {
 
     fn deref(&self) -> &T {
         self.value.as_ref().expect("only drop takes it")
+    }
+}
+
+impl<T> DerefMut for Owned<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("only drop takes it")
     }
 }
 

@@ -300,7 +300,7 @@ async fn a_dropped_fenced_write_changes_nothing_in_the_next_use_of_a_kept_lock(w
     drop(guard.fenced_write().set(&path, "of the first use").into_future());
     write.caught().await;
     drop(guard);
-    let mut next = std::pin::pin!(lock.acquire());
+    let mut next = lock.acquire().into_future();
     assert!(futures_util::poll!(&mut next).is_pending(), "used again while a write of the use before was under way");
     write.release();
     let next = next.await.unwrap();

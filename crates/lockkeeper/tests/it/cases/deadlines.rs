@@ -397,7 +397,6 @@ async fn every_deadline_is_one_of_real_time_while_tokios_clock_is_paused(world: 
     let limit = Duration::from_millis(500);
     let (keeper, rival) = (world.keeper().await, world.keeper().await);
     let (mutex, shared) = (world.mutex(&keeper), keeper.rwlock(world.path("shared")).read().share());
-    let shared = shared.with(|request| request.timeout(limit));
     let writer = rival.rwlock(world.path("shared")).write().acquire().await.unwrap();
     let guard = world.mutex(&rival).acquire().await.unwrap();
     let program = tokio::task::spawn_blocking(move || {
@@ -408,8 +407,8 @@ async fn every_deadline_is_one_of_real_time_while_tokios_clock_is_paused(world: 
             let calls: [BoxFuture<'_, Result<(), AcquireError>>; 4] = [
                 async { mutex.acquire().timeout(limit).await.map(drop) }.boxed(),
                 async { keeper.multi_lock([mutex.acquire()]).timeout(limit).await.map(drop) }.boxed(),
-                async { kept.acquire_with(|request| request.timeout(limit)).await.map(drop) }.boxed(),
-                async { shared.acquire().await.map(drop) }.boxed(),
+                async { kept.acquire().timeout(limit).await.map(drop) }.boxed(),
+                async { shared.acquire().timeout(limit).await.map(drop) }.boxed(),
             ];
             for (at, call) in calls.into_iter().enumerate() {
                 let started = std::time::Instant::now();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::{Acquire, CancellationToken, KeptLock, Loss, NodeFormat, OnLost};
+use lockkeeper::{CancellationToken, Loss, Mutex, NodeFormat, OnLost};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::on_every_server;
@@ -22,10 +22,11 @@ on_every_server!(
     a_wait_for_a_use_ends_as_its_options_say,
     a_kept_lock_needs_no_sign_of_life_between_two_uses,
     a_lock_whose_nodes_are_beside_others_is_not_kept,
+    a_use_of_a_kept_lock_is_an_ordinary_guard,
 );
 
 /// Waits until the lock is kept and its watch is set, so that the next contender is noticed.
-async fn kept(lock: &KeptLock) {
+async fn kept(lock: &Mutex) {
     eventually("the lock is kept", async || lock.is_kept()).await;
 }
 
@@ -260,7 +261,7 @@ async fn a_wait_for_a_use_ends_as_its_options_say(world: &World) {
     let lock = world.mutex(&keeper).keep();
     let guard = lock.acquire().await.unwrap();
     let short = Duration::from_millis(50);
-    match lock.acquire_with(|request| request.timeout(short)).await {
+    match lock.acquire().timeout(short).await {
         Err(AcquireError::Timeout { waited, .. }) => assert_eq!(waited, short),
         other => panic!("{other:?}"),
     }
@@ -268,28 +269,26 @@ async fn a_wait_for_a_use_ends_as_its_options_say(world: &World) {
     let elsewhere = lock.clone();
     let late = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(elsewhere.acquire_with(|request| request.timeout(short))).map(drop)
+        runtime.block_on(elsewhere.acquire().timeout(short).into_future()).map(drop)
     });
     assert!(matches!(late.await.unwrap(), Err(AcquireError::Timeout { .. })));
     assert!(matches!(lock.try_acquire().await, Err(AcquireError::Held { .. })));
-    let now = lock.acquire_with(|request| request.timeout(Duration::ZERO)).await;
+    let now = lock.acquire().timeout(Duration::ZERO).await;
     assert!(matches!(now, Err(AcquireError::Held { .. })), "{now:?}");
     let cancel = CancellationToken::new();
     cancel.cancel();
-    let cancelled = lock.acquire_with(|request| request.cancel_on(cancel)).await;
+    let cancelled = lock.acquire().cancel_on(cancel).await;
     assert!(matches!(cancelled, Err(AcquireError::Cancelled { .. })), "{cancelled:?}");
     drop(guard);
     // A deadline counts for both waits together.
     let other = world.mutex(&world.keeper().await).acquire().await.unwrap();
-    match lock.acquire_with(|request| request.timeout(short)).await {
+    match lock.acquire().timeout(short).await {
         Err(AcquireError::Timeout { waited, .. }) => assert_eq!(waited, short),
         other => panic!("{other:?}"),
     }
     other.release().await.unwrap();
     let blocking = lock.clone();
-    tokio::task::spawn_blocking(move || blocking.acquire_blocking().unwrap().release_blocking().unwrap())
-        .await
-        .unwrap();
+    tokio::task::spawn_blocking(move || blocking.acquire().wait().unwrap().release_blocking().unwrap()).await.unwrap();
     let lost = lock.acquire().await.unwrap();
     world.remove(&lost.node()).await;
     assert_eq!(lost.lost().await, Loss::Removed);
@@ -315,8 +314,7 @@ async fn a_kept_lock_needs_no_sign_of_life_between_two_uses(world: &World) {
     assert!(limit < STEADY / 3);
     let (report, losses) = std::sync::mpsc::channel();
     let on_lost = OnLost::call(move |lost| _ = report.send(lost.loss));
-    let options = |request: Acquire| request.with_liveness(limit).on_lost(on_lost.clone());
-    let used = lock.acquire_with(options).await.unwrap();
+    let used = lock.acquire().with_liveness(limit).on_lost(on_lost).await.unwrap();
     let token = used.token();
     drop(used);
     kept(&lock).await;
@@ -334,4 +332,33 @@ async fn a_kept_lock_needs_no_sign_of_life_between_two_uses(world: &World) {
     let reported = tokio::task::spawn_blocking(move || losses.recv()).await.unwrap();
     assert_eq!(reported, Ok(Loss::Unattended));
     assert!(!lock.is_kept());
+}
+
+/// It can be verified, released within a time, and be one of several locks of a call. Only the end of the hold ends the keeping.
+async fn a_use_of_a_kept_lock_is_an_ordinary_guard(world: &World) {
+    let keeper = world.keeper().await;
+    let lock = world.mutex(&keeper).keep();
+    let guard = lock.acquire().message("nightly").await.unwrap();
+    let (token, node) = (guard.token(), guard.node());
+    assert!(!lock.is_kept(), "it is in use");
+    guard.verify().await.unwrap();
+    guard.release_within(STEADY).await.unwrap();
+    assert!(lock.is_kept());
+    let several = [lock.acquire(), keeper.mutex(world.path("other")).acquire()];
+    let several = keeper.multi_lock(several).await.unwrap();
+    assert_eq!(several.token(world.lock()), Some(token));
+    several.release().await.unwrap();
+    assert!(lock.is_kept());
+    let holders = keeper.admin().show(&world.lock()).await.unwrap().holders;
+    assert_eq!(holders[0].message.as_deref(), Some("nightly"));
+    assert_eq!(lock.acquire().await.unwrap().node(), node);
+    lock.give_up().await.unwrap();
+    world.queued(0).await;
+    // An ordinary lock is kept by nobody.
+    let ordinary = world.mutex(&keeper);
+    let guard = ordinary.acquire().await.unwrap();
+    ordinary.give_up().await.unwrap();
+    assert!(guard.is_held() && !ordinary.is_kept());
+    guard.release().await.unwrap();
+    world.queued(0).await;
 }

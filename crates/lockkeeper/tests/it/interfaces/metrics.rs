@@ -78,13 +78,14 @@ async fn every_kind_reports_its_calls_and_holds(world: &World) {
         |mode: &str| exporter.reported(&group, "lockkeeper_acquires_total", &format!("mode={mode} outcome=granted"));
     let kept = keeper.mutex(world.lock()).keep();
     for _ in 0..2 {
-        kept.acquire_with(|request| request.metrics_group(&group)).await.unwrap().release().await.unwrap();
+        kept.acquire().metrics_group(&group).await.unwrap().release().await.unwrap();
     }
     assert_eq!(granted("exclusive").len(), 3);
     kept.give_up().await.unwrap();
     values(&exporter, &group, "lockkeeper_hold_seconds", "mode=exclusive", 2).await;
-    let shared = keeper.rwlock(world.path("shared")).read().share().with(|request| request.metrics_group(&group));
-    let (one, other) = (shared.acquire().await.unwrap(), shared.acquire().await.unwrap());
+    let shared = keeper.rwlock(world.path("shared")).read().share();
+    let reader = || shared.acquire().metrics_group(&group);
+    let (one, other) = (reader().await.unwrap(), reader().await.unwrap());
     assert_eq!(granted("read").len(), 3);
     drop(one);
     other.release().await.unwrap();
@@ -139,7 +140,7 @@ async fn a_call_is_a_waiter_until_it_ends_or_is_dropped(world: &World) {
     assert_eq!((outcomes("dropped"), outcomes("granted")), (1, 0));
 
     let kept = keeper.mutex(world.lock()).keep();
-    let refused = kept.acquire_with(|request| request.metrics_group(&group).timeout(Duration::ZERO)).await;
+    let refused = kept.acquire().metrics_group(&group).timeout(Duration::ZERO).await;
     assert!(matches!(refused, Err(AcquireError::Held { .. })), "{refused:?}");
     assert_eq!((outcomes("failed"), waiters()), (1, 1.0));
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
-use lockkeeper::{CancellationToken, Lockkeeper, Loss, OnLost, RwLock, SharedReadGuard, SharedReads};
+use lockkeeper::{Access, CancellationToken, Guard, Lockkeeper, Loss, OnLost, RwLock};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
 use crate::support::{STEADY, Waiter, World, eventually, for_kinds, misused};
@@ -21,6 +21,7 @@ for_kinds!(
     a_writer_is_let_in_however_many_readers_come,
     readers_of_other_processes_do_not_end_the_sharing,
     a_reader_that_leaves_takes_no_place_from_the_others,
+    a_reader_whose_attempt_fails_does_not_end_the_wait_of_the_others,
     when_all_readers_leave_their_node_is_deleted,
     the_release_of_the_last_reader_is_confirmed_while_others_look_at_its_hold,
     a_request_to_release_reaches_all_and_ends_the_sharing,
@@ -32,17 +33,16 @@ fn lock(world: &World, keeper: &Lockkeeper) -> RwLock {
     keeper.rwlock(world.lock()).node_format(world.kind.node_format())
 }
 
-fn reads(world: &World, keeper: &Lockkeeper) -> SharedReads {
+fn reads(world: &World, keeper: &Lockkeeper) -> Access<Guard> {
     lock(world, keeper).read().share()
 }
 
-fn reader(reads: &SharedReads) -> Waiter<SharedReadGuard> {
-    let reads = reads.clone();
-    Waiter::spawn(async move { reads.acquire().await })
+fn reader(reads: &Access<Guard>) -> Waiter<Guard> {
+    Waiter::spawn(reads.acquire())
 }
 
-async fn release_all(guards: Vec<SharedReadGuard>) {
-    for released in join_all(guards.into_iter().map(SharedReadGuard::release)).await {
+async fn release_all(guards: Vec<Guard>) {
+    for released in join_all(guards.into_iter().map(Guard::release)).await {
         released.unwrap();
     }
 }
@@ -183,24 +183,51 @@ async fn readers_of_other_processes_do_not_end_the_sharing(world: &World) {
     release_all(guards).await;
 }
 
+/// Because its future is dropped, or by its limits.
 async fn a_reader_that_leaves_takes_no_place_from_the_others(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    for is_dropped in [true, false] {
+        let writer = lock(world, &other).write().acquire().await.unwrap();
+        let (reads, cancel) = (reads(world, &one), CancellationToken::new());
+        let first = Waiter::spawn(reads.acquire().cancel_on(cancel.clone()));
+        world.queued(2).await;
+        let place = world.queue().await;
+        let second = reader(&reads);
+        let next = world.enqueue(lock(world, &other).write().acquire()).await;
+        assert!(second.waits());
+        if is_dropped {
+            first.abort();
+            tokio::task::yield_now().await;
+        } else {
+            cancel.cancel();
+            let left = first.outcome().await;
+            assert!(matches!(left, Err(AcquireError::Cancelled { .. })), "{left:?}");
+        }
+        assert_eq!(world.queue().await[..2], place);
+        writer.release().await.unwrap();
+        let second = second.granted().await;
+        assert!(next.waits(), "ahead of the writer that came after the node");
+        second.release().await.unwrap();
+        next.granted().await.release().await.unwrap();
+    }
+}
+
+/// Its options are not those of the others.
+async fn a_reader_whose_attempt_fails_does_not_end_the_wait_of_the_others(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let writer = lock(world, &other).write().acquire().await.unwrap();
     let reads = reads(world, &one);
-    let first = reader(&reads);
+    let refused = reads.acquire().max_waiters(0).into_future();
+    let waiting = [reader(&reads), reader(&reads)];
+    let refused = refused.await;
+    assert!(matches!(refused, Err(AcquireError::TooManyWaiters { .. })), "{refused:?}");
     world.queued(2).await;
-    let place = world.queue().await;
-    let second = reader(&reads);
-    let next = world.enqueue(lock(world, &other).write().acquire()).await;
-    assert!(second.waits());
-    first.abort();
-    tokio::task::yield_now().await;
-    assert_eq!(world.queue().await[..2], place);
     writer.release().await.unwrap();
-    let second = second.granted().await;
-    assert!(next.waits(), "ahead of the writer that came after the node");
-    second.release().await.unwrap();
-    next.granted().await.release().await.unwrap();
+    let [first, second] = waiting;
+    let guards = vec![first.granted().await, second.granted().await];
+    assert_eq!(guards[0].token(), guards[1].token());
+    release_all(guards).await;
+    assert_eq!(world.queue().await.len(), 0);
 }
 
 async fn when_all_readers_leave_their_node_is_deleted(world: &World) {
@@ -241,12 +268,15 @@ async fn a_request_to_release_reaches_all_and_ends_the_sharing(world: &World) {
 async fn a_loss_concerns_all_and_the_next_reader_enters_anew(world: &World) {
     let keeper = world.keeper().await;
     let calls = Arc::new(AtomicUsize::new(0));
-    let reads = {
+    let count = {
         let calls = calls.clone();
-        let count = OnLost::call(move |_| _ = calls.fetch_add(1, Ordering::Relaxed));
-        reads(world, &keeper).with(|request| request.on_lost(count))
+        OnLost::call(move |_| _ = calls.fetch_add(1, Ordering::Relaxed))
     };
-    let guards = vec![reads.acquire().await.unwrap(), reads.acquire().await.unwrap(), reads.acquire().await.unwrap()];
+    let reads = reads(world, &keeper);
+    let mut guards = Vec::new();
+    for _ in 0..3 {
+        guards.push(reads.acquire().on_lost(count.clone()).await.unwrap());
+    }
     let (node, token) = (guards[0].node(), guards[0].token());
     world.remove(&node).await;
     for guard in &guards {
@@ -270,31 +300,28 @@ async fn each_reader_has_its_own_limits(world: &World) {
     let patient = reads(world, &one);
     assert!(matches!(patient.try_acquire().await, Err(AcquireError::Held { .. })));
     let short = Duration::from_millis(50);
-    match patient.with(|request| request.timeout(short)).acquire().await {
+    match patient.acquire().timeout(short).await {
         Err(AcquireError::Timeout { waited, .. }) => assert_eq!(waited, short),
         other => panic!("{other:?}"),
     }
-    let now = patient.with(|request| request.timeout(Duration::ZERO)).acquire().await;
+    let now = patient.acquire().timeout(Duration::ZERO).await;
     assert!(matches!(now, Err(AcquireError::Held { .. })), "{now:?}");
     let cancel = CancellationToken::new();
-    let hasty = patient.with(|request| request.cancel_on(cancel.clone()));
-    let waiting = reader(&hasty);
+    let waiting = Waiter::spawn(patient.acquire().cancel_on(cancel.clone()));
     world.queued(2).await;
     cancel.cancel();
     let cancelled = waiting.outcome().await;
     assert!(matches!(cancelled, Err(AcquireError::Cancelled { .. })), "{cancelled:?}");
-    let crowded = patient.with(|request| request.max_waiters(0)).acquire().await;
+    let crowded = patient.acquire().max_waiters(0).await;
     assert!(matches!(crowded, Err(AcquireError::TooManyWaiters { .. })), "{crowded:?}");
     let long = "x".repeat(5_000);
-    assert_eq!(misused(&patient.with(|request| request.message(long)).acquire().await.map(drop)), Some("message"));
+    assert_eq!(misused(&patient.acquire().message(long).await.map(drop)), Some("message"));
     assert_eq!(misused(&one.rwlock("no path").read().share().acquire().await.map(drop)), Some("path"));
     assert_eq!(misused(&one.rwlock("no path").read().share().try_acquire().await.map(drop)), Some("path"));
     writer.release().await.unwrap();
     patient.try_acquire().await.unwrap().release().await.unwrap();
     let blocking = patient.clone();
-    tokio::task::spawn_blocking(move || blocking.acquire_blocking().unwrap().release_blocking().unwrap())
-        .await
-        .unwrap();
+    tokio::task::spawn_blocking(move || blocking.acquire().wait().unwrap().release_blocking().unwrap()).await.unwrap();
     world.queued(0).await;
     let lost = patient.acquire().await.unwrap();
     world.remove(&lost.node()).await;
@@ -304,7 +331,7 @@ async fn each_reader_has_its_own_limits(world: &World) {
     proxy.refuse();
     proxy.cut(Cut::Reset);
     eventually("the connection is lost", async || {
-        let tried = patient.with(|request| request.timeout(short)).acquire().await;
+        let tried = patient.acquire().timeout(short).await;
         matches!(tried, Err(AcquireError::Session(SessionError::Unreachable { .. })))
     })
     .await;
@@ -321,13 +348,16 @@ async fn the_release_of_the_last_reader_is_confirmed_while_others_look_at_its_ho
         let guard = reads.acquire().await.unwrap();
         // Everything behind the first look is held, so no other reader comes, and no release is confirmed.
         let unanswered = proxy.on_any(OpCode::LISTS).hold_request();
+        let first = Waiter::spawn(reads.try_acquire());
+        unanswered.caught().await;
+        first.abort();
         let (looks, released) = (AtomicUsize::new(0), AtomicBool::new(false));
         let mut releasing = pin!(guard.release());
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 while !released.load(Ordering::Relaxed) {
-                    // The first poll looks at the hold, and asks who is in the queue.
-                    _ = reads.try_acquire().now_or_never();
+                    // The call looks at the hold, and asks who is in the queue.
+                    _ = reads.try_acquire().into_future().now_or_never();
                     looks.fetch_add(1, Ordering::Relaxed);
                 }
             });

@@ -35,13 +35,13 @@ async fn handles_name_their_lock_and_guards_their_node(world: &World) {
     says(&several, &[&several.holdings()[0].node(), "Held"]);
 
     let kept = keeper.mutex(world.path("kept")).keep();
-    says(&kept, &["KeptLock", "is_kept: false"]);
+    says(&kept, &["Mutex", "Keep", "is_kept: false"]);
     let used = kept.acquire().await.unwrap();
-    says(&used, &["KeptGuard", &world.path("kept")]);
+    says(&used, &["Guard", &used.node()]);
 
     let path = world.path("read");
     let reads = keeper.rwlock(&path).read().share();
-    says(&reads, &["SharedReads", &path, "waiting: 0"]);
+    says(&reads, &["Access", "Share", &path, "waiting: 0"]);
     says(
         keeper.mutex(&path).acquire().requeue(false),
         &[&path, "Requeue { again: false", keeper.owner().host.as_str()],

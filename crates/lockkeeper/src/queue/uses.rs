@@ -1,0 +1,408 @@
+//! One hold for several uses of this process: one after the other ([`Mutex::keep`](crate::Mutex::keep)), or those of readers
+//! together ([`Access::share`](crate::Access::share)).
+//!
+//! To the protocol, it is one hold of one contender. So nothing here decides who holds: this only chooses who uses the hold, and
+//! when it is released. (Chubby's clients keep locks in the same way: Burrows, "The Chubby lock service", section 3.)
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use lockkeeper_core::{Loss, Mode, NodeFormat, Queue};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::ensemble::{Fired, Watcher};
+use crate::error::{AcquireError, ReleaseError, SessionError};
+use crate::hold::holding::{Holding, Use};
+use crate::queue::requeue::AcquireReply;
+use crate::session::context::Context;
+use crate::wait::{cancelled, passed};
+
+/// How several uses have one hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    /// One after the other. The hold stays between two uses until another contender comes.
+    Keep,
+    /// Together, while only readers are in the queue. The hold ends with the last use.
+    Share,
+}
+
+/// A hold for several uses, and the calls that wait for a use.
+pub(crate) struct Uses {
+    context: Context,
+    policy: Policy,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The hold that another use may get. Each use has a reference too, which is added and dropped under the mutex.
+    hold: Option<Arc<Holding>>,
+    /// Resolves when the queue has changed since a listing showed nothing but readers. `None` if it may have changed.
+    only_readers: Option<Watcher>,
+    /// A call or a use has the [`Turn`].
+    is_taken: bool,
+    /// The calls that wait for it, in their order.
+    waiting: VecDeque<oneshot::Sender<Served>>,
+}
+
+/// What a call gets that has waited.
+enum Served {
+    Use(Holding),
+    /// It finds or acquires the hold.
+    Turn(Turn),
+}
+
+/// The limits of a call.
+pub(crate) struct Limits {
+    pub(crate) path: String,
+    /// It does not wait for other contenders.
+    pub(crate) once: bool,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) cancel: Option<CancellationToken>,
+}
+
+impl Uses {
+    pub(crate) fn keep(context: &Context) -> Arc<Self> {
+        Self::new(context, Policy::Keep)
+    }
+
+    pub(crate) fn share(context: &Context) -> Arc<Self> {
+        Self::new(context, Policy::Share)
+    }
+
+    fn new(context: &Context, policy: Policy) -> Arc<Self> {
+        Arc::new(Uses { context: context.clone(), policy, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("held for a change only")
+    }
+
+    fn keeps(&self) -> bool {
+        self.policy == Policy::Keep
+    }
+
+    /// Whether an attempt outlives its call while other calls wait, and so has no limits of its own.
+    pub(crate) fn outlives_its_call(&self, once: bool) -> bool {
+        !self.keeps() && !once
+    }
+
+    /// Gets a use for the caller. `begin` starts an attempt to acquire the lock.
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        limits: Limits,
+        node_format: NodeFormat,
+        caller: AcquireReply,
+        begin: impl FnOnce(AcquireReply) + Send + 'static,
+    ) {
+        let mut state = self.state();
+        let outcome = match self.take_open(&mut state) {
+            Some(used) => Ok(used),
+            None if limits.once && state.is_taken => {
+                Err(AcquireError::Held { path: limits.path, holder: None, ahead: None })
+            }
+            None => {
+                let served = self.line_up(&mut state);
+                drop(state);
+                return self.context.spawn(self.clone().wait(limits, node_format, served, caller, begin));
+            }
+        };
+        // The caller may have gone, and then its use ends here.
+        drop(state);
+        _ = caller.send(outcome);
+    }
+
+    /// A use of the hold, if that needs no look at the queue.
+    fn take_open(self: &Arc<Self>, state: &mut State) -> Option<Holding> {
+        if self.keeps() {
+            if state.is_taken {
+                return None;
+            }
+        } else if state.only_readers.as_mut()?.now_or_never().is_some() {
+            state.only_readers = None;
+            return None;
+        }
+        let hold = state.hold.clone().filter(|hold| self.is_usable(hold))?;
+        state.is_taken |= self.keeps();
+        let turn = self.keeps().then(|| Turn { uses: self.clone(), attempt: None });
+        Some(self.use_of(hold, turn))
+    }
+
+    /// Whether another use may begin. Not in a hold that can be trusted for less than a third of the session timeout. A kept one
+    /// also not while a fenced write of a use may still take effect: the release is ordered behind it.
+    fn is_usable(&self, hold: &Holding) -> bool {
+        let trusted = hold.revocation_requested().is_none() && hold.valid_for() >= hold.session_timeout() / 3;
+        trusted && !(self.keeps() && hold.hold().may_still_write())
+    }
+
+    fn use_of(self: &Arc<Self>, hold: Arc<Holding>, turn: Option<Turn>) -> Holding {
+        if self.keeps() {
+            hold.hold().attend_again();
+        }
+        let part = Part { uses: self.clone(), hold: Some(hold.clone()), _turn: turn };
+        hold.with_use(Box::new(part))
+    }
+
+    /// Waits for a use or the turn, behind the calls that came before.
+    fn line_up(self: &Arc<Self>, state: &mut State) -> oneshot::Receiver<Served> {
+        let (sender, served) = oneshot::channel();
+        if state.is_taken {
+            if state.waiting.len() == state.waiting.capacity() {
+                // Those of calls that gave up.
+                state.waiting.retain(|waiting| !waiting.is_closed());
+            }
+            state.waiting.push_back(sender);
+        } else {
+            state.is_taken = true;
+            _ = sender.send(Served::Turn(Turn { uses: self.clone(), attempt: None }));
+        }
+        served
+    }
+
+    /// Waits for a use, within the limits of the call.
+    async fn wait(
+        self: Arc<Self>,
+        limits: Limits,
+        node_format: NodeFormat,
+        served: oneshot::Receiver<Served>,
+        mut caller: AcquireReply,
+        begin: impl FnOnce(AcquireReply) + Send,
+    ) {
+        let Limits { path, once, timeout, deadline, cancel } = limits;
+        let outlives = self.outlives_its_call(once);
+        let mut over = pin!(async {
+            tokio::select! {
+                biased;
+                () = cancelled(cancel.as_ref()) => AcquireError::Cancelled { path },
+                () = passed(deadline) => self.timed_out(path, timeout.unwrap_or_default()),
+            }
+        });
+        let served = tokio::select! {
+            biased;
+            () = caller.closed() => return,
+            error = &mut over => return drop(caller.send(Err(error))),
+            served = served => served,
+        };
+        let outcome = match served {
+            Ok(Served::Use(used)) => Ok(used),
+            Ok(Served::Turn(turn)) => {
+                tokio::select! {
+                    biased;
+                    () = caller.closed() => return,
+                    // Otherwise the attempt ends by them.
+                    error = &mut over, if outlives => Err(error),
+                    outcome = turn.fill(node_format, outlives, begin) => outcome,
+                }
+            }
+            Err(_) => Err(SessionError::Closed.into()),
+        };
+        _ = caller.send(outcome);
+    }
+
+    /// The error of a call whose time is over.
+    fn timed_out(&self, path: String, waited: Duration) -> AcquireError {
+        let connected = self.context.ready_session().is_some_and(|(session, _)| session.link().borrow().connected);
+        if connected {
+            return AcquireError::Timeout { path, waited, holder: None, ahead: None };
+        }
+        let (servers, detail) = (self.context.servers().to_string(), "there is no connection".to_owned());
+        SessionError::Unreachable { servers, waited, detail }.into()
+    }
+
+    /// The hold, if the call that has the turn may use it, and the watch on its queue if it is shared.
+    async fn present(&self, node_format: NodeFormat) -> Option<(Arc<Holding>, Option<Watcher>)> {
+        if self.keeps() {
+            // The release is sent before the next create, so that this process queues behind those that came meanwhile.
+            drop(self.forget(|hold| !self.is_usable(hold)));
+            return Some((self.state().hold.clone()?, None));
+        }
+        // The hold must be able to end meanwhile.
+        let looking = self.look(self.state().hold.as_ref().filter(|hold| self.is_usable(hold))?, node_format);
+        let only_readers = looking.await?;
+        let state = self.state();
+        let hold = state.hold.clone().filter(|hold| self.is_usable(hold))?;
+        Some((hold, Some(only_readers)))
+    }
+
+    /// Lists the queue. Returns the watch on it, unless a contender is in it that ends the uses.
+    fn look(&self, hold: &Holding, node_format: NodeFormat) -> impl Future<Output = Option<Watcher>> + Send + use<> {
+        let listing = hold.session().ensemble().map(|ensemble| ensemble.list_and_watch(hold.path()));
+        let (node, keeps) = (hold.node(), self.keeps());
+        async move {
+            let (names, changed) = listing?.await.ok()?;
+            let queue = Queue::read(node_format, &names);
+            let own = queue.position(node.rsplit('/').next()?)?;
+            let mut others = queue.entries().iter().enumerate().filter(|(at, _)| *at != own);
+            others.all(|(_, other)| !keeps && other.mode == Mode::Read).then_some(changed)
+        }
+    }
+
+    /// Keeps the hold no longer when another contender comes, the hold is lost, or it is asked to release.
+    fn watch(self: &Arc<Self>, hold: &Arc<Holding>, node_format: NodeFormat) {
+        let (uses, watched, looking) = (Arc::downgrade(self), Arc::downgrade(hold), self.look(hold, node_format));
+        let (mut asked, lost) = (hold.hold().asked.subscribe(), hold.cancelled_when_lost());
+        let others_come = async {
+            if let Some(changed) = looking.await {
+                let _: Fired = changed.await;
+            }
+        };
+        self.context.spawn(async move {
+            tokio::select! {
+                biased;
+                () = lost.cancelled() => {}
+                // Also when the hold has ended.
+                _ = asked.wait_for(Option::is_some) => {}
+                () = others_come => {}
+            }
+            if let Some(uses) = uses.upgrade() {
+                drop(uses.forget(|hold| Arc::as_ptr(hold) == watched.as_ptr()));
+            }
+        });
+    }
+
+    /// No other use gets the hold, if it is the one that is meant. Returns the hold if nobody uses it.
+    fn forget(&self, is_meant: impl FnOnce(&Arc<Holding>) -> bool) -> Option<Holding> {
+        self.state().hold.take_if(|hold| is_meant(hold)).and_then(Arc::into_inner)
+    }
+
+    /// Whether the next use gets a kept hold without a round trip.
+    pub(crate) fn is_kept(&self) -> bool {
+        let state = self.state();
+        !state.is_taken && state.hold.as_ref().is_some_and(|hold| self.is_usable(hold))
+    }
+
+    /// Releases a kept hold after the uses that were requested before.
+    pub(crate) async fn give_up(self: &Arc<Self>) -> Result<(), ReleaseError> {
+        if self.context.check_process().is_err() {
+            return Err(ReleaseError::NotHeld { loss: Loss::Forked });
+        }
+        let served = self.line_up(&mut self.state());
+        let _turn = served.await;
+        match self.forget(|_| true) {
+            Some(hold) => hold.release().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Uses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting = self.state().waiting.iter().filter(|waiting| !waiting.is_closed()).count();
+        let (policy, is_kept) = (self.policy, self.is_kept());
+        f.debug_struct("Uses").field("policy", &policy).field("is_kept", &is_kept).field("waiting", &waiting).finish()
+    }
+}
+
+/// The right to find or acquire the hold, which one call at a time has. With a hold that is kept, its use has it. Dropping it
+/// passes it on.
+struct Turn {
+    uses: Arc<Uses>,
+    /// The attempt of calls that have left, which the next one continues.
+    attempt: Option<oneshot::Receiver<Result<Holding, AcquireError>>>,
+}
+
+impl Turn {
+    /// Finds the hold or acquires the lock. With `outlives`, another call continues the attempt if the future is dropped.
+    async fn fill(
+        mut self,
+        node_format: NodeFormat,
+        outlives: bool,
+        begin: impl FnOnce(AcquireReply),
+    ) -> Result<Holding, AcquireError> {
+        if self.attempt.is_none()
+            && let Some((hold, only_readers)) = self.uses.present(node_format).await
+        {
+            return Ok(self.settle(hold, only_readers));
+        }
+        let mut own = None;
+        let attempt = if outlives { &mut self.attempt } else { &mut own };
+        let attempt = attempt.get_or_insert_with(|| {
+            let (reply, outcome) = oneshot::channel();
+            begin(reply);
+            outcome
+        });
+        let outcome = attempt.await;
+        self.attempt = None;
+        let hold = Arc::new(outcome.unwrap_or(Err(SessionError::Closed.into()))?);
+        if self.uses.keeps() {
+            self.uses.watch(&hold, node_format);
+        }
+        Ok(self.settle(hold, None))
+    }
+
+    /// Uses the hold. All calls that wait for a shared one use it too.
+    fn settle(self, hold: Arc<Holding>, only_readers: Option<Watcher>) -> Holding {
+        let uses = self.uses.clone();
+        let mut state = uses.state();
+        (state.hold, state.only_readers) = (Some(hold.clone()), only_readers);
+        if uses.keeps() {
+            return uses.use_of(hold, Some(self));
+        }
+        let serve = |waiting| (waiting, uses.use_of(hold.clone(), None));
+        let served: Vec<_> = std::mem::take(&mut state.waiting).into_iter().map(serve).collect();
+        let used = uses.use_of(hold, None);
+        drop(state);
+        for (waiting, used) in served {
+            // The use of a call that has gone ends here.
+            _ = waiting.send(Served::Use(used));
+        }
+        used
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let next = {
+            let mut state = self.uses.state();
+            let next = std::iter::from_fn(|| state.waiting.pop_front()).find(|waiting| !waiting.is_closed());
+            state.is_taken = next.is_some();
+            next
+        };
+        if let Some(next) = next {
+            // If that call goes meanwhile, the turn is dropped with it, and passes on.
+            _ = next.send(Served::Turn(Turn { uses: self.uses.clone(), attempt: self.attempt.take() }));
+        }
+    }
+}
+
+/// One use of the hold.
+struct Part {
+    uses: Arc<Uses>,
+    /// `None` once it has ended.
+    hold: Option<Arc<Holding>>,
+    /// Passes on after the use.
+    _turn: Option<Turn>,
+}
+
+impl Use for Part {
+    fn end(&mut self) -> Option<Holding> {
+        let hold = self.hold.take()?;
+        if self.uses.keeps() {
+            hold.hold().attend_later();
+        }
+        let mut state = self.uses.state();
+        let stays = if self.uses.keeps() {
+            self.uses.is_usable(&hold)
+        } else {
+            // There are other references than this one and that of the state.
+            Arc::strong_count(&hold) > 2
+        };
+        if !stays {
+            drop(state.hold.take_if(|current| Arc::ptr_eq(current, &hold)));
+        }
+        Arc::into_inner(hold)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
