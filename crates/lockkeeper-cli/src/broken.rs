@@ -5,14 +5,11 @@ use std::future::pending;
 use std::time::Duration;
 
 use lockkeeper::admin::Broken;
-use lockkeeper::error::AcquireError;
-use lockkeeper::{FencingToken, Lockkeeper, Loss, Requeued, SessionId};
+use lockkeeper::{FencingToken, Lockkeeper, Requeued, SessionId};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::exit::Failure;
 use crate::held::Held;
-use crate::nested;
 use crate::output::Printer;
 
 /// Time limit for reading the records of breaks. A process that was paused connects first.
@@ -69,33 +66,12 @@ pub(crate) async fn breaks(keeper: &Lockkeeper, held: Vec<HeldNode>) -> Vec<Brea
 
 /// Returns what the records say about the wait of this session for a lock, if they say that it was broken; none if no server answers
 /// in time. Dropping the future leaves nothing behind.
-async fn of_wait(keeper: &Lockkeeper, path: &str, session: Option<SessionId>) -> Option<String> {
+pub(crate) async fn of_wait(keeper: &Lockkeeper, path: &str, session: Option<SessionId>) -> Option<String> {
     let session = session?;
     let records = timeout(JOURNAL, records(keeper, path)).await.ok()?;
     // A waiter that was granted the lock while it was paused does not know that.
     let broken = records.into_iter().rev().find(|broken| broken.session == session)?;
     Some(format!("the wait for {path} was broken by {}{}: {}", broken.by, broken.proof, broken.reason))
-}
-
-/// Returns the failure of a wait in this session. If the session expired, the wait may have been broken before. The records are read
-/// for no longer than `limit`.
-pub(crate) async fn failed_wait(
-    error: AcquireError,
-    keeper: &Lockkeeper,
-    session: Option<SessionId>,
-    limit: Option<Duration>,
-) -> Failure {
-    let broken = match &error {
-        AcquireError::SessionLost { path, loss: Loss::SessionExpired } => {
-            timeout(limit.unwrap_or(JOURNAL), of_wait(keeper, path, session)).await.ok().flatten()
-        }
-        _ => None,
-    };
-    let failure = nested::taken(error);
-    match broken {
-        Some(broken) => Failure { message: format!("{broken}; its session has expired since"), ..failure },
-        None => failure,
-    }
 }
 
 /// Positions in queues that are lost while the command waits.

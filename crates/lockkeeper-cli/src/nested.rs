@@ -6,13 +6,16 @@
 //! ensemble, is not mistaken for it.
 
 use std::process::Command;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use lockkeeper::admin::LockInfo;
 use lockkeeper::error::AcquireError;
-use lockkeeper::{Holding, LockPath, Lockkeeper};
+use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, SessionId};
+use tokio::time::timeout;
 
+use crate::broken;
 use crate::exit::{Code, Failure};
 use crate::held::Held;
 use crate::settings;
@@ -72,6 +75,27 @@ pub(crate) fn taken(error: impl Into<lockkeeper::Error>) -> Failure {
     }
     let message = format!("{}; that is the lockkeeper run that this one runs under", failure.message);
     Failure { message, advice: Vec::new(), ..failure }.hint(REMEDY)
+}
+
+/// Returns the failure of a wait in this session. If the session expired, the wait may have been broken before. The records are read
+/// for no longer than `limit`.
+pub(crate) async fn failed_wait(
+    error: AcquireError,
+    keeper: &Lockkeeper,
+    session: Option<SessionId>,
+    limit: Option<Duration>,
+) -> Failure {
+    let broken = match &error {
+        AcquireError::SessionLost { path, loss: Loss::SessionExpired } => {
+            timeout(limit.unwrap_or(Duration::MAX), broken::of_wait(keeper, path, session)).await.ok().flatten()
+        }
+        _ => None,
+    };
+    let failure = taken(error);
+    match broken {
+        Some(broken) => Failure { message: format!("{broken}; its session has expired since"), ..failure },
+        None => failure,
+    }
 }
 
 /// Returns the node of an outer hold that blocks the waiter at the position `at`.

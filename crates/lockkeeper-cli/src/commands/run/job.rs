@@ -164,7 +164,7 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
         let claimed = match claimed {
             Ok(claimed) => claimed,
             Err(JobError::Acquire(error)) => {
-                return Err(broken::failed_wait(error, &keeper, session, line.remaining()).await);
+                return Err(nested::failed_wait(error, &keeper, session, line.remaining()).await);
             }
             Err(error) => return Err(error.into()),
         };

@@ -15,7 +15,7 @@ use crate::alert::Alerts;
 use crate::alert::Webhook;
 use crate::args::leased::LeaseArgs;
 use crate::args::values::Waiting;
-use crate::broken::{self, LostPositions};
+use crate::broken::LostPositions;
 use crate::exit::{Code, Failure};
 use crate::kind::Kind;
 use crate::local;
@@ -150,7 +150,7 @@ impl Line {
         };
         match outcome {
             Ok(guard) => Ok(guard),
-            Err(error) => Err(broken::failed_wait(error, &keeper, session, self.remaining()).await),
+            Err(error) => Err(nested::failed_wait(error, &keeper, session, self.remaining()).await),
         }
     }
 
