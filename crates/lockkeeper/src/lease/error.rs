@@ -334,7 +334,14 @@ mod tests {
             allotted: WAITED,
         };
         check_shown(vec![
-            AcquireLeaseError::Outranked { path: path(), by: text(), priority, message: Some(text()), lease_left: None }.into(),
+            AcquireLeaseError::Outranked {
+                path: path(),
+                by: text(),
+                priority,
+                message: Some(text()),
+                lease_left: None,
+            }
+            .into(),
             AcquireLeaseError::Preempted { path: path(), by: text(), priority }.into(),
             unfinished.into(),
             LeaseError::Preempted { path: path(), by: text(), priority }.into(),

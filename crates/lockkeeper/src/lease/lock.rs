@@ -350,6 +350,7 @@ impl HelixLock {
     /// Checks everything that can be checked before anything is sent. Returns the node and the reason for the emergency.
     fn check(&self) -> Result<(LockNode, Option<String>), AcquireLeaseError> {
         let node = self.node()?;
+        self.context.check_path(&node.path)?;
         self.terms.check(self.emergency.is_some())?;
         let emergency = self.emergency.as_deref().map(|reason| Misuse::check_reason(&node.path, reason)).transpose()?;
         Misuse::check_message(&node.path, self.terms.message.as_deref())?;

@@ -2,7 +2,7 @@
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{AcquireError, ConnectError, Misuse};
-use lockkeeper::helix::{HelixLock, Scope};
+use lockkeeper::helix::{AcquireLeaseError, HelixLock, Scope};
 use lockkeeper::realms::Realms;
 use lockkeeper_server::Server;
 
@@ -43,6 +43,8 @@ async fn a_lock_is_in_the_one_realm_that_has_its_path(world: &World) {
             format!("{one} is in the realm {here} ({}), and this handle is that of {there} (", world.servers());
         assert!(problem.starts_with(&expected), "{problem}");
     }
+    let leased = HelixLock::new(&handle, &one, LONG).acquire().await;
+    assert!(matches!(leased, Err(AcquireLeaseError::Misuse(Misuse { argument: "path", .. }))), "{leased:?}");
     for path in [world.path("nowhere"), Scope::cluster("c").path().unwrap().to_string()] {
         match realms.keeper(path).await {
             Err(ConnectError::Misuse(Misuse { argument: "path", problem, .. })) => {
