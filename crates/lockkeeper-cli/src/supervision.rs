@@ -13,7 +13,7 @@ use std::time::Duration;
 use lockkeeper::Loss;
 use rustix::process::Signal;
 
-pub(crate) use self::rules::{Order, Rules, Told};
+pub(crate) use self::rules::{Action, Deadline, Order, Rules, Told};
 use crate::signals::ENDING;
 
 /// What happens to the command or to its locks.
@@ -50,48 +50,6 @@ pub(crate) struct Cleanup {
     pub left: Duration,
     /// The lease is over. Otherwise the other contender has a higher priority.
     pub lease_over: bool,
-}
-
-/// What is done to the command's process group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// SIGTERM, and SIGCONT: a stopped process gets a signal only when it continues.
-    Terminate,
-    Send(Signal),
-    Kill,
-}
-
-impl Action {
-    /// Returns the signals to send to the group.
-    pub(crate) fn signals(self) -> impl Iterator<Item = Signal> {
-        let (first, second) = match self {
-            Action::Terminate => (Signal::TERM, Some(Signal::CONT)),
-            Action::Send(signal) => (signal, None),
-            Action::Kill => (Signal::KILL, None),
-        };
-        std::iter::once(first).chain(second)
-    }
-}
-
-/// Until when a process group may run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Deadline {
-    /// When to kill the group.
-    pub kill: Duration,
-    /// When to send SIGTERM; equal to `kill` if it was sent already.
-    pub term: Duration,
-}
-
-impl Deadline {
-    /// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
-    /// command gets only one.
-    pub(crate) fn of_trust(end: Duration, grace: Duration) -> Self {
-        Deadline { kill: end, term: end.saturating_sub(grace / 4 * 3) }
-    }
-
-    fn at(kill: Duration) -> Self {
-        Deadline { kill, term: kill }
-    }
 }
 
 /// The state of a command under its locks.

@@ -1,15 +1,55 @@
-//! The rules of the watchdog, and what lockkeeper knows of them. No I/O.
+//! What is done to a process group and until when it may run; the rules of the watchdog, and what lockkeeper knows of them. No I/O.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use rustix::process::Pid;
-
-use super::{Action, Deadline};
+use rustix::process::{Pid, Signal};
 
 /// Changes of the deadline that are shorter than this are not sent.
 const SAME: Duration = Duration::from_millis(1);
+
+/// What is done to the command's process group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// SIGTERM, and SIGCONT: a stopped process gets a signal only when it continues.
+    Terminate,
+    Send(Signal),
+    Kill,
+}
+
+impl Action {
+    /// Returns the signals to send to the group.
+    pub(crate) fn signals(self) -> impl Iterator<Item = Signal> {
+        let (first, second) = match self {
+            Action::Terminate => (Signal::TERM, Some(Signal::CONT)),
+            Action::Send(signal) => (signal, None),
+            Action::Kill => (Signal::KILL, None),
+        };
+        std::iter::once(first).chain(second)
+    }
+}
+
+/// Until when a process group may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Deadline {
+    /// When to kill the group.
+    pub kill: Duration,
+    /// When to send SIGTERM; equal to `kill` if it was sent already.
+    pub term: Duration,
+}
+
+impl Deadline {
+    /// Returns the deadline for a watchdog that gets no further order. Its SIGTERM is later than lockkeeper's, so that the
+    /// command gets only one.
+    pub(crate) fn of_trust(end: Duration, grace: Duration) -> Self {
+        Deadline { kill: end, term: end.saturating_sub(grace / 4 * 3) }
+    }
+
+    pub(super) fn at(kill: Duration) -> Self {
+        Deadline { kill, term: kill }
+    }
+}
 
 /// The orders to the watchdog, one per line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

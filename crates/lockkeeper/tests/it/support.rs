@@ -277,7 +277,8 @@ impl World {
     async fn new(kind: Kind, server: Server) -> World {
         let servers = server.connect_string();
         let observer = Observer::connect(&servers).await;
-        let root = format!("/it-{}", uuid::Uuid::new_v4());
+        // Ten digits at the end would be the name of a contender.
+        let root = format!("/it-{}-", uuid::Uuid::new_v4());
         let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
         observer.create(&root, b"", &options).await.unwrap();
         World { kind, server, observer, root, keepers: Mutex::default(), proxies: Mutex::default() }
