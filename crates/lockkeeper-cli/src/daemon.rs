@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockkeeper::embedded::{Home, Hosted};
+use lockkeeper::embedded::{Home, RunningServer};
 use lockkeeper::error::EmbeddedError;
 use lockkeeper_server::ServerError;
 use rustix::process::Signal;
@@ -154,7 +154,7 @@ async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
 
 /// Hosts the server of a home, once the server before it has released the store; `None` if another process hosts it already.
 /// Dropping the future leaves no server.
-pub(crate) async fn wait_to_host(home: &Home) -> Result<Option<Hosted>, EmbeddedError> {
+pub(crate) async fn wait_to_host(home: &Home) -> Result<Option<RunningServer>, EmbeddedError> {
     let deadline = Instant::now() + PREDECESSOR;
     loop {
         match home.host().await {
@@ -175,7 +175,7 @@ pub(crate) async fn wait_to_host(home: &Home) -> Result<Option<Hosted>, Embedded
 
 /// Returns why, when the server should end and its socket is removed: no client has used it for `patience`, or none uses it
 /// now and there is a request for a newer version.
-async fn idle(hosted: &Hosted, handover: &Path, patience: Duration) -> &'static str {
+async fn idle(hosted: &RunningServer, handover: &Path, patience: Duration) -> &'static str {
     let used = || {
         let stats = hosted.server().stats();
         stats.sessions > 0 || stats.connections > 0

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::embedded::{Endpoint, Home, Hosting, Starter};
+use lockkeeper::embedded::{Endpoint, Home, StartMode, Starter};
 use lockkeeper::error::{ConnectError, EmbeddedError, SessionError};
 use lockkeeper::{Builder, Lockkeeper, spell};
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ pub(crate) async fn connect(home: &Home, builder: &Builder, printer: &Printer) -
     }
     // Called for its error messages; the connection would also start the server.
     let found = ensure(home, *printer).await?;
-    join(home, builder, Hosting::Starting(starter(home.clone(), *printer)), found).await
+    join(home, builder, StartMode::Starting(starter(home.clone(), *printer)), found).await
 }
 
 /// Connects to the server of a home if one runs.
@@ -39,7 +39,7 @@ pub(crate) async fn connect(home: &Home, builder: &Builder, printer: &Printer) -
 /// [`not_running`] if no server runs.
 pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
     let found = home.find()?.ok_or_else(|| not_running(home))?;
-    join(home, builder, Hosting::Never, found).await
+    join(home, builder, StartMode::Never, found).await
 }
 
 /// Connects to the server of a home, and starts it if it ended because nobody used it. A home that never had a server has no
@@ -141,7 +141,7 @@ pub(crate) async fn no_session(home: &Home, waited: Duration, detail: &str) -> F
     }
 }
 
-async fn join(home: &Home, builder: &Builder, hosting: Hosting, found: Endpoint) -> Result<Lockkeeper, Failure> {
+async fn join(home: &Home, builder: &Builder, hosting: StartMode, found: Endpoint) -> Result<Lockkeeper, Failure> {
     match builder.clone().embedded_at(home.clone(), hosting, Some(found)).await {
         Err(ConnectError::Session(SessionError::Unreachable { waited, detail, .. })) => {
             Err(no_session(home, waited, &detail).await)

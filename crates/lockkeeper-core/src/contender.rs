@@ -97,7 +97,7 @@ enum Flight {
 ///
 /// A waiter that is to be granted the lock without another listing watches its own node as well as its blocker. An operator may delete
 /// the own node, and then the deletion of the blocker proves nothing. The server reports the two in order, so if only the blocker's
-/// deletion is reported, the own node still exists. All others watch their own nodes only after [`Event::Lingered`]: a wait or a hold of
+/// deletion is reported, the own node still exists. All others watch their own nodes only after [`Event::OwnWatchDue`]: a wait or a hold of
 /// a few milliseconds costs no extra request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
@@ -156,25 +156,26 @@ impl Contender {
         self
     }
 
-    /// It leaves instead of waiting, once a look at the first of the queue has shown that this one contends.
+    /// Makes it a try: if the first node of the queue turns out to be a contender's, this contender leaves instead of waiting.
     pub fn once(mut self) -> Self {
         self.terms.once = true;
         self
     }
 
-    /// It leaves instead of waiting behind more than `most`.
+    /// Makes it leave if more than `most` contenders are ahead, instead of waiting behind them.
     pub fn with_max_ahead(mut self, most: usize) -> Self {
         self.terms.max_ahead = most;
         self
     }
 
-    /// It leaves instead of creating a missing parent.
+    /// Makes it leave if the lock's node does not exist, instead of creating it.
     pub fn without_parents(mut self) -> Self {
         self.terms.makes_parents = false;
         self
     }
 
-    /// It reads and writes records of releases if at least so many contenders are ahead when it comes.
+    /// Makes it use records of releases if at least `ahead` contenders are ahead when it enters. Such a record costs a read and a
+    /// write, and saves a listing, which grows with the queue.
     pub fn with_records_behind(mut self, ahead: usize) -> Self {
         self.terms.many_ahead = ahead;
         self
@@ -250,7 +251,7 @@ impl Contender {
 
     /// Whether its release ends a hold that is alone, without a lock delay.
     fn ends_alone(&self) -> bool {
-        let at_once = self.terms.discipline.lists_decide() && self.terms.delay.is_none();
+        let at_once = self.terms.discipline.granted_by_listing() && self.terms.delay.is_none();
         at_once && self.node().is_some() && self.hold.is_handed_over() && self.is_alone()
     }
 
@@ -290,10 +291,10 @@ impl Contender {
             }
             Event::Lost => self.exit.leave(Leaving::Lost),
             Event::SessionOver => self.exit.session_over = true,
-            Event::Lingered => self.lingered(),
+            Event::OwnWatchDue => self.lingered(),
             Event::GrantedLate => self.granted_late(),
             Event::DeadlineNear => self.view.deadline_near = self.waits(),
-            Event::Placed(place) => self.placed(place),
+            Event::PositionKnown(place) => self.placed(place),
             Event::Disconnected => self.disconnected(),
             Event::NoContender(node) => _ = self.no_contender(&node),
             Event::Gone(name) => self.gone(&name),
@@ -361,7 +362,7 @@ impl Contender {
             return Command::MakeParent { stays, limit: discipline.limit() };
         }
         self.flight = Some(Flight::Enter);
-        let alone = discipline.lists_decide() && !self.terms.once && !self.nodes.doubted;
+        let alone = discipline.granted_by_listing() && !self.terms.once && !self.nodes.doubted;
         Command::Enter { prefix: self.terms.prefix(self.terms.mode), limit: discipline.limit().is_some(), alone }
     }
 
@@ -447,7 +448,7 @@ impl Contender {
             self.view.listing_due = true;
             match arrival {
                 Arrival::Listed(listing) => self.judge(&listing, false),
-                Arrival::Behind { name, place } => self.stand_behind(name, place),
+                Arrival::AfterLocal { name, place } => self.stand_behind(name, place),
                 Arrival::Unknown => {}
             }
         }

@@ -79,7 +79,7 @@ impl Discipline {
 
     /// Whether a contender holds as soon as every older one that conflicts with it has released. Then neither a limit nor a
     /// holder marker decides as well.
-    pub const fn lists_decide(&self) -> bool {
+    pub const fn granted_by_listing(&self) -> bool {
         match self {
             Discipline::SharedExclusive => true,
             Discipline::Permits { .. } | Discipline::Classes => false,
@@ -151,7 +151,7 @@ fn behind_the_next<'a>(older: &[Entry<'a>]) -> Verdict<'a> {
         // A writer may have become a reader in the same place, and a holder with a delay may have left its
         // tombstone.
         Some(next) => {
-            let grants = older.len() == 1 && !next.mode.may_read_on() && next.delay.is_none();
+            let grants = older.len() == 1 && !next.mode.can_downgrade() && next.delay.is_none();
             Verdict::Blocked(Watch::Deleted { name: next.name, grants })
         }
     }
@@ -206,8 +206,9 @@ mod tests {
         assert_eq!(names(Discipline::SharedExclusive), (None, None));
         assert_eq!(names(Discipline::Permits { permits: 3 }), (Some(3), None));
         assert_eq!(names(Discipline::Classes), (None, Some(HOLDER_MARKER)));
-        let facts =
-            |rule: Discipline| [rule.lists_decide(), rule.waits_for_one(), rule.announces_grants(), rule.has_tokens()];
+        let facts = |rule: Discipline| {
+            [rule.granted_by_listing(), rule.waits_for_one(), rule.announces_grants(), rule.has_tokens()]
+        };
         assert_eq!(facts(Discipline::SharedExclusive), [true, true, false, true]);
         assert_eq!(facts(Discipline::Permits { permits: 3 }), [false, false, true, false]);
         assert_eq!(facts(Discipline::Classes), [false, true, false, true]);

@@ -129,7 +129,7 @@ impl LocalQueue {
             let name = known.then(|| next.node.clone())?;
             // Only the last number has no other behind it.
             let place = self.place_at(self.joined, own).filter(|_| own.wrapping_sub(self.last) > 0);
-            Some(Arrival::Behind { name, place })
+            Some(Arrival::AfterLocal { name, place })
         };
         behind().unwrap_or(Arrival::Unknown)
     }

@@ -56,7 +56,7 @@ impl Mode {
     }
 
     /// Whether a reader's node may replace its node, so that the end of its node is not the end of its hold.
-    pub const fn may_read_on(self) -> bool {
+    pub const fn can_downgrade(self) -> bool {
         match self {
             Mode::Write => true,
             Mode::Exclusive | Mode::Read | Mode::Permits(_) | Mode::Class(_) => false,

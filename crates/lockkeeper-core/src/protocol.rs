@@ -62,24 +62,24 @@ pub enum Event {
         /// ([`Contender::watches_itself`](crate::Contender::watches_itself)).
         watched: bool,
     },
-    /// The contender of this session that had this node has it no more, and reports nothing more of it.
+    /// Another contender of this session has ended, or goes on under another name: it no longer has this node.
     Ended {
         /// The node.
         name: String,
-        /// Its delete took effect. Otherwise the node may exist.
+        /// The node is certainly deleted. Otherwise it may still exist.
         deleted: bool,
     },
     /// The parent has other children; the watch has fired.
     ChildrenChanged,
-    /// The node is old enough for a watch of its own, even if the contender never waited.
-    Lingered,
+    /// The own node is 100 ms old. From now on a watch on it is worth its request, even if the contender never waited.
+    OwnWatchDue,
     /// The grant, or the upgrade, came so long after the create of the own node that the record must say when.
     GrantedLate,
     /// The caller soon stops waiting. Its error is to name who holds the lock now: the driver looks at the first of the queue again
     /// unless this contender waits for its end, and reports [`Event::Gone`] if it is deleted.
     DeadlineNear,
     /// A contender of this session knows this place of a waiter that has listed nothing. At most so many are ahead.
-    Placed(QueuePlace),
+    PositionKnown(QueuePlace),
     /// The connection was lost; the session may live.
     ///
     /// Once the connection is back, the events of the meantime come in no particular order (the server answers
@@ -151,7 +151,7 @@ pub enum Arrival {
     Listed(Listing),
     /// Nothing was listed. This node has the number right before the own one, and its contender, of this session, is in the
     /// queue and has not released.
-    Behind {
+    AfterLocal {
         /// The node.
         name: String,
         /// The place behind it, if a contender of this session knows that. At most so many are ahead.
@@ -227,7 +227,7 @@ pub enum Command {
         prefix: String,
         /// Read the parent's data too, behind the listing and in the same round trip.
         limit: bool,
-        /// The listing may be left out if contenders of this session are in the queue: see [`Arrival::Behind`].
+        /// The listing may be left out if contenders of this session are in the queue: see [`Arrival::AfterLocal`].
         alone: bool,
     },
     /// Create the parent and its missing ancestors.
@@ -435,7 +435,7 @@ mod tests {
             (Event::RecordWritten(Ok(1)), true),
             (Event::Deleted(Ok(())), true),
             (Event::ParentMade(Ok(())), false),
-            (Event::Lingered, false),
+            (Event::OwnWatchDue, false),
             (Event::SessionOver, false),
         ] {
             assert_eq!((event.failure(), event.shows_session_alive()), (None, shows), "{event:?}");

@@ -146,12 +146,17 @@ fn told() -> impl Strategy<Value = Told> {
     let outcome = prop_oneof![3 => (0..9i64).prop_map(Ok), 2 => failure().prop_map(Err)];
     let other = [
         Event::ChildrenChanged,
-        Event::Lingered,
+        Event::OwnWatchDue,
         Event::GrantedLate,
         Event::DeadlineNear,
         Event::Disconnected,
         Event::Neighbour,
-        Event::Placed(QueuePlace { ahead: 1, first: "lock-0000000001".to_owned(), front: None, blocks_first: None }),
+        Event::PositionKnown(QueuePlace {
+            ahead: 1,
+            first: "lock-0000000001".to_owned(),
+            front: None,
+            blocks_first: None,
+        }),
         Event::ReleaseRead(Ok(LastRelease { freed: Some(Zxid(1)), version: Some(0) })),
         Event::ReleaseRead(Err(Failure::ConnectionLoss)),
         Event::Refuse("busy".to_owned()),
@@ -197,7 +202,7 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
         Told::EnteredBehind(own, next) => {
             let name = names[*next].clone();
             let place = QueuePlace { ahead: 1, first: name.clone(), front: None, blocks_first: None };
-            let arrival = Arrival::Behind { name, place: Some(place).filter(|_| own % 2 == 0) };
+            let arrival = Arrival::AfterLocal { name, place: Some(place).filter(|_| own % 2 == 0) };
             contender.handle(Event::Entered { created: Ok((names[*own].clone(), Zxid(1))), arrival });
         }
         Told::Listed(look) => contender.handle(Event::Listed(listing(look))),

@@ -264,8 +264,8 @@ proptest! {
             if let Said::Deleted { name, grants } = said {
                 let names = line.names[..line.names.len().min(i + 1 + newcomers)].to_vec();
                 let enough = Line { names, ..line.clone() }.without(&name).judge(me) == Said::Granted;
-                let may_read_on = line.mode(&name) == Mode::Write && !line.reads(me);
-                prop_assert_eq!(grants, enough && !may_read_on);
+                let can_downgrade = line.mode(&name) == Mode::Write && !line.reads(me);
+                prop_assert_eq!(grants, enough && !can_downgrade);
             }
         }
     }

@@ -26,7 +26,7 @@ pub use follow::Follow;
 #[cfg(feature = "jobs")]
 pub use follow_jobs::FollowJobs;
 pub use handle::Admin;
-pub use info::{LeaseInfo, LockInfo, RequestorInfo, Survey, Unreadable};
+pub use info::{LeaseInfo, LockInfo, LockListing, RequestorInfo, Unreadable};
 #[cfg(feature = "jobs")]
 pub use jobs::{JobState, JobStatus, Resolve};
 pub use lockkeeper_core::TokenEpoch;

@@ -123,7 +123,7 @@ impl Endpoint {
 
 /// An embedded server hosted by this process. Dropping it stops the server.
 #[derive(Debug)]
-pub struct Hosted {
+pub struct RunningServer {
     server: Server,
     endpoint: Endpoint,
     /// The path under which the server knows its socket. It is valid until the server has removed the file.
@@ -136,7 +136,7 @@ pub type Starter = Arc<dyn Fn() -> BoxFuture<'static, Result<(), SessionError>> 
 /// What a client of a home does if no server runs there.
 #[derive(Clone)]
 #[non_exhaustive]
-pub enum Hosting {
+pub enum StartMode {
     /// Hosts the server in this process.
     InProcess,
     /// Starts the server in another process. Called by one client of the home at a time.
@@ -145,12 +145,12 @@ pub enum Hosting {
     Never,
 }
 
-impl std::fmt::Debug for Hosting {
+impl std::fmt::Debug for StartMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Hosting::InProcess => "InProcess",
-            Hosting::Starting(_) => "Starting",
-            Hosting::Never => "Never",
+            StartMode::InProcess => "InProcess",
+            StartMode::Starting(_) => "Starting",
+            StartMode::Never => "Never",
         })
     }
 }
@@ -170,7 +170,7 @@ impl Home {
     /// Returns the home of a server that several users of this machine share: those that may enter the directory.
     ///
     /// Only the owner of the directory may write to it; otherwise [`Home::find`] fails. Clients of a shared home use
-    /// [`Hosting::Never`]: its owner starts the server, with `lockkeeper serve --machine`.
+    /// [`StartMode::Never`]: its owner starts the server, with `lockkeeper serve --machine`.
     pub fn shared(dir: impl Into<PathBuf>) -> Self {
         Home { dir: dir.into(), shared: true }
     }
@@ -271,7 +271,7 @@ impl Home {
     /// # Errors
     ///
     /// [`EmbeddedError::Server`] with [`ServerError::InUse`] if another process hosts it already.
-    pub async fn host(&self) -> Result<Hosted, EmbeddedError> {
+    pub async fn host(&self) -> Result<RunningServer, EmbeddedError> {
         self.host_with(server_config()).await
     }
 
@@ -286,7 +286,7 @@ impl Home {
     /// # Errors
     ///
     /// As [`Home::host`].
-    pub async fn host_with(&self, config: Config) -> Result<Hosted, EmbeddedError> {
+    pub async fn host_with(&self, config: Config) -> Result<RunningServer, EmbeddedError> {
         self.make_dir()?;
         let (data, socket) = (self.dir.join("data"), self.socket());
         guarded::check_owner(&data).map_err(|source| EmbeddedError::file("refuse to use", &data, source))?;
@@ -297,7 +297,7 @@ impl Home {
         let mut config = config.with_directory(data).with_socket(short.as_path(), mode);
         config.listen = listen;
         let server = Server::start(config).await?;
-        Ok(Hosted { server, endpoint: Endpoint { socket }, _socket: short })
+        Ok(RunningServer { server, endpoint: Endpoint { socket }, _socket: short })
     }
 
     /// Creates the directory, for this user only or for all to enter. An existing one is not changed. Nothing is created in
@@ -311,7 +311,7 @@ impl Home {
     }
 }
 
-impl Hosted {
+impl RunningServer {
     /// Returns the socket of the server.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -348,16 +348,16 @@ const JUST_NOW: Duration = Duration::from_millis(100);
 /// A home as one client uses it: finds its server, or starts it.
 pub(crate) struct Site {
     home: Home,
-    hosting: Hosting,
+    hosting: StartMode,
     /// The server that was found last, and when, for the one who wants it next.
     found: Mutex<Option<(Instant, Endpoint)>>,
     /// The server, if this process hosts it.
-    hosted: Mutex<Option<Arc<Hosted>>>,
+    hosted: Mutex<Option<Arc<RunningServer>>>,
 }
 
 impl Site {
     /// `found` is the server of the home if the caller has just found it.
-    pub(crate) fn new(home: Home, hosting: Hosting, found: Option<Endpoint>) -> Site {
+    pub(crate) fn new(home: Home, hosting: StartMode, found: Option<Endpoint>) -> Site {
         let found = Mutex::new(found.map(|found| (Instant::now(), found)));
         Site { home, hosting, found, hosted: Mutex::new(None) }
     }
@@ -395,7 +395,7 @@ impl Site {
             if let Some(endpoint) = self.home.find()? {
                 return Ok(endpoint);
             }
-            if matches!(self.hosting, Hosting::Never) {
+            if matches!(self.hosting, StartMode::Never) {
                 return Err(EmbeddedError::NotRunning { dir: self.home.dir.clone() }.into());
             }
             let home = self.home.clone();
@@ -406,7 +406,7 @@ impl Site {
                 return Ok(endpoint);
             }
             match &self.hosting {
-                Hosting::InProcess => match self.home.host().await {
+                StartMode::InProcess => match self.home.host().await {
                     Ok(hosted) => {
                         let endpoint = hosted.endpoint.clone();
                         *self.hosted.lock().expect("held for a change only") = Some(Arc::new(hosted));
@@ -416,8 +416,8 @@ impl Site {
                     Err(EmbeddedError::Server(error)) if matches!(*error, ServerError::InUse { .. }) => {}
                     Err(error) => return Err(error.into()),
                 },
-                Hosting::Starting(start) => start().await?,
-                Hosting::Never => {}
+                StartMode::Starting(start) => start().await?,
+                StartMode::Never => {}
             }
             sleep(STARTING).await;
         }
@@ -519,7 +519,7 @@ mod tests {
     async fn a_server_that_was_found_is_not_looked_for_again_once_and_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let found = Endpoint { socket: dir.path().join("socket") };
-        let site = Site::new(Home::new(dir.path()), Hosting::Never, Some(found.clone()));
+        let site = Site::new(Home::new(dir.path()), StartMode::Never, Some(found.clone()));
         assert_eq!(site.find_or_start().await.ok(), Some(found.clone()));
         let not_running = |end| matches!(end, Err(SessionError::Embedded(EmbeddedError::NotRunning { .. })));
         assert!(not_running(site.find_or_start().await));

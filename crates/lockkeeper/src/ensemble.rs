@@ -124,7 +124,7 @@ pub struct Children {
 
 /// A node with everything that a copy of it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whole {
+pub struct NodeWithAcl {
     /// Its data.
     pub data: Vec<u8>,
     /// Its access list.
@@ -137,7 +137,7 @@ pub struct Whole {
     pub latest: Zxid,
 }
 
-impl Whole {
+impl NodeWithAcl {
     /// Returns whether password digests were hidden. Servers show an `x` instead to clients that have no right to
     /// change the list. (ZooKeeper's PrepRequestProcessor and FinalRequestProcessor do so since 3.5.6.)
     pub fn is_masked(&self) -> bool {
@@ -145,7 +145,7 @@ impl Whole {
     }
 
     /// Returns whether the other node has the same content, whenever it was created.
-    pub fn is_as(&self, other: &Whole) -> bool {
+    pub fn same_content(&self, other: &NodeWithAcl) -> bool {
         let sorted = |acl: &[AclGrant]| {
             let mut acl = acl.to_vec();
             acl.sort();
@@ -241,21 +241,21 @@ pub enum Done {
 
 /// Why a transaction was not done, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undone {
+pub struct TxnError {
     /// The step that failed; `None` if the transaction failed as a whole.
     pub step: Option<usize>,
     /// The cause.
     pub fault: OpError,
 }
 
-impl From<OpError> for Undone {
+impl From<OpError> for TxnError {
     fn from(fault: OpError) -> Self {
-        Undone { step: None, fault }
+        TxnError { step: None, fault }
     }
 }
 
-impl From<Undone> for OpError {
-    fn from(undone: Undone) -> Self {
+impl From<TxnError> for OpError {
+    fn from(undone: TxnError) -> Self {
         undone.fault
     }
 }
@@ -290,7 +290,7 @@ pub trait Ensemble: Send + Sync + 'static {
     /// Replaces a node's data; if a version is given, only if the data has it.
     fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written>;
     /// Does all of these steps or none, in one transaction, and returns what each did.
-    fn transact(&self, steps: Vec<TxnStep>) -> Reply<Vec<Done>, Undone>;
+    fn transact(&self, steps: Vec<TxnStep>) -> Reply<Vec<Done>, TxnError>;
     /// Lists a node's children.
     fn list(&self, path: &str) -> Reply<Children>;
     /// Lists the names of a node's children and watches for changes of the list.
@@ -329,11 +329,11 @@ pub trait Ensemble: Send + Sync + 'static {
 /// The operations of a session that copy nodes, beside those that locks need.
 pub trait Copies: Send + Sync {
     /// Reads a node with its access list; `None` if it changed between the two reads.
-    fn read_whole(&self, path: &str) -> Reply<Option<Whole>>;
+    fn read_whole(&self, path: &str) -> Reply<Option<NodeWithAcl>>;
     /// Creates a persistent node with this access list.
-    fn create_whole(&self, path: &str, whole: Whole) -> Reply<()>;
+    fn create_whole(&self, path: &str, whole: NodeWithAcl) -> Reply<()>;
     /// Replaces a node's data, and then its access list.
-    fn replace_whole(&self, path: &str, whole: Whole) -> Reply<()>;
+    fn replace_whole(&self, path: &str, whole: NodeWithAcl) -> Reply<()>;
 }
 
 /// A linearizable read, or several that are sent together, whichever client wrote the data: without the write before it, this session's server may be stale.
@@ -414,31 +414,32 @@ mod tests {
         AclGrant { scheme: scheme.to_owned(), id: id.to_owned(), permissions }
     }
 
-    fn whole() -> Whole {
+    fn whole() -> NodeWithAcl {
         let acl = vec![grant("world", "anyone", 1), grant("ip", "127.0.0.1", 31)];
-        Whole { data: vec![1], acl, ephemeral: false, czxid: Zxid(1), latest: Zxid(2) }
+        NodeWithAcl { data: vec![1], acl, ephemeral: false, czxid: Zxid(1), latest: Zxid(2) }
     }
 
     /// When it was created and changed does not count, nor the order of its access list.
     #[test]
     fn a_node_is_as_another_with_the_same_data_access_list_and_life() {
-        let mut later = Whole { czxid: Zxid(8), latest: Zxid(9), ..whole() };
+        let mut later = NodeWithAcl { czxid: Zxid(8), latest: Zxid(9), ..whole() };
         later.acl.reverse();
-        assert!(whole().is_as(&later));
+        assert!(whole().same_content(&later));
         let others = [
-            Whole { data: vec![2], ..whole() },
-            Whole { ephemeral: true, ..whole() },
-            Whole { acl: whole().acl[..1].to_vec(), ..whole() },
-            Whole { acl: vec![grant("world", "anyone", 3), grant("ip", "127.0.0.1", 31)], ..whole() },
+            NodeWithAcl { data: vec![2], ..whole() },
+            NodeWithAcl { ephemeral: true, ..whole() },
+            NodeWithAcl { acl: whole().acl[..1].to_vec(), ..whole() },
+            NodeWithAcl { acl: vec![grant("world", "anyone", 3), grant("ip", "127.0.0.1", 31)], ..whole() },
         ];
         for other in others {
-            assert!(!whole().is_as(&other), "{other:?}");
+            assert!(!whole().same_content(&other), "{other:?}");
         }
     }
 
     #[test]
     fn only_a_digest_that_is_an_x_is_masked() {
-        let with = |scheme, id| Whole { acl: vec![grant("world", "anyone", 1), grant(scheme, id, 31)], ..whole() };
+        let with =
+            |scheme, id| NodeWithAcl { acl: vec![grant("world", "anyone", 1), grant(scheme, id, 31)], ..whole() };
         assert!(with("digest", "app:x").is_masked());
         assert!(!with("digest", "app:F6Y+U5gIoCbNNoLQExmvxRFeatA=").is_masked());
         assert!(!with("sasl", "app:x").is_masked());

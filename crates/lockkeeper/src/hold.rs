@@ -26,7 +26,7 @@ use crate::meters::Meter;
 use crate::session::Session;
 use crate::session::callbacks;
 use crate::session::on_lost::{LostCallback, LostLock, OnLost};
-use crate::session::watchdog::{Ward, Watched};
+use crate::session::watchdog::{Expiring, Registration};
 use crate::wait::or_never;
 
 /// How long a process that is about to abort waits for its log.
@@ -114,7 +114,7 @@ pub(crate) struct Hold {
     pub(crate) unattended: Notify,
     /// How many fenced writes may still take effect.
     writes: AtomicUsize,
-    ward: OnceLock<Ward>,
+    ward: OnceLock<Registration>,
     /// Tasks to notify before the loss, each with how long before.
     early: Mutex<Vec<(Duration, oneshot::Sender<()>)>>,
 }
@@ -420,14 +420,14 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Watched for Hold {
+impl Expiring for Hold {
     fn due(&self) -> Duration {
         let early = self.early.lock().expect("held for a change only");
         let margin = early.iter().map(|(margin, _)| *margin).max().unwrap_or_default();
         self.ends().saturating_sub(margin)
     }
 
-    fn lapse(&self) -> Option<bool> {
+    fn expire_if_due(&self) -> Option<bool> {
         match self.trust() {
             Trust::Lost(loss) => Some(self.mark(loss)),
             Trust::Held { .. } | Trust::Suspected { .. } => {
@@ -461,7 +461,7 @@ impl Watched for Hold {
         tracing::warn!(path = %self.path, %node, %token, %loss, "lock lost");
     }
 
-    fn tell_tersely(&self) {
+    fn report_without_blocking(&self) {
         match (&self.on_lost, self.loss()) {
             (OnLost::Abort, Some(loss)) if loss != Loss::Closed => std::process::abort(),
             (OnLost::Call(callback), Some(loss)) => self.call(callback, loss),

@@ -36,7 +36,7 @@ use crate::error::SessionError;
 use crate::latest;
 use crate::session::lag::Lag;
 use crate::session::local::LocalQueues;
-use crate::session::watchdog::{Ward, Watchdog, Watched};
+use crate::session::watchdog::{Expiring, Registration, Watchdog};
 
 /// Where the library's tasks run.
 pub(crate) struct Io {
@@ -174,9 +174,9 @@ impl Life {
 }
 
 /// While it lives, heartbeats keep the session trusted at all times.
-pub(crate) struct Dependant(Arc<Life>);
+pub(crate) struct KeepTrusted(Arc<Life>);
 
-impl Drop for Dependant {
+impl Drop for KeepTrusted {
     fn drop(&mut self) {
         self.0.dependants.fetch_sub(1, Ordering::Relaxed);
     }
@@ -336,7 +336,7 @@ impl Session {
     }
 
     /// Whether a hold that was granted at `granted` may be returned to the caller now ([`SessionClock::is_fresh`]). If
-    /// not, and if the caller is a [`Dependant`], a heartbeat is sent as soon as a server is connected.
+    /// not, and if the caller is a [`KeepTrusted`], a heartbeat is sent as soon as a server is connected.
     /// [`Session::heartbeats`] changes when it is confirmed.
     pub(crate) fn is_fresh(&self, granted: Duration) -> bool {
         let fresh = self.life.look(|clock, now| clock.is_fresh(granted, now));
@@ -348,10 +348,10 @@ impl Session {
     }
 
     /// Keeps the session trusted at all times until the value is dropped.
-    pub(crate) fn depend(&self) -> Dependant {
+    pub(crate) fn keep_trusted(&self) -> KeepTrusted {
         self.life.dependants.fetch_add(1, Ordering::Relaxed);
         self.life.wanted.notify_one();
-        Dependant(self.life.clone())
+        KeepTrusted(self.life.clone())
     }
 
     /// What is known of the epoch of its tokens. The link's next change announces more.
@@ -398,7 +398,7 @@ impl Session {
     }
 
     /// Puts a hold under the watchdog, if there is one.
-    pub(crate) fn watch_over(&self, hold: Arc<dyn Watched>) -> Option<Ward> {
+    pub(crate) fn watch_over(&self, hold: Arc<dyn Expiring>) -> Option<Registration> {
         self.io.watchdog.as_ref().map(|watchdog| watchdog.watch(hold))
     }
 

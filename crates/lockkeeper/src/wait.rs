@@ -15,7 +15,8 @@ pub(crate) const TRY: Duration = Duration::from_secs(2);
 /// younger one may only have met a busy server.
 pub(crate) const SILENCE: Duration = Duration::from_secs(2);
 
-/// How old a call without any answer must be for the same: in that case it is also unknown whether the lock is held.
+/// How old a call that got no answer at all must be at its deadline before its error calls the servers unreachable. Such a call does
+/// not know either whether the lock is held.
 pub(crate) const FIRST_SILENCE: Duration = Duration::from_millis(250);
 
 /// The moment for which a call is judged at its end: now, or its deadline if that has passed. If this process was stalled beyond the

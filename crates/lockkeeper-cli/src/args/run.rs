@@ -65,8 +65,8 @@ pub(crate) struct RunArgs {
     pub names: Vec<String>,
     /// Give up immediately if the lock is taken
     ///
-    /// With --lease, also if its owner has a lower priority, or keeps the lock after its lease until someone asks. The lock of
-    /// an owner that died is then never taken: leave out --try.
+    /// With --lease, --try asks no owner to make room. So it also gives up if the owner has a lower priority, or if its lease is
+    /// over and it keeps the lock until someone asks. To get the lock of an owner that died, leave out --try.
     #[arg(long = "try", conflicts_with = "wait")]
     pub once: bool,
     /// Give up after this long [default: waits; --foreground and --background: as the settings say]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lockkeeper::embedded::{Home, Hosted, server_config};
+use lockkeeper::embedded::{Home, RunningServer, server_config};
 use lockkeeper::read_credentials;
 use lockkeeper_server::{Accounts, Secret, Server, Storage, Tls, raise_descriptor_limit};
 use sd_notify::NotifyState;
@@ -108,7 +108,7 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
 enum Served {
     Alone(Server),
     /// With the socket of this user's own server.
-    Home(Hosted),
+    Home(RunningServer),
 }
 
 impl Served {

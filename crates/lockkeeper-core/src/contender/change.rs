@@ -46,7 +46,7 @@ impl Contender {
     pub(super) fn asked_by_its_caller(&mut self, ask: Ask) {
         let holds = self.hold.is_handed_over();
         match ask {
-            Ask::Downgrade if holds && self.terms.mode.may_read_on() => {
+            Ask::Downgrade if holds && self.terms.mode.can_downgrade() => {
                 self.change.downgrade = DowngradeStage::Wanted;
                 self.stop_upgrade();
             }

@@ -81,6 +81,6 @@ impl Contender {
         let alone = name.is_some_and(|name| !name.mode.reads() && name.delay.is_none());
         let shares_its_parent = self.terms.node_format.is_beside();
         let waits_to_hold = !self.hold.is_granted() && !self.terms.once && !self.nodes.doubted;
-        far_back && alone && waits_to_hold && self.terms.discipline.lists_decide() && !shares_its_parent
+        far_back && alone && waits_to_hold && self.terms.discipline.granted_by_listing() && !shares_its_parent
     }
 }

@@ -134,7 +134,7 @@ fn the_going_of_its_own_node_by_its_own_downgrade_is_no_removal() {
     writer
         .handle(Event::Entered { created: Ok((own.clone(), Zxid(7))), arrival: Arrival::Listed(Listing::of(listing)) });
     assert!(matches!(writer.next_command(), Some(Command::Grant(_))));
-    writer.handle(Event::Lingered);
+    writer.handle(Event::OwnWatchDue);
     assert_eq!(writer.next_command(), watch(&own, WatchKind::Own));
     writer.handle(Event::Watched(Ok(SEEN)));
     writer.handle(Event::Ask(crate::Ask::Downgrade));
@@ -168,7 +168,7 @@ fn a_refused_request_is_reported_again_only_if_it_is_another_one() {
             arrival: Arrival::Listed(Listing::of(listing)),
         });
         assert!(matches!(holder.next_command(), Some(Command::Grant(_))));
-        holder.handle(Event::Lingered);
+        holder.handle(Event::OwnWatchDue);
         assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
         holder.handle(Event::Watched(Ok(Inspection { asked: request("first"), ..SEEN })));
         assert_eq!(holder.next_command(), Some(Command::Revoke));
@@ -201,10 +201,10 @@ fn a_contender_behind_one_of_its_session_lists_if_both_read_or_it_is_100_ms_old(
             panic!("it enters first, and need not list");
         };
         if is_old {
-            contender.handle(Event::Lingered);
+            contender.handle(Event::OwnWatchDue);
         }
         let (own, name) = (format!("{prefix}0000000001"), node(before));
-        let arrival = Arrival::Behind { name: name.clone(), place: None };
+        let arrival = Arrival::AfterLocal { name: name.clone(), place: None };
         contender.handle(Event::Entered { created: Ok((own.clone(), Zxid(7))), arrival });
         let next = contender.next_command();
         if lists {
@@ -571,7 +571,7 @@ fn a_waiter_watches_its_own_node_at_once_only_if_no_listing_follows() {
         let next = waiter.next_command();
         assert_eq!(next, watch(&own, WatchKind::Own).filter(|_| at_once));
         if !at_once {
-            waiter.handle(Event::Lingered);
+            waiter.handle(Event::OwnWatchDue);
             assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
         }
     }
@@ -627,7 +627,7 @@ fn a_delete_whose_reply_was_lost_is_listed_before_it_is_repeated() {
 fn a_request_that_is_read_after_its_refusal_was_written_is_reported_again() {
     let asked = Some(crate::Revocation { id: "first".to_owned(), ..crate::Revocation::default() });
     let (mut holder, own) = holds(contender(Mode::Exclusive));
-    holder.handle(Event::Lingered);
+    holder.handle(Event::OwnWatchDue);
     assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
     holder.handle(Event::Watched(Ok(Inspection { asked: asked.clone(), ..SEEN })));
     assert_eq!(holder.next_command(), Some(Command::Revoke));
@@ -678,7 +678,7 @@ fn a_downgrade_is_for_writers_that_hold() {
     waiter.handle(Event::Ask(crate::Ask::Downgrade));
     assert_eq!(waiter.next_command(), watch("lock-0000000000", WatchKind::Blocker));
     waiter.handle(Event::Watched(Ok(SEEN)));
-    waiter.handle(Event::Lingered);
+    waiter.handle(Event::OwnWatchDue);
     assert!(matches!(waiter.next_command(), Some(Command::Watch { kind: WatchKind::Own, .. })));
     waiter.handle(Event::Watched(Ok(SEEN)));
     waiter.handle(Event::Gone("lock-0000000000".to_owned()));
@@ -695,7 +695,7 @@ fn a_semaphores_contender_writes_nothing_before_its_grant() {
     let mut waiter = Contender::new(rule, NodeFormat::Curator, Mode::Permits(1), ID, SessionId(1));
     let own = enters(&mut waiter, &[&other]);
     let shown = Listing { limit: Some(crate::Limit::Permits(1)), ..Listing::of(vec![other, own.clone()]) };
-    waiter.handle(Event::Lingered);
+    waiter.handle(Event::OwnWatchDue);
     let mut watched = false;
     for _ in 0..6 {
         match waiter.next_command() {

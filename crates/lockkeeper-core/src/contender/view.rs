@@ -358,10 +358,10 @@ impl Contender {
     pub(super) fn stand_behind(&mut self, name: String, place: Option<QueuePlace>) {
         let read_both = || self.terms.node_format.parse(&name).is_none_or(|next| next.mode.reads());
         let reads = self.terms.mode.reads() || self.terms.reads_early;
-        // An old attempt lists immediately what a young one lists when it is old enough.
+        // A young attempt lists only once it is old enough (`Event::OwnWatchDue`), and most end before that.
         let lists = self.nodes.lingered && place.is_none()
             || place.as_ref().is_some_and(|place| place.ahead > self.terms.max_ahead);
-        let may = self.terms.discipline.lists_decide() && !self.terms.once && !self.nodes.doubted && !lists;
+        let may = self.terms.discipline.granted_by_listing() && !self.terms.once && !self.nodes.doubted && !lists;
         if !may || reads && read_both() {
             return;
         }
@@ -414,7 +414,7 @@ impl Contender {
     pub(super) fn neighbour_released(&mut self, name: &str, watched: bool) {
         let protects = self.terms.node_format.protects();
         let sure = watched || protects && !self.view.unlisted;
-        if !self.terms.discipline.lists_decide() || !sure || self.hold.is_granted() || self.exit.is_leaving() {
+        if !self.terms.discipline.granted_by_listing() || !sure || self.hold.is_granted() || self.exit.is_leaving() {
             return;
         }
         if self.view.blocker.take_if(|blocker| blocker.ends() == Some(name)).is_some() {

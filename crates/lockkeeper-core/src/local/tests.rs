@@ -94,7 +94,7 @@ fn a_waiter_that_waits_for_another_hears_nothing_more_of_the_first() {
 #[test]
 fn a_place_is_known_only_right_behind_an_entry_that_would_know_of_its_nodes_deletion() {
     let place = |ahead| Some(QueuePlace { ahead, first: node(7), front: None, blocks_first: None });
-    let behind = |number, place| Arrival::Behind { name: node(number), place };
+    let behind = |number, place| Arrival::AfterLocal { name: node(number), place };
     let blind = LocalState { watches_itself: false, ..HOLDS };
     let far = LocalState { ahead: Some(4), ..WAITS };
     for (state, expected) in [(HOLDS, behind(7, place(1))), (far, behind(7, None)), (blind, Arrival::Unknown)] {
@@ -115,7 +115,7 @@ fn numbers_begin_again_behind_the_largest() {
     let mut queue = LocalQueue::default();
     queue.joins(i32::MAX, HOLDS);
     let place = Some(QueuePlace { ahead: 1, first: node(i32::MAX), front: None, blocks_first: None });
-    assert_eq!(queue.arrival(&node(i32::MIN)), Arrival::Behind { name: node(i32::MAX), place });
+    assert_eq!(queue.arrival(&node(i32::MIN)), Arrival::AfterLocal { name: node(i32::MAX), place });
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_place_follows_from_the_foremost_entries() {
     let mut queue = LocalQueue::default();
     let front = queue.joins(7, UNKNOWN);
     let place = |queue: &LocalQueue, number| match queue.arrival(&node(number)) {
-        Arrival::Behind { place, .. } => place.map(|place| (place.ahead, place.first)),
+        Arrival::AfterLocal { place, .. } => place.map(|place| (place.ahead, place.first)),
         other => panic!("{other:?}"),
     };
     assert_eq!(place(&queue, 8), None);

@@ -79,7 +79,7 @@ impl Step<'_> {
         if self.world.mistake == Some(Mistake::BehindAnyNumber) {
             let mut others = self.world.process(i).filter(|j| *j != i).map(|j| &self.state.clients[usize::from(j)]);
             let name = others.find(|c| !c.passed_on && c.own().is_some()).and_then(Client::own);
-            let behind = |name| Arrival::Behind { name: self.world.print(name), place: None };
+            let behind = |name| Arrival::AfterLocal { name: self.world.print(name), place: None };
             return name.map_or(Arrival::Unknown, behind);
         }
         self.state.local.arrival(&self.world.print(node.name))

@@ -38,9 +38,9 @@ impl Step<'_> {
                 self.client(i).lingered = true;
                 let place = self.client(i).key.and_then(|key| self.state.local.place(key));
                 if let (Some(place), Some(machine)) = (place, self.client(i).machine.as_mut()) {
-                    machine.handle(Event::Placed(place));
+                    machine.handle(Event::PositionKnown(place));
                 }
-                self.tell(i, Event::Lingered);
+                self.tell(i, Event::OwnWatchDue);
             }
             Action::DelayOver(i, name) => {
                 self.client(i).counting.retain(|counted| *counted != name);
@@ -258,7 +258,7 @@ impl Step<'_> {
             _ => GrantedBy::LaterListing,
         };
         let looked = matches!(event, Event::Inspected(_));
-        let unlisted = matches!(event, Event::Entered { arrival: Arrival::Behind { .. }, .. });
+        let unlisted = matches!(event, Event::Entered { arrival: Arrival::AfterLocal { .. }, .. });
         let listed = matches!(event, Event::Listed(Ok(_)));
         let client = self.client(i);
         let had_node = client.own().is_some();

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::Admin;
 use crate::ensemble::paths::is_below;
-use crate::ensemble::{Copies, EPOCH_NODE, Ensemble, NodeKind, OpError, READS_IN_FLIGHT, Whole, refused};
+use crate::ensemble::{Copies, EPOCH_NODE, Ensemble, NodeKind, NodeWithAcl, OpError, READS_IN_FLIGHT, refused};
 use crate::error::{AdminError, SessionError};
 
 /// How many conflicts are reported by path.
@@ -103,7 +103,7 @@ impl Side {
     }
 
     /// A node with everything that a copy needs, read consistently.
-    async fn whole(&self, path: &str) -> Result<Option<Whole>, AdminError> {
+    async fn whole(&self, path: &str) -> Result<Option<NodeWithAcl>, AdminError> {
         for _ in 0..MAX_ATTEMPTS {
             match self.copies(path)?.read_whole(path).await {
                 Ok(Some(whole)) if whole.is_masked() => {
@@ -323,10 +323,10 @@ impl Copying {
         Ok(Some(SourceNode { step, latest: whole.latest, below: below(&path, names), path }))
     }
 
-    async fn compare(&self, path: &str, whole: &Whole) -> Result<CopyStep, AdminError> {
+    async fn compare(&self, path: &str, whole: &NodeWithAcl) -> Result<CopyStep, AdminError> {
         Ok(match self.target.whole(path).await? {
             None => CopyStep::Create,
-            Some(there) if there.is_as(whole) => CopyStep::Same,
+            Some(there) if there.same_content(whole) => CopyStep::Same,
             // Never replace an ephemeral node: it belongs to a session.
             Some(there) if self.overwrite && !there.ephemeral => CopyStep::Replace,
             Some(_) => CopyStep::Conflict,

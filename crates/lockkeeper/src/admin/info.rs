@@ -98,7 +98,7 @@ fn duration_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::O
 /// The locks of a part of the tree, and the nodes that could not be read. Returned by [`Admin::survey`](crate::admin::Admin::survey).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Survey {
+pub struct LockListing {
     /// The locks with holders, waiters or nodes without a session, by path.
     pub locks: Vec<LockInfo>,
     /// The nodes that this client has no right to read, by path. Locks at and below them are missing in `locks`.

@@ -7,7 +7,7 @@ use lockkeeper_core::{LockPath, node_path};
 
 use super::describe::{Listed, describe, list, list_beside, permits_in};
 use super::handle::Admin;
-use super::info::{LockInfo, Survey, Unreadable};
+use super::info::{LockInfo, LockListing, Unreadable};
 use super::lease;
 use crate::ensemble::{Children, OpError, READS_IN_FLIGHT, linearizable, refused};
 use crate::error::AdminError;
@@ -88,7 +88,7 @@ impl Admin {
     /// # Errors
     ///
     /// As [`Admin::list`].
-    pub async fn survey(&self, root: impl AsRef<str>) -> Result<Survey, AdminError> {
+    pub async fn survey(&self, root: impl AsRef<str>) -> Result<LockListing, AdminError> {
         let root = root.as_ref();
         let root = if root == "/" { root.to_owned() } else { LockPath::parse_node(root)?.to_string() };
         let listed = self.on_session(move |ensemble| async move {
@@ -159,6 +159,6 @@ impl Admin {
         });
         let (found, unreadable) = listed.await?;
         let epoch = self.known_epoch().await?;
-        Ok(Survey { locks: found.into_iter().map(|info| info.in_epoch(epoch)).collect(), unreadable })
+        Ok(LockListing { locks: found.into_iter().map(|info| info.in_epoch(epoch)).collect(), unreadable })
     }
 }

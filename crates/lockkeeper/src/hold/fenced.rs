@@ -13,7 +13,7 @@ use futures_util::future::{BoxFuture, select_all};
 use lockkeeper_core::{LockPath, Loss};
 use tokio::sync::oneshot;
 
-use crate::ensemble::{Done, Ensemble, NodeKind, OpError, TxnStep, Undone};
+use crate::ensemble::{Done, Ensemble, NodeKind, OpError, TxnError, TxnStep};
 use crate::error::WriteError;
 use crate::hold::Hold;
 use crate::hold::holding::Holding;
@@ -268,7 +268,7 @@ async fn write(holds: &[Arc<Hold>], steps: &[TxnStep]) -> Result<FencedWritten, 
                 tokio::time::timeout(left, transaction).await.map_err(|_| unknown)?
             }
         };
-        let Undone { step, fault } = match done {
+        let TxnError { step, fault } = match done {
             Ok(done) => {
                 session.confirmed(sent);
                 return Ok(written(steps, &done[checks.len()..]));

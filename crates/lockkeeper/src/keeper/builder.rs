@@ -324,7 +324,7 @@ impl Builder {
     /// As [`Lockkeeper::embedded`].
     #[cfg(feature = "embedded")]
     pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
-        self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess).await
+        self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::StartMode::InProcess).await
     }
 
     /// Uses the embedded server of a directory; `hosting` says what to do when no server runs there. It applies before
@@ -341,7 +341,7 @@ impl Builder {
     pub async fn embedded_with(
         self,
         home: crate::embedded::Home,
-        hosting: crate::embedded::Hosting,
+        hosting: crate::embedded::StartMode,
     ) -> Result<Lockkeeper, ConnectError> {
         self.embedded_at(home, hosting, None).await
     }
@@ -353,7 +353,7 @@ impl Builder {
     pub async fn embedded_at(
         self,
         home: crate::embedded::Home,
-        hosting: crate::embedded::Hosting,
+        hosting: crate::embedded::StartMode,
         found: Option<crate::embedded::Endpoint>,
     ) -> Result<Lockkeeper, ConnectError> {
         self.unopened_at(home, hosting, found)?.opened().await
@@ -372,7 +372,7 @@ impl Builder {
     #[cfg(feature = "embedded")]
     #[track_caller]
     pub fn embedded_blocking(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
-        self.embedded_with_blocking(crate::embedded::Home::new(dir), crate::embedded::Hosting::InProcess)
+        self.embedded_with_blocking(crate::embedded::Home::new(dir), crate::embedded::StartMode::InProcess)
     }
 
     /// Does what [`Builder::embedded_with`] does, and blocks this thread until it is done, for programs without async.
@@ -389,7 +389,7 @@ impl Builder {
     pub fn embedded_with_blocking(
         self,
         home: crate::embedded::Home,
-        hosting: crate::embedded::Hosting,
+        hosting: crate::embedded::StartMode,
     ) -> Result<Lockkeeper, ConnectError> {
         self.unopened_at(home, hosting, None)?.opened_blocking()
     }
@@ -399,7 +399,7 @@ impl Builder {
     fn unopened_at(
         self,
         home: crate::embedded::Home,
-        hosting: crate::embedded::Hosting,
+        hosting: crate::embedded::StartMode,
         found: Option<crate::embedded::Endpoint>,
     ) -> Result<Lockkeeper, ConnectError> {
         use crate::embedded::{Embedded, Site};

@@ -27,7 +27,7 @@ use crate::lease::node::{LockNode, Look, LookError, SessionRef, Stepped, notice_
 use crate::lease::recorder::{CleanupAccount, HoldAccount, Recorder};
 use crate::lease::status::LockStatus;
 use crate::lease::trust::{Lease, LeaseTrust, Versions};
-use crate::session::Dependant;
+use crate::session::KeepTrusted;
 use crate::session::context::Context;
 use crate::wait::or_never;
 
@@ -75,7 +75,7 @@ pub(super) struct LeaseTask {
     /// Whether the hold is to be kept after the lease's end, until there is a requestor.
     keeps: bool,
     /// Keeps the session trusted for that, from some time before the lease's end.
-    kept: Option<Dependant>,
+    kept: Option<KeepTrusted>,
     /// The request to release the lock that was reported.
     asked: Option<Revocation>,
     cleaned: Option<oneshot::Receiver<()>>,
@@ -224,7 +224,7 @@ impl LeaseTask {
                 LeaseWake::LeaseEnded => _ = self.hold.judge(),
                 // The next look shows the session's state from here on.
                 LeaseWake::LeaseEnding => {
-                    self.kept = Some(self.session_ref.session.depend());
+                    self.kept = Some(self.session_ref.session.keep_trusted());
                     watcher = None;
                 }
                 LeaseWake::Cleaned => return self.make_room().await,

@@ -39,7 +39,7 @@ use crate::hold::AtRelease;
 use crate::queue::requeue::AcquireReply;
 use crate::session::epoch;
 use crate::session::local::LocalRegistration;
-use crate::session::{Dependant, Session};
+use crate::session::{KeepTrusted, Session};
 use crate::wait::or_never;
 
 struct Driver {
@@ -47,7 +47,7 @@ struct Driver {
     session: Arc<Session>,
     local: LocalRegistration,
     /// Kept while the session needs heartbeats at all times.
-    dependant: Option<Dependant>,
+    dependant: Option<KeepTrusted>,
     contender: Contender,
     caller: Caller,
     /// A grant that waits until the session is trusted again, and when the grant came, by the session's clock.
@@ -335,7 +335,7 @@ impl Driver {
     fn hand_over_if_fresh(&mut self) {
         let next = self.contender.holds() || self.contender.place().is_some_and(|place| place.ahead <= 1);
         if next != self.dependant.is_some() {
-            self.dependant = next.then(|| self.session.depend());
+            self.dependant = next.then(|| self.session.keep_trusted());
         }
         if let Some(at) = self.change.happened_at {
             if self.caller.hold().is_none_or(|hold| hold.loss().is_some()) {

@@ -197,7 +197,7 @@ impl Context {
             tokio::time::sleep(patience / 2).await;
             let answered = match self.ready_session().map(|(session, _)| session) {
                 Some(session) => {
-                    let (mut heartbeats, _dependant) = (session.heartbeats(), session.depend());
+                    let (mut heartbeats, _dependant) = (session.heartbeats(), session.keep_trusted());
                     tokio::time::timeout(patience / 2, heartbeats.changed()).await.is_ok()
                 }
                 None => {

@@ -20,15 +20,15 @@ use self::alarm::Alarm;
 use crate::clock::Clock;
 
 /// A hold, as the watchdog sees it.
-pub(crate) trait Watched: Send + Sync {
+pub(crate) trait Expiring: Send + Sync {
     /// Returns when to check it next.
     fn due(&self) -> Duration;
     /// Marks it lost if its clock says so. Returns `None` if it is held, otherwise whether this call marked it lost.
-    fn lapse(&self) -> Option<bool>;
+    fn expire_if_due(&self) -> Option<bool>;
     /// Logs the loss and does what the owner chose for a loss. Writing to the log may block.
     fn report_loss(&self);
     /// The part of `report_loss` that cannot wait for a thread.
-    fn tell_tersely(&self);
+    fn report_without_blocking(&self);
 }
 
 /// The thread. Dropping this ends it.
@@ -45,7 +45,7 @@ struct Shared {
 #[derive(Default)]
 struct Wards {
     by_due: BTreeSet<(Duration, u64)>,
-    holds: HashMap<u64, (Duration, Weak<dyn Watched>)>,
+    holds: HashMap<u64, (Duration, Weak<dyn Expiring>)>,
     next: u64,
     /// When the alarm rings.
     set: Option<Duration>,
@@ -53,7 +53,7 @@ struct Wards {
 }
 
 /// The registration of a watched hold; dropping it ends the watch.
-pub(crate) struct Ward {
+pub(crate) struct Registration {
     shared: Arc<Shared>,
     id: u64,
 }
@@ -68,14 +68,14 @@ impl Watchdog {
     }
 
     /// Watches a hold: two insertions, and a system call if it is the first to be checked.
-    pub(crate) fn watch(&self, hold: Arc<dyn Watched>) -> Ward {
+    pub(crate) fn watch(&self, hold: Arc<dyn Expiring>) -> Registration {
         let due = hold.due();
         let mut wards = self.shared.wards.lock().expect("held for a change only");
         let id = wards.next;
         wards.next += 1;
         wards.put(id, due, Arc::downgrade(&hold));
         self.shared.set_alarm(&mut wards);
-        Ward { shared: self.shared.clone(), id }
+        Registration { shared: self.shared.clone(), id }
     }
 }
 
@@ -87,7 +87,7 @@ impl Drop for Watchdog {
     }
 }
 
-impl Ward {
+impl Registration {
     /// Makes sure that the hold is checked by `due`.
     pub(crate) fn look_by(&self, due: Duration) {
         let mut wards = self.shared.wards.lock().expect("held for a change only");
@@ -100,26 +100,26 @@ impl Ward {
     }
 }
 
-impl Drop for Ward {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.shared.wards.lock().expect("held for a change only").take(self.id);
     }
 }
 
 impl Wards {
-    fn put(&mut self, id: u64, due: Duration, hold: Weak<dyn Watched>) {
+    fn put(&mut self, id: u64, due: Duration, hold: Weak<dyn Expiring>) {
         self.by_due.insert((due, id));
         self.holds.insert(id, (due, hold));
     }
 
-    fn take(&mut self, id: u64) -> Option<Weak<dyn Watched>> {
+    fn take(&mut self, id: u64) -> Option<Weak<dyn Expiring>> {
         let (due, hold) = self.holds.remove(&id)?;
         self.by_due.remove(&(due, id));
         Some(hold)
     }
 
     /// The holds to be checked by now. They stay registered.
-    fn due(&self, now: Duration) -> Vec<(u64, Weak<dyn Watched>)> {
+    fn due(&self, now: Duration) -> Vec<(u64, Weak<dyn Expiring>)> {
         let due = self.by_due.range(..=(now, u64::MAX));
         due.map(|(_, id)| (*id, self.holds[id].1.clone())).collect()
     }
@@ -176,14 +176,14 @@ enum WardState {
     /// It is held; check it again then.
     Holds(Duration),
     /// It is lost, and the tasks that wait for that were woken just now.
-    Lost(Arc<dyn Watched>),
+    Lost(Arc<dyn Expiring>),
     /// Nothing more to do.
     Over,
 }
 
-fn look(hold: &Weak<dyn Watched>) -> WardState {
+fn look(hold: &Weak<dyn Expiring>) -> WardState {
     let Some(hold) = hold.upgrade() else { return WardState::Over };
-    match hold.lapse() {
+    match hold.expire_if_due() {
         Some(true) => WardState::Lost(hold),
         Some(false) => WardState::Over,
         // At least 1 ms later, so that no mistake can make this thread spin.
@@ -192,14 +192,14 @@ fn look(hold: &Weak<dyn Watched>) -> WardState {
 }
 
 /// Reports what was lost and runs `on_lost`, on a separate thread, because a log may block.
-fn report(lost: Vec<Arc<dyn Watched>>) {
+fn report(lost: Vec<Arc<dyn Expiring>>) {
     let reported = lost.clone();
     let telling = std::thread::Builder::new()
         .name("lockkeeper-lost".to_owned())
         .spawn(move || reported.iter().for_each(|hold| hold.report_loss()));
     if telling.is_err() {
         // The thread could not be created. `OnLost::Abort` still aborts.
-        lost.iter().for_each(|hold| hold.tell_tersely());
+        lost.iter().for_each(|hold| hold.report_without_blocking());
     }
 }
 

@@ -47,7 +47,7 @@ fn a_waiter_enters_again_only_with_another_class() {
 /// A holder that has existed for a while: its node, and the name of its holder marker. Both are watched.
 fn watched_holder() -> (Contender, String, String) {
     let (mut holder, own, marker) = holds_a_marker();
-    holder.handle(Event::Lingered);
+    holder.handle(Event::OwnWatchDue);
     assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
     holder.handle(Event::Watched(Ok(SEEN)));
     assert_eq!(holder.next_command(), watch(&marker, WatchKind::Own));
@@ -141,7 +141,7 @@ fn a_waiter_watches_the_marker_of_another_once() {
     let own = enters(&mut waiter, &[name]);
     assert_eq!(waiter.next_command(), watch(name, WatchKind::Blocker));
     waiter.handle(Event::Watched(Ok(Inspection { owner: SessionId(2), ..MARKER })));
-    waiter.handle(Event::Lingered);
+    waiter.handle(Event::OwnWatchDue);
     assert_eq!(waiter.next_command(), watch(&own, WatchKind::Own));
 }
 

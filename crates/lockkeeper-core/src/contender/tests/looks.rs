@@ -44,11 +44,11 @@ fn a_waiter_lists_once_for_its_deadline_and_not_in_a_long_queue() {
 fn a_holder_only_watches_itself_while_it_reads_its_node_or_its_marker() {
     let (mut holder, own) = holds(contender(Mode::Exclusive));
     assert!(!holder.only_watches_itself());
-    holder.handle(Event::Lingered);
+    holder.handle(Event::OwnWatchDue);
     assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
     assert!(holder.only_watches_itself());
     let (mut holder, _, marker) = holds_a_marker();
-    holder.handle(Event::Lingered);
+    holder.handle(Event::OwnWatchDue);
     let mut watched = Vec::new();
     while let Some(Command::Watch { name, .. }) = holder.next_command() {
         assert!(holder.only_watches_itself(), "{name}");

@@ -18,8 +18,8 @@ use crate::broken::Proof;
 use crate::ensemble::paths::above;
 use crate::ensemble::shared::{self, OWN_TREE};
 use crate::ensemble::{
-    AclGrant, Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Node, NodeKind, Reply, TxnStep, Undone, Watcher,
-    Whole, Written,
+    AclGrant, Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Node, NodeKind, NodeWithAcl, Reply, TxnError,
+    TxnStep, Watcher, Written,
 };
 
 /// The scheme of the user that a server of this machine knows from the kernel. No client can give a node another user's.
@@ -260,7 +260,7 @@ impl Ensemble for Operations {
         self.reply(path, move |client, path| async move { Ok(written(&client.set(&path, data, version).await?)) })
     }
 
-    fn transact(&self, steps: Vec<TxnStep>) -> Reply<Vec<Done>, Undone> {
+    fn transact(&self, steps: Vec<TxnStep>) -> Reply<Vec<Done>, TxnError> {
         let (client, acl, chroot) = (self.client.clone(), self.acl.clone(), self.chroot.clone());
         let signs = self.signs;
         async move {
@@ -274,11 +274,11 @@ impl Ensemble for Operations {
             };
             let fault = told(error).await;
             let refused_at = step.and_then(|step| Some((paths.get(step)?, creates.get(step)?)));
-            let Some((path, creates)) = refused_at else { return Err(Undone { step, fault }) };
+            let Some((path, creates)) = refused_at else { return Err(TxnError { step, fault }) };
             let fault = at_node(fault, &full(&chroot, path));
             // The right to create belongs to the parent.
             let needs = if *creates { above(path) } else { path };
-            Err(Undone { step, fault: Operations::explain(&client, &chroot, needs, fault).await })
+            Err(TxnError { step, fault: Operations::explain(&client, &chroot, needs, fault).await })
         }
         .boxed()
     }
@@ -383,12 +383,12 @@ impl Ensemble for Operations {
 }
 
 impl Copies for Operations {
-    fn read_whole(&self, path: &str) -> Reply<Option<Whole>> {
+    fn read_whole(&self, path: &str) -> Reply<Option<NodeWithAcl>> {
         self.reply(path, |client, path| async move {
             let ((data, stat), (acl, later)) =
                 futures_util::future::try_join(client.get(&path), client.acl(&path)).await?;
             let same = (stat.czxid, stat.version, stat.aversion) == (later.czxid, later.version, later.aversion);
-            Ok(same.then(|| Whole {
+            Ok(same.then(|| NodeWithAcl {
                 data: data.into(),
                 // A user of this machine is nobody on another server, which would refuse the list.
                 acl: acl.iter().map(grant).filter(|grant| grant.scheme != UID || acl.len() == 1).collect(),
@@ -399,7 +399,7 @@ impl Copies for Operations {
         })
     }
 
-    fn create_whole(&self, path: &str, whole: Whole) -> Reply<()> {
+    fn create_whole(&self, path: &str, whole: NodeWithAcl) -> Reply<()> {
         let chroot = self.missing_chroot(path);
         self.reply(path, move |client, path| async move {
             let acl: Vec<_> = whole.acl.iter().map(entry).collect();
@@ -408,7 +408,7 @@ impl Copies for Operations {
         })
     }
 
-    fn replace_whole(&self, path: &str, whole: Whole) -> Reply<()> {
+    fn replace_whole(&self, path: &str, whole: NodeWithAcl) -> Reply<()> {
         self.reply(path, move |client, path| async move {
             client.set(&path, whole.data, None).await?;
             let acl: Vec<_> = whole.acl.iter().map(entry).collect();

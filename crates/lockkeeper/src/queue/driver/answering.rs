@@ -257,7 +257,7 @@ impl Driver {
     pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> AcquireError {
         let path = self.attempt.path.clone();
         let mut place = self.contender.place().map(|place| place.ahead + usize::from(self.first.holder_behind));
-        if self.attempt.discipline.lists_decide() {
+        if self.attempt.discipline.granted_by_listing() {
             // Since it looked, contenders of this session may have left.
             let now = self.local.place();
             place = place.into_iter().chain(now.map(|place| place.ahead)).min();

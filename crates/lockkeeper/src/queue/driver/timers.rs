@@ -48,9 +48,9 @@ impl Driver {
             Timer::Linger => {
                 self.lingered = true;
                 if let Some(place) = self.local.place() {
-                    self.contender.handle(Event::Placed(place));
+                    self.contender.handle(Event::PositionKnown(place));
                 }
-                self.contender.handle(Event::Lingered);
+                self.contender.handle(Event::OwnWatchDue);
             }
             Timer::LastLook => {
                 pending.last_look_at = None;

@@ -24,12 +24,12 @@ struct Fake {
     done: Sender<(Did, Duration)>,
 }
 
-impl Watched for Fake {
+impl Expiring for Fake {
     fn due(&self) -> Duration {
         self.dues[self.checks.load(Ordering::SeqCst).min(self.dues.len() - 1)]
     }
 
-    fn lapse(&self) -> Option<bool> {
+    fn expire_if_due(&self) -> Option<bool> {
         let checks = self.checks.fetch_add(1, Ordering::SeqCst) + 1;
         self.done.send((Did::Check, now())).unwrap();
         (checks >= self.dues.len()).then_some(checks == self.dues.len())
@@ -39,13 +39,13 @@ impl Watched for Fake {
         self.done.send((Did::Report, now())).unwrap();
     }
 
-    fn tell_tersely(&self) {}
+    fn report_without_blocking(&self) {}
 }
 
 /// What was done with a hold, and the hold itself.
 struct Log {
     done: Receiver<(Did, Duration)>,
-    hold: Arc<dyn Watched>,
+    hold: Arc<dyn Expiring>,
 }
 
 impl Log {
@@ -65,9 +65,9 @@ fn now() -> Duration {
     Clock::System.now()
 }
 
-fn watch(watchdog: &Watchdog, dues: &[Duration]) -> (Ward, Log) {
+fn watch(watchdog: &Watchdog, dues: &[Duration]) -> (Registration, Log) {
     let (sender, done) = channel();
-    let hold: Arc<dyn Watched> = Arc::new(Fake { dues: dues.to_vec(), checks: AtomicUsize::new(0), done: sender });
+    let hold: Arc<dyn Expiring> = Arc::new(Fake { dues: dues.to_vec(), checks: AtomicUsize::new(0), done: sender });
     (watchdog.watch(hold.clone()), Log { done, hold })
 }
 
@@ -144,7 +144,7 @@ fn a_hold_that_was_lost_before_is_not_reported_again() {
     let watchdog = Watchdog::start().unwrap();
     let due = now() + NEAR;
     let (_ward, log) = watch(&watchdog, &[due]);
-    assert_eq!(log.hold.lapse(), Some(true));
+    assert_eq!(log.hold.expire_if_due(), Some(true));
     assert_eq!([log.next(Duration::ZERO), log.next(due)], [Did::Check, Did::Check]);
     pass_a_moment(&watchdog);
     assert!(log.is_empty());
