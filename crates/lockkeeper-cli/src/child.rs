@@ -252,6 +252,8 @@ impl Job {
                             locks(guard), reason(guard, state)
                         ));
                         self.carry_out(action);
+                    } else {
+                        unreliable.set(self::unreliable(&guard, grace, terms.on_suspect));
                     }
                 }
                 (holding, request) = asked(guard, &reported), if supervision.loss.is_none() => {

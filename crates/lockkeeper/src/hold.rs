@@ -320,7 +320,8 @@ impl Hold {
 
     /// Resolves when its state may differ from that at the call.
     pub(crate) fn state_changed(&self) -> impl Future<Output = ()> + '_ {
-        let (mut link, moved) = (self.session().link(), self.moved());
+        // In this order: a record that moves to another session in between is noticed.
+        let (moved, mut link) = (self.moved(), self.session().link());
         async move {
             tokio::select! {
                 biased;
@@ -334,7 +335,7 @@ impl Hold {
     /// Resolves when it can be trusted for longer than at the call. Dropping the future leaves nothing behind.
     pub(crate) fn renewed(self: &Arc<Self>) -> impl Future<Output = ()> + use<> {
         // Subscribe now, so that no heartbeat between this call and the first poll is missed.
-        let (mut heartbeats, mut moved) = (self.session().heartbeats(), self.moved());
+        let (mut moved, mut heartbeats) = (self.moved(), self.session().heartbeats());
         let (hold, before) = (self.clone(), self.trust().until());
         async move {
             while hold.trust().until() <= before {

@@ -114,8 +114,8 @@ impl Realms {
         Ok(&self.route(path)?.servers)
     }
 
-    /// Returns the handle of the realm that has this path. The first call connects it. The handle refuses to acquire a queue lock at a
-    /// path of another realm, with [`AcquireError::Misuse`](crate::error::AcquireError::Misuse).
+    /// Returns the handle of the realm that has this path. The first call connects it. The handle refuses to acquire a lock at a path of
+    /// another realm, with the variant `Misuse` of the acquire's error.
     ///
     /// # Cancel safety
     ///

@@ -1,11 +1,12 @@
-//! Errors of products that are built on this crate, which does not know them.
+//! Errors of kinds of lock that have error types of their own.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::kind::ErrorKind;
 
-/// The error of a product that is built on this crate, such as a leased lock.
+/// The error of a kind of lock that has error types of its own, such as a leased lock. Crates that build such a kind make their errors
+/// part of [`Error`](super::Error) with it.
 #[derive(Clone, Debug)]
 pub struct ProductError {
     error: Arc<dyn std::error::Error + Send + Sync>,

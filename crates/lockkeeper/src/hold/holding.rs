@@ -69,8 +69,7 @@ pub enum HoldState {
 ///   [`Recipe`](crate::NodeFormat::Recipe) and [`Numbered`](crate::NodeFormat::Numbered), which is the default of
 ///   [`DistributedLock`](crate::DistributedLock); also in a [`MultiGuard`](crate::MultiGuard). Call [`Holding::release_within`], or
 ///   [`Lockkeeper::close_within`](crate::Lockkeeper::close_within), before the process ends.
-/// - Right after the drop of a leased lock or of a reader that [shares](crate::Access::share) its node, whose release begins with
-///   a read or in another task: call its `release`.
+/// - Right after the drop of a leased lock, whose release begins with a read: call its `release`.
 /// - After the drop of a lock that the process [keeps](crate::Mutex::keep), which stays held: call
 ///   [`Mutex::give_up`](crate::Mutex::give_up).
 /// - Right after the drop, if the process itself hosts the embedded server: call

@@ -400,7 +400,8 @@ impl CallOptions {
         }
         kind.check(&self.context)?;
         if self.uses.is_some() && kind.node_format.is_beside() {
-            let problem = format!("a lock in the node format {:?} cannot be kept: {}", kind.node_format, kind.path);
+            let problem =
+                format!("a lock in the node format {:?} cannot be kept or shared: {}", kind.node_format, kind.path);
             let remedy = "use another node format, or acquire the lock for each use";
             return Err(Misuse::new("node format", problem).remedy(remedy).into());
         }
@@ -435,8 +436,15 @@ impl CallOptions {
         let limits = Limits { path, once, timeout, deadline, cancel: self.cancel.clone() };
         if uses.outlives_its_call(once) {
             (self.timeout, self.until, self.cancel) = (None, None, None);
+        } else {
+            self.until = deadline;
         }
-        uses.acquire(limits, node_format, caller, move |reply| self.begin(kind, started, reply));
+        // The attempt begins when the call has its turn: what is judged by its age, such as silent servers, is not the call's age.
+        let begin = move |reply| {
+            let begun = self.context.clock().instant();
+            self.begin(kind, begun, reply);
+        };
+        uses.acquire(limits, node_format, caller, begin);
     }
 
     /// Starts an attempt.

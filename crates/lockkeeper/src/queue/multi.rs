@@ -458,7 +458,7 @@ impl MultiGuard {
     }
 
     /// Releases all of them side by side, the last granted one first, and waits until the server confirms each. While no server
-    /// answers, the call waits for no longer than [`MultiGuard::session_timeout`], as [`Holding::release`] does.
+    /// answers, the call waits for no longer than the longest timeout of their sessions, as [`Holding::release`] does for one.
     ///
     /// # Cost
     ///

@@ -85,7 +85,9 @@ impl Mutex {
     /// - [`Acquire::with_liveness`] counts during a use, from its begin. Between two uses, no work runs that could call `alive`.
     /// - Releasing or dropping a guard ends the use. It releases the lock only if another contender has come.
     /// - The hold lasts as long as its session. After a loss, the next use acquires the lock again.
-    /// - A contender that only tries is refused while the lock is kept, and its try ends the keeping.
+    /// - A contender that only tries is refused while the lock is kept, and its try ends the keeping. A try of this process is refused
+    ///   while another use has the lock or acquires it; its error names no holder.
+    /// - `keep()` of a kept lock is another keeper, which competes with the first one.
     /// - A use that drops the future of a [fenced write](crate::fenced::FencedWrite) which is under way, or does not learn its
     ///   result, ends the keeping. So the write takes effect before the next use or not at all.
     /// - A request in the node format [`NodeFormat::Numbered`] is [`AcquireError::Misuse`], because its nodes are beside those of

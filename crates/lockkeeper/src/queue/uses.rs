@@ -47,6 +47,8 @@ struct State {
     only_readers: Option<Watcher>,
     /// A call or a use has the [`Turn`].
     is_taken: bool,
+    /// The call with the turn waits for other contenders.
+    waits: bool,
     /// The calls that wait for it, in their order.
     waiting: VecDeque<oneshot::Sender<Served>>,
 }
@@ -56,6 +58,8 @@ enum Served {
     Use(Holding),
     /// It finds or acquires the hold.
     Turn(Turn),
+    /// No call of this process gets a session.
+    Failed(SessionError),
 }
 
 /// The limits of a call.
@@ -105,7 +109,7 @@ impl Uses {
         let mut state = self.state();
         let outcome = match self.take_open(&mut state) {
             Some(used) => Ok(used),
-            None if limits.once && state.is_taken => {
+            None if limits.once && state.is_taken && (self.keeps() || state.waits) => {
                 Err(AcquireError::Held { path: limits.path, holder: None, ahead: None })
             }
             None => {
@@ -181,7 +185,7 @@ impl Uses {
             tokio::select! {
                 biased;
                 () = cancelled(cancel.as_ref()) => AcquireError::Cancelled { path },
-                () = passed(deadline) => self.timed_out(path, timeout.unwrap_or_default()),
+                () = passed(deadline) => self.timed_out(path, timeout.unwrap_or_default(), once),
             }
         });
         let served = tokio::select! {
@@ -192,13 +196,23 @@ impl Uses {
         };
         let outcome = match served {
             Ok(Served::Use(used)) => Ok(used),
+            Ok(Served::Failed(error)) => Err(error.into()),
             Ok(Served::Turn(turn)) => {
-                tokio::select! {
+                let present = tokio::select! {
                     biased;
                     () = caller.closed() => return,
-                    // Otherwise the attempt ends by them.
-                    error = &mut over, if outlives => Err(error),
-                    outcome = turn.fill(node_format, outlives, begin) => outcome,
+                    error = &mut over => return drop(caller.send(Err(error))),
+                    present = turn.present(node_format) => present,
+                };
+                match present {
+                    Some((hold, only_readers)) => Ok(turn.settle(hold, only_readers)),
+                    None => tokio::select! {
+                        biased;
+                        () = caller.closed() => return,
+                        // Otherwise the attempt ends by them.
+                        error = &mut over, if outlives => Err(error),
+                        outcome = turn.fill(node_format, outlives, begin) => outcome,
+                    },
                 }
             }
             Err(_) => Err(SessionError::Closed.into()),
@@ -207,10 +221,12 @@ impl Uses {
     }
 
     /// The error of a call whose time is over.
-    fn timed_out(&self, path: String, waited: Duration) -> AcquireError {
+    fn timed_out(&self, path: String, waited: Duration, once: bool) -> AcquireError {
         let connected = self.context.ready_session().is_some_and(|(session, _)| session.link().borrow().connected);
-        if connected {
-            return AcquireError::Timeout { path, waited, holder: None, ahead: None };
+        match (connected, once) {
+            (true, true) => return AcquireError::Held { path, holder: None, ahead: None },
+            (true, false) => return AcquireError::Timeout { path, waited, holder: None, ahead: None },
+            (false, _) => {}
         }
         let (servers, detail) = (self.context.servers().to_string(), "there is no connection".to_owned());
         SessionError::Unreachable { servers, waited, detail }.into()
@@ -274,6 +290,9 @@ impl Uses {
 
     /// Whether the next use gets a kept hold without a round trip.
     pub(crate) fn is_kept(&self) -> bool {
+        if self.context.check_process().is_err() {
+            return false;
+        }
         let state = self.state();
         !state.is_taken && state.hold.as_ref().is_some_and(|hold| self.is_usable(hold))
     }
@@ -294,9 +313,7 @@ impl Uses {
 
 impl fmt::Debug for Uses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting = self.state().waiting.iter().filter(|waiting| !waiting.is_closed()).count();
-        let (policy, is_kept) = (self.policy, self.is_kept());
-        f.debug_struct("Uses").field("policy", &policy).field("is_kept", &is_kept).field("waiting", &waiting).finish()
+        f.debug_struct("Uses").field("policy", &self.policy).field("is_kept", &self.is_kept()).finish_non_exhaustive()
     }
 }
 
@@ -309,18 +326,19 @@ struct Turn {
 }
 
 impl Turn {
-    /// Finds the hold or acquires the lock. With `outlives`, another call continues the attempt if the future is dropped.
+    /// Finds the hold, unless an attempt is under way.
+    async fn present(&self, node_format: NodeFormat) -> Option<(Arc<Holding>, Option<Watcher>)> {
+        if self.attempt.is_some() { None } else { self.uses.present(node_format).await }
+    }
+
+    /// Acquires the lock. With `outlives`, another call continues the attempt if the future is dropped.
     async fn fill(
         mut self,
         node_format: NodeFormat,
         outlives: bool,
         begin: impl FnOnce(AcquireReply),
     ) -> Result<Holding, AcquireError> {
-        if self.attempt.is_none()
-            && let Some((hold, only_readers)) = self.uses.present(node_format).await
-        {
-            return Ok(self.settle(hold, only_readers));
-        }
+        self.uses.state().waits = outlives;
         let mut own = None;
         let attempt = if outlives { &mut self.attempt } else { &mut own };
         let attempt = attempt.get_or_insert_with(|| {
@@ -330,18 +348,30 @@ impl Turn {
         });
         let outcome = attempt.await;
         self.attempt = None;
-        let hold = Arc::new(outcome.unwrap_or(Err(SessionError::Closed.into()))?);
-        if self.uses.keeps() {
-            self.uses.watch(&hold, node_format);
+        let hold = match outcome.unwrap_or(Err(SessionError::Closed.into())) {
+            Ok(hold) => Arc::new(hold),
+            Err(error) => {
+                if let (true, AcquireError::Session(error)) = (outlives, &error) {
+                    // It has no limits of a call, so the next one would only meet the same.
+                    let waiting = std::mem::take(&mut self.uses.state().waiting);
+                    waiting.into_iter().for_each(|waiting| _ = waiting.send(Served::Failed(error.clone())));
+                }
+                return Err(error);
+            }
+        };
+        let (uses, kept) = (self.uses.clone(), hold.clone());
+        let used = self.settle(hold, None);
+        if uses.keeps() {
+            uses.watch(&kept, node_format);
         }
-        Ok(self.settle(hold, None))
+        Ok(used)
     }
 
     /// Uses the hold. All calls that wait for a shared one use it too.
     fn settle(self, hold: Arc<Holding>, only_readers: Option<Watcher>) -> Holding {
         let uses = self.uses.clone();
         let mut state = uses.state();
-        (state.hold, state.only_readers) = (Some(hold.clone()), only_readers);
+        (state.hold, state.only_readers, state.waits) = (Some(hold.clone()), only_readers, false);
         if uses.keeps() {
             return uses.use_of(hold, Some(self));
         }
@@ -362,7 +392,7 @@ impl Drop for Turn {
         let next = {
             let mut state = self.uses.state();
             let next = std::iter::from_fn(|| state.waiting.pop_front()).find(|waiting| !waiting.is_closed());
-            state.is_taken = next.is_some();
+            (state.is_taken, state.waits) = (next.is_some(), next.is_some() && self.attempt.is_some());
             next
         };
         if let Some(next) = next {

@@ -12,8 +12,8 @@ use thiserror::Error as ThisError;
 
 use crate::error::{AcquireError, Error, ErrorKind, ReleaseError, SessionError};
 use crate::hold::holding::run_until;
-#[cfg(feature = "deadletter")]
 use crate::keeper::Lockkeeper;
+#[cfg(feature = "deadletter")]
 use crate::queue::about::About;
 use crate::queue::acquire::Acquire;
 use crate::queue::priority::PriorityLock;

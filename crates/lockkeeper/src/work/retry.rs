@@ -150,7 +150,11 @@ impl NotGranted for Error {
     }
 
     fn behind(&self) -> Option<String> {
-        let Error::Acquire(error) = self else { return None };
+        let error = match self {
+            Error::Acquire(error) => error,
+            Error::Product(error) => return error.get::<AcquireLeaseError>().and_then(NotGranted::behind),
+            _ => return None,
+        };
         match error {
             AcquireError::Timeout { holder, .. } | AcquireError::Held { holder, .. } => {
                 holder.as_ref().map(ToString::to_string)

@@ -20,6 +20,7 @@ on_every_server!(
     a_kept_lock_that_is_lost_is_acquired_anew,
     a_dropped_lock_is_kept_no_longer,
     a_wait_for_a_use_ends_as_its_options_say,
+    a_turn_that_comes_right_before_the_deadline_blames_no_server,
     a_kept_lock_needs_no_sign_of_life_between_two_uses,
     a_lock_whose_nodes_are_beside_others_is_not_kept,
     a_use_of_a_kept_lock_is_an_ordinary_guard,
@@ -303,6 +304,26 @@ async fn a_lock_whose_nodes_are_beside_others_is_not_kept(world: &World) {
     assert_eq!(misused(&numbered.try_acquire().await.map(drop)), Some("node format"));
     let bad = keeper.mutex("no path").keep();
     assert_eq!(misused(&bad.acquire().await.map(drop)), Some("path"));
+}
+
+/// Its create has no answer by then.
+async fn a_turn_that_comes_right_before_the_deadline_blames_no_server(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let held = world.mutex(&other).acquire().await.unwrap();
+    let lock = world.mutex(&one).keep();
+    let first = Waiter::spawn(lock.acquire().timeout(Duration::from_millis(600)));
+    world.queued(2).await;
+    let writes = proxy.on_any(&[OpCode::CREATES, &[OpCode::Multi]].concat()).hold_request();
+    let second = Waiter::spawn(lock.acquire().timeout(Duration::from_millis(700)));
+    for waiting in [first, second] {
+        let outcome = waiting.outcome().await;
+        assert!(matches!(outcome, Err(AcquireError::Timeout { .. })), "{outcome:?}");
+    }
+    drop(writes);
+    proxy.heal();
+    held.release().await.unwrap();
+    world.queued(0).await;
 }
 
 /// Between two uses no work runs. A limit below a third of the session timeout does not end the keeping either.

@@ -27,6 +27,8 @@ for_kinds!(
     a_request_to_release_reaches_all_and_ends_the_sharing,
     a_loss_concerns_all_and_the_next_reader_enters_anew,
     each_reader_has_its_own_limits,
+    readers_that_try_at_the_same_time_do_not_refuse_each_other,
+    a_reader_that_tries_in_an_outage_ends_in_time,
 );
 
 fn lock(world: &World, keeper: &Lockkeeper) -> RwLock {
@@ -371,4 +373,28 @@ async fn the_release_of_the_last_reader_is_confirmed_while_others_look_at_its_ho
         unanswered.release();
         releasing.await.unwrap();
     }
+}
+
+/// Nobody else is in the queue.
+async fn readers_that_try_at_the_same_time_do_not_refuse_each_other(world: &World) {
+    let keeper = world.keeper().await;
+    let reads = reads(world, &keeper);
+    let tried = join_all((0..10).map(|_| reads.try_acquire().into_future())).await;
+    release_all(tried.into_iter().map(Result::unwrap).collect()).await;
+    world.queued(0).await;
+}
+
+/// The first other reader has to list the queue.
+async fn a_reader_that_tries_in_an_outage_ends_in_time(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let reads = reads(world, &keeper);
+    let first = reads.acquire().await.unwrap();
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    let tried = Waiter::spawn(reads.try_acquire().timeout(Duration::from_millis(500))).outcome().await;
+    assert!(matches!(tried, Err(AcquireError::Session(SessionError::Unreachable { .. }))), "{tried:?}");
+    proxy.heal();
+    first.release().await.unwrap();
+    world.queued(0).await;
 }
