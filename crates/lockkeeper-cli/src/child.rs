@@ -208,14 +208,14 @@ impl Job {
                     None => std::future::pending().await,
                 }
             };
-            if !self.move_deadline(guard, &supervision) && !supervision.is_ending() {
+            if !self.move_deadline(guard, &supervision) && !supervision.is_stopped() {
                 self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
             }
             let due = supervision.due();
             tokio::select! {
                 biased;
                 why = &mut lost, if supervision.loss.is_none() => {
-                    let stopped = supervision.stopped;
+                    let stopped = supervision.is_ending();
                     let watchdog_acted = self.watchdog_has_acted();
                     let action = supervision.handle(Event::Lost { why, watchdog_acted }, watchdog::now());
                     let by_time = matches!(why, Loss::Unreachable | Loss::SessionExpired | Loss::LeaseEnded);
@@ -279,7 +279,7 @@ impl Job {
                         continue;
                     };
                     if let Some(status) = ended(change) {
-                        if self.watchdog_has_acted() && !supervision.is_ending() {
+                        if self.watchdog_has_acted() && !supervision.is_stopped() {
                             self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
                         }
                         break (status, change.terminating_signal());
@@ -290,7 +290,7 @@ impl Job {
                 }
                 // After the end of the command: what ended in time has not run for too long.
                 () = sleep(due.unwrap_or_default().saturating_sub(watchdog::now())), if due.is_some() => {
-                    if self.watchdog_has_acted() && !supervision.is_ending() {
+                    if self.watchdog_has_acted() && !supervision.is_stopped() {
                         self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
                         continue;
                     }
@@ -301,6 +301,11 @@ impl Job {
                         printer.note(&format!("the command has run for {limit}, the limit of --max-run; stopping the command"));
                     }
                     self.carry_out(action);
+                }
+                () = withdrawn(terms.preemption.as_ref()), if supervision.is_wanted() => {
+                    _ = supervision.handle(Event::Withdrawn, watchdog::now());
+                    reported.clear();
+                    printer.note(&format!("{} is not wanted any more; the command may go on", locks(guard)));
                 }
                 signal = signals.next() => {
                     let action = supervision.handle(Event::Signal(signal), watchdog::now());
@@ -341,7 +346,8 @@ impl Job {
         let cause = broken_by.or(paused);
         let why = cause.clone().or(why_it_ends);
         let watchdog = self.watchdog.map(|watchdog| watchdog.dismiss(printer));
-        let Supervision { loss, stopped, preempted, too_long, asked_to_end, .. } = supervision;
+        let (stopped, preempted) = (supervision.is_ending(), supervision.is_preempted());
+        let Supervision { loss, too_long, asked_to_end, .. } = supervision;
         Ok(CommandEnd {
             status,
             loss,
@@ -479,6 +485,16 @@ async fn asked<'a>(guard: Held<'a>, reported: &[(&str, Revocation)]) -> (&'a Hol
         .boxed()
     });
     select_all(requests).await.0
+}
+
+/// Resolves when no other contender wants the leased lock. Dropping the future loses nothing.
+async fn withdrawn(preemption: Option<&watch::Receiver<Option<Preemption>>>) {
+    if let Some(preemption) = preemption
+        && preemption.clone().wait_for(Option::is_none).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Asks the server whether the locks are still held, before the command continues after a stop; `false` is a loss,

@@ -38,6 +38,8 @@ pub(crate) enum Event {
         /// Another contender takes the leased lock.
         preemption: Option<Cleanup>,
     },
+    /// The other contender takes the leased lock no more.
+    Withdrawn,
     /// Lockkeeper got a signal.
     Signal(Signal),
     /// The instant [`Supervision::due`] has come.
@@ -57,16 +59,17 @@ pub(crate) struct Cleanup {
 pub(crate) struct Supervision {
     grace: Duration,
     kill_at: Option<Duration>,
+    /// Another contender wants the leased lock: whether the lease is over.
+    wanted: Option<bool>,
+    /// When the cleanup for it must have ended.
+    clean_by: Option<Duration>,
     /// When the command has run for too long.
     run_end: Option<Duration>,
     terminated: bool,
+    /// The locks can no longer be relied on.
+    stopped: bool,
     /// Why a lock was lost.
     pub loss: Option<Loss>,
-    /// The command must end because its locks can no longer be relied on, or because its lease is over and another contender wants
-    /// it.
-    pub stopped: bool,
-    /// A higher priority wants the lock, and the command got a signal for it or lost the lock.
-    pub preempted: bool,
     /// The command got SIGTERM because it ran for too long.
     pub too_long: bool,
     /// A person or a program asked the command to end: by a signal to lockkeeper, or by a request for the lock.
@@ -79,35 +82,52 @@ impl Supervision {
         Supervision {
             grace,
             kill_at: None,
+            wanted: None,
+            clean_by: None,
             run_end: max_run.and_then(|limit| now.checked_add(limit)),
             terminated: false,
-            loss: None,
             stopped: false,
-            preempted: false,
+            loss: None,
             too_long: false,
             asked_to_end: false,
         }
     }
 
-    /// Whether the command has to end because of its locks.
+    /// Whether the command has to end because its locks can no longer be relied on, or because its lease is over and another
+    /// contender wants it.
     pub(crate) fn is_ending(&self) -> bool {
+        self.is_stopped() || self.wanted == Some(true)
+    }
+
+    /// Whether the locks can no longer be relied on: nothing keeps the command from its end.
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stopped || self.loss.is_some()
+    }
+
+    /// Whether a higher priority wants the lock, and the command got a signal for it or lost the lock.
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.loss == Some(Loss::Preempted) || self.wanted == Some(false)
+    }
+
+    /// Whether another contender wants the leased lock, and may still withdraw.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.is_some() && self.loss.is_none()
     }
 
     /// Returns when the group is killed, if that is decided and not done.
     pub(crate) fn kill_at(&self) -> Option<Duration> {
-        self.kill_at
+        self.kill_at.into_iter().chain(self.clean_by).min()
     }
 
     /// Returns the instant of the next [`Event::Due`].
     pub(crate) fn due(&self) -> Option<Duration> {
         let run_end = self.run_end.filter(|_| !self.is_ending());
-        self.kill_at.into_iter().chain(run_end).min()
+        self.kill_at().into_iter().chain(run_end).min()
     }
 
     /// Returns the deadline for the watchdog while the locks can be relied on until `trusted`; `None` if the last one stays.
     pub(crate) fn deadline(&self, trusted: Duration) -> Option<Deadline> {
-        match self.kill_at {
+        match self.kill_at() {
             Some(kill) if self.loss.is_some() || kill <= trusted => Some(Deadline::at(kill)),
             // The trust may end before the cleanup of a lease that is over.
             Some(_) if self.terminated => Some(Deadline::at(trusted)),
@@ -121,10 +141,8 @@ impl Supervision {
     pub(crate) fn handle(&mut self, event: Event, now: Duration) -> Option<Action> {
         match event {
             Event::Lost { why, watchdog_acted } if self.loss.is_none() => {
-                self.loss = Some(why);
-                self.preempted |= why == Loss::Preempted;
-                self.terminated |= self.stopped || watchdog_acted;
-                self.stopped = true;
+                self.terminated |= self.is_ending() || watchdog_acted;
+                (self.loss, self.stopped) = (Some(why), true);
                 // These losses come at a known time, and the grace period was before it. After other losses, another contender may
                 // hold the lock already; the grace period is the command's cleanup.
                 let cleanup = match why {
@@ -137,26 +155,28 @@ impl Supervision {
                 self.stopped = true;
                 self.terminate_and_kill(now + left.min(self.grace))
             }
-            Event::WatchdogActed { left } if !self.is_ending() => {
+            Event::WatchdogActed { left } if !self.is_stopped() => {
                 (self.stopped, self.terminated) = (true, true);
                 self.terminate_and_kill(now + left.min(self.grace))
             }
             Event::Asked { signal, again, preemption } if self.loss.is_none() => {
                 if let Some(Cleanup { left, lease_over }) = preemption {
-                    self.stopped |= lease_over;
-                    self.preempted |= !lease_over;
-                    self.kill_by(now + left);
+                    (self.wanted, self.clean_by) = (Some(lease_over), Some(now + left));
                 }
                 // The command gets one signal for each lock, and may take its time to end.
                 self.asked_to_end |= !again;
                 (!again).then_some(Action::Send(signal))
             }
+            Event::Withdrawn if self.loss.is_none() => {
+                (self.wanted, self.clean_by) = (None, None);
+                None
+            }
             Event::Signal(signal) => {
                 self.asked_to_end |= ENDING.contains(&signal);
                 Some(Action::Send(signal))
             }
-            Event::Due if self.kill_at.is_some_and(|at| at <= now) => {
-                self.kill_at = None;
+            Event::Due if self.kill_at().is_some_and(|at| at <= now) => {
+                (self.kill_at, self.clean_by) = (None, None);
                 Some(Action::Kill)
             }
             Event::Due if !self.is_ending() && self.run_end.is_some_and(|end| end <= now) => {
@@ -167,6 +187,7 @@ impl Supervision {
             | Event::Unreliable { .. }
             | Event::WatchdogActed { .. }
             | Event::Asked { .. }
+            | Event::Withdrawn
             | Event::Due => None,
         }
     }

@@ -268,6 +268,11 @@ impl Hold {
         }
     }
 
+    /// How long it can be trusted if its program reports progress in time.
+    pub(crate) fn backed_for(&self) -> Duration {
+        self.source.trust().until().saturating_sub(self.session().now())
+    }
+
     /// When the clock ends it, unless something renews it first.
     pub(crate) fn ends(&self) -> Duration {
         let ends = self.source.ends();

@@ -60,11 +60,22 @@ impl RealmTable {
         self.0.iter().find(|realm| realm.has(path))
     }
 
-    /// Fails if the path is in a realm of other servers than these.
+    /// Returns the realm of the path.
+    fn route(&self, path: &str) -> Result<&Realm, Misuse> {
+        let path = LockPath::parse_node(path)?;
+        self.find(path.as_str()).ok_or_else(|| {
+            let realms: Vec<_> = self.0.iter().map(|realm| realm.prefix.as_str()).collect();
+            Misuse::new("path", format!("no realm covers {path}; the realms are {}", realms.join(", ")))
+                .remedy("add a realm for the path; the prefix / covers all paths")
+        })
+    }
+
+    /// Fails if the path is in a realm of other servers than these, or in none.
     fn check(&self, path: &str, servers: &str) -> Result<(), Misuse> {
-        let Some(Realm { prefix, servers: theirs }) = self.find(path).filter(|realm| realm.servers != servers) else {
+        let Realm { prefix, servers: theirs } = self.route(path)?;
+        if theirs == servers {
             return Ok(());
-        };
+        }
         let ours: Vec<_> = self.0.iter().filter(|realm| realm.servers == servers).map(|realm| &*realm.prefix).collect();
         let problem = format!(
             "{path} is in the realm {prefix} ({theirs}), and this handle is that of {} ({servers})",
@@ -111,11 +122,11 @@ impl Realms {
     /// [`Misuse`] if no realm has the path, or if it is not a path.
     pub fn servers(&self, path: impl AsRef<str>) -> Result<&str, Misuse> {
         let path = path.as_ref();
-        Ok(&self.route(path)?.servers)
+        Ok(&self.table.route(path)?.servers)
     }
 
     /// Returns the handle of the realm that has this path. The first call connects it. The handle refuses to acquire a lock at a path of
-    /// another realm, with the variant `Misuse` of the acquire's error.
+    /// another realm or of none, with the variant `Misuse` of the acquire's error.
     ///
     /// # Cancel safety
     ///
@@ -126,7 +137,7 @@ impl Realms {
     /// As [`Realms::servers`] and [`Lockkeeper::connect`].
     pub async fn keeper(&self, path: impl AsRef<str>) -> Result<Lockkeeper, ConnectError> {
         let path = path.as_ref();
-        let servers = &self.route(path)?.servers;
+        let servers = &self.table.route(path)?.servers;
         let connect = || {
             let (table, ours) = (self.table.clone(), servers.clone());
             let check = Arc::new(move |path: &str| table.check(path, &ours));
@@ -144,15 +155,6 @@ impl Realms {
         for keeper in self.keepers.values().filter_map(OnceCell::get) {
             keeper.close().await;
         }
-    }
-
-    fn route(&self, path: &str) -> Result<&Realm, Misuse> {
-        let path = LockPath::parse_node(path)?;
-        self.table.find(path.as_str()).ok_or_else(|| {
-            let realms: Vec<_> = self.table.0.iter().map(|realm| realm.prefix.as_str()).collect();
-            Misuse::new("path", format!("no realm covers {path}; the realms are {}", realms.join(", ")))
-                .remedy("add a realm for the path; the prefix / covers all paths")
-        })
     }
 }
 

@@ -63,6 +63,7 @@ enum Step {
     Asked,
     AskedAgain,
     Preempted { cleanup: u64, lease_over: bool },
+    Withdrawn,
     Due,
 }
 
@@ -134,7 +135,7 @@ impl State {
         let before = self.told.clone();
         let order = self.told.until(deadline, self.time());
         self.obey(order);
-        if before.has_acted(self.time()) && !ending {
+        if before.has_acted(self.time()) && !self.supervision.is_stopped() {
             self.overtaken();
         }
     }
@@ -217,6 +218,9 @@ impl Model for World {
         steps.push(Step::Removed);
         if state.asked.is_some() {
             steps.push(Step::AskedAgain);
+            if state.supervision.is_wanted() {
+                steps.push(Step::Withdrawn);
+            }
             return;
         }
         steps.push(Step::Asked);
@@ -251,7 +255,7 @@ impl Model for World {
                 let action = state.rules.act(|| false);
                 state.carry_out(action);
             }
-            Step::Unreliable | Step::Due if watchdog_acted && !state.supervision.is_ending() => {
+            Step::Unreliable | Step::Due if watchdog_acted && !state.supervision.is_stopped() => {
                 state.overtaken();
                 state.move_deadline();
             }
@@ -267,6 +271,10 @@ impl Model for World {
                 state.cleaned_up = Some(state.now + cleanup);
                 let left = Duration::from_secs(cleanup);
                 state.handle(asked(false, Some(Cleanup { left, lease_over })));
+            }
+            Step::Withdrawn => {
+                state.cleaned_up = None;
+                state.handle(Event::Withdrawn);
             }
             Step::Due => state.handle(Event::Due),
         }
@@ -313,11 +321,14 @@ impl Model for World {
             Property::sometimes("the watchdog acts first, and lockkeeper follows", |_, state: &State| {
                 state.stops == 0
                     && state.lockkeeper == Lockkeeper::Runs
-                    && state.supervision.stopped
+                    && state.supervision.is_ending()
                     && state.terms == 1
             }),
             Property::sometimes("lockkeeper kills", |_, state: &State| {
                 state.killed.is_some() && state.lockkeeper == Lockkeeper::Runs && state.stops == 1
+            }),
+            Property::sometimes("a command whose lock is wanted no more runs on", |_, state: &State| {
+                state.asked.is_some_and(|asked| state.now > asked + 2) && state.cleaned_up.is_none() && state.terms == 0
             }),
             Property::sometimes("a command runs on", |_, state: &State| state.now > TRUST + 2 && state.terms == 0),
         ]

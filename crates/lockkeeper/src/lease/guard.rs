@@ -97,7 +97,7 @@ impl HelixGuard {
         }
     }
 
-    /// Returns the request that preempted this hold or is about to. No round trip.
+    /// Returns the request that preempted this hold or is about to; `None` once it is withdrawn. No round trip.
     pub fn preempted_by(&self) -> Option<Preemption> {
         self.preemption.borrow().clone()
     }

@@ -77,7 +77,8 @@ impl Mutex {
     /// - The token is that of the whole time for which the lock is kept. A resource cannot distinguish two uses by it. It still
     ///   refuses what a former holder sends after the next one.
     /// - `show` and `why` name this process as the holder, also between two uses.
-    /// - A request to release the lock ([`Admin::revoke`](crate::admin::Admin::revoke)) ends the keeping, as another contender does.
+    /// - A request to release the lock ([`Admin::revoke`](crate::admin::Admin::revoke)) ends the keeping, as another contender does,
+    ///   unless it is refused before the use ends.
     ///   Breaking the lock ends the keeping immediately; the next use acquires the lock again.
     /// - The options of a request that are for the hold, such as [`on_lost`](Acquire::on_lost), count if it acquires the lock, for as
     ///   long as the lock is kept. A timeout includes the wait for other uses; if it ends in that wait, the error names neither a
@@ -107,7 +108,7 @@ impl Mutex {
     }
 
     /// Releases the lock if it is [kept](Mutex::keep), after the uses that were requested before, and waits until the server
-    /// confirms it.
+    /// confirms it. If the kept hold was lost before, nothing is left to release.
     ///
     /// # Cost
     ///

@@ -86,7 +86,8 @@ impl Access<Guard> {
     /// Returns the same lock for reading, whose readers in this process share one node. Clones of the result share the node too.
     ///
     /// The first reader enters the queue, for all who come until it is granted. A later reader joins them while at least one of
-    /// them reads, and while no other contender than readers is in the queue. Otherwise it enters the queue behind that contender.
+    /// them reads and only readers are in the queue, unless a release was asked for or less than a third of the session timeout is left
+    /// without an answer of the servers. Otherwise it enters the queue, behind the contenders that are there.
     /// When the last of them releases, the node is deleted. So a writer waits for the readers that came before it, as without
     /// sharing, and for those that waited together with one of them. A reader that leaves does not change the place of the others.
     ///

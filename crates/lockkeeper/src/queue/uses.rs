@@ -142,8 +142,8 @@ impl Uses {
     /// Whether another use may begin. Not in a hold that can be trusted for less than a third of the session timeout. A kept one
     /// also not while a fenced write of a use may still take effect: the release is ordered behind it.
     fn is_usable(&self, hold: &Holding) -> bool {
-        let trusted = hold.revocation_requested().is_none() && hold.valid_for() >= hold.session_timeout() / 3;
-        trusted && !(self.keeps() && hold.hold().may_still_write())
+        let backed = hold.is_held() && hold.hold().backed_for() >= hold.session_timeout() / 3;
+        backed && hold.revocation_requested().is_none() && !(self.keeps() && hold.hold().may_still_write())
     }
 
     fn use_of(self: &Arc<Self>, hold: Arc<Holding>, turn: Option<Turn>) -> Holding {

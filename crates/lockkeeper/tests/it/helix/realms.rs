@@ -43,6 +43,8 @@ async fn a_lock_is_in_the_one_realm_that_has_its_path(world: &World) {
             format!("{one} is in the realm {here} ({}), and this handle is that of {there} (", world.servers());
         assert!(problem.starts_with(&expected), "{problem}");
     }
+    let nowhere = handle.mutex(world.path("nowhere")).acquire().await;
+    assert!(matches!(nowhere, Err(AcquireError::Misuse(Misuse { argument: "path", .. }))), "{nowhere:?}");
     let leased = HelixLock::new(&handle, &one, LONG).acquire().await;
     assert!(matches!(leased, Err(AcquireLeaseError::Misuse(Misuse { argument: "path", .. }))), "{leased:?}");
     for path in [world.path("nowhere"), Scope::cluster("c").path().unwrap().to_string()] {

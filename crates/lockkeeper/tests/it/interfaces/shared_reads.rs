@@ -29,6 +29,7 @@ for_kinds!(
     each_reader_has_its_own_limits,
     readers_that_try_at_the_same_time_do_not_refuse_each_other,
     a_reader_that_tries_in_an_outage_ends_in_time,
+    readers_share_a_node_whatever_their_limit_of_liveness_is,
 );
 
 fn lock(world: &World, keeper: &Lockkeeper) -> RwLock {
@@ -397,4 +398,13 @@ async fn a_reader_that_tries_in_an_outage_ends_in_time(world: &World) {
     proxy.heal();
     first.release().await.unwrap();
     world.queued(0).await;
+}
+
+async fn readers_share_a_node_whatever_their_limit_of_liveness_is(world: &World) {
+    let keeper = world.keeper().await;
+    let reads = reads(world, &keeper);
+    let acquire = async || reads.acquire().with_liveness(STEADY / 4).await.unwrap();
+    let (first, second) = (acquire().await, acquire().await);
+    assert_eq!((world.queue().await.len(), first.node()), (1, second.node()));
+    release_all(vec![first, second]).await;
 }
