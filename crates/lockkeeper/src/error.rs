@@ -19,7 +19,8 @@
 //! | settings | `SettingsError` (feature `settings`) | a list of mistakes |
 //!
 //! `AcquireError::Timeout` of a call with a timeout below 250 ms does not show that the lock is taken: a deadline that short cannot
-//! tell a silent server from a taken lock. From 250 ms on, a call without any answer fails with `SessionError::Unreachable`.
+//! tell a server that has just fallen silent from a taken lock. From 250 ms on, a call without any answer fails with
+//! `SessionError::Unreachable`. With any timeout, so does a call at whose deadline the connection is known to be lost.
 //!
 //! ```
 //! use lockkeeper::Error;
