@@ -73,6 +73,12 @@ pub enum PathError {
         /// The position, in bytes.
         at: usize,
     },
+    /// The name of a lock below another node is empty.
+    #[error("the name of a lock below {above:?} is empty; choose one, like nightly")]
+    EmptyName {
+        /// The path of the node above.
+        above: String,
+    },
     /// A component is `.` or `..`.
     #[error("lock path {path:?} has a relative component {component:?}; ZooKeeper has no directories to step through")]
     RelativeComponent {
@@ -128,6 +134,12 @@ pub enum PathError {
         /// The component as [`LockPath::join`] writes it.
         escaped: String,
     },
+}
+
+impl PathError {
+    fn empty_name(above: &str) -> Self {
+        PathError::EmptyName { above: if above.is_empty() { "/" } else { above }.to_owned() }
+    }
 }
 
 impl LockPath {
@@ -204,7 +216,7 @@ impl LockPath {
     /// character of a name with the form of a contender's node, and each `.` of the names `.` and `..`.
     ///
     /// # Errors
-    /// [`PathError::EmptyComponent`] for an empty name; [`PathError::TooLong`] if the path is longer than 1024 bytes.
+    /// [`PathError::EmptyName`] for an empty name; [`PathError::TooLong`] if the path is longer than 1024 bytes.
     pub fn join(&self, name: &str) -> Result<Self, PathError> {
         Self::joined(&self.0, name)
     }
@@ -220,11 +232,11 @@ impl LockPath {
     /// The path of `name` below the node `base`, as a foreign client writes it that only puts a `/` between the two.
     ///
     /// # Errors
-    /// As [`LockPath::parse`]; [`PathError::SlashInName`] if the name is several components.
+    /// As [`LockPath::parse`]; [`PathError::EmptyName`] for an empty name; [`PathError::SlashInName`] if the name is several components.
     pub fn plain(base: &str, name: &str) -> Result<Self, PathError> {
         let base = base.trim_end_matches('/');
         if name.is_empty() {
-            return Err(PathError::EmptyComponent { path: format!("{base}/"), at: base.len() });
+            return Err(PathError::empty_name(base));
         }
         if name.contains('/') {
             return Err(PathError::SlashInName { name: name.to_owned() });
@@ -234,7 +246,7 @@ impl LockPath {
 
     fn joined(above: &str, name: &str) -> Result<Self, PathError> {
         if name.is_empty() {
-            return Err(PathError::EmptyComponent { path: format!("{above}/"), at: above.len() });
+            return Err(PathError::empty_name(above));
         }
         let path = format!("{above}/{}", escape(name, above.is_empty()));
         if path.len() > MAX_PATH_BYTES {
@@ -467,7 +479,9 @@ mod tests {
                 assert_eq!(unescape(component), name);
             }
         }
-        assert!(matches!(above.join(""), Err(PathError::EmptyComponent { .. })));
+        let empty = above.join("").expect_err("it has no name").to_string();
+        assert_eq!(empty, "the name of a lock below \"/a\" is empty; choose one, like nightly");
+        assert_eq!(LockPath::at_root(""), Err(PathError::EmptyName { above: "/".to_owned() }));
         assert!(matches!(above.join(&"x".repeat(MAX_PATH_BYTES)), Err(PathError::TooLong { .. })));
     }
 
@@ -477,6 +491,7 @@ mod tests {
         assert_eq!(plain("/a", "50%"), Ok("/a/50%".to_owned()));
         assert_eq!(plain("/a/", "lock-"), Ok("/a/lock-".to_owned()));
         assert_eq!(plain("/", "b"), Ok("/b".to_owned()));
+        assert_eq!(plain("/a/", ""), Err(PathError::EmptyName { above: "/a".to_owned() }));
         assert_eq!(plain("/a", "b/c"), Err(PathError::SlashInName { name: "b/c".to_owned() }));
         for (base, name) in [("/a", ""), ("/a", ".."), ("a", "b"), ("/a//b", "c"), ("/a", "lock-0000000000")] {
             assert!(plain(base, name).is_err(), "{base:?} {name:?}");
