@@ -28,7 +28,7 @@ pub enum AcquireLeaseError {
         "{path} is held or requested by {} with priority {priority}{}{}",
         plain(by),
         because(message.as_deref()),
-        lease_ends(*lease_left)
+        lease_over_in(*lease_left)
     )]
     Outranked {
         /// The lock.
@@ -39,8 +39,9 @@ pub enum AcquireLeaseError {
         priority: i32,
         /// Its message.
         message: Option<String>,
-        /// How long the owner's lease and the allowed difference of clocks still lasted when the owner was read. The owner may renew
-        /// it, or release before. `None` if the lease was over, and for the next owner.
+        /// After how long every clock shows that the owner's lease is over, counted from when the owner was read: the rest of the lease
+        /// and the allowed difference of clocks. The lease itself may have ended before. The owner may renew it, or release before.
+        /// `None` if every clock showed that it was over, and for the next owner.
         lease_left: Option<Duration>,
     },
     /// A request of a higher priority replaced this one.
@@ -254,9 +255,11 @@ fn owned_by(owner: Option<&str>) -> impl fmt::Display {
     owner.map(|owner| format!(": it is {}'s", plain(owner))).unwrap_or_default()
 }
 
-/// "; its lease ends in 9 s".
-fn lease_ends(left: Option<Duration>) -> impl fmt::Display {
-    left.map(|left| format!("; its lease ends in {}", spell(left))).unwrap_or_default()
+/// "; its lease is over in 9 s at the latest, unless it is renewed". The time includes the allowed difference of clocks, so the lease
+/// may have ended already.
+fn lease_over_in(left: Option<Duration>) -> impl fmt::Display {
+    left.map(|left| format!("; its lease is over in {} at the latest, unless it is renewed", spell(left)))
+        .unwrap_or_default()
 }
 
 /// " (nightly index)".

@@ -52,7 +52,7 @@ async fn a_try_says_immediately_whether_it_has_the_lock(world: &World) {
             let AcquireLeaseError::Outranked { by, message, lease_left, .. } = error else { unreachable!() };
             assert_eq!((by.as_str(), message.as_deref()), ("a", Some("nightly index")));
             assert!(
-                lease_left.is_some_and(|left| left <= LONG + PATIENCE) && text.contains("; its lease ends in "),
+                lease_left.is_some_and(|left| left <= LONG + PATIENCE) && text.contains("; its lease is over in "),
                 "{text}"
             );
         }
