@@ -38,6 +38,7 @@ mod types;
 mod values;
 mod variables;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
@@ -72,11 +73,29 @@ const MACHINE: &str = "/etc/lockkeeper/config.toml";
 #[must_use = "sources do nothing until they are read"]
 pub struct Sources {
     usual: Vec<PathBuf>,
+    named: NamedFiles,
     config: Option<PathBuf>,
     properties: Vec<PathBuf>,
     variables: Vec<(String, String)>,
     flags: Vec<Given>,
     contentserv: bool,
+}
+
+/// The files that environment variables name.
+#[derive(Clone, Debug, Default)]
+struct NamedFiles {
+    config: Option<PathBuf>,
+    properties: Vec<PathBuf>,
+}
+
+impl NamedFiles {
+    /// Reads the two variables. An empty one counts as not set.
+    fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let config = variable(CONFIG_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let properties = variable(PROPERTIES_VARIABLE).unwrap_or_default();
+        let properties = std::env::split_paths(&properties).filter(|path| !path.as_os_str().is_empty());
+        NamedFiles { config, properties: properties.collect() }
+    }
 }
 
 impl Sources {
@@ -94,14 +113,11 @@ impl Sources {
             .filter(|dir| dir.is_absolute())
             .or_else(|| set("HOME").map(|home| home.join(".config")));
         let usual = [Some(PathBuf::from(MACHINE)), own.map(|dir| dir.join("lockkeeper/config.toml"))];
-        let properties = std::env::var_os(PROPERTIES_VARIABLE).unwrap_or_default();
-        let properties = std::env::split_paths(&properties).filter(|path| !path.as_os_str().is_empty());
         // A variable that is not text is not a setting.
         let variables = std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text)));
         Sources {
             usual: usual.into_iter().flatten().collect(),
-            config: set(CONFIG_VARIABLE),
-            properties: properties.collect(),
+            named: NamedFiles::of(|name| std::env::var_os(name)),
             variables: variables.map(|(name, text)| (name, text.to_string_lossy().into_owned())).collect(),
             ..Sources::default()
         }
@@ -119,9 +135,12 @@ impl Sources {
         self
     }
 
-    /// Uses these environment variables instead of the process's own.
+    /// Uses these environment variables instead of the process's own, also for the files that `LOCKKEEPER_CONFIG` and
+    /// `LOCKKEEPER_PROPERTIES` name. The usual files are still those of the process's `XDG_CONFIG_HOME` and `HOME`.
     pub fn variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         self.variables = variables.into_iter().collect();
+        let text = |name: &str| self.variables.iter().find(|(known, _)| known == name).map(|(_, text)| text.into());
+        self.named = NamedFiles::of(text);
         self
     }
 
@@ -146,17 +165,19 @@ impl Sources {
     /// All mistakes together, each with its place, its key and its remedy.
     pub fn read(self) -> Result<Settings, SettingsError> {
         let mut layers = Layers::default();
-        match &self.config {
+        let config = self.config.or(self.named.config);
+        let properties = [self.named.properties, self.properties].concat();
+        match &config {
             Some(_) => {}
             None => self.usual.iter().for_each(|path| file::read(path, true, &mut layers)),
         }
-        self.properties.iter().for_each(|path| properties::read(path, &mut layers));
-        if let Some(path) = &self.config {
+        properties.iter().for_each(|path| properties::read(path, &mut layers));
+        if let Some(path) = &config {
             file::read(path, false, &mut layers);
         }
         variables::read(self.variables, &mut layers);
         layers.given.extend(self.flags);
-        values::settings(layers, self.contentserv || !self.properties.is_empty())
+        values::settings(layers, self.contentserv || !properties.is_empty())
     }
 }
 

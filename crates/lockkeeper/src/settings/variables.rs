@@ -1,6 +1,6 @@
 //! The environment variables.
 
-use super::keys::Key;
+use super::keys::{self, Key};
 use super::layers::{Given, Layers, Unit};
 use crate::error::settings::{Fault, Origin};
 
@@ -37,19 +37,24 @@ pub(super) fn read(mut variables: Vec<(String, String)>, layers: &mut Layers) {
             layers.given.push(Given { key, written: name, text, unit: Unit::Written, origin });
         } else if !OTHERS.contains(&name.as_str()) && !is_of_kubernetes(rest) {
             let fault = Fault::new(origin, &name, "there is no such variable, so it has no effect");
-            layers.warnings.push(fault.remedy(format!("the nearest one is {}", nearest(rest))));
+            layers.warnings.push(match (rest, nearest(rest)) {
+                ("REALMS", _) => fault.remedy("write the realms in a settings file, in the table [realms]"),
+                (_, Some(nearest)) => fault.remedy(format!("the nearest one is {nearest}")),
+                (_, None) => fault,
+            });
         }
     }
 }
 
-/// Returns the known variable whose name lacks its first words, otherwise the most similar one.
-fn nearest(rest: &str) -> String {
+/// Returns the known variable whose name lacks its first words, otherwise the one that was probably meant, if one is similar enough.
+fn nearest(rest: &str) -> Option<String> {
     let known = known_variables();
-    let likeness = |known: &&String| strsim::jaro_winkler(rest, known.trim_start_matches(PREFIX));
     let end = format!("_{rest}");
-    let whole = known.iter().find(|known| known.ends_with(&end));
-    let nearest = whole.or_else(|| known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))));
-    nearest.cloned().unwrap_or_default()
+    if let Some(whole) = known.iter().find(|known| known.ends_with(&end)) {
+        return Some(whole.clone());
+    }
+    let meant = keys::meant(rest, known.iter().map(|known| known.trim_start_matches(PREFIX)))?;
+    Some(format!("{PREFIX}{meant}"))
 }
 
 /// Whether Kubernetes sets this variable: it does so for a service called lockkeeper, or lockkeeper-something.
@@ -79,6 +84,11 @@ mod tests {
             assert_eq!(warned(known), "");
         }
         assert!(warned("LOCKKEEPER_TIMEOUT").ends_with("; the nearest one is LOCKKEEPER_SESSION_TIMEOUT"));
+        assert!(warned("LOCKKEEPER_SERVER").ends_with("; the nearest one is LOCKKEEPER_SERVERS"));
+        for far in ["LOCKKEEPER_WAIT", "LOCKKEEPER_WHATEVER"] {
+            assert!(warned(far).ends_with(", so it has no effect"), "{}", warned(far));
+        }
+        assert!(warned("LOCKKEEPER_REALMS").ends_with("; write the realms in a settings file, in the table [realms]"));
         for of_kubernetes in
             ["SERVICE_HOST", "SERVICE_PORT_CLIENT", "PORT", "PORT_2181_TCP", "PORT_2181_TCP_ADDR", "ADMIN_SERVICE_HOST"]
         {

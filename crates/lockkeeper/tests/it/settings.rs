@@ -221,12 +221,30 @@ fn an_unknown_key_is_a_warning_and_an_error_in_strict_mode() {
     let variables = variables.map(|(name, text)| (name.to_owned(), text.to_owned()));
     let settings = Sources::none().variables(variables).read().unwrap();
     let warnings: Vec<_> = settings.warnings().iter().map(ToString::to_string).collect();
-    let expected = [("SERVER", "SERVERS"), ("WHATEVER", "SERVERS")].map(|(name, nearest)| {
-        format!(
-            "LOCKKEEPER_{name}: there is no such variable, so it has no effect; the nearest one is LOCKKEEPER_{nearest}"
-        )
-    });
+    let expected = [("SERVER", "; the nearest one is LOCKKEEPER_SERVERS"), ("WHATEVER", "")]
+        .map(|(name, remedy)| format!("LOCKKEEPER_{name}: there is no such variable, so it has no effect{remedy}"));
     assert_eq!(warnings, expected);
+}
+
+/// A program may take the variables from elsewhere. They name files as the process's own do, and a file that the program names
+/// replaces that of the variable.
+#[test]
+fn given_variables_name_the_files_too() {
+    let files = Files::new();
+    let config = files.write("named.toml", "servers = \"zk1\"\n");
+    let own = files.write("own.toml", "servers = \"zk2\"\n");
+    let properties = files.write("app.properties", "zookeeper.session.timeout=6000\n");
+    let named = |sources: Sources| {
+        let variables = [("LOCKKEEPER_CONFIG", &config), ("LOCKKEEPER_PROPERTIES", &properties)];
+        sources.variables(variables.map(|(name, file)| (name.to_owned(), file.to_str().unwrap().to_owned())))
+    };
+    let settings = named(Sources::none()).read().unwrap();
+    assert_eq!(settings.servers.value.as_deref(), Some("zk1"));
+    assert_eq!(settings.session_timeout.value, Duration::from_secs(6));
+    let settings = named(Sources::none().config(&own)).read().unwrap();
+    assert_eq!(settings.servers.value.as_deref(), Some("zk2"));
+    let unset = named(Sources::none()).variables([]).read().unwrap();
+    assert_eq!(unset, Sources::none().read().unwrap());
 }
 
 /// Set only for the child process of the test below.
