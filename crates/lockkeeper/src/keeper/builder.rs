@@ -327,8 +327,8 @@ impl Builder {
         self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::StartMode::InProcess).await
     }
 
-    /// Uses the embedded server of a directory; `hosting` says what to do when no server runs there. It applies before
-    /// the first session and each time that the connection is lost.
+    /// Uses the embedded server of a [`Home`](crate::embedded::Home); `hosting` says what to do when no server runs there. It
+    /// applies before the first session and each time that the connection is lost.
     ///
     /// # Cancel safety
     ///
@@ -403,6 +403,12 @@ impl Builder {
         found: Option<crate::embedded::Endpoint>,
     ) -> Result<Lockkeeper, ConnectError> {
         use crate::embedded::{Embedded, Site};
+        if home.dir().as_os_str().is_empty() {
+            let remedy = "name a directory, such as /var/lib/app/locks";
+            return Err(Misuse::new("directory", "the path of the embedded server's directory is empty")
+                .remedy(remedy)
+                .into());
+        }
         self.check_timeout()?;
         self.check_embedded()?;
         let (session_timeout, io) = (self.session_timeout.unwrap_or(EMBEDDED_SESSION_TIMEOUT), Io::thread()?);

@@ -86,14 +86,16 @@ impl HelixLock {
         }
     }
 
-    /// Sets the user id. The default is `host-pid-random`. It must be unique, because the same id means the same owner.
+    /// Sets the user id. The default is `host-pid-random`. It must be unique, because the same id means the same owner. The acquire
+    /// refuses one of more than 1024 bytes with [`AcquireLeaseError::Misuse`](crate::helix::AcquireLeaseError::Misuse).
     #[must_use]
     pub fn user_id(mut self, id: impl Into<String>) -> Self {
         self.terms.id = id.into();
         self
     }
 
-    /// Sets a message for clients that find the lock held.
+    /// Sets a message for clients that find the lock held. The acquire refuses one of more than 4096 bytes with
+    /// [`AcquireLeaseError::Misuse`](crate::helix::AcquireLeaseError::Misuse).
     #[must_use]
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.terms.message = Some(message.into());

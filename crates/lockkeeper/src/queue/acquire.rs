@@ -325,9 +325,9 @@ impl<G> Acquire<G> {
         self
     }
 
-    /// After a loss of this hold, keeps the lock unavailable for `delay`: 1 ms to 1 h. A loss means that the process
-    /// dies or is disconnected, or that the lock is broken. After a release, the next waiter is granted the lock
-    /// immediately.
+    /// After a loss of this hold, keeps the lock unavailable for `delay`: longer than zero and at most 1 h, rounded up to whole
+    /// milliseconds. A loss means that the process dies or is disconnected, or that the lock is broken. After a release, the next
+    /// waiter is granted the lock immediately.
     ///
     /// Use it when work may still be on its way after the lock is free again, and the resource cannot check a
     /// [token](crate::Guard::token). All clients of this library respect the delay, whether they set one or not,

@@ -114,8 +114,8 @@ impl GuardSlot {
 /// and name.
 ///
 /// Other clients of this layout may count every child of the base path as a contender, whatever its name. If you share a
-/// base path with such clients, use it for one lock name only. A name must not end in `-`: after 2^31 creates the server
-/// appends negative numbers, and their sign would end another lock's name.
+/// base path with such clients, use it for one lock name only. Do not choose a name that ends in `-`, although none is refused:
+/// after 2^31 creates the server appends negative numbers, and their sign reads as the end of such a name.
 ///
 /// An object holds the lock at most once: to hold two locks, use two objects. A second call to lock fails with
 /// [`AcquireError::AlreadyHeld`], also while the first one still waits. Any task or thread may unlock. Dropping the

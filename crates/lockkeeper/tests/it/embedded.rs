@@ -30,6 +30,15 @@ async fn acquire_despite_failures(mutex: &Mutex) -> Guard {
     }
 }
 
+#[test]
+fn an_empty_directory_path_is_refused_by_name() {
+    block_on(async {
+        let Err(ConnectError::Misuse(error)) = Lockkeeper::embedded("").await else { panic!("an empty path is used") };
+        assert_eq!(error.to_string(), "the path of the embedded server's directory is empty");
+        assert!(error.hint().is_some_and(|hint| hint.contains("name a directory")), "{error:?}");
+    });
+}
+
 /// The first handle hosts the server, the second and the third join; they exclude each other. When the host closes, another
 /// handle hosts: the holder keeps its lock, the waiter its position, and tokens keep increasing.
 #[test]
