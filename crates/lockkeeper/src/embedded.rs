@@ -33,7 +33,7 @@ use crate::acl::LockAcl;
 use crate::ensemble::servers::Servers;
 use crate::ensemble::zookeeper::{Locate, Located, Locating, ZooKeeper};
 use crate::ensemble::{Network, Opened};
-use crate::error::{EmbeddedError, SessionError};
+use crate::error::{EMBEDDED_SERVER, EmbeddedError, SessionError};
 
 /// The directory of the server that all users of a machine share.
 pub const MACHINE_DIR: &str = "/var/lib/lockkeeper";
@@ -448,8 +448,8 @@ impl Network for Embedded {
         async move {
             let started = Instant::now();
             let endpoint = timeout(patience, self.site.find_or_start()).await.unwrap_or_else(|_| {
-                let dir = self.site.home.dir.display();
-                let (servers, detail) = (dir.to_string(), format!("another process is starting the server of {dir}"));
+                let servers = self.servers();
+                let detail = format!("another process is starting {servers}");
                 Err(SessionError::Unreachable { servers, waited: patience, detail })
             })?;
             let servers = endpoint.servers();
@@ -477,7 +477,7 @@ impl Network for Embedded {
     }
 
     fn servers(&self) -> String {
-        format!("the server of {}", self.site.home.dir().display())
+        format!("{EMBEDDED_SERVER}{}", self.site.home.dir().display())
     }
 }
 

@@ -14,9 +14,13 @@
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |
 //! | `HelixLock::acquire` | [`AcquireLeaseError`](crate::helix::AcquireLeaseError) | `Outranked`, `Preempted`, `CleanupUnfinished`, `Timeout`; `Cancelled`; `Mismatch` |
 //! | `HelixGuard::renew`, `transfer`; `HelixLock::unlock`, `info`, `close` | [`LeaseError`](crate::helix::LeaseError) | `Lost`, `Preempted`, `NotOwner`, `StillOwner`; `Mismatch` |
+//! | `MonitorLock` | `MonitorError` (feature `contentserv`) | `InstanceLock`, `SessionExpired`, `ConnectionLoss`, `NoNode`, `Other` (not `Misuse`, not `Session`, which are its cause) |
 //! | `Job::claim`, `Job::run` | `JobError` (feature `jobs`) | `Acquire`; `Lost`, `Unknown`, `Refused`, `Unreadable` |
 //! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `NothingToDecide`, `NoRerun`, `Decided` |
-//! | settings | `SettingsError` (feature `settings`) | a list of mistakes |
+//! | settings | `SettingsError` (feature `settings`) | a list of mistakes (not `Misuse`, not `Session`) |
+//!
+//! These have neither a kind nor a conversion to [`Error`]: the errors of the modules `retry` and `deadletter`, and [`AclError`](crate::AclError)
+//! of a text that is no access list.
 //!
 //! `AcquireError::Timeout` of a call with a timeout below 250 ms does not show that the lock is taken: a deadline that short cannot
 //! tell a server that has just fallen silent from a taken lock. From 250 ms on, a call without any answer fails with
@@ -70,6 +74,8 @@ pub use lockkeeper_core::{ClassError, IncompatibleFormat, PathError};
 pub use mismatch::Mismatch;
 pub use misuse::Misuse;
 pub use product::ProductError;
+#[cfg(feature = "embedded")]
+pub(crate) use session::EMBEDDED_SERVER;
 pub(crate) use session::NOT_OPEN;
 pub use session::{ConnectError, SessionError};
 #[cfg(feature = "settings")]
@@ -139,7 +145,7 @@ impl Error {
             Error::Job(error) => error.kind(),
             Error::Admin(error) => error.kind(),
             #[cfg(feature = "settings")]
-            Error::Settings(_) => ErrorKind::Misuse,
+            Error::Settings(error) => error.kind(),
         }
     }
 

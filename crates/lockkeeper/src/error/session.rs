@@ -89,6 +89,9 @@ pub enum SessionError {
     Forked,
 }
 
+/// How a handle of an embedded server names it; the directory follows.
+pub(crate) const EMBEDDED_SERVER: &str = "the server of ";
+
 /// What a refusal says about a node that all clients share, if its list keeps some of them out.
 pub(crate) const NOT_OPEN: &str = "is shared by all clients but not open to all";
 
@@ -135,6 +138,12 @@ impl SessionError {
             return Some(hint_about_tls(problem).to_owned());
         }
         match self {
+            SessionError::Unreachable { servers, .. } if servers.starts_with(EMBEDDED_SERVER) => {
+                Some(format!("check that the process that hosts {servers} is not suspended or overloaded"))
+            }
+            SessionError::Unreachable { servers, .. } if servers.starts_with("unix:") => {
+                Some(format!("check that the process that serves {servers} runs, and is not suspended or overloaded"))
+            }
             SessionError::Unreachable { servers, .. } => {
                 Some(format!("check that a ZooKeeper server runs at {servers} and that this machine can reach it"))
             }
@@ -182,7 +191,7 @@ const fn hint_about_tls(problem: TlsProblem) -> &'static str {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The connect string, a certificate, a credential, a timeout or a realm cannot be used. Nothing was sent.
+    /// The connect string, a directory, a certificate, a credential, a timeout or a realm cannot be used. Nothing was sent.
     #[error(transparent)]
     Misuse(#[from] Misuse),
     /// No session was opened.

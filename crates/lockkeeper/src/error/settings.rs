@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::kind::ErrorKind;
+
 /// The origin of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -85,6 +87,11 @@ impl SettingsError {
     /// Returns the mistakes, in the order of the layers.
     pub fn faults(&self) -> &[Fault] {
         &self.faults
+    }
+
+    /// Returns [`ErrorKind::Misuse`].
+    pub const fn kind(&self) -> ErrorKind {
+        ErrorKind::Misuse
     }
 }
 

@@ -65,6 +65,40 @@ fn every_error_of_an_embedded_server_has_a_kind() {
     are(ErrorKind::System, own, vec![in_use.into(), file]);
 }
 
+/// A caller with one error type for all calls gets back what a call of a monitor lock returned, and repeats what it would repeat.
+#[cfg(feature = "contentserv")]
+#[test]
+fn the_error_of_a_monitor_lock_is_found_in_an_error_of_the_library() {
+    use crate::contentserv::MonitorError;
+    let timeout = AcquireError::Timeout { path: path(), waited: WAITED, holder: None, ahead: None };
+    let timeout = MonitorError::InstanceLock { monitor_object: path(), lock_info: text(), source: Box::new(timeout) };
+    let lost = SessionError::ConnectionLost { path: path() };
+    let lost =
+        MonitorError::ConnectionLoss { monitor_object: path(), lock_info: text(), source: Box::new(lost.into()) };
+    are(ErrorKind::Taken, |error: &MonitorError| error.kind(), vec![timeout.clone()]);
+    are(ErrorKind::Unavailable, |error: &MonitorError| error.kind(), vec![lost.clone()]);
+    for own in [timeout, lost] {
+        let error = Error::from(own.clone());
+        assert_eq!((error.to_string(), error.hint()), (own.to_string(), own.hint()));
+        #[cfg(feature = "deadletter")]
+        assert_eq!(crate::retry::NotGranted::cause(&error), crate::retry::NotGranted::cause(&own));
+        let Error::Product(error) = error else { panic!("{error:?}") };
+        assert!(error.get::<MonitorError>().is_some());
+    }
+}
+
+/// A server of this machine has no address that others could check.
+#[test]
+fn the_hint_about_a_silent_server_fits_the_server() {
+    let hint = |servers: &str| {
+        SessionError::Unreachable { servers: servers.to_owned(), waited: WAITED, detail: text() }.hint().unwrap()
+    };
+    assert!(hint("zk1:2181").contains("a ZooKeeper server runs at zk1:2181"));
+    for own in ["the server of /srv", "unix:/srv/socket"] {
+        assert!(!hint(own).contains("ZooKeeper") && hint(own).contains(own), "{}", hint(own));
+    }
+}
+
 /// Programs print an error and its sources, one after the other.
 #[cfg(feature = "embedded")]
 #[test]

@@ -60,7 +60,8 @@ pub struct Upgrade {
 
 impl Upgrade {
     /// Fails with [`ChangeError::Timeout`] after `timeout`, counted from when the request is awaited. The default is no
-    /// limit.
+    /// limit. Zero is no try, unlike for an acquire: it leaves no time for a round trip, so the request may fail although no other
+    /// reader holds the lock.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self

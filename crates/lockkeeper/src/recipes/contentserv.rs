@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockkeeper_core::{Class, LockPath, Loss};
 use thiserror::Error as ThisError;
 
-use crate::error::{AcquireError, Error, ErrorKind, ReleaseError, SessionError};
+use crate::error::{AcquireError, Error, ErrorKind, ProductError, ReleaseError, SessionError};
 use crate::hold::holding::run_until;
 use crate::keeper::Lockkeeper;
 #[cfg(feature = "deadletter")]
@@ -125,6 +125,24 @@ impl MonitorError {
             | MonitorError::Other { source, .. } => source.kind(),
             MonitorError::NoNode { source, .. } => source.kind(),
         }
+    }
+
+    /// Returns a one-line suggestion of what to do, if there is one: that of its cause.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            MonitorError::InstanceLock { source, .. } => source.hint(),
+            MonitorError::SessionExpired { source, .. }
+            | MonitorError::ConnectionLoss { source, .. }
+            | MonitorError::Other { source, .. } => source.hint(),
+            MonitorError::NoNode { .. } => None,
+        }
+    }
+}
+
+/// The result is [`Error::Product`], which keeps the object and the requestor's text.
+impl From<MonitorError> for Error {
+    fn from(error: MonitorError) -> Self {
+        Error::Product(ProductError::new(error.kind(), error.hint(), error))
     }
 }
 

@@ -124,6 +124,11 @@ pub trait NotGranted: fmt::Display {
 
 impl NotGranted for Error {
     fn cause(&self) -> Cause {
+        if let Error::Product(error) = self
+            && let Some(error) = error.get::<MonitorError>()
+        {
+            return error.cause();
+        }
         match self {
             Error::Session(SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. }) => {
                 Cause::ConnectionLoss
@@ -152,7 +157,10 @@ impl NotGranted for Error {
     fn behind(&self) -> Option<String> {
         let error = match self {
             Error::Acquire(error) => error,
-            Error::Product(error) => return error.get::<AcquireLeaseError>().and_then(NotGranted::behind),
+            Error::Product(error) => {
+                let leased = error.get::<AcquireLeaseError>().and_then(NotGranted::behind);
+                return leased.or_else(|| error.get::<MonitorError>().and_then(NotGranted::behind));
+            }
             _ => return None,
         };
         match error {
