@@ -627,8 +627,8 @@ impl Lockkeeper {
     /// # Errors
     ///
     /// [`EmbeddedError::Server`](crate::error::EmbeddedError::Server) and
-    /// [`EmbeddedError::File`](crate::error::EmbeddedError::File) if the directory cannot be used. [`ConnectError::Misuse`] if the
-    /// builder has credentials or TLS, which have no effect here.
+    /// [`EmbeddedError::File`](crate::error::EmbeddedError::File) if the directory cannot be used. [`ConnectError::Misuse`] if `dir`
+    /// is empty, or if the builder has credentials or TLS, which have no effect here.
     #[cfg(feature = "embedded")]
     pub async fn embedded(dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
         Self::builder().embedded(dir).await
