@@ -47,7 +47,7 @@ pub(crate) async fn jobs(mut args: JobsArgs, printer: &Printer) -> Result<u8, Fa
 #[derive(Serialize)]
 struct JobsDocument<'a> {
     now_ms: i64,
-    jobs: &'a [JobView<'a>],
+    jobs: Vec<&'a JobView<'a>>,
 }
 
 async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -84,11 +84,11 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         Health::Late => 1,
         Health::Failed => 2,
     };
+    let shown = views.iter().filter(|job| !args.check || job.health() != Health::InOrder);
     if printer.is_json() {
-        output::answer(place, &JobsDocument { now_ms, jobs: &views })?;
+        output::answer(place, &JobsDocument { now_ms, jobs: shown.collect() })?;
     } else if args.check {
-        let bad = views.iter().filter(|job| job.health() != Health::InOrder);
-        output::data(&bad.map(|job| job.line() + "\n").collect::<String>())?;
+        output::data(&shown.map(|job| job.line() + "\n").collect::<String>())?;
     } else if let ([job], true) = (&jobs[..], args.history) {
         printer.scope(place);
         output::data(&jobsview::history(job, columns()))?;

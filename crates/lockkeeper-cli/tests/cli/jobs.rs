@@ -407,6 +407,13 @@ fn monitoring_sees_what_is_not_in_order() {
     assert_eq!(run(&home, &["bad", "--slot", "1"], "exit 3").0, Some(3));
     let (code, said) = check("1h");
     assert!(code == Some(2) && said.starts_with("bad: failed: slot 1 failed with exit status 3 on "), "{said}");
+    for (name, code, paths) in [(&[][..], 2, &["/locks/bad"][..]), (&["good"], 0, &[])] {
+        let output = home.output(&[&["jobs"], name, &["--check", "--late", "1h", "--json"]].concat());
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let printed: Vec<_> =
+            printed["jobs"].as_array().unwrap().iter().map(|job| job["path"].as_str().unwrap()).collect();
+        assert_eq!((output.status.code(), &printed[..]), (Some(code), paths));
+    }
     let file = home.file("lockkeeper.prom");
     assert!(home.output(&["jobs", "--prometheus", file.to_str().unwrap()]).status.success());
     let metrics = text(&file);
