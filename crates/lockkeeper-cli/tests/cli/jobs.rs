@@ -280,6 +280,22 @@ fn a_run_that_was_kept_stops_the_other_slots_too() {
     assert!(home.file("ran").exists());
 }
 
+/// The records say nothing of a rule that only the machine that asks has.
+#[test]
+fn a_run_that_only_this_machine_keeps_is_not_said_to_wait_for_a_person() {
+    let home = Home::new();
+    assert_eq!(run(&home, &["a", "--slot", "1"], "exit 3").0, Some(3));
+    let (code, text) = run(&home, &["a", "--slot", "2", "--on-failure", "keep"], "touch ran");
+    assert!(code == Some(82) && text.contains("the rule --on-failure keep of this run lets no slot run"), "{text}");
+    assert_eq!(job(&home, "a")["state"], "failed");
+    assert_eq!(run(&home, &["a", "--slot", "2"], "touch ran").0, Some(0));
+    assert!(home.file("ran").exists());
+    // Now the records say it.
+    assert_eq!(run(&home, &["b", "--slot", "1", "--on-failure", "keep"], "exit 3").0, Some(3));
+    let (code, text) = run(&home, &["b", "--slot", "2", "--on-failure", "keep"], "touch ran");
+    assert!(code == Some(82) && text.contains("; the job waits for a person"), "{text}");
+}
+
 /// The process is killed while its command runs, so it records nothing.
 #[test]
 fn the_rule_says_what_follows_a_kill() {

@@ -6,8 +6,9 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use lockkeeper::admin::JobState;
 use lockkeeper::error::JobError;
-use lockkeeper::jobs::{Claim, EndKind, Job, NotRecorded, Run, RunEnd, RunRecord, Skipped};
+use lockkeeper::jobs::{Claim, EndKind, Job, NotRecorded, Rule, Run, RunEnd, RunRecord, Skipped};
 use lockkeeper::settings::IfUnreachable;
 use lockkeeper::{Acquire, Guard, Lockkeeper, Loss, spell};
 use tokio::time::{Instant, timeout};
@@ -222,10 +223,29 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
             let failure = failure.advise("see its runs", Suggested::new(["jobs", path, "--history"]));
             Ok(super::not_acquired(args, &failure, printer))
         }
-        _ => Err(Failure::new(Code::Kept, format!("{slot}: {}; the job waits for a person", jobsview::outcome(run)))
-            .advise("see what happened", Suggested::new(["jobs", path, "--history"]))
-            .advise("run the slot again", Suggested::new(["jobs", "resolve", path, "--again"]))
-            .advise("or count it as done", Suggested::new(["jobs", "resolve", path, "--accept"]))),
+        _ => Err(Failure::new(
+            Code::Kept,
+            format!("{slot}: {}; {}", jobsview::outcome(run), who_keeps(args, line, run).await),
+        )
+        .advise("see what happened", Suggested::new(["jobs", path, "--history"]))
+        .advise("run the slot again", Suggested::new(["jobs", "resolve", path, "--again"]))
+        .advise("or count it as done", Suggested::new(["jobs", "resolve", path, "--accept"]))),
+    }
+}
+
+/// Says who keeps a run for a person: the records of the job, or only the rule of this machine.
+async fn who_keeps(args: &RunArgs, line: &Line, run: &RunRecord) -> String {
+    let is_crash = run.end.as_ref().is_some_and(|end| end.kind.is_crash());
+    let (option, rule) = match is_crash {
+        true => ("--on-crash", args.job.on_crash),
+        false => ("--on-failure", args.job.on_failure),
+    };
+    let waits = "the job waits for a person".to_owned();
+    let (Some(Rule::Keep), Some(keeper)) = (rule, &line.keeper) else { return waits };
+    let path = line.paths.first().expect("the parser asks for a name").as_str();
+    match keeper.admin().job(path).await {
+        Ok(Some(job)) if job.state == JobState::Kept => waits,
+        _ => format!("the rule {option} keep of this run lets no slot run before a person decides"),
     }
 }
 
