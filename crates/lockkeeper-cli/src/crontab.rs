@@ -8,6 +8,10 @@ mod naming;
 
 use std::fmt::Write as _;
 
+use jiff::tz::TimeZone;
+use lockkeeper::LockPath;
+use lockkeeper::admin::LOCKS;
+
 use self::flock::{Flock, has_flock, is_in_background, joined_script};
 use self::naming::{BUILTINS, name_of, one_at_a_time, unique};
 
@@ -51,7 +55,7 @@ pub(crate) fn rewrite(
 ) -> Rewritten {
     let mut made = Rewritten::default();
     let mut names: Vec<String> = Vec::new();
-    let (mut shell, mut zone) = ("/bin/sh".to_owned(), zone.map(str::to_owned));
+    let (mut shell, mut zone) = ("/bin/sh".to_owned(), Ok(zone.map(str::to_owned)));
     let files: Vec<_> = text
         .lines()
         .filter_map(|line| {
@@ -65,11 +69,17 @@ pub(crate) fn rewrite(
         if let Some((name, value)) = variable(trimmed) {
             match name {
                 "SHELL" => shell = value.to_owned(),
-                "CRON_TZ" | "TZ" => zone = Some(value.to_owned()),
+                // TZ is only a variable of the commands.
+                "CRON_TZ" => zone = known_zone(value).map(|()| Some(value.to_owned())),
                 _ => {}
             }
         } else if !trimmed.is_empty() && !trimmed.starts_with('#') {
-            match job(trimmed, format, zone.as_deref(), &is_user) {
+            let found = job(trimmed, format, zone.as_ref().ok().and_then(Option::as_deref), &is_user);
+            let found = match (found, &zone) {
+                (Ok(Some(_)), Err(problem)) => Err(String::clone(problem)),
+                (found, _) => found,
+            };
+            match found {
                 Ok(None) => {}
                 Ok(Some(Job { schedule, user, command, slot })) => {
                     let (typed, input) = split_input(command);
@@ -78,7 +88,7 @@ pub(crate) fn rewrite(
                         .as_ref()
                         .is_some_and(|flock| files.iter().filter(|file| **file == flock.file).count() > 1);
                     let bare = flock.as_ref().and_then(|flock| flock.command.as_deref());
-                    let found = name_of(bare.unwrap_or(command));
+                    let found = name_of(bare.unwrap_or(command)).filter(|name| is_lock(name));
                     let nameless = found.is_none().then(|| {
                         format!("the line has no program whose name the job could have, so it is line-{number}: choose a name")
                     });
@@ -130,6 +140,21 @@ pub(crate) fn rewrite(
     made
 }
 
+/// Checks the zone that a crontab names.
+fn known_zone(zone: &str) -> Result<(), String> {
+    match TimeZone::get(zone) {
+        Err(error) if !zone.is_empty() => {
+            Err(format!("CRON_TZ={zone}: {error}; write a name of the tz database, such as Europe/Berlin"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `run` takes this name: one that looks like the node of a contender is refused.
+fn is_lock(name: &str) -> bool {
+    LockPath::parse(&format!("{LOCKS}/{name}")).is_ok()
+}
+
 /// A line that starts a command.
 struct Job<'a> {
     schedule: &'a str,
@@ -177,8 +202,8 @@ fn job<'a>(
     if first.rsplit('/').next() == Some("lockkeeper") {
         return Ok(None);
     }
-    if has_flock(rest) && is_in_background(rest) {
-        let problem = "a command under flock runs on in the background (&), and a job holds its lock only until its own command ends: leave out the &";
+    if is_in_background(split_input(rest).0) {
+        let problem = "the line starts a command in the background (&), and a job holds its lock only until its own command ends: leave out the &";
         return Err(problem.to_owned());
     }
     if let Some(option) = joined_script(rest) {
@@ -491,9 +516,9 @@ mod tests {
         );
     }
 
-    /// flock holds its file until the last process that inherited it ends. A job holds its lock until its command ends.
+    /// A job holds its lock until its command ends. (flock holds its file until the last process that inherited it ends.)
     #[test]
-    fn a_command_in_the_background_under_flock_stays() {
+    fn a_command_in_the_background_stays() {
         for command in [
             "(flock -n 9 || exit 1; ./a &) 9>/tmp/j",
             "(flock -n 9 || exit 1; ./a & ./b) 9>/tmp/j",
@@ -502,6 +527,10 @@ mod tests {
             "flock -n /tmp/j ./a&",
             "flock -n /tmp/j -c './a & wait'",
             "cd /opt && flock /tmp/j sh -c \"./a 'b' &\"",
+            "./a &",
+            "nohup ./a >/dev/null 2>&1 &",
+            "./a; ./b &",
+            "sh -c './a &'",
         ] {
             let text = format!("*/10 * * * * {command}\n");
             let made = lines(&text, Format::User);
@@ -513,7 +542,8 @@ mod tests {
             "flock /tmp/j ./a >/dev/null 2>&1 && ./b",
             "flock /tmp/j ./a &>/dev/null",
             "flock /tmp/j sh -c \"./a 'b&c' >&2 && ./b\"",
-            "./a &",
+            "./a 2>&1 | ./b && ./c",
+            "./a%b & c",
         ] {
             assert_eq!(lines(&format!("*/10 * * * * {command}\n"), Format::User).jobs, 1, "{command}");
         }
@@ -536,6 +566,18 @@ mod tests {
         let made = lines("CRON_TZ=America/New_York\n5 2 * * * root  /opt/job.sh\n", Format::System);
         let job = "5 2 * * * root lockkeeper run job --once-per day --time-zone America/New_York -- /opt/job.sh\n";
         assert!(made.text.ends_with(job), "{}", made.text);
+        // TZ is not for the schedule.
+        let made = lines("CRON_TZ=America/New_York\nTZ=Asia/Tokyo\n5 2 * * * root  /opt/job.sh\n", Format::System);
+        assert!(made.text.ends_with(job), "{}", made.text);
+    }
+
+    #[test]
+    fn lines_in_an_unknown_zone_stay() {
+        let text = "CRON_TZ=Nowhere/Town\n5 2 * * * /opt/a.sh\nCRON_TZ=America/New_York\n5 2 * * * /opt/b.sh\n";
+        let made = lines(text, Format::User);
+        assert!(made.text.starts_with("CRON_TZ=Nowhere/Town\n5 2 * * * /opt/a.sh\n"), "{}", made.text);
+        assert_eq!((made.left, made.jobs, made.notes[0].0), (1, 1, 2));
+        assert!(made.notes[0].1.starts_with("CRON_TZ=Nowhere/Town: "), "{:?}", made.notes);
     }
 
     /// What a person pipes from /etc/crontab has no name that says so.
@@ -570,6 +612,11 @@ mod tests {
         let text = "5 2 * * * /opt/backup.sh a\n5 3 * * * /opt/backup.sh b\n5 4 * * * python3 /opt/index.py\n5 5 * * * : $(x)\n";
         let made = lines(text, Format::User);
         assert!(made.notes.iter().any(|(at, note)| *at == 4 && note.contains("choose a name")), "{:?}", made.notes);
+        // Such a name would be that of a contender's node.
+        for program in ["backup-2026112600", "lock-0000000000"] {
+            let made = lines(&format!("5 2 * * * /opt/{program}\n"), Format::User);
+            assert!(made.text.contains(" run line-1 ") && made.notes.len() == 1, "{made:?}");
+        }
         let made = made.text;
         for name in ["run backup ", "run backup-2 ", "run index ", "run line-4 "] {
             assert!(made.contains(name), "{name} is not in {made}");

@@ -192,7 +192,7 @@ pub(super) fn has_flock(command: &str) -> bool {
     command.split(|c| !is_of_name(c)).any(is_flock)
 }
 
-/// Whether a command under flock runs on in the background: the process inherits flock's file, and not the lock of a job.
+/// Whether a command runs on in the background: the process does not inherit the lock of a job, as it inherits flock's file.
 pub(super) fn is_in_background(command: &str) -> bool {
     let bare = unquoted(command);
     let is_alone =
