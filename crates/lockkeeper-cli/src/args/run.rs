@@ -66,12 +66,14 @@ pub(crate) struct RunArgs {
     /// Give up immediately if the lock is taken
     ///
     /// With --lease, --try asks no owner to make room. So it also gives up if the owner has a lower priority, or if its lease is
-    /// over and it keeps the lock until someone asks. To get the lock of an owner that died, leave out --try.
+    /// over and it keeps the lock until someone asks. To get the lock of an owner that died, leave out --try. If no server can
+    /// be reached, run gives up after 10s.
     #[arg(long = "try", conflicts_with = "wait")]
     pub once: bool,
     /// Give up after this long [default: waits; --foreground and --background: as the settings say]
     ///
-    /// One deadline for starting a server, reaching it and waiting; run ends at most a second after it. 0s is --try.
+    /// One deadline for starting a server, reaching it and waiting; run ends at most a second after it. 0s is --try: if no server
+    /// can be reached, run gives up after 10s. With --retries or --dead-letter, the default is otherwise 2s.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub wait: Option<Duration>,
     /// Show this reason to everyone who looks at the lock
