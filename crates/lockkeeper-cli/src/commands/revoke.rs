@@ -97,6 +97,10 @@ async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<
         if !printer.is_json() {
             let who = &asked.contender().described;
             printer.note(&match &answer {
+                // No process was left to release it.
+                RevokeAnswer::Released if asked.contender().process_has_ended() => {
+                    format!("the session of {who} has ended, so it no longer holds it or waits for it")
+                }
                 RevokeAnswer::Released => format!("{who} has released it"),
                 RevokeAnswer::Refused(why) => format!("{who} refuses: {why}"),
                 _ => format!("no answer within {} from {who}", spell(wait)),

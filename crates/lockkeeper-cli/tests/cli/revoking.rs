@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::harness::{Home, Running, failure, is_alive};
+use crate::harness::{Home, Running, Served, failure, is_alive};
 
 fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -102,6 +102,24 @@ fn a_command_that_knows_of_nothing_is_ended_and_the_next_runs() {
     assert_eq!(next.line(), "in");
     assert!(next.wait().success());
     assert!(!is_alive(command) && !is_alive(grandchild));
+}
+
+/// No process is left that could release the lock: its session ends.
+#[test]
+fn a_holder_whose_process_has_ended_is_not_said_to_release() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &["--session-timeout", "10s"], "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    holder.signal(rustix::process::Signal::KILL);
+    holder.wait();
+    let output = home.output(&["revoke", "a", "--wait", "60s"]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].contains(" cannot release /locks/a") && lines.len() == 2, "{text}");
+    assert!(lines[1].contains("the session of ") && lines[1].contains(" has ended"), "{text}");
 }
 
 /// T-25: the command chooses the time: it finishes its step, and then the lock is free.
