@@ -191,7 +191,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (
                 Code::Usage,
                 "the command line is wrong, or there is no token",
-                "also if there are tokens of several locks, or standard input is FILE",
+                "also if there are tokens of several locks, or standard input is FILE or closed",
             ),
             (
                 Code::CannotServe,

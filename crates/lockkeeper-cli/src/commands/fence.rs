@@ -11,7 +11,7 @@ use std::process::Command;
 use jiff::Timestamp;
 use lockkeeper::FencingToken;
 use lockkeeper_fence::{FencedFile, FileError, FilePass, Refused, TokenEpoch};
-use rustix::fs::fstat;
+use rustix::fs::{OFlags, fcntl_getfl, fstat, stat};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::args::ask::FenceArgs;
@@ -57,9 +57,17 @@ pub(crate) fn fence(args: FenceArgs) -> Result<u8, Failure> {
     become_command(&args.command, &file.enter(token)?)
 }
 
-/// Refuses standard input that is the file, or its mark.
+/// Refuses standard input that is closed, that is the file, or its mark.
 fn check_input(file: &Path) -> Result<(), Failure> {
     let input = fstat(std::io::stdin()).map_err(|error| Failure::system("cannot look at standard input", error))?;
+    // Before `main`, Rust opens /dev/null for reading and writing in place of a closed standard input. `</dev/null` only reads.
+    let is_null = stat("/dev/null").is_ok_and(|null| null.st_rdev == input.st_rdev);
+    if is_null && fcntl_getfl(std::io::stdin()).is_ok_and(|flags| flags.contains(OFlags::RDWR)) {
+        let message =
+            "standard input is closed, or is /dev/null opened for reading and writing, so there are no new contents";
+        return Err(Failure::new(Code::Usage, message)
+            .hint("give the new contents on standard input; for an empty file, </dev/null"));
+    }
     let mut fence = OsString::from(file);
     fence.push(".fence");
     for path in [file, Path::new(&fence)] {

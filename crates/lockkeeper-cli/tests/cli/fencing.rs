@@ -35,6 +35,23 @@ fn a_job_that_lost_its_lock_does_not_replace_the_file_of_its_successor() {
     assert_eq!(stale.end().0, Some(76));
 }
 
+#[test]
+fn a_closed_standard_input_is_no_new_contents_and_an_empty_one_is() {
+    let home = Home::new();
+    let file = home.file("report");
+    fs::write(&file, "old\n").unwrap();
+    let fence = |token: u32, input: &str| {
+        let script = format!("exec {BINARY} fence report --token {token} {input}");
+        Command::new("sh").args(["-c", &script]).current_dir(file.parent().unwrap()).output().unwrap()
+    };
+    let (code, line) = failure(&fence(9, "<&-"));
+    assert!(code == Some(64) && line.contains("standard input is closed"), "{line}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "old\n");
+    // Nor was the token taken.
+    assert_eq!(fence(8, "</dev/null").status.code(), Some(0));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "");
+}
+
 /// The command replaces the process, so its exit status is returned, and the gate is closed until it ends.
 #[test]
 fn a_command_behind_the_gate_keeps_others_out_and_its_own_exit_status() {
