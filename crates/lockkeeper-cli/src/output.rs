@@ -152,7 +152,11 @@ impl Printer {
             None => "refused".to_owned(),
         };
         let signal = signal.filter(|_| !again);
-        let message = format!("{} asks for {path}{why}: {consequence}", asker(request));
+        // A request for a leased lock names its requestor in the reason.
+        let message = match (&request.by, &request.reason) {
+            (None, Some(reason)) => format!("{path} is asked for, {reason}: {consequence}"),
+            _ => format!("{} asks for {path}{why}: {consequence}", asker(request)),
+        };
         if self.json {
             self.event(&LogEvent::Asked { message: &message, path, request: RequestView::of(request), signal });
         } else {

@@ -170,7 +170,10 @@ pub(crate) fn permits(lock: &LockInfo) -> Option<String> {
 
 /// `asked to release by ops@desk (pid 9): deploying`
 pub(crate) fn revocation(request: &Revocation) -> String {
-    let mut text = format!("asked to release by {}", asker(request));
+    let mut text = match (&request.by, &request.reason) {
+        (None, Some(_)) => "asked to release".to_owned(),
+        _ => format!("asked to release by {}", asker(request)),
+    };
     if let Some(reason) = &request.reason {
         _ = write!(text, ": {reason}");
     }

@@ -46,6 +46,7 @@ fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
     assert_eq!(high.line(), "in");
     let (code, text) = low.end();
     assert_eq!(code, Some(79), "{text}");
+    assert!(text.contains("/locks/a is asked for, preempted by ") && !text.contains("unnamed"), "{text}");
     assert!(text.contains("with priority 5") && text.contains("SIGTERM"), "{text}");
 }
 
