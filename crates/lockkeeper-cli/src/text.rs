@@ -141,7 +141,7 @@ pub(crate) fn wanted(requestor: &RequestorInfo) -> String {
         moment(requestor.since)
     );
     if let Some(until) = requestor.until {
-        _ = write!(text, ", which waits until {}", moment(until));
+        _ = write!(text, ", which waits until {} at the latest", moment(until));
     }
     plain(&text)
 }

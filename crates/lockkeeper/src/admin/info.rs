@@ -85,7 +85,7 @@ pub struct RequestorInfo {
     /// When the owner was first asked, by the server's clock.
     #[serde(rename = "since_ms", serialize_with = "as_millis")]
     pub since: SystemTime,
-    /// When its wait ends: then it takes the lock by force or gives up. `None` means no limit, or that the record does
+    /// When its wait ends at the latest: then it takes the lock by force or gives up. `None` means no limit, or that the record does
     /// not say it.
     #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
     pub until: Option<SystemTime>,

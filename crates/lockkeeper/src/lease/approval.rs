@@ -244,7 +244,9 @@ struct PendingDecision {
 impl PendingDecision {
     async fn run(self, mut answer: oneshot::Sender<ApprovalAnswer>) {
         let pending = self.approval.operators.then(|| {
-            let until_ms = u64::try_from(self.until_ms).unwrap_or(0);
+            // Operators have no part of the time for the journal entry.
+            let writing_ms = i64::try_from(WRITING.as_millis()).unwrap_or(0);
+            let until_ms = u64::try_from(self.until_ms.saturating_sub(writing_ms)).unwrap_or(0);
             Pending::new(self.context.clone(), self.id, self.alert.facts(), until_ms)
         });
         if let Some(rule) = self.approval.rule_for(&self.alert) {
