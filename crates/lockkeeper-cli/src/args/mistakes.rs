@@ -376,6 +376,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
         "status" | "info" if named => failure.advise("see its holders and waiters", about("show", None)),
         "status" | "info" | "locks" | "top" => failure.advise("see which locks there are", about("list", None)),
         "history" | "log" => failure
+            .advise("list the runs of a job", about("jobs", name.as_ref()).with(["--history"]))
             .advise("see what was broken, by whom and why", about("list", None).with(["--broken"]))
             .advise("see what was decided about leased locks", about("requests", None).with(["--decided"])),
         "start" | "server" => failure.advise("serve ZooKeeper clients of this machine", about("serve", None)),

@@ -308,7 +308,7 @@ async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
         }
         Err((run, true)) => {
             let message = format!(
-                "{path} is kept: the process of slot {} on {} has ended, but its session has not expired yet",
+                "the records of {path} stay: the process of slot {} on {} has ended, but its session has not expired yet",
                 run.slot.name, run.by
             );
             return Err(Failure::new(Code::NoSuchLock, message)
@@ -317,7 +317,7 @@ async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
                 .scoped(&settings.place));
         }
         Err((run, false)) => {
-            let message = format!("{path} is kept: slot {} is running on {}", run.slot.name, run.by);
+            let message = format!("the records of {path} stay: slot {} is running on {}", run.slot.name, run.by);
             return Err(Failure::new(Code::NoSuchLock, message)
                 .hint("wait for its end, which nothing would record otherwise")
                 .advise("ask it to end", Suggested::new(["revoke", path.as_str()]))

@@ -164,7 +164,7 @@ fn the_records_of_a_running_job_are_not_deleted() {
     let (code, line) = failure(&home.output(&["jobs", "forget", "a"]));
     let pid = format!("(pid {})", running.pid().as_raw_nonzero());
     assert_eq!(code, Some(1), "{line}");
-    assert!(line.starts_with("/locks/a is kept: slot 1 is running on ") && line.contains(&pid), "{line}");
+    assert!(line.starts_with("the records of /locks/a stay: slot 1 is running on ") && line.contains(&pid), "{line}");
     running.close_stdin();
     running.wait();
     assert_eq!(job(&home, "a")["state"], "ok");
