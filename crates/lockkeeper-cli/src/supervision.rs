@@ -121,7 +121,7 @@ impl Supervision {
 
     /// Returns the instant of the next [`Event::Due`].
     pub(crate) fn due(&self) -> Option<Duration> {
-        let run_end = self.run_end.filter(|_| !self.is_ending());
+        let run_end = self.run_end.filter(|_| !self.is_stopped());
         self.kill_at().into_iter().chain(run_end).min()
     }
 
@@ -179,7 +179,7 @@ impl Supervision {
                 (self.kill_at, self.clean_by) = (None, None);
                 Some(Action::Kill)
             }
-            Event::Due if !self.is_ending() && self.run_end.is_some_and(|end| end <= now) => {
+            Event::Due if !self.is_stopped() && self.run_end.is_some_and(|end| end <= now) => {
                 (self.run_end, self.too_long) = (None, true);
                 self.terminate_and_kill(now + self.grace)
             }

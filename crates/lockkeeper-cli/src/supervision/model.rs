@@ -299,8 +299,7 @@ impl Model for World {
             Property::always(
                 "no command outlives its limit by more than the grace period",
                 |world: &World, state: &State| {
-                    // A command that ends because of its locks has their limits.
-                    let counts = state.lockkeeper == Lockkeeper::Runs && state.stops > 0 && state.cleaned_up.is_none();
+                    let counts = state.lockkeeper == Lockkeeper::Runs && state.stops > 0;
                     let end = world.max_run.filter(|_| counts);
                     state.killed.is_some() || end.is_none_or(|end| state.now <= end + GRACE)
                 },

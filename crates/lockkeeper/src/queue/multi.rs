@@ -213,7 +213,7 @@ impl IntoFuture for MultiAcquire {
     }
 }
 
-/// Several held locks. Dropping it releases them, the last granted one first.
+/// Several held locks. Dropping it releases them.
 #[must_use = "the locks are released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct MultiGuard {
     /// In the order of their paths, in which they were granted. At least one, from the first grant to the release.
@@ -457,7 +457,7 @@ impl MultiGuard {
         run_until(self.lost(), work).await
     }
 
-    /// Releases all of them side by side, the last granted one first, and waits until the server confirms each. While no server
+    /// Releases all of them side by side, and waits until the server confirms each. While no server
     /// answers, the call waits for no longer than the longest timeout of their sessions, as [`Holding::release`] does for one.
     ///
     /// # Cost
@@ -495,7 +495,7 @@ impl MultiGuard {
         self.release_each(|holding| holding.release_within(timeout)).await
     }
 
-    /// Releases all of them, the last granted one first, and waits for the answers of all. A known loss counts more than another
+    /// Releases all of them, and waits for the answers of all. A known loss counts more than another
     /// error.
     async fn release_each<R>(mut self, release: impl FnMut(Holding) -> R) -> Result<(), ReleaseError>
     where
