@@ -93,12 +93,14 @@ async fn ask(admin: &Admin, path: &str, node: Option<&str>, reason: Option<&str>
 /// Waits for all answers, and prints each one when it comes.
 async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<RevokeAnswer>, AdminError> {
     let answers = asked.iter().map(async |asked| {
+        // A process that releases may end right after.
+        let had_ended = asked.contender().process_has_ended();
         let answer = asked.answer(wait).await?;
         if !printer.is_json() {
             let who = &asked.contender().described;
             printer.note(&match &answer {
                 // No process was left to release it.
-                RevokeAnswer::Released if asked.contender().process_has_ended() => {
+                RevokeAnswer::Released if had_ended => {
                     format!("the session of {who} has ended, so it no longer holds it or waits for it")
                 }
                 RevokeAnswer::Released => format!("{who} has released it"),

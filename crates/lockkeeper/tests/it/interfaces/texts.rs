@@ -41,7 +41,7 @@ async fn handles_name_their_lock_and_guards_their_node(world: &World) {
 
     let path = world.path("read");
     let reads = keeper.rwlock(&path).read().share();
-    says(&reads, &["Access", "Share", &path, "waiting: 0"]);
+    says(&reads, &["Access", "Share", &path, "is_kept: false"]);
     says(
         keeper.mutex(&path).acquire().requeue(false),
         &[&path, "Requeue { again: false", keeper.owner().host.as_str()],
