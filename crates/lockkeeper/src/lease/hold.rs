@@ -332,11 +332,6 @@ impl LeaseTask {
         let request = look.record.request.as_ref().filter(|request| request.id != self.terms.id);
         self.wanted = request.is_some();
         self.lease(look, look.versions());
-        if request.is_none() && self.preemption.send_if_modified(|preemption| preemption.take().is_some()) {
-            // The requestor has given up, or an operator rejected it.
-            self.told = None;
-            self.hold.asked.send_replace(self.asked.clone());
-        }
         if let Some(request) = request {
             // Report once for each preemption, however often a requestor is replaced by one of a higher priority.
             if self.told != Some(request.since_ms) {
@@ -360,6 +355,10 @@ impl LeaseTask {
                 }
                 self.tell(request.id.clone(), request.priority, left(cleaned_ms), left(wanted_ms));
             }
+        } else if self.preemption.send_if_modified(|preemption| preemption.take().is_some()) {
+            // The requestor has given up, or an operator rejected it.
+            self.told = None;
+            self.hold.asked.send_replace(self.asked.clone());
         }
         // Report a request once, until it is answered.
         let asked = owner.revocation.as_deref().filter(|revocation| revocation.refused.is_none());

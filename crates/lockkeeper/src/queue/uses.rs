@@ -188,34 +188,31 @@ impl Uses {
                 () = passed(deadline) => self.timed_out(path, timeout.unwrap_or_default(), once),
             }
         });
-        let served = tokio::select! {
+        let find = async {
+            match served.await.unwrap_or(Served::Failed(SessionError::Closed)) {
+                Served::Use(used) => Ok(Ok(used)),
+                Served::Failed(error) => Ok(Err(error.into())),
+                Served::Turn(turn) => match turn.present(node_format).await {
+                    Some((hold, only_readers)) => Ok(Ok(turn.settle(hold, only_readers))),
+                    None => Err(turn),
+                },
+            }
+        };
+        let found = tokio::select! {
             biased;
             () = caller.closed() => return,
-            error = &mut over => return drop(caller.send(Err(error))),
-            served = served => served,
+            error = &mut over => Ok(Err(error)),
+            found = find => found,
         };
-        let outcome = match served {
-            Ok(Served::Use(used)) => Ok(used),
-            Ok(Served::Failed(error)) => Err(error.into()),
-            Ok(Served::Turn(turn)) => {
-                let present = tokio::select! {
-                    biased;
-                    () = caller.closed() => return,
-                    error = &mut over => return drop(caller.send(Err(error))),
-                    present = turn.present(node_format) => present,
-                };
-                match present {
-                    Some((hold, only_readers)) => Ok(turn.settle(hold, only_readers)),
-                    None => tokio::select! {
-                        biased;
-                        () = caller.closed() => return,
-                        // Otherwise the attempt ends by them.
-                        error = &mut over, if outlives => Err(error),
-                        outcome = turn.fill(node_format, outlives, begin) => outcome,
-                    },
-                }
-            }
-            Err(_) => Err(SessionError::Closed.into()),
+        let outcome = match found {
+            Ok(outcome) => outcome,
+            Err(turn) => tokio::select! {
+                biased;
+                () = caller.closed() => return,
+                // Otherwise the attempt ends by them.
+                error = &mut over, if outlives => Err(error),
+                outcome = turn.fill(node_format, outlives, begin) => outcome,
+            },
         };
         _ = caller.send(outcome);
     }
