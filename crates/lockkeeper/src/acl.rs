@@ -153,8 +153,8 @@ impl LockAcl {
         self.limited_to("r", 'a').with_world("r")
     }
 
-    /// Whether everyone has all of these rights.
-    pub(crate) fn gives_everyone(&self, perms: &str) -> bool {
+    /// Returns whether every client has all of these rights, which are letters of `cdrwa`.
+    pub fn gives_everyone(&self, perms: &str) -> bool {
         let world: Vec<_> = self.entries().into_iter().filter(AclEntry::is_world).collect();
         perms.chars().all(|letter| world.iter().any(|entry| entry.perms.contains(letter)))
     }

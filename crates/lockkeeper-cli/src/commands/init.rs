@@ -70,8 +70,7 @@ pub(crate) async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failur
 
 /// Whether the list lets every client change the list.
 fn all_administrate(node: &SharedNode) -> bool {
-    let acl = node.acl.as_ref().map(ToString::to_string).unwrap_or_default();
-    acl.split(',').any(|entry| entry.strip_prefix("world:anyone:").is_some_and(|rights| rights.contains('a')))
+    node.acl.as_ref().is_some_and(|acl| acl.gives_everyone("a"))
 }
 
 fn view(node: &SharedNode) -> NodeView<'_> {
