@@ -55,8 +55,7 @@ pub(crate) async fn breaks(keeper: &Lockkeeper, held: Vec<HeldNode>) -> Vec<Brea
         for (path, node, token) in held {
             let broken = records(keeper, &path).await;
             if let Some(broken) = broken.iter().rev().find(|broken| broken.removed(&node, token)) {
-                let text = format!("broken by {}{}: {}", broken.by, broken.proof, broken.reason);
-                found.push(Break { path, text });
+                found.push(Break { path, text: by(broken) });
             }
         }
     };
@@ -71,7 +70,12 @@ pub(crate) async fn of_wait(keeper: &Lockkeeper, path: &str, session: Option<Ses
     let records = timeout(JOURNAL, records(keeper, path)).await.ok()?;
     // A waiter that was granted the lock while it was paused does not know that.
     let broken = records.into_iter().rev().find(|broken| broken.session == session)?;
-    Some(format!("the wait for {path} was broken by {}{}: {}", broken.by, broken.proof, broken.reason))
+    Some(format!("the wait for {path} was {}", by(&broken)))
+}
+
+/// `broken by root@host (verified): its host is gone`
+fn by(broken: &Broken) -> String {
+    format!("broken by {}{}: {}", broken.by, broken.proof, broken.reason)
 }
 
 /// Positions in queues that are lost while the command waits.

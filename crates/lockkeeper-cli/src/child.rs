@@ -129,7 +129,7 @@ pub(crate) struct CommandEnd {
     pub killed_by: Option<i32>,
     /// Whether a person or a program asked the command to end: by a signal to lockkeeper, or by a revoke.
     pub asked_to_end: bool,
-    /// Who asked for the end and why, or why the hold ended, if that is known.
+    /// The request that the command ends, with its author and reason, or why the hold ended, if that is known.
     pub why: Option<String>,
     /// What ended the hold, if more is known than the loss says: a break, or a pause of this process.
     pub cause: Option<String>,
@@ -209,7 +209,7 @@ impl Job {
                 }
             };
             if !self.move_deadline(guard, &supervision) && !supervision.is_stopped() {
-                self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
+                self.overtaken(&mut supervision, guard, &mut paused, printer);
             }
             let due = supervision.due();
             tokio::select! {
@@ -241,9 +241,10 @@ impl Job {
                 }
                 state = &mut unreliable, if !supervision.is_ending() => {
                     // If the lock is lost already, the branch above reports that next.
-                    if self.watchdog_has_acted() {
-                        self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
-                    } else if !matches!(state, HoldState::Lost(_)) {
+                    if self.follows_watchdog(&mut supervision, guard, &mut paused, printer) {
+                        continue;
+                    }
+                    if !matches!(state, HoldState::Lost(_)) {
                         let left = guard.valid_for();
                         let action = supervision.handle(Event::Unreliable { left }, watchdog::now());
                         let remaining = spell(left);
@@ -279,9 +280,7 @@ impl Job {
                         continue;
                     };
                     if let Some(status) = ended(change) {
-                        if self.watchdog_has_acted() && !supervision.is_stopped() {
-                            self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
-                        }
+                        self.follows_watchdog(&mut supervision, guard, &mut paused, printer);
                         break (status, change.terminating_signal());
                     }
                     if let Some(signal) = change.stopping_signal() {
@@ -290,8 +289,7 @@ impl Job {
                 }
                 // After the end of the command: what ended in time has not run for too long.
                 () = sleep(due.unwrap_or_default().saturating_sub(watchdog::now())), if due.is_some() => {
-                    if self.watchdog_has_acted() && !supervision.is_stopped() {
-                        self.overtaken(&mut supervision, guard, grace, &mut paused, printer);
+                    if self.follows_watchdog(&mut supervision, guard, &mut paused, printer) {
                         continue;
                     }
                     let too_long = supervision.too_long;

@@ -99,6 +99,11 @@ impl Supervision {
         self.is_stopped() || self.wanted == Some(true)
     }
 
+    /// How long the command may take to end.
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace
+    }
+
     /// Whether the locks can no longer be relied on: nothing keeps the command from its end.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped || self.loss.is_some()

@@ -1,7 +1,5 @@
 //! The watchdog of a running command: its deadline, and what is done when it acts first or ends.
 
-use std::time::Duration;
-
 use lockkeeper::HoldState;
 
 use super::{Job, locks, reason};
@@ -59,17 +57,31 @@ impl Job {
         });
     }
 
+    /// Follows the watchdog if it has acted first and nothing else stops the command. Returns whether that is so.
+    pub(super) fn follows_watchdog(
+        &mut self,
+        supervision: &mut Supervision,
+        guard: Held<'_>,
+        paused: &mut Option<String>,
+        printer: Printer,
+    ) -> bool {
+        let follows = self.watchdog_has_acted() && !supervision.is_stopped();
+        if follows {
+            self.overtaken(supervision, guard, paused, printer);
+        }
+        follows
+    }
+
     /// Lets the watchdog, which acted first, end the group. `paused` says so if this process was paused.
     pub(super) fn overtaken(
         &mut self,
         supervision: &mut Supervision,
         guard: Held<'_>,
-        grace: Duration,
         paused: &mut Option<String>,
         printer: Printer,
     ) {
         let lock = locks(guard);
-        *paused = paused.take().or(self.pauses.cause(watchdog::now(), grace));
+        *paused = paused.take().or(self.pauses.cause(watchdog::now(), supervision.grace()));
         let cause = paused.as_deref().unwrap_or(reason(guard, HoldState::Held));
         printer.note(&format!("{cause}; the watchdog stopped the command, because {lock} was about to be lost"));
         let (now, left) = (watchdog::now(), guard.valid_for());

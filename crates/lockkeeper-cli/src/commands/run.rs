@@ -12,8 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::error::{Misuse, ReleaseError};
-use lockkeeper::helix::HelixLock;
-use lockkeeper::helix::LeaseError;
+use lockkeeper::helix::{HelixLock, LeaseError};
 use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, spell};
 use tokio::time::{Instant, sleep, timeout};
 
