@@ -12,7 +12,7 @@ use std::path::Path;
 use lockkeeper::NodeFormat;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::embedded::{Home, MACHINE_DIR};
-use lockkeeper::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
+use lockkeeper_config::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
 
 use crate::args::connect::ConnectArgs;
 use crate::text::is_active;

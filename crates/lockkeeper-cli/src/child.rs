@@ -15,8 +15,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_all};
 use lockkeeper::admin::LockInfo;
+use lockkeeper::engine::spell;
 use lockkeeper::helix::Preemption;
-use lockkeeper::{HoldState, Holding, Lockkeeper, Loss, Revocation, spell};
+use lockkeeper::{HoldState, Holding, Lockkeeper, Loss, Revocation};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,

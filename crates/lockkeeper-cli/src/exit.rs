@@ -10,9 +10,10 @@ use lockkeeper::error::{
     ProductError, SessionError, TlsProblem,
 };
 use lockkeeper::helix::{AcquireLeaseError, LeaseError};
-use lockkeeper::retry::{Cause, NotGranted};
 use lockkeeper::{Error, LockAcl, Loss, NodeFormat};
 use lockkeeper_server::ServerError;
+use lockkeeper_work::jobs::JobError;
+use lockkeeper_work::retry::{Cause, NotGranted};
 
 use crate::advice::{Suggested, can_be_asked};
 use crate::place::Place;
@@ -341,16 +342,18 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
                 | AcquireLeaseError::Timeout { path, .. },
             ) => why(path),
             Some(AcquireLeaseError::Mismatch(Mismatch::Format { path, .. })) => show(path),
-            _ => return Vec::new(),
+            _ => match error.get() {
+                Some(JobError::NothingToDecide { path } | JobError::NoRerun { path, .. }) => {
+                    ("see its runs", Suggested::new(["jobs", path.as_str(), "--history"]))
+                }
+                _ => return Vec::new(),
+            },
         },
         Error::Admin(error) => match error {
             AdminError::NoSuchLock { path } => ("see which locks there are", Suggested::new(["list", top(path)])),
             AdminError::CannotAsk { path, .. } => ("see who holds it", Suggested::new(["why", path])),
             AdminError::SeveralHold { path, .. } => ("see their nodes", Suggested::new(["show", path])),
             AdminError::NotContending { path, .. } => show(path),
-            AdminError::NothingToDecide { path } | AdminError::NoRerun { path, .. } => {
-                ("see its runs", Suggested::new(["jobs", path.as_str(), "--history"]))
-            }
             AdminError::NoSuchRequest { path, .. } => {
                 ("see the open decisions", Suggested::new(["requests", top(path)]))
             }

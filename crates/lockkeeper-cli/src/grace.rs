@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::typed;
+use lockkeeper::engine::typed;
 
 use crate::exit::{Code, Failure};
 

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lockkeeper::admin::{JobState, JobStatus};
-use lockkeeper::jobs::{EndKind, Resolution, RunEnd, RunRecord};
-use lockkeeper::spell;
+use lockkeeper::engine::spell;
+use lockkeeper_work::jobs::{EndKind, Resolution, RunEnd, RunRecord};
+use lockkeeper_work::jobs::{JobState, JobStatus};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

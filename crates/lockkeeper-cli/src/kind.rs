@@ -1,7 +1,7 @@
 //! The kind of lock that the command line requests, as a request to the library.
 
-use lockkeeper::settings::Settings;
 use lockkeeper::{Acquire, Class, Holding, Lockkeeper, NodeFormat};
+use lockkeeper_config::settings::Settings;
 
 use crate::args::run::KindArgs;
 use crate::exit::{Code, Failure};

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lockkeeper::deadletter::{FileSink, Sink};
-use lockkeeper::settings::Key;
+use lockkeeper_config::settings::Key;
+use lockkeeper_work::deadletter::{FileSink, Sink};
 use serde::{Deserialize, Serialize};
 
 use crate::advice::absolute;
@@ -75,10 +75,10 @@ pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Fa
 
 #[cfg(feature = "kafka")]
 fn kafka(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
-    use lockkeeper::deadletter::{KafkaAddress, KafkaSink};
-    let address: KafkaAddress = place
-        .parse()
-        .map_err(|error: lockkeeper::deadletter::KafkaAddressError| Failure::new(Code::Usage, error.to_string()))?;
+    use lockkeeper_work::deadletter::{KafkaAddress, KafkaSink};
+    let address: KafkaAddress = place.parse().map_err(|error: lockkeeper_work::deadletter::KafkaAddressError| {
+        Failure::new(Code::Usage, error.to_string())
+    })?;
     // Each topic has its own spool, so the whole address is the name.
     let name = address.to_string().replace('%', "%25").replace('/', "%2F");
     Ok(Arc::new(KafkaSink::open(address, state_dir(&settings.all)?.join(SPOOL).join(name))?))

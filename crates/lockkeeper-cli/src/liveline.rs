@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use lockkeeper::spell;
+use lockkeeper::engine::spell;
 use unicode_width::UnicodeWidthStr;
 
 use crate::screen::{Size, cut};

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home, StartMode, Starter};
+use lockkeeper::engine::spell;
 use lockkeeper::error::{ConnectError, EmbeddedError, SessionError};
-use lockkeeper::{Builder, Lockkeeper, spell};
+use lockkeeper::{Builder, Lockkeeper};
 use tokio::time::Instant;
 
 use crate::advice::{self, Suggested};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::Home;
-use lockkeeper::settings::{Fault, Key, Origin, Setting, SettingsError, Sources, known_variables};
 use lockkeeper::{Builder, LockPath};
+use lockkeeper_config::settings::{Fault, Key, Origin, Setting, SettingsError, Sources, known_variables};
 
 use crate::args::connect::ConnectArgs;
 use crate::args::run::is_option;
@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     /// The place of the locks.
     pub place: Place,
     /// All settings with their origins.
-    pub all: lockkeeper::settings::Settings,
+    pub all: lockkeeper_config::settings::Settings,
     /// Whether a missing chroot is created.
     pub create_chroot: bool,
 }
@@ -44,7 +44,7 @@ impl Settings {
     pub(crate) fn read_all(
         args: ConnectArgs,
         printer: &Printer,
-    ) -> Result<(lockkeeper::settings::Settings, Result<Place, Failure>), Failure> {
+    ) -> Result<(lockkeeper_config::settings::Settings, Result<Place, Failure>), Failure> {
         let all = layers(args).read()?;
         for warning in all.warnings() {
             printer.note(&explained(warning));
@@ -103,7 +103,7 @@ impl Settings {
 ///
 /// # Errors
 /// The first such option.
-fn refuse_options_of_ensembles(all: &lockkeeper::settings::Settings, place: &Place) -> Result<(), Failure> {
+fn refuse_options_of_ensembles(all: &lockkeeper_config::settings::Settings, place: &Place) -> Result<(), Failure> {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let (ca, auth_file) = (&all.tls.ca, &all.auth_file);
     let options = [
@@ -174,7 +174,7 @@ fn layers(args: ConnectArgs) -> Sources {
         }
     }
     if let Some(timeout) = session_timeout {
-        sources = sources.flag(Key::SessionTimeout, "--session-timeout", lockkeeper::typed(timeout));
+        sources = sources.flag(Key::SessionTimeout, "--session-timeout", lockkeeper::engine::typed(timeout));
     }
     if let Some(acl) = acl {
         sources = sources.flag(Key::Acl, "--acl", acl);
@@ -213,7 +213,7 @@ fn check_machine(machine: &Setting<Option<PathBuf>>) -> Result<(), Failure> {
 }
 
 /// Returns the home of this machine's server.
-fn home(settings: &lockkeeper::settings::Settings) -> Result<Home, Failure> {
+fn home(settings: &lockkeeper_config::settings::Settings) -> Result<Home, Failure> {
     check_machine(&settings.machine)?;
     let home = settings.home().map_err(|error| {
         Failure::new(Code::CannotServe, format!("this user's own server has no directory: {error}"))
@@ -227,7 +227,7 @@ fn home(settings: &lockkeeper::settings::Settings) -> Result<Home, Failure> {
 }
 
 /// Returns the directory of this user's own state.
-pub(crate) fn state_dir(settings: &lockkeeper::settings::Settings) -> Result<PathBuf, Failure> {
+pub(crate) fn state_dir(settings: &lockkeeper_config::settings::Settings) -> Result<PathBuf, Failure> {
     let mut own = settings.clone();
     own.machine.value = None;
     Ok(home(&own)?.dir().to_owned())

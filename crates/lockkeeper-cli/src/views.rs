@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Proof};
 use lockkeeper::helix::TransferFacts;
-use lockkeeper::jobs::RunRecord;
 use lockkeeper::{Owner, Revocation};
+use lockkeeper_work::jobs::RunRecord;
 use serde::Serialize;
 
 use crate::text::{ahead, node_path};

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt, select_all};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::{LockPath, Lockkeeper, spell};
+use lockkeeper::engine::spell;
+use lockkeeper::{LockPath, Lockkeeper};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::args::values::Waiting;

@@ -16,7 +16,6 @@ mod contender;
 mod discipline;
 pub mod helix;
 mod hold;
-pub mod jobs;
 mod local;
 mod mode;
 mod naming;

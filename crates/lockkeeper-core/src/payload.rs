@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::{head, plain};
+use crate::text::plain;
 use crate::{AttemptId, ProcessInstance, Zxid};
 
 /// The words by which foreign clients ask a holder to release.
@@ -210,12 +210,12 @@ pub enum Limit {
 
 /// At most 4096 bytes of a text, cut at a character.
 fn cut(text: &str) -> String {
-    head(text, MAX_MESSAGE_BYTES).to_owned()
+    text[..text.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned()
 }
 
 /// The same in place, for a text that another program wrote.
 fn shorten(text: &mut String, max: usize) {
-    text.truncate(head(text, max).len());
+    text.truncate(text.floor_char_boundary(max));
 }
 
 impl Owner {

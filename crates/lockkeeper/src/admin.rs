@@ -11,24 +11,17 @@ mod copy;
 mod describe;
 mod epoch;
 mod follow;
-#[cfg(feature = "jobs")]
-mod follow_jobs;
 mod handle;
 mod info;
-#[cfg(feature = "jobs")]
-mod jobs;
 mod lease;
 mod questions;
 mod setup;
+mod time;
 
 pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
-#[cfg(feature = "jobs")]
-pub use follow_jobs::FollowJobs;
 pub use handle::Admin;
 pub use info::{LeaseInfo, LockInfo, LockListing, RequestorInfo, Unreadable};
-#[cfg(feature = "jobs")]
-pub use jobs::{JobState, JobStatus, Resolve};
 pub use lockkeeper_core::TokenEpoch;
 pub use revoke::{Asked, RevokeAnswer};
 

@@ -261,7 +261,7 @@ impl From<TxnError> for OpError {
 }
 
 /// Returns the transaction that did it, if a step names it.
-pub fn zxid_of(done: &[Done]) -> Option<Zxid> {
+pub(crate) fn zxid_of(done: &[Done]) -> Option<Zxid> {
     done.iter().rev().find_map(|done| match done {
         Done::Created(zxid) => *zxid,
         Done::Written(written) => Some(written.mzxid),
@@ -272,8 +272,8 @@ pub fn zxid_of(done: &[Done]) -> Option<Zxid> {
 /// The path of the node that states the epoch as a decimal number, without a chroot. Without the node, the epoch is 0.
 pub(crate) const EPOCH_NODE: &str = "/lockkeeper/epoch";
 
-/// The number of reads in flight at once.
-pub(crate) const READS_IN_FLIGHT: usize = 64;
+/// How many reads a call that reads many nodes has in flight at once.
+pub const READS_IN_FLIGHT: usize = 64;
 
 /// The operations of one session.
 pub trait Ensemble: Send + Sync + 'static {
@@ -340,7 +340,7 @@ pub trait Copies: Send + Sync {
 ///
 /// The write is sent before the read without waiting for its reply. This costs the ensemble a write, but the client no
 /// round trip.
-pub(crate) async fn linearizable<T>(
+pub async fn linearizable<T>(
     ensemble: &dyn Ensemble,
     read: impl Future<Output = Result<T, OpError>>,
 ) -> Result<T, OpError> {
@@ -360,7 +360,7 @@ pub(crate) fn refused(path: &str, fault: OpError) -> AdminError {
 
 /// A change of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connection {
+pub(crate) enum Connection {
     /// Lost; the session may live.
     Lost,
     /// No server accepted the session in a round over all servers since it was lost. Reported only to callers that count
@@ -375,7 +375,7 @@ pub enum Connection {
 }
 
 /// A session that was just opened.
-pub struct Opened {
+pub(crate) struct Opened {
     /// Its operations. Dropping the last handle closes the session.
     pub ensemble: Arc<dyn Ensemble>,
     /// The timeout that the server granted.
@@ -394,7 +394,7 @@ pub(crate) struct Reconnect {
 }
 
 /// The source of sessions.
-pub trait Network: Send + Sync + 'static {
+pub(crate) trait Network: Send + Sync + 'static {
     /// Opens a session, trying for at most `patience`.
     ///
     /// # Errors

@@ -14,13 +14,10 @@
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |
 //! | `HelixLock::acquire` | [`AcquireLeaseError`](crate::helix::AcquireLeaseError) | `Outranked`, `Preempted`, `CleanupUnfinished`, `Timeout`; `Cancelled`; `Mismatch` |
 //! | `HelixGuard::renew`, `transfer`; `HelixLock::unlock`, `info`, `close` | [`LeaseError`](crate::helix::LeaseError) | `Lost`, `Preempted`, `NotOwner`, `StillOwner`; `Mismatch` |
-//! | `MonitorLock` | `MonitorError` (feature `contentserv`) | `InstanceLock`, `SessionExpired`, `ConnectionLoss`, `NoNode`, `Other` (not `Misuse`, not `Session`, which are its cause) |
-//! | `Job::claim`, `Job::run` | `JobError` (feature `jobs`) | `Acquire`; `Lost`, `Unknown`, `Refused`, `Unreadable` |
-//! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `NothingToDecide`, `NoRerun`, `Decided` |
-//! | settings | `SettingsError` (feature `settings`) | a list of mistakes (not `Misuse`, not `Session`) |
+//! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `Decided` |
 //!
-//! These have neither a kind nor a conversion to [`Error`]: the errors of the modules `retry` and `deadletter`, and [`AclError`](crate::AclError)
-//! of a text that is no access list.
+//! An error of a crate that builds on this one becomes [`Error::Product`]. [`AclError`](crate::AclError), of a text that is no access list,
+//! has neither a kind nor a conversion to [`Error`].
 //!
 //! `AcquireError::Timeout` of a call with a timeout below 250 ms does not show that the lock is taken: a deadline that short cannot
 //! tell a server that has just fallen silent from a taken lock. From 250 ms on, a call without any answer fails with
@@ -46,15 +43,11 @@ mod admin;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod hold;
-#[cfg(feature = "jobs")]
-mod job;
 mod kind;
 mod mismatch;
 mod misuse;
 mod product;
 mod session;
-#[cfg(feature = "settings")]
-pub(crate) mod settings;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
@@ -64,8 +57,6 @@ pub use admin::AdminError;
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedError;
 pub use hold::{ChangeError, ReleaseError, VerifyError, WriteError};
-#[cfg(feature = "jobs")]
-pub use job::JobError;
 pub use kind::ErrorKind;
 #[doc(hidden)]
 pub use lockkeeper_client::TlsProblem;
@@ -78,8 +69,6 @@ pub use product::ProductError;
 pub(crate) use session::EMBEDDED_SERVER;
 pub(crate) use session::NOT_OPEN;
 pub use session::{ConnectError, SessionError};
-#[cfg(feature = "settings")]
-pub use settings::SettingsError;
 
 /// Any error of this library.
 ///
@@ -115,17 +104,9 @@ pub enum Error {
     /// A call of a product failed that is built on this crate, such as a leased lock.
     #[error(transparent)]
     Product(#[from] ProductError),
-    /// A slot of a job was not claimed.
-    #[cfg(feature = "jobs")]
-    #[error(transparent)]
-    Job(JobError),
     /// An admin call failed.
     #[error(transparent)]
     Admin(AdminError),
-    /// The settings contain mistakes.
-    #[cfg(feature = "settings")]
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
 }
 
 impl Error {
@@ -141,11 +122,7 @@ impl Error {
             Error::Verify(error) => error.kind(),
             Error::Write(error) => error.kind(),
             Error::Product(error) => error.kind(),
-            #[cfg(feature = "jobs")]
-            Error::Job(error) => error.kind(),
             Error::Admin(error) => error.kind(),
-            #[cfg(feature = "settings")]
-            Error::Settings(error) => error.kind(),
         }
     }
 
@@ -162,8 +139,6 @@ impl Error {
             Error::Session(error) => error.hint(),
             Error::Acquire(error) => error.hint(),
             Error::Product(error) => error.hint(),
-            #[cfg(feature = "jobs")]
-            Error::Job(error) => error.hint(),
             Error::Admin(error) => error.hint(),
             _ => None,
         }
@@ -208,18 +183,6 @@ impl From<WriteError> for Error {
         match error {
             WriteError::Misuse(error) => Error::Misuse(error),
             error => Error::Write(error),
-        }
-    }
-}
-
-#[cfg(feature = "jobs")]
-impl From<JobError> for Error {
-    fn from(error: JobError) -> Self {
-        match error {
-            JobError::Misuse(error) => Error::Misuse(error),
-            JobError::Session(error) => Error::Session(error),
-            JobError::Acquire(error) => error.into(),
-            error => Error::Job(error),
         }
     }
 }

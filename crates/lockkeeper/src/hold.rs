@@ -44,7 +44,6 @@ pub(crate) struct AtRelease {
 #[derive(Debug)]
 pub(crate) enum HoldRequest {
     /// Write this node in the transaction of the release that follows.
-    #[cfg_attr(not(feature = "jobs"), expect(dead_code, reason = "only jobs write at a release"))]
     WriteAtRelease(Box<AtRelease>),
     /// Release, and confirm it.
     Release(oneshot::Sender<Result<(), ReleaseError>>),

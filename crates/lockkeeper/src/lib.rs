@@ -89,18 +89,9 @@
 //! - `embedded`: `Lockkeeper::embedded` and the module `embedded`: a ZooKeeper-compatible server inside this process,
 //!   for one machine.
 //! - `tls`: TLS to the servers, with `Builder::tls`: rustls with ring.
-//! - `contentserv`: the module `contentserv`: Contentserv's monitor lock, a `synchronized` block on several machines.
-//! - `deadletter`: the modules `retry` and `deadletter`: attempts that are repeated, and the record of work that never
-//!   got its lock. Turns on `contentserv`.
-//! - `jobs`: the module `jobs`: work that runs once per calendar period on a fleet, and the records of its runs.
-//! - `realms`: the module `realms`: locks on several ensembles.
-//! - `settings`: the module `settings`: settings from files, the environment and a program's own flags. Turns on
-//!   `contentserv` and `realms`.
 //! - `metrics`: reports calls, waiters, hold times and losses of every kind of lock through the crate `metrics`, and the counters of
 //!   leased locks. No label is a path; the program names a group, with `Builder::metrics_group` or `Acquire::metrics_group`. The guide's
 //!   [page](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guide/metrics.md) has the table.
-//! - `kafka`: dead letters in a Kafka topic, with `deadletter::KafkaSink`. Builds librdkafka, which needs a C compiler
-//!   and make. Turns on `deadletter`.
 //!
 //! # Guide
 //!
@@ -123,8 +114,6 @@ mod clock;
 mod contender;
 mod hold;
 mod identity;
-#[cfg(feature = "jobs")]
-pub mod jobs;
 mod keeper;
 mod latest;
 mod lease;
@@ -135,23 +124,15 @@ mod recipes;
 mod registers;
 mod session;
 mod wait;
-#[cfg(feature = "deadletter")]
-mod work;
 
 pub mod blocking;
 #[cfg(feature = "embedded")]
 pub mod embedded;
-#[doc(hidden)]
-pub mod ensemble;
+pub mod engine;
+mod ensemble;
 pub mod error;
-#[cfg(feature = "realms")]
-pub mod realms;
-#[cfg(feature = "settings")]
-pub mod settings;
 
 pub use acl::{AclError, AclList, LockAcl};
-#[doc(hidden)]
-pub use clock::typed;
 #[cfg(feature = "tls")]
 pub use ensemble::tls::Tls;
 pub use error::Error;
@@ -163,10 +144,6 @@ pub use identity::this_process;
 pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
 pub use lockkeeper_core::{Class, FencingToken, LockPath, Loss, NodeFormat, Owner, Revocation, SessionId};
-#[doc(hidden)]
-pub use lockkeeper_core::{excerpt, is_active, plain, spell};
-#[doc(hidden)]
-pub use ownership::read_credentials;
 pub use queue::acquire::Acquire;
 pub use queue::multi::{MultiAcquire, MultiGuard};
 pub use queue::mutex::Mutex;
@@ -174,13 +151,9 @@ pub use queue::priority::PriorityLock;
 pub use queue::requeue::Requeued;
 pub use queue::rwlock::{Access, RwLock};
 pub use queue::semaphore::Semaphore;
-#[cfg(feature = "contentserv")]
-pub use recipes::contentserv;
 pub use recipes::distributed::DistributedLock;
 pub use session::on_lost::{LostLock, OnLost};
 pub use tokio_util::sync::CancellationToken;
-#[cfg(feature = "deadletter")]
-pub use work::{deadletter, retry};
 
 /// Writes that take effect only while the lock is held.
 pub mod fenced {
@@ -234,15 +207,6 @@ mod guide {
     struct Testing;
     #[doc = include_str!("../../../docs/guide/errors.md")]
     struct Errors;
-    #[cfg(feature = "kafka")]
-    #[doc = include_str!("../../../docs/guide/dead-letters.md")]
-    struct DeadLetters;
-    #[cfg(feature = "jobs")]
-    #[doc = include_str!("../../../docs/guide/jobs-library.md")]
-    struct Jobs;
-    #[cfg(feature = "settings")]
-    #[doc = include_str!("../../../docs/guide/synchronized.md")]
-    struct Synchronized;
     #[doc = include_str!("../../../docs/guide/fencing.md")]
     struct Fencing;
 }

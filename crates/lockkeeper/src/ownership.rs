@@ -4,7 +4,6 @@
 //! nobody can put another one in its place after it.
 
 use std::fs::{File, Metadata};
-#[cfg(feature = "deadletter")]
 use std::io;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -13,11 +12,10 @@ use std::path::Path;
 use crate::error::Misuse;
 
 /// The bit of a directory in which users may not rename or remove each other's files.
-#[cfg(feature = "deadletter")]
 const STICKY: u32 = 0o1000;
 
 /// Returns how another user could have written a file or a directory: because of its owner or its mode.
-pub(crate) fn other_writer(metadata: &Metadata) -> Option<String> {
+pub fn other_writer(metadata: &Metadata) -> Option<String> {
     if ![0, rustix::process::geteuid().as_raw()].contains(&metadata.uid()) {
         return Some(format!("belongs to user {}", metadata.uid()));
     }
@@ -29,8 +27,7 @@ pub(crate) fn other_writer(metadata: &Metadata) -> Option<String> {
 ///
 /// A sticky directory such as `/tmp` may be writable by all. What is in it must then belong to this user or to root, as
 /// [`other_writer`] checks. Below a directory that only its owner may enter, and for a private group, the modes do not matter.
-#[cfg(feature = "deadletter")]
-pub(crate) fn other_replacer(dir: &Path) -> io::Result<Option<String>> {
+pub fn other_replacer(dir: &Path) -> io::Result<Option<String>> {
     // Resolve links, so that the directories above are the real ones.
     let dir = dir.canonicalize()?;
     let mut is_closed = false;
@@ -49,7 +46,6 @@ pub(crate) fn other_replacer(dir: &Path) -> io::Result<Option<String>> {
 
 /// Whether only this user's private group may write besides this user. It has the number of the user. On systems with the umask
 /// 002, all of a user's files are of this kind.
-#[cfg(any(feature = "deadletter", feature = "embedded"))]
 pub(crate) fn has_private_group(metadata: &Metadata) -> bool {
     let me = rustix::process::geteuid().as_raw();
     me != 0 && metadata.uid() == me && metadata.gid() == me && metadata.mode() & 0o002 == 0
@@ -80,7 +76,7 @@ pub fn read_credentials(argument: &'static str, file: &Path) -> Result<String, M
     Ok(text)
 }
 
-#[cfg(all(test, feature = "deadletter"))]
+#[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 

@@ -1,6 +1,5 @@
 //! The queue protocol: a lock is a path, its contenders are nodes below it, and the server numbers them.
 
-#[cfg(feature = "deadletter")]
 pub(crate) mod about;
 pub(crate) mod acquire;
 pub(crate) mod driver;

@@ -1,6 +1,4 @@
-//! Locks as objects: Contentserv's monitor lock, and `DistributedLock`.
+//! Locks as objects: `DistributedLock` and Helix's.
 
-#[cfg(feature = "contentserv")]
-pub mod contentserv;
 pub(crate) mod distributed;
 pub(crate) mod queue_lock;

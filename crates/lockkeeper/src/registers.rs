@@ -2,10 +2,9 @@
 //!
 //! A lock's own node has none of them.
 
-#[cfg(feature = "jobs")]
-pub(crate) mod jobs;
 pub(crate) mod journal;
-pub(crate) mod records;
+pub mod records;
+pub(crate) mod time;
 
 pub(crate) use records::make;
 

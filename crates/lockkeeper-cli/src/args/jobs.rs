@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
-use lockkeeper::jobs::{Rule, Slot};
-use lockkeeper::settings::{IfUnreachable, JobSettings, output_size};
+use lockkeeper_config::settings::{IfUnreachable, JobSettings, output_size};
+use lockkeeper_work::jobs::{Rule, Slot};
 
 use super::connect::ConnectArgs;
 use super::values::{positive_duration, time_zone};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use lockkeeper::helix::TransferRule;
-use lockkeeper::settings::{Key, Origin, RealmSetting, Setting, SettingEntry};
+use lockkeeper_config::settings::{Key, Origin, RealmSetting, Setting, SettingEntry};
 use serde::Serialize;
 
 use crate::args::ask::ConfigArgs;
@@ -36,7 +36,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         }
         _ => None,
     };
-    let negotiated = negotiated.map(lockkeeper::typed);
+    let negotiated = negotiated.map(lockkeeper::engine::typed);
     let entries = all.entries();
     if printer.is_json() {
         output::document(&ConfigView {

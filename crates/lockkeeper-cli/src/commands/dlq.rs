@@ -10,9 +10,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::REPLAYS;
-use lockkeeper::deadletter::{Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold};
+use lockkeeper::engine::spell;
 use lockkeeper::error::AcquireError;
-use lockkeeper::{LockPath, Lockkeeper, MultiGuard, Owner, spell};
+use lockkeeper::{LockPath, Lockkeeper, MultiGuard, Owner};
+use lockkeeper_work::deadletter::{
+    Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold,
+};
 use serde::Serialize;
 use tokio::time::timeout;
 

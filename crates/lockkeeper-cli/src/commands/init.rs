@@ -2,7 +2,7 @@
 
 use lockkeeper::LockAcl;
 use lockkeeper::admin::{SetUp, SharedNode};
-use lockkeeper::settings::Origin;
+use lockkeeper_config::settings::Origin;
 use serde::Serialize;
 
 use crate::advice::Suggested;

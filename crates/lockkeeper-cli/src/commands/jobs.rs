@@ -6,10 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use lockkeeper::Lockkeeper;
-use lockkeeper::admin::{Admin, JobState, JobStatus, Resolve};
-use lockkeeper::error::AdminError;
-use lockkeeper::jobs::{RunRecord, Schedule};
+use lockkeeper::{Error, Lockkeeper};
+use lockkeeper_work::jobs::{JobError, JobState, JobStatus, JobsAdmin, Resolve, RunRecord, Schedule};
 use rustix::process::Signal;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -58,14 +56,15 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         return watch(&args, path.as_deref(), &settings, printer).await;
     }
     let at = path.clone();
-    let (jobs, now_ms) = inquire_records(&settings, printer, async move |admin| {
+    let (jobs, now_ms) = inquire_records(&settings, printer, async move |keeper| {
+        let admin = JobsAdmin::new(&keeper);
         let jobs = match &at {
             Some(path) => admin.job(path).await?.into_iter().collect(),
             None => admin.jobs("/").await?,
         };
         // Without a job there is nothing to compare with the time.
-        let now_ms = if jobs.is_empty() { 0 } else { admin.server_now_ms().await? };
-        Ok((jobs, now_ms))
+        let now_ms = if jobs.is_empty() { 0 } else { keeper.admin().server_now_ms().await? };
+        Ok::<_, Error>((jobs, now_ms))
     })
     .await?;
     let place = &settings.place;
@@ -138,9 +137,9 @@ async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settin
         Err(error) => return Failure::system("cannot wait for a change of the terminal's size", error),
     };
     let admin = keeper.admin();
-    let mut follow = admin.follow_jobs(path.unwrap_or("/"));
+    let mut follow = JobsAdmin::new(keeper).follow(path.unwrap_or("/"));
     let mut seen: Option<Seen> = None;
-    let mut lost: Option<AdminError> = None;
+    let mut lost: Option<Error> = None;
     loop {
         let read = async {
             if lost.is_some() {
@@ -148,7 +147,7 @@ async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settin
             }
             let mut jobs = follow.next().await?;
             jobs.retain(|job| path.is_none_or(|path| job.path == path));
-            Ok::<_, AdminError>(Seen { now_ms: admin.server_now_ms().await?, at: Instant::now(), jobs })
+            Ok::<_, Error>(Seen { now_ms: admin.server_now_ms().await?, at: Instant::now(), jobs })
         };
         let shown = async {
             let Some(seen) = &seen else { return pending().await };
@@ -235,9 +234,10 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let how = if args.again { Resolve::RunAgain } else { Resolve::Accept };
     let at = path.clone();
-    let asked = async move |admin: Admin| {
+    let asked = async move |keeper: Lockkeeper| {
+        let admin = JobsAdmin::new(&keeper);
         let Some(job) = admin.job(&at).await? else { return Ok(None) };
-        Ok(Some((admin.resolve_job(&at, how).await?, job)))
+        Ok::<_, JobError>(Some((admin.resolve(&at, how).await?, job)))
     };
     let asked = inquire_records(&settings, printer, asked).await?;
     let (run, job) = asked.ok_or_else(|| not_recorded(&path).scoped(&settings.place))?;
@@ -249,9 +249,10 @@ async fn rerun(args: RerunArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let (at, slot) = (path.clone(), args.slot);
-    let asked = async move |admin: Admin| {
+    let asked = async move |keeper: Lockkeeper| {
+        let admin = JobsAdmin::new(&keeper);
         let Some(job) = admin.job(&at).await? else { return Ok(None) };
-        Ok(Some((admin.rerun_job(&at, slot.as_deref()).await?, job)))
+        Ok::<_, JobError>(Some((admin.rerun(&at, slot.as_deref()).await?, job)))
     };
     let asked = inquire_records(&settings, printer, asked).await?;
     let (run, job) = asked.ok_or_else(|| not_recorded(&path).scoped(&settings.place))?;
@@ -292,12 +293,13 @@ async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
-    let forgetting = async move |admin: Admin| {
+    let forgetting = async move |keeper: Lockkeeper| {
+        let admin = JobsAdmin::new(&keeper);
         let job = admin.job(&at).await?;
         let running = job.filter(|job| job.state == JobState::Running);
         match running.as_ref().and_then(|job| Some((job.last()?, job.process_gone))) {
             Some((run, gone)) => Ok(Err((run.clone(), gone))),
-            None => admin.forget_job(&at).await.map(Ok),
+            None => admin.forget(&at).await.map(Ok),
         }
     };
     match inquire_records(&settings, printer, forgetting).await? {

@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use lockkeeper::engine::spell;
 use lockkeeper::error::{AdminError, Misuse};
-use lockkeeper::helix::{Decision, DecisionRecord, EmergencyRecord, TransferFacts, TransferRequest};
-use lockkeeper::spell;
+use lockkeeper::helix::{Decision, DecisionRecord, EmergencyRecord, HelixAdmin, TransferFacts, TransferRequest};
 use serde::Serialize;
 
 use crate::advice::Suggested;
 use crate::args::leased::{DecideArgs, RequestsArgs};
-use crate::commands::show::inquire_leases;
+use crate::commands::show::inquire_of;
 use crate::exit::{Code, Failure};
 use crate::liveline::whole;
 use crate::output::{self, Printer};
@@ -43,8 +43,9 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
     let printer = &printer.at(&settings.place);
     let at = root.clone();
     if args.decided {
-        let asked = inquire_leases(&settings, async move |admin| {
-            Ok((admin.decisions(&at).await?, admin.emergencies(&at).await?))
+        let asked = inquire_of(&settings, async move |keeper| {
+            let admin = HelixAdmin::new(&keeper);
+            Ok::<_, AdminError>((admin.decisions(&at).await?, admin.emergencies(&at).await?))
         });
         let (decided, emergencies) = asked.await?;
         if printer.is_json() {
@@ -70,7 +71,7 @@ pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8
         }
         return Ok(0);
     }
-    let waiting = inquire_leases(&settings, async move |admin| admin.requests(&at).await).await?;
+    let waiting = inquire_of(&settings, async move |keeper| HelixAdmin::new(&keeper).requests(&at).await).await?;
     if printer.is_json() {
         output::answer(&settings.place, &RequestsView { requests: waiting.iter().map(WaitingView::of).collect() })?;
     } else if waiting.is_empty() {
@@ -90,7 +91,8 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
     }
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let (at, id) = (path.clone(), args.id.clone());
-    let asking = inquire_leases(&settings, async move |admin| {
+    let asking = inquire_of(&settings, async move |keeper| {
+        let admin = HelixAdmin::new(&keeper);
         let mut waiting = admin.requests(&at).await?;
         waiting.retain(|request| request.facts.path == at && id.as_ref().is_none_or(|id| *id == request.id));
         let [request] = &waiting[..] else { return Ok(Err((waiting, id))) };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkeeper::admin::{Admin, Asked, RevokeAnswer};
+use lockkeeper::engine::{excerpt, spell};
 use lockkeeper::error::AdminError;
-use lockkeeper::{excerpt, spell};
 use serde::Serialize;
 
 use crate::advice::Suggested;

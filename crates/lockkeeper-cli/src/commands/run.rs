@@ -11,9 +11,11 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use lockkeeper::engine::spell;
 use lockkeeper::error::{Misuse, ReleaseError};
 use lockkeeper::helix::{HelixLock, LeaseError};
-use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, spell};
+use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard};
+use lockkeeper_work::jobs::check_slot;
 use tokio::time::{Instant, sleep, timeout};
 
 #[cfg(feature = "webhook")]
@@ -76,7 +78,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
     grace(lease, Term::Session(settings.all.session_timeout.value), args.grace)?;
     for path in &paths {
         Misuse::check_message(path.as_str(), args.message.as_deref())?;
-        args.job.slot.as_deref().map_or(Ok(()), |slot| Misuse::check_slot(path.as_str(), slot))?;
+        args.job.slot.as_deref().map_or(Ok(()), |slot| check_slot(path.as_str(), slot))?;
     }
     let kind = Kind::of(&args.kind, &settings.all)?;
     let retries = RetryPolicy::of(&args, &settings)?;
@@ -218,7 +220,7 @@ fn check_wait_for_ever(leased: &LeaseArgs) -> Result<(), Failure> {
 }
 
 /// Returns how long requests of a class wait, according to the settings.
-fn task_timeout(args: &KindArgs, settings: &lockkeeper::settings::Settings) -> Option<Duration> {
+fn task_timeout(args: &KindArgs, settings: &lockkeeper_config::settings::Settings) -> Option<Duration> {
     match (args.foreground, args.background) {
         (true, _) => settings.foreground.timeout.value,
         (_, true) => settings.background.timeout.value,

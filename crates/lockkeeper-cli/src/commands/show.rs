@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
 use lockkeeper::embedded::Home;
+use lockkeeper::engine::{excerpt, spell};
 use lockkeeper::error::AdminError;
-use lockkeeper::helix::HelixAdmin;
-use lockkeeper::{Builder, Lockkeeper, excerpt, spell};
+use lockkeeper::{Builder, Lockkeeper};
+use lockkeeper_work::jobs::JobsAdmin;
 
 use crate::args::ask::ShowArgs;
 use crate::exit::Failure;
@@ -33,13 +34,14 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     let path = lock_path(&args.name)?;
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let at = path.clone();
-    let (lock, job) = inquire(&settings, async move |admin| {
-        let (lock, job) = tokio::join!(admin.show(at.as_str()), admin.job(at.as_str()));
+    let (lock, job) = inquire_of(&settings, async move |keeper| {
+        let (admin, jobs) = (keeper.admin(), JobsAdmin::new(&keeper));
+        let (lock, job) = tokio::join!(admin.show(at.as_str()), jobs.job(at.as_str()));
         // What a job did is an addition: a client without the right to read the records still sees the lock.
         match (lock, job.ok().flatten()) {
             // The servers delete the node of a lock that nobody uses.
             (Err(AdminError::NoSuchLock { .. }), Some(job)) => Ok((None, Some(job))),
-            (lock, job) => Ok((Some(lock?), job)),
+            (lock, job) => Ok::<_, AdminError>((Some(lock?), job)),
         }
     })
     .await?;
@@ -72,34 +74,40 @@ pub(crate) async fn inquire<T>(
     settings: &Settings,
     question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
 ) -> Result<T, Failure> {
-    let question = async |keeper: Lockkeeper| question(keeper.admin()).await;
-    ask(connect_running(settings, &settings.builder()).await?, settings, question).await
+    inquire_of(settings, async |keeper: Lockkeeper| question(keeper.admin()).await).await
 }
 
-/// The same about leased locks alone.
-pub(crate) async fn inquire_leases<T>(
+/// The same with a handle, for the admin calls of a product.
+pub(crate) async fn inquire_of<T, E>(
     settings: &Settings,
-    question: impl AsyncFnOnce(HelixAdmin) -> Result<T, AdminError>,
-) -> Result<T, Failure> {
-    let question = async |keeper: Lockkeeper| question(HelixAdmin::new(&keeper)).await;
+    question: impl AsyncFnOnce(Lockkeeper) -> Result<T, E>,
+) -> Result<T, Failure>
+where
+    Failure: From<E>,
+{
     ask(connect_running(settings, &settings.builder()).await?, settings, question).await
 }
 
 /// The same for what the server keeps while nobody uses it: this user's own server is started if it has data.
-pub(crate) async fn inquire_records<T>(
+pub(crate) async fn inquire_records<T, E>(
     settings: &Settings,
     printer: &Printer,
-    question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
-) -> Result<T, Failure> {
-    let question = async |keeper: Lockkeeper| question(keeper.admin()).await;
+    question: impl AsyncFnOnce(Lockkeeper) -> Result<T, E>,
+) -> Result<T, Failure>
+where
+    Failure: From<E>,
+{
     ask(connect_to_records(settings, printer).await?, settings, question).await
 }
 
-async fn ask<T>(
+async fn ask<T, E>(
     keeper: Lockkeeper,
     settings: &Settings,
-    question: impl AsyncFnOnce(Lockkeeper) -> Result<T, AdminError>,
-) -> Result<T, Failure> {
+    question: impl AsyncFnOnce(Lockkeeper) -> Result<T, E>,
+) -> Result<T, Failure>
+where
+    Failure: From<E>,
+{
     let answer = question(keeper.clone()).await;
     keeper.close().await;
     answer.map_err(|error| Failure::from(error).scoped(&settings.place))

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lockkeeper::helix::{Histogram, Statistics, Tally};
-use lockkeeper::spell;
+use lockkeeper::engine::spell;
+use lockkeeper::helix::{HelixAdmin, Histogram, Statistics, Tally};
 use serde::Serialize;
 
 use crate::advice::Suggested;
 use crate::args::leased::StatsArgs;
-use crate::commands::show::inquire_leases;
+use crate::commands::show::inquire_of;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path};
@@ -27,14 +27,15 @@ pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Fail
             .advise("publish them for a command", counting)
     };
     if args.reset {
-        let forgotten = inquire_leases(&settings, async move |admin| admin.forget_statistics(&at).await).await?;
+        let forgotten =
+            inquire_of(&settings, async move |keeper| HelixAdmin::new(&keeper).forget_statistics(&at).await).await?;
         if !forgotten {
             return Err(nothing());
         }
         printer.note(&format!("the statistics of {path} are deleted"));
         return Ok(0);
     }
-    let counted = inquire_leases(&settings, async move |admin| admin.statistics(&at).await).await?;
+    let counted = inquire_of(&settings, async move |keeper| HelixAdmin::new(&keeper).statistics(&at).await).await?;
     let counted = counted.ok_or_else(|| nothing().scoped(&settings.place))?;
     if printer.is_json() {
         output::answer(&settings.place, &StatsView::of(&path, &counted))?;

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use clap::ValueEnum;
+use lockkeeper::NodeFormat;
 use lockkeeper::admin::{Broken, ContenderInfo, LockInfo};
+use lockkeeper::engine::excerpt;
 use lockkeeper::error::AdminError;
-use lockkeeper::{NodeFormat, excerpt};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

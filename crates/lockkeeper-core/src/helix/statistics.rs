@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::helix::Histogram;
-use crate::text::head;
 
 /// Longest name of an owner, in bytes.
 const NAME_BYTES: usize = 128;
@@ -241,7 +240,7 @@ impl Statistics {
 /// The name under which an owner is counted: its user id. Of a generated id, `HOST-PID-RANDOM`, it is the part that
 /// stays the same from hold to hold: `HOST-*`. Cut at 128 bytes.
 pub fn owner_class(id: &str) -> String {
-    let name = head(id, NAME_BYTES);
+    let name = &id[..id.floor_char_boundary(NAME_BYTES)];
     match generated(id) {
         Some(host) if host.len() <= name.len() => format!("{host}-*"),
         _ => name.to_owned(),

@@ -48,12 +48,6 @@ impl Admin {
         F: FnOnce(Arc<dyn Ensemble>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, AdminError>> + Send + 'static,
     {
-        let context = self.context.clone();
-        self.context
-            .run_while_answered(async move {
-                let (_session, ensemble) = context.session(None).await?;
-                question(ensemble).await
-            })
-            .await
+        self.context.ask(question).await
     }
 }

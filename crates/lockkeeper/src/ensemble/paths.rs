@@ -11,8 +11,8 @@ pub(crate) fn above(path: &str) -> &str {
     }
 }
 
-/// Whether a path is `root` or below it; an empty root contains all.
-pub(crate) fn is_below(path: &str, root: &str) -> bool {
+/// Returns whether a path is `root` or below it. An empty root contains all.
+pub fn is_below(path: &str, root: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 

@@ -10,7 +10,7 @@ pub const LOCKS: &str = "/locks";
 pub(crate) const OWN_TREE: &str = "/lockkeeper";
 
 /// The parent of the logs of all jobs.
-pub(crate) const JOBS: &str = "/lockkeeper/jobs";
+pub const JOBS: &str = "/lockkeeper/jobs";
 
 /// Whether all clients share the node at this path.
 pub(crate) fn is_shared(path: &str) -> bool {

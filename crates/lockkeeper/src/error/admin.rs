@@ -66,21 +66,6 @@ pub enum AdminError {
         /// The id, if the call named one.
         id: Option<String>,
     },
-    /// No failed or crashed run of the job waits for a decision. Nothing was changed.
-    #[error("no failed or crashed run of {path} waits for a decision")]
-    NothingToDecide {
-        /// The job.
-        path: String,
-    },
-    /// The slot of the job is not marked to run again. Nothing was changed.
-    #[cfg(feature = "jobs")]
-    #[error("{path}: {why}")]
-    NoRerun {
-        /// The job.
-        path: String,
-        /// Why not.
-        why: lockkeeper_core::jobs::NoRerun,
-    },
     /// The request is already decided. Nothing was changed.
     #[error("{path}: {} already {} the request ({})", plain(by), if *approved { "approved" } else { "rejected" }, plain(why))]
     Decided {
@@ -105,10 +90,7 @@ impl AdminError {
             AdminError::NoSuchLock { .. }
             | AdminError::NobodyHolds { .. }
             | AdminError::NotContending { .. }
-            | AdminError::NoSuchRequest { .. }
-            | AdminError::NothingToDecide { .. } => ErrorKind::NotFound,
-            #[cfg(feature = "jobs")]
-            AdminError::NoRerun { .. } => ErrorKind::NotFound,
+            | AdminError::NoSuchRequest { .. } => ErrorKind::NotFound,
             AdminError::SeveralHold { .. } => ErrorKind::Misuse,
             AdminError::CannotAsk { .. } => ErrorKind::Refused,
             AdminError::Decided { .. } => ErrorKind::Mismatch,
@@ -126,9 +108,6 @@ impl AdminError {
                 "see the holders and the waiters with Admin::show"
             }
             AdminError::NoSuchRequest { .. } => "see the pending requests with HelixAdmin::requests",
-            AdminError::NothingToDecide { .. } => "see the runs with Admin::job",
-            #[cfg(feature = "jobs")]
-            AdminError::NoRerun { .. } => "see the runs with Admin::job",
             AdminError::CannotAsk { .. } => "ask its owner in another way, or break the lock with Admin::evict",
             _ => return None,
         };

@@ -33,7 +33,8 @@ pub enum EmbeddedError {
 }
 
 impl EmbeddedError {
-    pub(crate) fn file(what: &'static str, file: impl AsRef<Path>, cause: std::io::Error) -> Self {
+    /// Creates the error of a file or directory that cannot be used. `what` is what failed, as in `cannot read`.
+    pub fn file(what: &'static str, file: impl AsRef<Path>, cause: std::io::Error) -> Self {
         EmbeddedError::File { what, file: file.as_ref().to_owned(), cause: Arc::new(cause) }
     }
 
@@ -49,7 +50,10 @@ impl EmbeddedError {
     pub fn hint(&self) -> Option<String> {
         match self {
             EmbeddedError::Server(error) => Some(error.hint()),
-            EmbeddedError::File { .. } | EmbeddedError::NotRunning { .. } => None,
+            EmbeddedError::NotRunning { .. } => {
+                Some("start a server there, or connect with a call that starts one".to_owned())
+            }
+            EmbeddedError::File { .. } => None,
         }
     }
 }

@@ -7,9 +7,6 @@ use super::kind::ErrorKind;
 /// The longest reason of an intervention.
 const MAX_REASON_BYTES: usize = 1024;
 
-/// The longest text of a job's slot.
-const MAX_SLOT_BYTES: usize = 256;
-
 /// A call that cannot be carried out as it is: an argument or its moment is wrong. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
@@ -29,7 +26,8 @@ impl Misuse {
         Misuse { argument, problem: problem.into(), remedy: None }
     }
 
-    pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
+    /// Adds what to do instead. It names calls of a library.
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
@@ -69,8 +67,8 @@ impl Misuse {
         Misuse::new("state", format!("this lock object for {path} is closed"))
     }
 
-    /// The text is longer than `max` bytes.
-    pub(crate) fn check_length(what: &'static str, path: &str, text: Option<&str>, max: usize) -> Result<(), Misuse> {
+    /// Fails if the text is longer than `max` bytes.
+    pub fn check_length(what: &'static str, path: &str, text: Option<&str>, max: usize) -> Result<(), Misuse> {
         match text.filter(|text| text.len() > max) {
             Some(text) => {
                 let (bytes, beginning) = (text.len(), excerpt(text));
@@ -87,17 +85,6 @@ impl Misuse {
     #[doc(hidden)]
     pub fn check_message(path: &str, message: Option<&str>) -> Result<(), Misuse> {
         Misuse::check_length("message", path, message, MAX_MESSAGE_BYTES)
-    }
-
-    /// The text of a job's slot.
-    #[doc(hidden)]
-    pub fn check_slot(path: &str, slot: &str) -> Result<(), Misuse> {
-        Misuse::check_length("slot", path, Some(slot), MAX_SLOT_BYTES)?;
-        if slot.is_empty() || slot.chars().any(char::is_control) {
-            let problem = format!("slot {slot:?} of {path} cannot be used");
-            return Err(Misuse::new("slot", problem).remedy("use 1 to 256 bytes without control characters"));
-        }
-        Ok(())
     }
 
     /// The reason of an intervention as it is recorded: not empty, at most 1024 bytes.

@@ -61,7 +61,6 @@ pub struct FencedWrite<'a> {
 pub struct FencedWritten {
     versions: Vec<(String, i32)>,
     /// When the data was replaced, by the servers' clock.
-    #[cfg(feature = "jobs")]
     stamp_ms: Option<i64>,
 }
 
@@ -72,9 +71,8 @@ impl FencedWritten {
         self.versions.iter().rfind(|(written, _)| written == path).map(|(_, version)| *version)
     }
 
-    /// Returns when data was replaced, in milliseconds since 1970 by the servers' clock.
-    #[cfg(feature = "jobs")]
-    pub(crate) fn stamp_ms(&self) -> Option<i64> {
+    /// Returns when data was replaced, in milliseconds since 1970 by the servers' clock; `None` if the write replaced no data.
+    pub fn stamp_ms(&self) -> Option<i64> {
         self.stamp_ms
     }
 }
@@ -356,7 +354,6 @@ fn written(steps: &[TxnStep], done: &[Done]) -> FencedWritten {
     let versions = steps.iter().zip(done).filter_map(|(step, done)| Some((step.path().to_owned(), version(done)?)));
     FencedWritten {
         versions: versions.collect(),
-        #[cfg(feature = "jobs")]
         stamp_ms: done.iter().find_map(|done| match done {
             Done::Written(written) => Some(written.mtime_ms),
             _ => None,

@@ -12,11 +12,7 @@ use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust, 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "jobs")]
-use crate::ensemble::{TxnStep, Written};
 use crate::error::{ChangeError, Misuse, ReleaseError, VerifyError};
-#[cfg(feature = "jobs")]
-use crate::hold::AtRelease;
 use crate::hold::{Hold, HoldRequest};
 use crate::session::Session;
 use crate::session::process::Owned;
@@ -509,16 +505,9 @@ impl Holding {
         }
     }
 
-    /// Releases the lock as [`Holding::release`] does, and writes a node in the same transaction. Returns what was written;
-    /// `None` if it was not written, or if that is unknown.
-    ///
-    /// If the node cannot be written, the lock is released without it.
-    #[cfg(feature = "jobs")]
-    pub(crate) async fn release_and_write(self, step: TxnStep) -> (Result<(), ReleaseError>, Option<Written>) {
-        let (written, mut write) = oneshot::channel();
-        _ = self.parts.requests.unbounded_send(HoldRequest::WriteAtRelease(Box::new(AtRelease { step, written })));
-        let released = self.release().await;
-        (released, write.try_recv().ok())
+    /// Asks the driver for a change.
+    pub(crate) fn request(&self, request: HoldRequest) {
+        _ = self.parts.requests.unbounded_send(request);
     }
 
     /// Asks the driver to change the hold, and waits until it has done so.
@@ -579,7 +568,8 @@ impl fmt::Debug for Holding {
 }
 
 /// Runs `work` until it ends or `lost` resolves.
-pub(crate) async fn run_until<T>(lost: impl Future<Output = Loss>, work: impl Future<Output = T>) -> Result<T, Loss> {
+/// Runs `work` until it is done, or drops it at its next await when `lost` resolves.
+pub async fn run_until<T>(lost: impl Future<Output = Loss>, work: impl Future<Output = T>) -> Result<T, Loss> {
     let (lost, work) = (std::pin::pin!(lost), std::pin::pin!(work));
     // Loss wins: work that became ready at the same moment was not done under the lock.
     match futures_util::future::select(lost, work).await {

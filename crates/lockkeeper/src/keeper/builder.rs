@@ -23,20 +23,6 @@ use crate::session::Io;
 use crate::session::context::{Context, ContextOptions, PathCheck};
 use crate::session::on_lost::OnLost;
 
-/// The default session timeout. The server may grant less or more.
-///
-/// A hold survives at least 0.54 of it without a server: 16 s, which covers an ordinary restart of a single server and
-/// an election (docs/guarantees.md has both measurements).
-pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The default session timeout with the embedded server. It restarts within a second, so a shorter timeout detects
-/// crashes sooner.
-#[cfg(any(feature = "embedded", feature = "settings"))]
-pub(crate) const EMBEDDED_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long servers are tried before [`SessionError::Unreachable`](crate::error::SessionError::Unreachable).
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// The scheme of the secret of a server that serves a single user.
 const SECRET: &str = "lockkeeper";
 
@@ -94,7 +80,7 @@ impl Default for Builder {
     fn default() -> Self {
         Builder {
             session_timeout: None,
-            connect_timeout: CONNECT_TIMEOUT,
+            connect_timeout: Builder::CONNECT_TIMEOUT,
             reconnect: None,
             create_chroot: false,
             owner: identity::this_process(),
@@ -115,6 +101,20 @@ impl Default for Builder {
 }
 
 impl Builder {
+    /// The default session timeout. The server may grant less or more.
+    ///
+    /// A hold survives at least 0.54 of it without a server: 16 s, which covers an ordinary restart of a single server and
+    /// an election (docs/guarantees.md has both measurements).
+    pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+
+    /// The default session timeout with the embedded server. It restarts within a second, so a shorter timeout detects
+    /// crashes sooner.
+    #[cfg(feature = "embedded")]
+    pub const EMBEDDED_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// How long servers are tried before [`SessionError::Unreachable`](crate::error::SessionError::Unreachable).
+    pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
     /// Sets the session timeout: how long the session lives without a sign of life from this process. The default is 30
     /// s with servers and 10 s with an embedded server.
     ///
@@ -251,18 +251,18 @@ impl Builder {
         self
     }
 
-    /// Takes the options of settings, which may name an ensemble for other programs. With an embedded server, those that only an
-    /// ensemble uses are left out.
-    #[cfg(all(feature = "settings", feature = "embedded"))]
-    pub(crate) fn with_settings(mut self) -> Self {
+    /// Says that the options come from settings, which may name an ensemble for other programs. Then a call that connects to an embedded
+    /// server leaves out those that only an ensemble uses, and does not refuse them.
+    #[cfg(feature = "embedded")]
+    pub fn with_settings(mut self) -> Self {
         self.has_settings = true;
         self
     }
 
-    /// Refuses the paths that this check refuses.
-    #[cfg(feature = "realms")]
-    pub(crate) fn path_check(mut self, check: PathCheck) -> Self {
-        self.path_check = Some(check);
+    /// Refuses to acquire locks at the paths that `check` refuses, such as those of another ensemble. The acquire fails with the error
+    /// of the check, and nothing is sent.
+    pub fn path_check(mut self, check: impl Fn(&str) -> Result<(), Misuse> + Send + Sync + 'static) -> Self {
+        self.path_check = Some(Arc::new(check));
         self
     }
 
@@ -411,7 +411,7 @@ impl Builder {
         }
         self.check_timeout()?;
         self.check_embedded()?;
-        let (session_timeout, io) = (self.session_timeout.unwrap_or(EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
+        let (session_timeout, io) = (self.session_timeout.unwrap_or(Builder::EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
         let site = Arc::new(Site::new(home, hosting, found));
         let acl = if self.has_settings { LockAcl::Open } else { self.acl.clone() };
         let network = Embedded { site, session_timeout, acl, tasks: io.tasks().clone() };
@@ -519,7 +519,7 @@ impl Builder {
     }
 
     fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
-        let session_timeout = self.session_timeout.unwrap_or(SESSION_TIMEOUT);
+        let session_timeout = self.session_timeout.unwrap_or(Builder::SESSION_TIMEOUT);
         let (credentials, sasl) = (self.credentials.clone(), self.sasl.clone());
         let (reconnect, tasks) = (self.reconnect, io.tasks().clone());
         let (acl, create_chroot) = (self.acl.clone(), self.create_chroot);

@@ -289,11 +289,6 @@ mod tests {
             unfinished,
             AcquireLeaseError::Timeout { path: path(), waited: WAITED },
         ];
-        // The module repeats what the kind says can be repeated.
-        #[cfg(feature = "deadletter")]
-        for error in &taken {
-            assert!(crate::retry::NotGranted::cause(error).is_passing(), "{error:?}");
-        }
         are(ErrorKind::Taken, own, taken);
         are(
             ErrorKind::Cancelled,

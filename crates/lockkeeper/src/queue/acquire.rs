@@ -21,7 +21,6 @@ use crate::hold::{HoldOptions, account};
 #[cfg(feature = "metrics")]
 use crate::meters::Group;
 use crate::meters::Meter;
-#[cfg(feature = "deadletter")]
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::queue::requeue::{AcquireReply, Rejoin, Requeue, Requeued};
@@ -207,7 +206,6 @@ impl<G> Acquire<G> {
     }
 
     /// What it requests, for dead letters.
-    #[cfg(feature = "deadletter")]
     pub(crate) fn about(&self) -> About {
         let kind = self.call.kind.as_ref().ok();
         let path = kind.map(|kind| kind.path.to_string()).unwrap_or_default();

@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, PoisonError};
 
-#[cfg(feature = "contentserv")]
 use lockkeeper_core::Loss;
 use lockkeeper_core::{FencingToken, LockPath, NodeFormat, PathError};
 
@@ -13,9 +12,9 @@ use crate::queue::acquire::Acquire;
 use crate::queue::mutex::Mutex as ExclusiveLock;
 use crate::session::context::Context;
 
-/// What all such objects share: the guard, if locked, and the handle that acquired it.
+/// What a lock object with `lock` and `unlock` keeps: the guard, if locked, and the handle that acquired it.
 #[derive(Debug)]
-pub(crate) struct GuardSlot {
+pub struct GuardSlot {
     context: Context,
     kept: Mutex<SlotState>,
 }
@@ -37,15 +36,22 @@ impl Drop for Reservation<'_> {
 }
 
 impl GuardSlot {
-    pub(crate) fn empty(context: Context) -> Self {
-        GuardSlot { context, kept: Mutex::default() }
+    /// Creates an empty slot for guards of this handle.
+    pub fn new(keeper: &Lockkeeper) -> Self {
+        GuardSlot { context: keeper.context().clone(), kept: Mutex::default() }
     }
 
     /// Acquires the lock and keeps its guard. Fails if the slot has a guard or another call is about to fill it: the
     /// object is not reentrant, and would wait for itself.
     ///
+    /// # Cancel safety
+    ///
     /// Dropping the future leaves the queue, and the slot unchanged.
-    pub(crate) async fn fill(&self, request: Acquire) -> Result<(), AcquireError> {
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::AlreadyHeld`], or as the request's.
+    pub async fn fill(&self, request: Acquire) -> Result<(), AcquireError> {
         let path = request.path()?;
         let _reservation = self.reserve().ok_or(AcquireError::AlreadyHeld { path })?;
         let guard = request.await?;
@@ -64,8 +70,16 @@ impl GuardSlot {
         })
     }
 
-    /// Empties the slot and releases its guard.
-    pub(crate) async fn clear(&self, path: &str) -> Result<(), ReleaseError> {
+    /// Empties the slot and releases its guard. `path` is for the error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the release.
+    ///
+    /// # Errors
+    ///
+    /// [`ReleaseError::NotLocked`] if the slot is empty; otherwise as the release's.
+    pub async fn clear(&self, path: &str) -> Result<(), ReleaseError> {
         match self.look(Option::take) {
             Some(guard) => guard.release().await,
             None => Err(ReleaseError::NotLocked { path: path.to_owned() }),
@@ -73,7 +87,7 @@ impl GuardSlot {
     }
 
     /// Accesses the guard; never across an await.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Option<Guard>) -> T) -> T {
+    pub fn look<T>(&self, look: impl FnOnce(&mut Option<Guard>) -> T) -> T {
         self.look_at_all(|kept| look(&mut kept.guard))
     }
 
@@ -82,25 +96,28 @@ impl GuardSlot {
         look(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the lock is held now, by this process's own clock.
-    pub(crate) fn is_held(&self) -> bool {
+    /// Returns whether the lock is held now, by this process's own clock.
+    pub fn is_held(&self) -> bool {
         self.look(|slot| slot.as_ref().is_some_and(|guard| guard.is_held()))
     }
 
-    /// The token of the hold.
-    pub(crate) fn token(&self) -> Option<FencingToken> {
+    /// Returns the token of the hold.
+    pub fn token(&self) -> Option<FencingToken> {
         self.look(|slot| slot.as_ref().map(Guard::token))
     }
 
-    /// Blocks this thread, for programs without async.
+    /// Blocks this thread until `outcome` is ready, for programs without async.
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
-    pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
+    pub fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
         self.context.io().block_on(outcome)
     }
 
-    /// How the hold was lost, if it was.
-    #[cfg(feature = "contentserv")]
-    pub(crate) fn loss(&self) -> Option<Loss> {
+    /// Returns how the hold was lost, if it was.
+    pub fn loss(&self) -> Option<Loss> {
         self.look(|slot| slot.as_ref().and_then(|guard| guard.loss()))
     }
 }
@@ -135,10 +152,10 @@ impl DistributedLock {
     /// Creates the object for the exclusive lock called `name` below `base`. Sends nothing; the call to lock reports an
     /// invalid base path or name.
     pub fn new(keeper: &Lockkeeper, base: impl AsRef<str>, name: impl AsRef<str>) -> Self {
-        let (context, base, name) = (keeper.context().clone(), base.as_ref(), name.as_ref());
+        let (base, name) = (base.as_ref(), name.as_ref());
         let path = LockPath::plain(base, name);
-        let lock = ExclusiveLock::new(context.clone(), path.clone()).node_format(NodeFormat::Numbered);
-        DistributedLock { base: base.to_owned(), name: name.to_owned(), lock, path, slot: GuardSlot::empty(context) }
+        let lock = ExclusiveLock::new(keeper.context().clone(), path.clone()).node_format(NodeFormat::Numbered);
+        DistributedLock { base: base.to_owned(), name: name.to_owned(), lock, path, slot: GuardSlot::new(keeper) }
     }
 
     /// Sets the node format; the default is [`NodeFormat::Numbered`]. All clients of the lock must use the same one.

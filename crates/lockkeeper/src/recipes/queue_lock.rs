@@ -1,7 +1,6 @@
 //! A queue lock behind Helix's five operations.
 
 use futures_util::future::BoxFuture;
-use lockkeeper_core::LockPath;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::admin::Admin;
@@ -27,9 +26,9 @@ pub struct QueueLock {
 impl QueueLock {
     /// Creates the object for the exclusive lock at `path`. The first call reports an invalid path.
     pub fn new(keeper: &Lockkeeper, path: impl AsRef<str>) -> Self {
-        let (context, path) = (keeper.context().clone(), path.as_ref());
-        let mutex = Mutex::new(context.clone(), LockPath::parse(path));
-        let (slot, closed) = (GuardSlot::empty(context), AsyncMutex::default());
+        let path = path.as_ref();
+        let mutex = keeper.mutex(path);
+        let (slot, closed) = (GuardSlot::new(keeper), AsyncMutex::default());
         QueueLock { admin: keeper.admin(), mutex, path: path.to_owned(), slot, closed }
     }
 

@@ -5,7 +5,7 @@ use futures_util::stream::{self, StreamExt};
 use crate::ensemble::{Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, linearizable};
 
 /// Creates the parent of all records, and its parent.
-pub(crate) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {
+pub async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpError> {
     let above = root.rfind('/').map_or(root, |at| &root[..at]);
     for path in [above, root] {
         match ensemble.create(path, Vec::new(), NodeKind::Shared).await {
@@ -17,19 +17,18 @@ pub(crate) async fn make(ensemble: &dyn Ensemble, root: &str) -> Result<(), OpEr
 }
 
 /// The record of a lock: a node directly below `root`, named as the lock's path without slashes.
-pub(crate) fn of_lock(root: &str, path: &str) -> String {
+pub fn of_lock(root: &str, path: &str) -> String {
     let name = path.trim_start_matches('/').replace('%', "%25").replace('/', "%2F");
     format!("{root}/{name}")
 }
 
 /// The path of the lock whose record has this name.
-#[cfg(feature = "jobs")]
-pub(crate) fn lock_of(name: &str) -> String {
+pub fn lock_of(name: &str) -> String {
     format!("/{}", name.replace("%2F", "/").replace("%25", "%"))
 }
 
 /// The names of all current records; empty if no record was written yet.
-pub(crate) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, OpError> {
+pub async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<String>, OpError> {
     match linearizable(ensemble, ensemble.list(root)).await {
         Err(OpError::NoNode) => Ok(Vec::new()),
         listed => Ok(listed?.names),
@@ -37,7 +36,7 @@ pub(crate) async fn names(ensemble: &dyn Ensemble, root: &str) -> Result<Vec<Str
 }
 
 /// Reads the records of these names, in that order. Deleted ones are left out.
-pub(crate) async fn read(ensemble: &dyn Ensemble, root: &str, names: Vec<String>) -> Vec<(String, Node)> {
+pub async fn read(ensemble: &dyn Ensemble, root: &str, names: Vec<String>) -> Vec<(String, Node)> {
     let reads = names.into_iter().map(|name| {
         let read = ensemble.read(&format!("{root}/{name}"));
         async move { read.await.ok().map(|node| (name, node)) }

@@ -184,6 +184,23 @@ impl Context {
         })
     }
 
+    /// Runs `question` with the operations of the session on the I/O thread, so that any runtime, or none, can wait for it. Dropping
+    /// the future ends it.
+    pub(crate) async fn ask<T, E, F, Fut>(&self, question: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<SessionError> + Send + 'static,
+        F: FnOnce(Arc<dyn Ensemble>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let context = self.clone();
+        self.run_while_answered(async move {
+            let (_session, ensemble) = context.session(None).await?;
+            question(ensemble).await
+        })
+        .await
+    }
+
     /// Resolves with [`SessionError::Unreachable`] when no server has answered for the session timeout and the connect
     /// timeout together, or up to half as long again.
     ///

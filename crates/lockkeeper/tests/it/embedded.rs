@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home, server_config};
 use lockkeeper::error::{AcquireError, ConnectError, EmbeddedError, SessionError};
-use lockkeeper::settings::own_server_dir;
 use lockkeeper::{Guard, LockAcl, Lockkeeper, Mutex, blocking};
+use lockkeeper_config::settings::own_server_dir;
 
 use crate::support::{STEADY, block_on, eventually};
 

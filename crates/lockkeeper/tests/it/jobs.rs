@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::admin::{JobState, JobStatus, Resolve};
-use lockkeeper::error::{AdminError, Error, ErrorKind, JobError};
-use lockkeeper::jobs::{Claim, EndKind, Job, NoRerun, NotRecorded, Ran, Rule, Run, RunEnd, Schedule, Skipped, Slot};
+use lockkeeper::error::{Error, ErrorKind};
 use lockkeeper_testkit::proxy::{Hold, OpCode};
+use lockkeeper_work::jobs::{
+    Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, NotRecorded, Ran, Resolve, Rule, Run,
+    RunEnd, Schedule, Skipped, Slot,
+};
 use zookeeper_client::{Acl, Acls, AuthId, Client, Permission};
 
 use crate::support::{STEADY, World, eventually, for_kinds, watched};
@@ -79,16 +81,16 @@ async fn a_slot_runs_once_and_the_others_learn_who_ran_it(world: &World) {
     let now = other.admin().server_now_ms().await.unwrap();
     let (start, end) = (run.start_ms.unwrap(), run.end_ms.unwrap());
     assert!(run.slot.start_ms <= end && start <= end && end <= now, "{run:?} at {now}");
-    let status = other.admin().job(world.lock()).await.unwrap().unwrap();
+    let status = JobsAdmin::new(&other).job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
     assert_eq!(status.last_success(), Some(&*run));
-    let all = other.admin().jobs("/").await.unwrap();
+    let all = JobsAdmin::new(&other).jobs("/").await.unwrap();
     assert!(all.contains(&status), "{all:?}");
-    assert_eq!(other.admin().jobs(format!("{}/x", world.lock())).await.unwrap(), []);
+    assert_eq!(JobsAdmin::new(&other).jobs(format!("{}/x", world.lock())).await.unwrap(), []);
     build(world, &other, "2").run(async |_| Ok::<_, Error>(())).await.unwrap();
-    assert!(other.admin().forget_job(world.lock()).await.unwrap());
-    assert!(!other.admin().forget_job(world.lock()).await.unwrap());
-    assert_eq!(other.admin().job(world.lock()).await.unwrap(), None);
+    assert!(JobsAdmin::new(&other).forget(world.lock()).await.unwrap());
+    assert!(!JobsAdmin::new(&other).forget(world.lock()).await.unwrap());
+    assert_eq!(JobsAdmin::new(&other).job(world.lock()).await.unwrap(), None);
 }
 
 async fn the_end_is_recorded_in_the_transaction_of_the_release(world: &World) {
@@ -111,7 +113,7 @@ async fn the_end_is_recorded_in_the_transaction_of_the_release(world: &World) {
         finished.recorded.is_ok() && finished.loss.is_none() && finished.record.duration().is_some(),
         "{finished:?}"
     );
-    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    let status = JobsAdmin::new(&keeper).job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.last()), (JobState::Failed, Some(&finished.record)));
 }
 
@@ -145,7 +147,7 @@ async fn an_end_whose_reply_is_lost_is_recorded_once(world: &World) {
     let finished = run.finish(RunEnd::succeeded()).await;
     assert!(cut.has_fired());
     assert!(finished.recorded.is_ok() && finished.record.end_ms.is_some(), "{finished:?}");
-    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    let status = JobsAdmin::new(&keeper).job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
 }
 
@@ -158,7 +160,7 @@ async fn an_end_whose_request_is_lost_is_recorded(world: &World) {
     let finished = run.finish(RunEnd::succeeded()).await;
     assert!(cut.has_fired());
     assert!(finished.recorded.is_ok() && finished.record.end_ms.is_some(), "{finished:?}");
-    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    let status = JobsAdmin::new(&keeper).job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.runs.len()), (JobState::Ok, 1));
 }
 
@@ -188,7 +190,7 @@ async fn work_whose_end_is_not_recorded_is_not_reported_as_done(world: &World) {
     };
 
     let forgotten = async |_: &Run| {
-        assert!(other.admin().forget_job(world.lock()).await.unwrap());
+        assert!(JobsAdmin::new(&other).forget(world.lock()).await.unwrap());
         Ok(7)
     };
     let why = unrecorded(build(world, &one, "1").run(forgotten).await.unwrap());
@@ -201,7 +203,7 @@ async fn work_whose_end_is_not_recorded_is_not_reported_as_done(world: &World) {
     };
     let why = unrecorded(build(world, &one, "2").run(locked).await.unwrap());
     assert!(matches!(&why, NotRecorded::Refused { reason } if reason.contains("not authorized")), "{why:?}");
-    assert!(other.admin().forget_job(world.lock()).await.unwrap());
+    assert!(JobsAdmin::new(&other).forget(world.lock()).await.unwrap());
 
     // The network fails at the end of the work. The other host finds a crash, and runs the slot again.
     let (ended, retry) = (tokio::sync::Notify::new(), Rule::Retry { most: None });
@@ -244,7 +246,7 @@ async fn a_claim_whose_reply_is_lost_is_claimed_once(world: &World) {
     let run = claimed(&build(world, &keeper, "1")).await;
     assert!(cut.has_fired());
     assert!(run.finish(RunEnd::succeeded()).await.recorded.is_ok());
-    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    let status = JobsAdmin::new(&keeper).job(world.lock()).await.unwrap().unwrap();
     let slots: Vec<_> = status.runs.iter().map(|run| (run.slot.name.as_str(), run.has_succeeded())).collect();
     assert_eq!(slots, [("first", true), ("1", true)]);
 }
@@ -252,10 +254,10 @@ async fn a_claim_whose_reply_is_lost_is_claimed_once(world: &World) {
 async fn a_dropped_run_counts_as_crashed(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let run = claimed(&build(world, &one, "1")).await;
-    assert_eq!(other.admin().job(world.lock()).await.unwrap().unwrap().state, JobState::Running);
+    assert_eq!(JobsAdmin::new(&other).job(world.lock()).await.unwrap().unwrap().state, JobState::Running);
     drop(run);
     eventually("the lock is free", async || world.queue().await.is_empty()).await;
-    assert_eq!(other.admin().job(world.lock()).await.unwrap().unwrap().state, JobState::Crashed);
+    assert_eq!(JobsAdmin::new(&other).job(world.lock()).await.unwrap().unwrap().state, JobState::Crashed);
     for is_first in [true, false] {
         let Skipped::Done { crash_found, .. } = skipped(&build(world, &other, "1")).await else { panic!("not done") };
         assert_eq!(crash_found.is_some(), is_first);
@@ -263,7 +265,7 @@ async fn a_dropped_run_counts_as_crashed(world: &World) {
     let Skipped::Done { run, .. } = skipped(&build(world, &other, "1")).await else { panic!("not done") };
     assert_eq!(run.end.as_ref().map(|end| end.kind), Some(EndKind::Crashed));
     // The host that found it has recorded it.
-    let status = other.admin().job(world.lock()).await.unwrap().unwrap();
+    let status = JobsAdmin::new(&other).job(world.lock()).await.unwrap().unwrap();
     assert_eq!(status.last(), Some(&*run));
 }
 
@@ -304,25 +306,25 @@ async fn a_failure_is_retried_as_often_as_the_rule_says(world: &World) {
 
 async fn a_kept_failure_waits_for_a_person(world: &World) {
     let keeper = world.keeper().await;
-    let admin = keeper.admin();
+    let admin = JobsAdmin::new(&keeper);
     let job = build(world, &keeper, "1").on_failure(Rule::Keep);
     claimed(&job).await.finish(RunEnd::failed("disk full")).await;
     assert!(matches!(skipped(&job).await, Skipped::Kept { .. }));
     assert_eq!(admin.job(world.lock()).await.unwrap().unwrap().state, JobState::Kept);
-    let decided = admin.resolve_job(world.lock(), Resolve::RunAgain).await.unwrap();
+    let decided = admin.resolve(world.lock(), Resolve::RunAgain).await.unwrap();
     assert_eq!(decided.resolved.as_ref().map(|resolved| &resolved.by), Some(keeper.owner()));
-    let again = admin.resolve_job(world.lock(), Resolve::Accept).await.unwrap_err();
-    assert!(matches!(again, AdminError::NothingToDecide { .. }), "{again}");
+    let again = admin.resolve(world.lock(), Resolve::Accept).await.unwrap_err();
+    assert!(matches!(again, JobError::NothingToDecide { .. }), "{again}");
     claimed(&job).await.finish(RunEnd::failed("disk still full")).await;
-    admin.resolve_job(world.lock(), Resolve::Accept).await.unwrap();
+    admin.resolve(world.lock(), Resolve::Accept).await.unwrap();
     assert!(matches!(skipped(&job).await, Skipped::Done { run, .. } if run.attempt == 2));
 }
 
 async fn a_slot_that_succeeded_runs_again_when_a_person_says_so(world: &World) {
     let keeper = world.keeper().await;
-    let admin = keeper.admin();
-    let rerun = async |slot| match admin.rerun_job(world.lock(), slot).await {
-        Err(AdminError::NoRerun { why, .. }) => Err(why),
+    let admin = JobsAdmin::new(&keeper);
+    let rerun = async |slot| match admin.rerun(world.lock(), slot).await {
+        Err(JobError::NoRerun { why, .. }) => Err(why),
         marked => Ok(marked.unwrap()),
     };
     assert_eq!(rerun(None).await, Err(NoRerun::NeverRan { slot: None }));
@@ -376,7 +378,7 @@ async fn records_of_a_later_version_are_not_overwritten(world: &World) {
     assert!(matches!(error, JobError::Unreadable { .. }) && error.to_string().contains("newer version"), "{error}");
     assert_eq!(world.observer.get_data(&log_node(world)).await.unwrap().0, later);
     assert!(world.queue().await.is_empty());
-    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    let status = JobsAdmin::new(&keeper).job(world.lock()).await.unwrap().unwrap();
     assert_eq!(status.state, JobState::Unreadable);
 }
 
@@ -430,7 +432,7 @@ async fn a_run_whose_lock_is_lost_records_that_itself(world: &World) {
     let loss = run.guard().lost().await;
     let finished = run.finish(RunEnd::of(EndKind::Lost).with_why(loss.to_string())).await;
     assert!(finished.recorded.is_ok() && finished.loss.is_some(), "{finished:?}");
-    let status = keeper.admin().job(world.lock()).await.unwrap().unwrap();
+    let status = JobsAdmin::new(&keeper).job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.last()), (JobState::Crashed, Some(&finished.record)));
 }
 
@@ -461,7 +463,7 @@ async fn an_end_between_two_reads_is_no_crash(world: &World) {
     let run = claimed(&build(world, &one, "1")).await;
     let node = format!("{}/{}", world.lock(), run.record().node);
     let held = proxy.on(OpCode::GetData).path(node).hold_request();
-    let (admin, lock) = (other.admin(), world.lock().to_owned());
+    let (admin, lock) = (JobsAdmin::new(&other), world.lock().to_owned());
     let asked = tokio::spawn(async move { admin.job(lock).await });
     held.caught().await;
     assert!(run.finish(RunEnd::succeeded()).await.recorded.is_ok());
@@ -469,7 +471,7 @@ async fn an_end_between_two_reads_is_no_crash(world: &World) {
     // A server of an ensemble may not have the end yet.
     let state = asked.await.unwrap().unwrap().unwrap().state;
     assert!(matches!(state, JobState::Ok | JobState::Running), "{state:?}");
-    assert_eq!(other.admin().job(world.lock()).await.unwrap().unwrap().state, JobState::Ok);
+    assert_eq!(JobsAdmin::new(&other).job(world.lock()).await.unwrap().unwrap().state, JobState::Ok);
 }
 
 /// In a chroot of its own: the other claims on these servers change the list of the jobs, too.
@@ -481,7 +483,7 @@ async fn following_jobs_reads_only_what_changed(world: &World) {
     for job in [&quiet, &build(world, &one, "1")] {
         claimed(job).await.finish(RunEnd::succeeded()).await;
     }
-    let mut follow = watcher.admin().follow_jobs(world.lock());
+    let mut follow = JobsAdmin::new(&watcher).follow(world.lock());
     let states = |jobs: Vec<JobStatus>| jobs.iter().map(|job| job.state).collect::<Vec<_>>();
     assert_eq!(states(follow.next().await.unwrap()), [JobState::Ok, JobState::Ok]);
     let before = proxy.counts();
@@ -498,7 +500,7 @@ async fn following_jobs_reads_only_what_changed(world: &World) {
     until(&[JobState::Failed, JobState::Running, JobState::Ok]).await;
     drop(run);
     until(&[JobState::Failed, JobState::Crashed, JobState::Ok]).await;
-    assert!(one.admin().forget_job(world.lock()).await.unwrap());
+    assert!(JobsAdmin::new(&one).forget(world.lock()).await.unwrap());
     until(&[JobState::Crashed, JobState::Ok]).await;
 }
 
@@ -570,8 +572,8 @@ async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
     client.set_acl(&run.guard().node(), &acl, None).await.unwrap();
     let states = |jobs: Vec<JobStatus>| jobs.into_iter().map(|job| (job.path, job.state)).collect::<Vec<_>>();
     let expected = [(world.lock().to_owned(), JobState::Unreadable), (other.clone(), JobState::Running)];
-    let mut follow = keeper.admin().follow_jobs("/");
-    for jobs in [keeper.admin().jobs("/").await.unwrap(), follow.next().await.unwrap()] {
+    let mut follow = JobsAdmin::new(&keeper).follow("/");
+    for jobs in [JobsAdmin::new(&keeper).jobs("/").await.unwrap(), follow.next().await.unwrap()] {
         let found = states(jobs);
         assert!(expected.iter().all(|job| found.contains(job)), "{found:?}");
     }
@@ -583,6 +585,6 @@ async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
             break;
         }
     }
-    assert!(keeper.admin().forget_job(&other).await.unwrap());
+    assert!(JobsAdmin::new(&keeper).forget(&other).await.unwrap());
     client.set_acl(&log_node(world), &Acls::anyone_all(), None).await.unwrap();
 }

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::jobs::{Claim, EndKind, Job, Rule, RunEnd, Skipped, Slot};
 use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};
 use lockkeeper_testkit::worlds::{SESSION_TIMEOUT, simulate};
+use lockkeeper_work::jobs::{Claim, EndKind, Job, JobsAdmin, Rule, RunEnd, Skipped, Slot};
 
 const JOB: &str = "/jobs/simulated";
 const HOSTS: usize = 4;
@@ -96,7 +96,7 @@ async fn world(seed: u64, on_crash: Rule) -> (Ledger, BTreeMap<String, Vec<EndKi
         }
     }
     let mut ends: BTreeMap<String, Vec<EndKind>> = BTreeMap::new();
-    for run in keeper.admin().job(JOB).await.unwrap().unwrap().runs {
+    for run in JobsAdmin::new(&keeper).job(JOB).await.unwrap().unwrap().runs {
         ends.entry(run.slot.name.clone()).or_default().push(run.end.expect("the last host has found it").kind);
     }
     (std::mem::take(&mut *ledger.lock().unwrap()), ends)
@@ -177,7 +177,7 @@ fn two_tasks_of_one_process_run_a_slot_once() {
             }
             cut.abort();
             assert!(finished.iter().all(|run| run.recorded.is_ok() || run.loss.is_some()), "seed {seed}: {finished:?}");
-            let runs = keeper.admin().job(JOB).await.unwrap().unwrap().runs;
+            let runs = JobsAdmin::new(&keeper).job(JOB).await.unwrap().unwrap().runs;
             let successes = runs.iter().filter(|run| run.has_succeeded()).count();
             assert!(successes <= 1 && finished.len() <= runs.len(), "seed {seed}: {runs:?}");
         });

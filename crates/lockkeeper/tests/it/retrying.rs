@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockkeeper::contentserv::{MonitorError, MonitorLock};
-use lockkeeper::deadletter::{FileSink, Filed, Letter, Sink, fold};
 use lockkeeper::error::AcquireError;
-use lockkeeper::retry::{GivenUp, Kept, Operation, Retrying, RunError};
+use lockkeeper_work::contentserv::{MonitorError, MonitorLock};
+use lockkeeper_work::deadletter::{FileSink, Filed, Letter, Sink, fold};
+use lockkeeper_work::retry::{GivenUp, Kept, Operation, Retrying, RunError};
 use serde_json::json;
 use tempfile::TempDir;
 use zookeeper_client as zk;

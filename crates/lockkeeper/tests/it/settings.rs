@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use lockkeeper::Class;
-use lockkeeper::contentserv::{MonitorError, MonitorLock};
 use lockkeeper::error::{ConnectError, SessionError};
-use lockkeeper::settings::{Key, Origin, Settings, Sources};
+use lockkeeper_config::settings::{Key, Origin, Settings, Sources};
 use lockkeeper_testkit::proxy::Cut;
+use lockkeeper_work::contentserv::{MonitorError, MonitorLock};
 use tempfile::TempDir;
 use tokio::time::Instant;
 

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use lockkeeper::settings::Key;
+use lockkeeper_config::settings::Key;
 
 use crate::args::definitions;
 use crate::statuses::{self, STATUSES};
@@ -213,7 +213,7 @@ const OTHERS: [(&str, &str); 4] = [
 
 #[test]
 fn every_variable_that_lockkeeper_knows_is_in_the_manual() {
-    let mut known = lockkeeper::settings::known_variables();
+    let mut known = lockkeeper_config::settings::known_variables();
     known.retain(|name| !Key::ALL.iter().any(|key| key.variable() == *name));
     let mut named: Vec<_> = OF_THE_COMMAND.iter().chain(&OTHERS).map(|(name, _)| (*name).to_owned()).collect();
     known.sort();

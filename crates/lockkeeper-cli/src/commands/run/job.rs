@@ -6,11 +6,12 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use lockkeeper::admin::JobState;
-use lockkeeper::error::JobError;
-use lockkeeper::jobs::{Claim, EndKind, Job, NotRecorded, Rule, Run, RunEnd, RunRecord, Skipped};
-use lockkeeper::settings::IfUnreachable;
-use lockkeeper::{Acquire, Guard, Lockkeeper, Loss, spell};
+use lockkeeper::engine::spell;
+use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
+use lockkeeper_config::settings::IfUnreachable;
+use lockkeeper_work::jobs::{
+    Claim, EndKind, Job, JobError, JobState, JobsAdmin, NotRecorded, Rule, Run, RunEnd, RunRecord, Skipped,
+};
 use tokio::time::{Instant, timeout};
 
 use super::{LEAVING, Line, RELEASING, command_line, hold, leaving};
@@ -243,7 +244,7 @@ async fn who_keeps(args: &RunArgs, line: &Line, run: &RunRecord) -> String {
     let waits = "the job waits for a person".to_owned();
     let (Some(Rule::Keep), Some(keeper)) = (rule, &line.keeper) else { return waits };
     let path = line.paths.first().expect("the parser asks for a name").as_str();
-    match keeper.admin().job(path).await {
+    match JobsAdmin::new(keeper).job(path).await {
         Ok(Some(job)) if job.state == JobState::Kept => waits,
         _ => format!("the rule {option} keep of this run lets no slot run before a person decides"),
     }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use lockkeeper::engine::{excerpt, spell};
 use lockkeeper::helix::{AcquireLeaseError, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
-use lockkeeper::retry::{About, Cause};
-use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard, excerpt, spell};
+use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
+use lockkeeper_work::retry::{About, Cause};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 

@@ -3,7 +3,7 @@
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{AcquireError, ConnectError, Misuse};
 use lockkeeper::helix::{AcquireLeaseError, HelixLock, Scope};
-use lockkeeper::realms::Realms;
+use lockkeeper_config::realms::Realms;
 use lockkeeper_server::Server;
 
 use super::{LONG, on_every_record_server};

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lockkeeper::admin::{JobState, SetUp, SharedNode};
-use lockkeeper::error::{AcquireError, AdminError, ConnectError, Error, JobError, Misuse, SessionError};
+use lockkeeper::admin::{SetUp, SharedNode};
+use lockkeeper::error::{AcquireError, AdminError, ConnectError, Error, Misuse, SessionError};
 use lockkeeper::helix::HelixLock;
-use lockkeeper::jobs::{Job, Ran};
 use lockkeeper::{LockAcl, Lockkeeper, NodeFormat};
 use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_work::jobs::{Job, JobError, JobState, JobsAdmin, Ran};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use super::on_every_server;
@@ -204,7 +204,7 @@ async fn a_private_lock_keeps_no_one_from_other_locks_and_jobs(world: &World) {
         two.mutex("/locks/theirs").acquire().await.unwrap().release().await.unwrap();
         two.mutex("/locks/team/theirs").acquire().await.unwrap().release().await.unwrap();
         run_job(&two, "/locks/daily").await.unwrap();
-        assert_eq!(two.admin().job("/locks/daily").await.unwrap().unwrap().state, JobState::Ok);
+        assert_eq!(JobsAdmin::new(&two).job("/locks/daily").await.unwrap().unwrap().state, JobState::Ok);
         // Theirs are theirs, too.
         let refused = one.mutex("/locks/theirs").try_acquire().await;
         assert!(matches!(refused, Err(AcquireError::Session(SessionError::Refused { .. }))), "{refused:?}");

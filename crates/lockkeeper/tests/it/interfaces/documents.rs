@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::contentserv::MonitorLock;
 use lockkeeper::error::{AcquireError, Error, Mismatch};
 use lockkeeper::{Acquire, DistributedLock, Holding, Lockkeeper, NodeFormat};
+use lockkeeper_work::contentserv::MonitorLock;
 use zookeeper_client as zk;
 
 use super::on_every_server;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lockkeeper::contentserv::MonitorLock;
 use lockkeeper::error::AcquireError;
 use lockkeeper::helix::{HelixLock, LockOperations, QueueLock};
 use lockkeeper::{DistributedLock, Holding, Lockkeeper};
+use lockkeeper_work::contentserv::MonitorLock;
 use metrics::Unit;
 
 use super::on_every_server;

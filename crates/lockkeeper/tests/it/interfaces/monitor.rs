@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::Loss;
-use lockkeeper::contentserv::{MonitorError, MonitorLock, TASK_TIMEOUT, TaskClasses};
 use lockkeeper::error::{AcquireError, Error};
 use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_work::contentserv::{MonitorError, MonitorLock, TASK_TIMEOUT, TaskClasses};
 use tokio::time::Instant;
 
 use super::on_every_server;

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use lockkeeper::OnLost;
 use lockkeeper::helix::HelixLock;
+use lockkeeper_work::jobs::JobsAdmin;
 
 use crate::support::{STEADY, World, on_the_embedded_server_for};
 
@@ -26,7 +27,7 @@ async fn handles_name_their_lock_and_guards_their_node(world: &World) {
     let path = world.lock();
     says(&keeper, &["Lockkeeper", keeper.owner().host.as_str()]);
     says(admin.follow(&path), &["Follow", &path]);
-    says(admin.follow_jobs(&path), &["FollowJobs", &path]);
+    says(JobsAdmin::new(&keeper).follow(&path), &["FollowJobs", &path]);
 
     let guard = keeper.mutex(&path).acquire().await.unwrap();
     says(&guard, &[&guard.node(), "Held"]);

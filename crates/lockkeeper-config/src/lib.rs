@@ -1,0 +1,17 @@
+//! Settings for programs on the crate [`lockkeeper`], and locks on several ensembles:
+//!
+//! - [`settings`]: files, environment variables and flags in layers;
+//! - [`realms`]: which ensemble has which paths.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(missing_docs)]
+
+pub mod realms;
+pub mod settings;
+
+/// Compiles the examples of the guide.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/synchronized.md")]
+    struct Synchronized;
+}

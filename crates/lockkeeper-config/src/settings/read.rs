@@ -1,0 +1,54 @@
+//! Reads values of any setting from the layers.
+
+use std::time::Duration;
+
+use super::keys::Key;
+use super::layers::{Given, Layers, Unit};
+use super::types::Setting;
+use crate::settings::error::Origin;
+use lockkeeper::engine::typed;
+
+/// The problem of an invalid value, and the remedy.
+pub(super) type Wrong = (String, String);
+
+/// The last value of a key; every value that cannot be read is a mistake.
+pub(super) fn take<T>(
+    layers: &mut Layers,
+    key: Key,
+    default: T,
+    read: impl Fn(&Given) -> Result<T, Wrong>,
+) -> Setting<T> {
+    let mut setting = Setting { value: default, origin: Origin::Default };
+    let Layers { given, faults, .. } = layers;
+    for given in given.iter().filter(|given| given.key == key) {
+        match read(given) {
+            Ok(value) => setting = Setting { value, origin: given.origin.clone() },
+            Err((problem, remedy)) => faults.push(given.fault(problem).remedy(remedy)),
+        }
+    }
+    setting
+}
+
+/// Reads a time within these bounds.
+pub(super) fn duration(given: &Given, (least, most): (Duration, Duration)) -> Result<Duration, Wrong> {
+    let text = &given.text;
+    let (read, example) = match given.unit {
+        Unit::Millis => (
+            text.parse().map(Duration::from_millis).map_err(|_| "is not a number".to_owned()),
+            "milliseconds, as in 5000",
+        ),
+        Unit::Written => (humantime::parse_duration(text).map_err(|error| error.to_string()), "500ms, 30s, 5m or 3h"),
+    };
+    let duration = read.map_err(|problem| match problem.as_str() {
+        "is not a number" => (format!("{text:?} is not a number"), format!("write {example}")),
+        problem => (format!("{text:?} is not a time: {problem}"), format!("write {example}")),
+    })?;
+    if (least..=most).contains(&duration) {
+        return Ok(duration);
+    }
+    let [least, most] = [least, most].map(|bound| match given.unit {
+        Unit::Millis => bound.as_millis().to_string(),
+        Unit::Written => typed(bound),
+    });
+    Err((format!("{text} is out of range"), format!("choose one from {least} to {most}")))
+}

@@ -1,0 +1,441 @@
+//! Contentserv's lock as its specification describes it: a monitor object, a text that names the requestor, and four
+//! errors.
+//!
+//! It wraps [`PriorityLock`], which is the protocol, and adds only the interface: `lock`, `lockWithTimeout` and
+//! `unlock` on an object, the task timeouts of the two classes, and errors that name the monitor object and the
+//! requestor's text.
+
+use std::time::Duration;
+
+use lockkeeper::engine::{self, About, GuardSlot, run_until};
+use lockkeeper::{Class, LockPath, Loss};
+use thiserror::Error as ThisError;
+
+use lockkeeper::Acquire;
+use lockkeeper::Lockkeeper;
+use lockkeeper::PriorityLock;
+use lockkeeper::error::{AcquireError, Error, ErrorKind, ProductError, ReleaseError, SessionError};
+
+/// The default timeout of [`MonitorLock::lock_with_timeout`], for both classes.
+pub const TASK_TIMEOUT: Duration = Duration::from_millis(2000);
+
+/// One class of requests: the letters of its nodes, and the timeout of [`MonitorLock::lock_with_timeout`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskClass {
+    /// The letters; the lowest are served first.
+    pub class: Class,
+    /// The task timeout.
+    pub timeout: Duration,
+}
+
+impl TaskClass {
+    /// Creates a class of requests.
+    pub fn new(class: Class, timeout: Duration) -> Self {
+        TaskClass { class, timeout }
+    }
+}
+
+/// The meaning of foreground and background. All clients that share monitor objects must agree on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskClasses {
+    /// Requests for which a user waits.
+    pub foreground: TaskClass,
+    /// Bulk work.
+    pub background: TaskClass,
+}
+
+impl TaskClasses {
+    /// Creates the meaning of both.
+    pub fn new(foreground: TaskClass, background: TaskClass) -> Self {
+        TaskClasses { foreground, background }
+    }
+}
+
+/// The defaults of the specification: `A` and `B`, 2000 ms each.
+impl Default for TaskClasses {
+    fn default() -> Self {
+        let class = |class| TaskClass { class, timeout: TASK_TIMEOUT };
+        TaskClasses { foreground: class(Class::FOREGROUND), background: class(Class::BACKGROUND) }
+    }
+}
+
+/// Why a monitor lock was not acquired or not released. After any of these errors, the protected code must not run or
+/// continue.
+#[derive(Clone, Debug, ThisError)]
+#[non_exhaustive]
+pub enum MonitorError {
+    /// The task timeout passed first. The request is withdrawn.
+    #[error("could not acquire the lock of {monitor_object:?} within the task timeout, for {lock_info:?}")]
+    InstanceLock {
+        /// The monitor object.
+        monitor_object: String,
+        /// The requestor's text.
+        lock_info: String,
+        /// The holder, and how long the request waited.
+        #[source]
+        source: Box<AcquireError>,
+    },
+    /// The session ended while the request waited or while the lock was held.
+    #[error("the session ended while it waited for or held the lock of {monitor_object:?}, for {lock_info:?}")]
+    SessionExpired {
+        /// The monitor object.
+        monitor_object: String,
+        /// The requestor's text.
+        lock_info: String,
+        /// How it ended.
+        #[source]
+        source: Box<Error>,
+    },
+    /// No server could be reached for too long.
+    #[error("the connection was lost while it waited for or held the lock of {monitor_object:?}, for {lock_info:?}")]
+    ConnectionLoss {
+        /// The monitor object.
+        monitor_object: String,
+        /// The requestor's text.
+        lock_info: String,
+        /// The cause.
+        #[source]
+        source: Box<Error>,
+    },
+    /// The request's node does not exist (any more): it was unlocked before, or another client deleted it.
+    #[error("there is no node to unlock for {monitor_object:?}, for {lock_info:?}")]
+    NoNode {
+        /// The monitor object.
+        monitor_object: String,
+        /// The requestor's text.
+        lock_info: String,
+        /// The cause.
+        #[source]
+        source: Box<ReleaseError>,
+    },
+    /// An error that the specification does not name: an invalid monitor object, a refusal, a second lock by the same
+    /// object.
+    #[error("the lock of {monitor_object:?} failed, for {lock_info:?}")]
+    Other {
+        /// The monitor object.
+        monitor_object: String,
+        /// The requestor's text.
+        lock_info: String,
+        /// The cause.
+        #[source]
+        source: Box<Error>,
+    },
+}
+
+impl MonitorError {
+    /// Returns what a caller does about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            MonitorError::InstanceLock { source, .. } => source.kind(),
+            MonitorError::SessionExpired { source, .. }
+            | MonitorError::ConnectionLoss { source, .. }
+            | MonitorError::Other { source, .. } => source.kind(),
+            MonitorError::NoNode { source, .. } => source.kind(),
+        }
+    }
+
+    /// Returns a one-line suggestion of what to do, if there is one: that of its cause.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            MonitorError::InstanceLock { source, .. } => source.hint(),
+            MonitorError::SessionExpired { source, .. }
+            | MonitorError::ConnectionLoss { source, .. }
+            | MonitorError::Other { source, .. } => source.hint(),
+            MonitorError::NoNode { .. } => None,
+        }
+    }
+}
+
+/// The result is [`Error::Product`], which keeps the object and the requestor's text.
+impl From<MonitorError> for Error {
+    fn from(error: MonitorError) -> Self {
+        Error::Product(ProductError::new(error.kind(), error.hint(), error))
+    }
+}
+
+/// The class of a lock object.
+#[derive(Clone, Copy, Debug)]
+enum Chosen {
+    Foreground,
+    Background,
+    Other(Class),
+}
+
+/// The lock of one monitor object. The default class is the foreground.
+///
+/// It is not reentrant: a second `lock` by the same object is an error, also while the first one still waits. Any task
+/// or thread may unlock. Dropping the object unlocks it in the background.
+#[derive(Debug)]
+pub struct MonitorLock {
+    lock: PriorityLock,
+    monitor_object: String,
+    lock_info: String,
+    classes: TaskClasses,
+    chosen: Chosen,
+    task_timeout: Option<Duration>,
+    slot: GuardSlot,
+}
+
+impl MonitorLock {
+    /// Creates the lock of `monitor_object`. `lock_info` names the requestor; other clients can read it while the
+    /// request exists. Sends nothing.
+    ///
+    /// The monitor object is any text except the empty one. Its node has the name that
+    /// [`LockPath::at_root`](lockkeeper::LockPath::at_root) returns. In this name, a `/` becomes `%2F` and a `%` becomes
+    /// `%25`, so that different objects have different nodes.
+    pub fn new(lock_info: &str, keeper: &Lockkeeper, monitor_object: &str) -> Self {
+        MonitorLock {
+            lock: engine::priority_lock(keeper, LockPath::at_root(monitor_object)),
+            monitor_object: monitor_object.to_owned(),
+            lock_info: lock_info.to_owned(),
+            classes: TaskClasses::default(),
+            chosen: Chosen::Foreground,
+            task_timeout: None,
+            slot: GuardSlot::new(keeper),
+        }
+    }
+
+    /// Sets the letters and the timeouts of foreground and background if they differ from the specification:
+    /// `settings.task_classes()` returns those of the settings.
+    pub fn classes(mut self, classes: TaskClasses) -> Self {
+        self.classes = classes;
+        let chosen = self.chosen;
+        self.choose(chosen)
+    }
+
+    /// Selects the foreground.
+    pub fn foreground(self) -> Self {
+        self.choose(Chosen::Foreground)
+    }
+
+    /// Selects the background.
+    pub fn background(self) -> Self {
+        self.choose(Chosen::Background)
+    }
+
+    /// Selects any class. Its default timeout is that of the foreground.
+    pub fn class(self, class: Class) -> Self {
+        self.choose(Chosen::Other(class))
+    }
+
+    fn choose(mut self, chosen: Chosen) -> Self {
+        self.chosen = chosen;
+        let class = self.task_class().class;
+        self.lock = self.lock.class(class);
+        self
+    }
+
+    fn task_class(&self) -> TaskClass {
+        match self.chosen {
+            Chosen::Foreground => self.classes.foreground,
+            Chosen::Background => self.classes.background,
+            Chosen::Other(class) => TaskClass { class, timeout: self.classes.foreground.timeout },
+        }
+    }
+
+    /// Sets the timeout of [`MonitorLock::lock_with_timeout`], whatever the class.
+    pub fn task_timeout(mut self, timeout: Duration) -> Self {
+        self.task_timeout = Some(timeout);
+        self
+    }
+
+    /// Acquires the lock and waits until it is granted. One attempt. For another attempt, call it again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`MonitorError`], except [`MonitorError::InstanceLock`].
+    pub async fn lock(&self) -> Result<(), MonitorError> {
+        self.lock_with(|request| request).await
+    }
+
+    /// Acquires the lock with the options of an [`Acquire`]. One attempt. The message is the text that names the
+    /// requestor, unless the options set another one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitorLock::lock`]; [`MonitorError::InstanceLock`] after a timeout of the options.
+    pub async fn lock_with(&self, options: impl FnOnce(Acquire) -> Acquire) -> Result<(), MonitorError> {
+        // The end of the session has an error of its own, and a caller that retries decides.
+        let request = options(self.lock.acquire().message(&self.lock_info).requeue(false));
+        self.slot.fill(request).await.map_err(|error| self.acquiring(error))
+    }
+
+    /// Acquires the lock and waits for at most the task timeout, including the time to connect. One attempt.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`MonitorError::InstanceLock`] after the timeout; otherwise as [`MonitorLock::lock`].
+    pub async fn lock_with_timeout(&self) -> Result<(), MonitorError> {
+        let timeout = self.task_timeout.unwrap_or_else(|| self.task_class().timeout);
+        self.lock_with(|request| request.timeout(timeout)).await
+    }
+
+    /// Deletes the request's node and the holder marker in one transaction, and waits until the server confirms it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not cancel the unlock; it only stops waiting for the confirmation.
+    ///
+    /// # Errors
+    ///
+    /// [`MonitorError::NoNode`] if this object has nothing to unlock; [`MonitorError::SessionExpired`] and
+    /// [`MonitorError::ConnectionLoss`] if the lock was lost that way before.
+    pub async fn unlock(&self) -> Result<(), MonitorError> {
+        self.slot.clear(&self.monitor_object).await.map_err(|error| self.releasing(error))
+    }
+
+    /// Acquires the lock within the task timeout, runs `work`, and unlocks. `work` does not start after an error, and
+    /// it is dropped at its next await if the lock is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue, or drops `work`. The object then keeps the lock until it is unlocked or
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitorLock::lock_with_timeout`] and [`MonitorLock::unlock`].
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
+        self.lock_with_timeout().await?;
+        self.work(work).await
+    }
+
+    /// What it requests, for dead letters.
+    pub(crate) fn about(&self) -> About {
+        let (monitor_object, lock_info) = self.names();
+        About { monitor_object, lock_info: Some(lock_info), ..engine::about(&self.lock.acquire()) }
+    }
+
+    /// Runs `work` under the hold, and unlocks.
+    pub(crate) async fn work<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
+        let lost = self.slot.look(|slot| slot.as_ref().map(|guard| guard.cancelled_when_lost()));
+        let lost = async {
+            match &lost {
+                Some(lost) => lost.cancelled().await,
+                None => std::future::pending().await,
+            }
+            self.slot.loss().unwrap_or(Loss::Closed)
+        };
+        let done = run_until(lost, work).await;
+        let unlocked = self.unlock().await;
+        match done {
+            Ok(done) => unlocked.map(|()| done),
+            Err(loss) => Err(self.releasing(ReleaseError::NotHeld { loss })),
+        }
+    }
+
+    /// Calls [`MonitorLock::lock_with_timeout`] and blocks this thread until it returns, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitorLock::lock_with_timeout`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn lock_with_timeout_blocking(&self) -> Result<(), MonitorError> {
+        self.slot.block_on(self.lock_with_timeout())
+    }
+
+    /// Calls [`MonitorLock::unlock`] and blocks this thread until it returns, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitorLock::unlock`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn unlock_blocking(&self) -> Result<(), MonitorError> {
+        self.slot.block_on(self.unlock())
+    }
+
+    /// Returns whether this object holds the lock now. No round trip.
+    pub fn is_held(&self) -> bool {
+        self.slot.is_held()
+    }
+
+    /// Returns the token of this object's hold, to pass to the protected resource.
+    pub fn token(&self) -> Option<lockkeeper::FencingToken> {
+        self.slot.token()
+    }
+
+    fn names(&self) -> (String, String) {
+        (self.monitor_object.clone(), self.lock_info.clone())
+    }
+
+    fn acquiring(&self, error: AcquireError) -> MonitorError {
+        let (monitor_object, lock_info) = self.names();
+        match error {
+            AcquireError::Timeout { .. } => {
+                MonitorError::InstanceLock { monitor_object, lock_info, source: Box::new(error) }
+            }
+            AcquireError::SessionLost { loss: Loss::Unreachable, .. }
+            | AcquireError::Session(SessionError::ConnectionLost { .. } | SessionError::Unreachable { .. }) => {
+                MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error.into()) }
+            }
+            AcquireError::SessionLost { loss: Loss::SessionExpired, .. } => {
+                MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error.into()) }
+            }
+            error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error.into()) },
+        }
+    }
+
+    fn releasing(&self, error: ReleaseError) -> MonitorError {
+        let (monitor_object, lock_info) = self.names();
+        match error {
+            ReleaseError::NotLocked { .. } | ReleaseError::NotHeld { loss: Loss::Removed } => {
+                MonitorError::NoNode { monitor_object, lock_info, source: Box::new(error) }
+            }
+            ReleaseError::NotHeld { loss: Loss::Unreachable } | ReleaseError::Timeout { .. } => {
+                MonitorError::ConnectionLoss { monitor_object, lock_info, source: Box::new(error.into()) }
+            }
+            ReleaseError::NotHeld { loss } if !matches!(loss, Loss::AuthFailed | Loss::AuthRequired) => {
+                MonitorError::SessionExpired { monitor_object, lock_info, source: Box::new(error.into()) }
+            }
+            error => MonitorError::Other { monitor_object, lock_info, source: Box::new(error.into()) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::retry::NotGranted;
+
+    /// A caller with one error type for all calls gets back what a call of a monitor lock returned, and repeats what it would repeat.
+    #[test]
+    fn the_error_of_a_monitor_lock_is_found_in_an_error_of_the_library() {
+        let (path, text) = (|| "/P1".to_owned(), || "Bulk Propagation".to_owned());
+        let waited = Duration::from_secs(2);
+        let timeout = AcquireError::Timeout { path: path(), waited, holder: None, ahead: None };
+        let timeout =
+            MonitorError::InstanceLock { monitor_object: path(), lock_info: text(), source: Box::new(timeout) };
+        let lost = SessionError::ConnectionLost { path: path() };
+        let lost =
+            MonitorError::ConnectionLoss { monitor_object: path(), lock_info: text(), source: Box::new(lost.into()) };
+        for (own, kind) in [(timeout, ErrorKind::Taken), (lost, ErrorKind::Unavailable)] {
+            let error = Error::from(own.clone());
+            assert_eq!((error.to_string(), error.hint()), (own.to_string(), own.hint()));
+            assert_eq!((own.kind(), own.cause()), (kind, error.cause()));
+            let Error::Product(error) = error else { panic!("{error:?}") };
+            assert!(error.get::<MonitorError>().is_some());
+        }
+    }
+}

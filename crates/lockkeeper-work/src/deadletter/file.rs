@@ -1,0 +1,350 @@
+//! Dead letters in a file, one line of JSON each.
+//!
+//! Records are only appended, under a lock file that all processes of the machine use, and synced before a letter
+//! counts as kept. A line that a crash has torn stays and is reported; the next one begins on a new line. A file that
+//! has grown too large is rotated to a numbered name. Once there are eight, each rotation deletes the oldest ones, up
+//! to the first that has an unsettled letter.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use rustix::fs::OFlags;
+use tokio::sync::oneshot;
+
+use super::{LetterRecord, Records, Sink, SinkError, fold};
+use lockkeeper::engine::{other_replacer, other_writer};
+
+/// The size at which a file is rotated: about ten thousand letters.
+const LARGE: u64 = 16 << 20;
+
+/// How many rotated files are kept before settled ones are deleted.
+const ASIDE: usize = 8;
+
+/// Dead letters in a file of this machine, which many processes may use at once. Readable only by its owner.
+///
+/// The file must be on a disk on which file locks work for all its users: a local disk, not a network disk.
+#[derive(Clone, Debug)]
+pub struct FileSink {
+    path: PathBuf,
+    large: u64,
+}
+
+impl FileSink {
+    /// Returns the sink of the file at `path`. The first letter creates the file and its directory.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        FileSink { path: path.into(), large: LARGE }
+    }
+
+    /// Sets the size in bytes at which the file is rotated; the default is 16 MiB.
+    pub fn rotate_at(mut self, bytes: u64) -> Self {
+        self.large = bytes;
+        self
+    }
+
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Runs `work` on a separate thread, because files block. Dropping the future leaves the thread to finish.
+    fn apart<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&FileSink) -> io::Result<T> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, SinkError>> {
+        let (sink, name) = (self.clone(), self.name());
+        let (sender, done) = oneshot::channel();
+        let started = std::thread::Builder::new().name("lockkeeper-file".to_owned()).spawn(move || {
+            // The caller may have gone, which changes nothing.
+            _ = sender.send(work(&sink));
+        });
+        async move {
+            let outcome = match started {
+                Ok(_) => done.await.unwrap_or_else(|_| Err(io::Error::other("the writing thread has panicked"))),
+                Err(error) => Err(error),
+            };
+            outcome.map_err(|source| SinkError::new(name, what, source))
+        }
+        .boxed()
+    }
+
+    /// The file beside the sink's file with this ending.
+    fn beside(&self, ending: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(ending);
+        name.into()
+    }
+
+    /// Waits for this process's turn. The lock ends with the file, whatever happens to the process.
+    fn turn(&self, exclusive: bool) -> io::Result<File> {
+        let mut options = private();
+        // It is opened by whoever reads the letters, so a planted link must not create a file elsewhere.
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+        let turn = options.create(true).truncate(false).open(self.beside(".lock"))?;
+        if exclusive { turn.lock() } else { turn.lock_shared() }?;
+        Ok(turn)
+    }
+
+    fn append_now(&self, line: &str) -> io::Result<()> {
+        if let Some(dir) = self.dir() {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+        let _turn = self.turn(true)?;
+        self.put_aside()?;
+        let is_new = !self.path.exists();
+        let mut file = private().create(true).append(true).open(&self.path)?;
+        let others = file.metadata()?.permissions().mode() & 0o777;
+        if others & 0o007 != 0 {
+            // Another program created the file. Letters must not be readable by everyone.
+            file.set_permissions(Permissions::from_mode(others & 0o770))?;
+        }
+        let mut text = String::new();
+        if file.seek(SeekFrom::End(0))? > 0 {
+            let mut last = [0];
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                text.push('\n');
+            }
+        }
+        text.push_str(line);
+        text.push('\n');
+        file.write_all(text.as_bytes())?;
+        file.sync_data()?;
+        if is_new {
+            self.sync_dir()?;
+        }
+        Ok(())
+    }
+
+    fn dir(&self) -> Option<&Path> {
+        self.path.parent().filter(|dir| !dir.as_os_str().is_empty())
+    }
+
+    /// A new name is durable once its directory is synced.
+    fn sync_dir(&self) -> io::Result<()> {
+        File::open(self.dir().unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    /// Rotates the file if it is large, and deletes rotated files in which everything is settled.
+    fn put_aside(&self) -> io::Result<()> {
+        match fs::metadata(&self.path) {
+            Ok(metadata) if metadata.len() >= self.large => {}
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let aside = self.aside()?;
+        let next = aside.last().map_or(1, |(number, _)| number + 1);
+        fs::rename(&self.path, self.beside(&format!(".{next}")))?;
+        self.sync_dir()?;
+        if aside.len() < ASIDE {
+            return Ok(());
+        }
+        let settled: std::collections::HashSet<_> = fold(self.read_now()?.records)
+            .into_iter()
+            .filter(|filed| filed.fate.is_settled())
+            .map(|filed| filed.letter.operation)
+            .collect();
+        // From the oldest on: a letter comes before its marks, which mean nothing without it.
+        for (_, path) in aside {
+            let mut read = Records::default();
+            read_file(&path, &mut read)?;
+            let unsettled = read.records.iter().any(|record| match record {
+                LetterRecord::Letter(letter) => !settled.contains(&letter.operation),
+                LetterRecord::Mark(_) => false,
+            });
+            if unsettled || !read.unreadable.is_empty() {
+                break;
+            }
+            fs::remove_file(&path)?;
+        }
+        Ok(())
+    }
+
+    /// The rotated files, the oldest first.
+    fn aside(&self) -> io::Result<Vec<(u64, PathBuf)>> {
+        let dir = self.dir().unwrap_or(Path::new("."));
+        let Some(name) = self.path.file_name().and_then(|name| name.to_str()) else {
+            return Ok(Vec::new());
+        };
+        let mut aside = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let number = entry.file_name().to_str().and_then(|other| {
+                let number = other.strip_prefix(name)?.strip_prefix('.')?;
+                number.parse().ok().filter(|_| !number.starts_with('+'))
+            });
+            aside.extend(number.map(|number| (number, entry.path())));
+        }
+        aside.sort_unstable();
+        Ok(aside)
+    }
+
+    fn read_now(&self) -> io::Result<Records> {
+        let mut read = Records::default();
+        read.foreign.extend(other_replacer(self.dir().unwrap_or(Path::new(".")))?);
+        for (_, path) in self.aside()? {
+            read_file(&path, &mut read)?;
+        }
+        if self.path.exists() {
+            read_file(&self.path, &mut read)?;
+        }
+        Ok(read)
+    }
+}
+
+impl Sink for FileSink {
+    fn name(&self) -> String {
+        format!("file:{}", self.path.display())
+    }
+
+    fn append<'a>(&'a self, record: &'a LetterRecord) -> BoxFuture<'a, Result<String, SinkError>> {
+        let line = serde_json::to_string(record).expect("records of strings and numbers always serialise");
+        self.apart("kept in", move |sink| sink.append_now(&line).map(|()| sink.name()))
+    }
+
+    fn records(&self) -> BoxFuture<'_, Result<Records, SinkError>> {
+        self.apart("read from", |sink| {
+            if sink.dir().is_some_and(|dir| !dir.exists()) {
+                return Ok(Records::default());
+            }
+            let _turn = sink.turn(false)?;
+            sink.read_now()
+        })
+    }
+}
+
+/// Files that only their owner can access.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+/// Adds the records of a file.
+fn read_file(path: &Path, read: &mut Records) -> io::Result<()> {
+    let (mut bytes, mut file) = (Vec::new(), File::open(path)?);
+    read.foreign.extend(other_writer(&file.metadata()?).map(|how| format!("{} {how}", path.display())));
+    file.read_to_end(&mut bytes)?;
+    for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
+        match serde_json::from_slice(line) {
+            Ok(record) => read.records.push(record),
+            Err(error) => read.unreadable.push(format!("{}:{}: {error}", path.display(), at + 1)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deadletter::{Letter, LetterEvent, Mark};
+
+    fn letter(operation: &str) -> LetterRecord {
+        LetterRecord::Letter(Box::new(Letter::new(operation, "P1", "/P1")))
+    }
+
+    fn sink() -> (tempfile::TempDir, FileSink) {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = FileSink::new(dir.path().join("deep/dead-letters.jsonl"));
+        (dir, sink)
+    }
+
+    fn block<T>(outcome: impl Future<Output = T>) -> T {
+        // No reactor: the sink must work without one.
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(outcome)
+    }
+
+    fn append(sink: &FileSink, record: &LetterRecord) {
+        block(sink.append(record)).unwrap();
+    }
+
+    #[test]
+    fn kept_records_are_read_again_and_are_private() {
+        let (dir, sink) = sink();
+        assert_eq!(block(sink.records()).unwrap(), Records::default());
+        assert!(!dir.path().join("deep").exists(), "looking makes nothing");
+        let records = [letter("a"), LetterRecord::Mark(Mark::new("a", LetterEvent::Failed { why: "x\ny".to_owned() }))];
+        records.iter().for_each(|record| append(&sink, record));
+        assert_eq!(block(sink.records()).unwrap().records, records);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(sink.path()), mode(sink.path().parent().unwrap())), (0o600, 0o700));
+        fs::set_permissions(sink.path(), Permissions::from_mode(0o644)).unwrap();
+        append(&sink, &letter("b"));
+        assert_eq!(mode(sink.path()), 0o640);
+    }
+
+    /// Another user may have planted it in a directory that was open to others.
+    #[test]
+    fn a_link_in_place_of_the_lock_file_is_not_followed() {
+        let (dir, sink) = sink();
+        fs::create_dir(sink.dir().unwrap()).unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        std::os::unix::fs::symlink(&elsewhere, sink.beside(".lock")).unwrap();
+        block(sink.records()).unwrap_err();
+        block(sink.append(&letter("a"))).unwrap_err();
+        assert!(!elsewhere.exists() && !sink.path().exists());
+    }
+
+    #[test]
+    fn a_torn_line_is_reported_and_spoils_no_other() {
+        let (_dir, sink) = sink();
+        append(&sink, &letter("a"));
+        let mut file = OpenOptions::new().append(true).open(sink.path()).unwrap();
+        file.write_all(b"{\"letter\":{\"operation\":\"torn").unwrap();
+        append(&sink, &letter("b"));
+        let read = block(sink.records()).unwrap();
+        assert_eq!(read.records, [letter("a"), letter("b")]);
+        assert!(matches!(&read.unreadable[..], [problem] if problem.contains("dead-letters.jsonl:2: ")), "{read:?}");
+    }
+
+    #[test]
+    fn many_writers_lose_nothing_and_tear_nothing() {
+        let (_dir, sink) = sink();
+        std::thread::scope(|scope| {
+            for writer in 0..8 {
+                // A separate sink for each, as separate processes have.
+                let sink = FileSink::new(sink.path()).rotate_at(4000);
+                scope.spawn(move || (0..10).for_each(|at| append(&sink, &letter(&format!("{writer}-{at}")))));
+            }
+        });
+        let read = block(sink.records()).unwrap();
+        assert_eq!((fold(read.records).len(), read.unreadable.len()), (80, 0));
+        assert!(sink.aside().unwrap().len() > 2);
+    }
+
+    #[test]
+    fn a_rotated_file_is_deleted_only_once_it_is_settled() {
+        let (_dir, sink) = sink();
+        let sink = sink.rotate_at(1);
+        append(&sink, &letter("first"));
+        append(&sink, &letter("second"));
+        append(&sink, &LetterRecord::Mark(Mark::new("first", LetterEvent::Replayed)));
+        let open = |sink: &FileSink| {
+            let filed = fold(block(sink.records()).unwrap().records);
+            filed
+                .into_iter()
+                .filter(|filed| !filed.fate.is_settled())
+                .map(|filed| filed.letter.operation)
+                .collect::<Vec<_>>()
+        };
+        for at in 0..20 {
+            append(&sink, &letter(&format!("{at}")));
+            append(&sink, &LetterRecord::Mark(Mark::new(format!("{at}"), LetterEvent::Dropped { why: None })));
+        }
+        assert_eq!(open(&sink), ["second"]);
+        let first = sink.beside(".1");
+        assert!(!first.exists(), "everything in it was settled");
+        assert!(sink.beside(".2").exists(), "its letter waits");
+        append(&sink, &LetterRecord::Mark(Mark::new("second", LetterEvent::Replayed)));
+        append(&sink, &letter("last"));
+        append(&sink, &letter("very last"));
+        assert!(!sink.beside(".2").exists());
+        assert_eq!(open(&sink), ["last", "very last"]);
+    }
+}

@@ -1,0 +1,65 @@
+//! The logs of jobs: one persistent node for each job, below a common parent.
+//!
+//! The lock's own node has none of it, so foreign clients of the lock see only contenders. A host writes the log under its hold and
+//! under compare-and-set.
+
+use lockkeeper::engine::{Ensemble, JOBS, Node, NodeKind, OpError, Watcher, linearizable, records};
+
+use super::records::{JobLog, LogError};
+
+/// The node of a job.
+pub(super) fn node(path: &str) -> String {
+    records::of_lock(JOBS, path)
+}
+
+/// A log as read.
+pub(super) struct StoredLog {
+    /// The log, if a run was ever claimed.
+    pub(super) log: Result<Option<JobLog>, LogError>,
+    /// The version of the node's data.
+    pub(super) version: i32,
+}
+
+impl StoredLog {
+    pub(super) fn of(seen: &Node) -> StoredLog {
+        StoredLog { log: JobLog::read(&seen.data, seen.mtime_ms), version: seen.version }
+    }
+}
+
+/// Creates the node of a job without a log.
+pub(super) async fn make(ensemble: &dyn Ensemble, path: &str) -> Result<(), OpError> {
+    loop {
+        match ensemble.create(&node(path), Vec::new(), NodeKind::Persistent).await {
+            Ok(_) | Err(OpError::NodeExists) => return Ok(()),
+            Err(OpError::NoNode) => records::make(ensemble, JOBS).await?,
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+/// Reads the log of a job, no older than anything that was confirmed before; `None` if it has none.
+pub(super) async fn find(ensemble: &dyn Ensemble, path: &str) -> Result<Option<StoredLog>, OpError> {
+    match linearizable(ensemble, ensemble.read(&node(path))).await {
+        Ok(seen) => Ok(Some(StoredLog::of(&seen))),
+        Err(OpError::NoNode) => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// The paths of the locks of all jobs with records.
+pub(super) async fn paths(ensemble: &dyn Ensemble) -> Result<Vec<String>, OpError> {
+    let names = records::names(ensemble, JOBS).await?;
+    Ok(names.iter().map(|name| records::lock_of(name)).collect())
+}
+
+/// As [`paths`], and watches for new jobs and forgotten ones.
+pub(super) async fn watch(ensemble: &dyn Ensemble) -> Result<(Vec<String>, Watcher), OpError> {
+    loop {
+        match linearizable(ensemble, ensemble.list_and_watch(JOBS)).await {
+            Ok((names, changed)) => return Ok((names.iter().map(|name| records::lock_of(name)).collect(), changed)),
+            // A node that does not exist has no children to watch.
+            Err(OpError::NoNode) => records::make(ensemble, JOBS).await?,
+            Err(fault) => return Err(fault),
+        }
+    }
+}

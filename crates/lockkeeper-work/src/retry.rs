@@ -1,0 +1,484 @@
+//! Retries for background work, and dead letters when the retries are used up.
+//!
+//! This is not a part of the locks: a lock call is one attempt, with one deadline and one node. Between two attempts
+//! there is no node, so no contender waits behind a pausing one. Only the acquire is repeated, never the work. Work
+//! that lost its lock may be half done, and only its owner knows whether it may be done again.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use lockkeeper::Lockkeeper;
+//! use lockkeeper_work::contentserv::MonitorLock;
+//! use lockkeeper_work::deadletter::FileSink;
+//! use lockkeeper_work::retry::{Operation, Retrying};
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! # let dir = tempfile::tempdir()?;
+//! # let keeper = Lockkeeper::embedded(dir.path()).await?;
+//! let letters = FileSink::new(dir.path().join("dead-letters.jsonl"));
+//! let retrying = Retrying::new(&keeper, 5).delay(Duration::from_millis(500)).dead_letters(Arc::new(letters));
+//!
+//! let lock = MonitorLock::new("Bulk Propagation", &keeper, "P1").background();
+//! let operation = Operation::new("propagation-4711-P1").payload(serde_json::json!({ "article": "P1", "price": 7 }));
+//! retrying.run(&operation, &lock, async { /* change P1 */ }).await?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use lockkeeper::Loss;
+use serde_json::Value;
+use tracing::{debug, warn};
+
+use crate::wall_clock_ms;
+use lockkeeper::Lockkeeper;
+pub use lockkeeper::engine::About;
+use lockkeeper::engine::{Timer, about};
+use lockkeeper::error::{AcquireError, Error, ErrorKind, SessionError};
+use lockkeeper::helix::AcquireLeaseError;
+
+use crate::contentserv::{MonitorError, MonitorLock};
+use crate::deadletter::{Letter, LetterRecord, Sink, SinkError};
+use lockkeeper::Acquire;
+
+/// The longest pause between two attempts, unless the first is longer.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// An operation to do under a lock.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Operation {
+    /// Its unique id, which identifies its dead letter.
+    pub id: String,
+    /// The work to do, in the caller's own form. A replay uses it.
+    pub payload: Value,
+    /// The locked object, in the caller's words; by default that of the lock.
+    pub monitor_object: Option<String>,
+}
+
+impl Operation {
+    /// Creates an operation with this id.
+    pub fn new(id: impl Into<String>) -> Self {
+        Operation { id: id.into(), payload: Value::Null, monitor_object: None }
+    }
+
+    /// Creates an operation with a new unique id.
+    pub fn unique() -> Self {
+        Operation::new(uuid::Uuid::new_v4().to_string())
+    }
+
+    /// Sets the work to do. A replay uses it.
+    pub fn payload(mut self, payload: impl Into<Value>) -> Self {
+        self.payload = payload.into();
+        self
+    }
+}
+
+/// Why an attempt was not granted, by its consequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Not granted in time. Another attempt may succeed.
+    InstanceLock,
+    /// The session ended while the attempt waited. Another attempt may succeed.
+    SessionExpired,
+    /// The servers could not be reached. Another attempt may succeed.
+    ConnectionLoss,
+    /// A reason that another attempt would meet again: a refusal, or a revoked wait.
+    Other,
+    /// The caller's own doing: an invalid name, a cancelled wait. No attempt follows and no letter is kept, because
+    /// there is nothing to replay.
+    Mistake,
+}
+
+impl Cause {
+    /// Returns whether another attempt may succeed.
+    pub const fn is_passing(self) -> bool {
+        matches!(self, Cause::InstanceLock | Cause::SessionExpired | Cause::ConnectionLoss)
+    }
+
+    /// Returns the name that letters use, which is that of Contentserv's specification.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::InstanceLock => "InstanceLock",
+            Cause::SessionExpired => "SessionExpired",
+            Cause::ConnectionLoss => "ConnectionLoss",
+            Cause::Other | Cause::Mistake => "Other",
+        }
+    }
+}
+
+/// The error of an attempt that was not granted.
+pub trait NotGranted: fmt::Display {
+    /// Returns why it was not granted.
+    fn cause(&self) -> Cause;
+
+    /// Returns the holder of the lock, if it is known.
+    fn behind(&self) -> Option<String>;
+}
+
+impl NotGranted for Error {
+    fn cause(&self) -> Cause {
+        if let Error::Product(error) = self
+            && let Some(error) = error.get::<MonitorError>()
+        {
+            return error.cause();
+        }
+        match self {
+            Error::Session(SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. }) => {
+                Cause::ConnectionLoss
+            }
+            Error::Session(
+                SessionError::AuthFailed { .. } | SessionError::AuthRequired { .. } | SessionError::Refused { .. },
+            ) => Cause::Other,
+            Error::Acquire(error) => match error {
+                AcquireError::Timeout { .. } | AcquireError::Held { .. } | AcquireError::TooManyWaiters { .. } => {
+                    Cause::InstanceLock
+                }
+                AcquireError::SessionLost { loss: Loss::Unreachable, .. } => Cause::ConnectionLoss,
+                AcquireError::SessionLost { loss: Loss::AuthFailed | Loss::AuthRequired, .. } => Cause::Other,
+                AcquireError::SessionLost { .. } => Cause::SessionExpired,
+                AcquireError::Evicted { .. }
+                | AcquireError::Revoked { .. }
+                | AcquireError::NoSuchLock { .. }
+                | AcquireError::ParentVanishes { .. } => Cause::Other,
+                _ => Cause::Mistake,
+            },
+            Error::Product(error) if error.kind() == ErrorKind::Taken => Cause::InstanceLock,
+            _ => Cause::Mistake,
+        }
+    }
+
+    fn behind(&self) -> Option<String> {
+        let error = match self {
+            Error::Acquire(error) => error,
+            Error::Product(error) => {
+                let leased = error.get::<AcquireLeaseError>().and_then(NotGranted::behind);
+                return leased.or_else(|| error.get::<MonitorError>().and_then(NotGranted::behind));
+            }
+            _ => return None,
+        };
+        match error {
+            AcquireError::Timeout { holder, .. } | AcquireError::Held { holder, .. } => {
+                holder.as_ref().map(ToString::to_string)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl NotGranted for AcquireError {
+    fn cause(&self) -> Cause {
+        Error::from(self.clone()).cause()
+    }
+
+    fn behind(&self) -> Option<String> {
+        Error::from(self.clone()).behind()
+    }
+}
+
+impl NotGranted for AcquireLeaseError {
+    fn cause(&self) -> Cause {
+        Error::from(self.clone()).cause()
+    }
+
+    fn behind(&self) -> Option<String> {
+        match self {
+            AcquireLeaseError::Outranked { by: owner, .. }
+            | AcquireLeaseError::Preempted { by: owner, .. }
+            | AcquireLeaseError::CleanupUnfinished { owner, .. } => Some(owner.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl NotGranted for MonitorError {
+    fn cause(&self) -> Cause {
+        match self {
+            MonitorError::InstanceLock { .. } => Cause::InstanceLock,
+            MonitorError::SessionExpired { .. } => Cause::SessionExpired,
+            MonitorError::ConnectionLoss { .. } => Cause::ConnectionLoss,
+            MonitorError::NoNode { .. } => Cause::Mistake,
+            MonitorError::Other { source, .. } => source.cause(),
+        }
+    }
+
+    fn behind(&self) -> Option<String> {
+        match self {
+            MonitorError::InstanceLock { source, .. } => source.behind(),
+            _ => None,
+        }
+    }
+}
+
+/// An operation that was given up. It has not begun.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct GivenUp<E> {
+    /// The error of the last attempt.
+    pub error: E,
+    /// The number of attempts.
+    pub attempts: u32,
+    /// Whether it is kept.
+    pub letter: Kept,
+}
+
+/// Whether an operation that was given up is kept as a dead letter.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Kept {
+    /// Kept in this place, as [`Sink::append`] returned it: usually the name of the sink.
+    In(String),
+    /// Not kept: there is no sink, or nothing to replay.
+    Nowhere,
+    /// Not kept, because the sink failed: this error is the only trace of the operation.
+    Failed(SinkError),
+}
+
+impl<E: fmt::Display> fmt::Display for GivenUp<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let times = if self.attempts == 1 { "attempt" } else { "attempts" };
+        write!(f, "given up after {} {times}: {}", self.attempts, self.error)?;
+        match &self.letter {
+            Kept::In(sink) => write!(f, "; kept as a dead letter in {sink}"),
+            Kept::Nowhere => Ok(()),
+            Kept::Failed(error) => write!(f, "; not even kept: {error}: {}", error.source),
+        }
+    }
+}
+
+impl<E: std::error::Error> std::error::Error for GivenUp<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        // The error's own text is part of this one's.
+        self.error.source()
+    }
+}
+
+/// How background work is retried, and where it is kept when the retries are used up. Cheap to clone.
+#[derive(Clone)]
+pub struct Retrying {
+    /// The timers for the pauses; `None` means those of the tokio runtime that polls.
+    timer: Option<Timer>,
+    retries: u32,
+    delay: Duration,
+    sink: Option<Arc<dyn Sink>>,
+}
+
+impl fmt::Debug for Retrying {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Retrying { timer: _, retries, delay, sink } = self;
+        f.debug_struct("Retrying").field("retries", retries).field("delay", delay).field("sink", sink).finish()
+    }
+}
+
+impl Retrying {
+    /// Creates a policy of up to `1 + retries` attempts, as `elastic.request.retry.count` counts.
+    pub fn new(keeper: &Lockkeeper, retries: u32) -> Self {
+        Retrying { timer: Some(Timer::of(keeper)), ..Retrying::on_tokio(retries) }
+    }
+
+    /// Creates a policy of up to `1 + retries` attempts without a handle, for attempts that connect as well. Its
+    /// futures need a tokio runtime with timers.
+    pub fn on_tokio(retries: u32) -> Self {
+        Retrying { timer: None, retries, delay: Duration::from_secs(1), sink: None }
+    }
+
+    /// Sets the first pause; the default is 1 s. Each later pause is twice as long, up to 30 s or the first pause if
+    /// that is longer. A random part of at most the same length is added. So requests that failed together are not
+    /// retried together.
+    pub fn delay(mut self, first: Duration) -> Self {
+        self.delay = first;
+        self
+    }
+
+    /// Sets the sink for operations that were never granted their lock.
+    pub fn dead_letters(mut self, sink: Arc<dyn Sink>) -> Self {
+        self.sink = Some(sink);
+        self
+    }
+
+    /// Requests a lock until it is granted or the retries are used up. Set a timeout on the request: without one, the
+    /// first attempt has no time limit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue and keeps no letter.
+    ///
+    /// # Errors
+    ///
+    /// [`GivenUp`] with the last attempt's error.
+    pub async fn acquire<G: Send + 'static>(
+        &self,
+        operation: &Operation,
+        mut request: impl FnMut() -> Acquire<G>,
+    ) -> Result<G, GivenUp<AcquireError>> {
+        let first = request();
+        let about = about(&first);
+        let mut first = Some(first);
+        self.attempt(operation, about, async || first.take().unwrap_or_else(&mut request).await).await
+    }
+
+    /// Locks a monitor object until it is granted or the retries are used up. Each attempt is limited by the task
+    /// timeout.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue and keeps no letter.
+    ///
+    /// # Errors
+    ///
+    /// [`GivenUp`] with the last attempt's error.
+    pub async fn lock(&self, operation: &Operation, lock: &MonitorLock) -> Result<(), GivenUp<MonitorError>> {
+        self.attempt(operation, lock.about(), async || lock.lock_with_timeout().await).await
+    }
+
+    /// Runs [`Retrying::lock`], the work, and [`MonitorLock::unlock`]. The work begins only after a grant, and is
+    /// dropped at its next await if the lock is lost. Work that has begun is never retried.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue, or drops the work. The object then keeps the lock until it is unlocked or
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::GivenUp`] if the work has not begun, [`RunError::Lost`] if it has.
+    pub async fn run<T>(
+        &self,
+        operation: &Operation,
+        lock: &MonitorLock,
+        work: impl Future<Output = T>,
+    ) -> Result<T, RunError> {
+        self.lock(operation, lock).await.map_err(RunError::GivenUp)?;
+        lock.work(work).await.map_err(RunError::Lost)
+    }
+
+    /// Makes attempts of any kind until one is granted or the retries are used up.
+    ///
+    /// An attempt must only request the lock, not begin the work, because it is repeated after an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the attempt and keeps no letter.
+    ///
+    /// # Errors
+    ///
+    /// [`GivenUp`] with the last attempt's error.
+    pub async fn attempt<T, E: NotGranted>(
+        &self,
+        operation: &Operation,
+        about: About,
+        mut attempt: impl AsyncFnMut() -> Result<T, E>,
+    ) -> Result<T, GivenUp<E>> {
+        let (first_ms, mut waited, mut attempts) = (wall_clock_ms(), Duration::ZERO, 0);
+        let mut pauses = self.pauses();
+        let error = loop {
+            attempts += 1;
+            let since = Instant::now();
+            let error = match attempt().await {
+                Ok(granted) => return Ok(granted),
+                Err(error) => error,
+            };
+            waited += since.elapsed();
+            match pauses.next().filter(|_| error.cause().is_passing()) {
+                Some(pause) => {
+                    debug!(operation = %operation.id, path = %about.path, attempts, %error, ?pause, "retrying");
+                    match &self.timer {
+                        Some(timer) => timer.after(pause).await,
+                        None => tokio::time::sleep(pause).await,
+                    }
+                }
+                None => break error,
+            }
+        };
+        let letter = match &self.sink {
+            Some(sink) if error.cause() != Cause::Mistake => {
+                let mut letter = Letter::new(&operation.id, about.monitor_object, about.path);
+                if let Some(object) = &operation.monitor_object {
+                    letter.monitor_object.clone_from(object);
+                }
+                letter.lock_info = about.lock_info;
+                letter.class = about.class;
+                letter.payload = operation.payload.clone();
+                letter.attempts = attempts;
+                letter.error = error.cause().name().to_owned();
+                letter.detail = error.to_string();
+                letter.behind = error.behind();
+                letter.first_ms = first_ms;
+                letter.last_ms = wall_clock_ms();
+                letter.waited_ms = waited.as_millis() as u64;
+                match sink.append(&LetterRecord::Letter(Box::new(letter))).await {
+                    Ok(place) => Kept::In(place),
+                    Err(failed) => {
+                        warn!(operation = %operation.id, %failed, cause = %failed.source, "a dead letter could not be kept");
+                        Kept::Failed(failed)
+                    }
+                }
+            }
+            _ => Kept::Nowhere,
+        };
+        Err(GivenUp { error, attempts, letter })
+    }
+
+    fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
+        ExponentialBuilder::default()
+            .with_min_delay(self.delay)
+            .with_max_delay(LONGEST.max(self.delay))
+            .with_jitter()
+            .with_max_times(self.retries as usize)
+            .build()
+    }
+}
+
+/// Why work under a monitor object did not finish.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// It has not begun.
+    #[error(transparent)]
+    GivenUp(GivenUp<MonitorError>),
+    /// It has begun, or was even done, and the lock was lost meanwhile: it may have overlapped with other work.
+    #[error(transparent)]
+    Lost(MonitorError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_tried_again_is_what_the_kind_of_an_error_says() {
+        let (path, text, waited) = (|| "/P1".to_owned(), || "text".to_owned(), Duration::from_secs(2));
+        let lost = |loss| AcquireError::SessionLost { path: path(), loss };
+        let all = [
+            AcquireError::Held { path: path(), holder: None, ahead: None },
+            AcquireError::Timeout { path: path(), waited, holder: None, ahead: None },
+            AcquireError::TooManyWaiters { path: path(), ahead: 2, most: 1 },
+            AcquireError::Cancelled { path: path() },
+            AcquireError::NoSuchLock { path: path() },
+            AcquireError::ParentVanishes { path: path() },
+            AcquireError::AlreadyHeld { path: path() },
+            lost(Loss::Unreachable),
+            lost(Loss::SessionExpired),
+            lost(Loss::AuthFailed),
+            SessionError::ConnectionLost { path: path() }.into(),
+            SessionError::Closed.into(),
+        ];
+        for error in all {
+            assert_eq!(error.cause().is_passing(), error.kind().is_retryable(), "{error:?}");
+        }
+        let leased = [
+            AcquireLeaseError::Outranked { path: path(), by: text(), priority: 1, message: None, lease_left: None },
+            AcquireLeaseError::Preempted { path: path(), by: text(), priority: 1 },
+            AcquireLeaseError::Timeout { path: path(), waited },
+        ];
+        for error in leased {
+            assert!(error.cause().is_passing(), "{error:?}");
+        }
+    }
+}
