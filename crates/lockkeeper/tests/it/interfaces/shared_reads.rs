@@ -346,8 +346,9 @@ async fn each_reader_has_its_own_limits(world: &World) {
 async fn the_release_of_the_last_reader_is_confirmed_while_others_look_at_its_hold(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    let reads = reads(world, &keeper);
     for round in 0..50 {
+        // A new object: under load, a call of the round before that is not dropped yet would be another reader.
+        let reads = reads(world, &keeper);
         let guard = reads.acquire().await.unwrap();
         // Everything behind the first look is held, so no other reader comes, and no release is confirmed.
         let unanswered = proxy.on_any(OpCode::LISTS).hold_request();
