@@ -53,7 +53,7 @@ type Step = (u8, char, u64, &'static str, &'static str);
 ///
 /// A step that uses a core for long never runs beside a step with a time limit. Only one lane of a phase fetches
 /// packages of the system or of Maven, because neither apt nor Maven can run twice at a time.
-const STEPS: [Step; 35] = [
+const STEPS: [Step; 34] = [
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
     (0, 'a', 25, PROGRAMS, "xtask part programs"),
@@ -75,18 +75,17 @@ const STEPS: [Step; 35] = [
     (1, 'b', 15, "dependencies", "nice -n 19 xtask part dependencies"),
     (1, 'b', 4, "advisories about dependencies", "nice -n 19 xtask part advisories"),
     (1, 'b', 25, "invalid inputs", "nice -n 19 xtask fuzz --seconds 30 --at-once 1"),
-    (1, 'c', 15, "a sample of mutants", "nice -n 19 xtask mutants --area core,machine --sample 5 --by-commit"),
     (1, 'c', 15, "two versions on one server", "xtask skew"),
     // These wait for servers, and for sessions to end.
     (2, 'a', 15, "tests against one server and an ensemble", "xtask zookeeper test"),
-    (2, 'a', 5, "locks over TLS", "xtask tls"),
+    (2, 'a', 5, "locks over TLS", "xtask interop tls"),
     (2, 'a', 10, "Kazoo's suite against the embedded server", "xtask peers kazoo"),
     (2, 'a', 10, "go-zookeeper's suite against the embedded server", "xtask peers go"),
-    (2, 'a', 5, "fencing statements on SQLite and PostgreSQL", "xtask postgres test"),
+    (2, 'a', 5, "fencing statements on SQLite and PostgreSQL", "xtask interop postgres"),
     (2, 'b', 8, "Helix's lock beside ours", "xtask interop helix"),
     (2, 'b', 8, "Curator's locks beside ours", "xtask interop curator"),
     (2, 'b', 8, "Kazoo's locks beside ours", "xtask interop kazoo"),
-    (2, 'b', 10, "dead letters in Kafka", "xtask kafka test"),
+    (2, 'b', 10, "dead letters in Kafka", "xtask interop kafka"),
     (2, 'b', 10, "our server beside Apache's", "xtask peers apache"),
     (2, 'b', 5, "ZooKeeper's command line", "xtask peers zkcli"),
     // These need the whole machine.
@@ -239,7 +238,7 @@ impl Part {
     pub(crate) fn run(self) -> Result<()> {
         let sh = shell()?;
         match self {
-            Part::Programs => programs::build(&sh, &programs_list(&sh)),
+            Part::Programs => programs::write_list(&sh, &programs_list(&sh)),
             Part::Dependencies => dependencies(&sh),
             Part::Advisories => advisories(&sh, FETCH_SECONDS),
             Part::Features => features(&sh),

@@ -1,89 +1,86 @@
-//! `cargo xtask interop`: runs foreign clients and ours on the same nodes.
+//! `cargo xtask interop`: runs our tests that need programs of other projects: foreign clients on our nodes, databases, a broker.
 //!
-//! In `peers`, foreign clients test our server; here each side must understand the nodes of the other.
+//! In `peers`, foreign clients test our server; here each side must understand the other.
 
-use anyhow::Result;
-use clap::Subcommand;
-use lockkeeper_testkit::apache::{Apache, Options};
-use xshell::Shell;
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use lockkeeper_testkit::apache::{Apache, Distribution, Options as Servers};
+use lockkeeper_testkit::kafka::ENV_JARS;
+use lockkeeper_testkit::postgres::{Error, Postgres};
+use xshell::{Shell, cmd};
 
 use crate::maven::build;
-use crate::peers;
-use crate::programs::Tests;
+use crate::peers::kazoo_python;
+use crate::programs::{LIB, Tests};
 use crate::workspace::shell;
 
-/// The connect string of a running server.
-const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
-/// The variable with the class path of Helix's side.
-const ENV_HELIX: &str = "LOCKKEEPER_INTEROP_HELIX";
-/// The variable with the class path of Curator's side.
-const ENV_CURATOR: &str = "LOCKKEEPER_INTEROP_CURATOR";
-/// The variable with the Python that has Kazoo.
-const ENV_KAZOO: &str = "LOCKKEEPER_INTEROP_KAZOO";
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Run Apache Curator's own locks beside ours; needs Java and Maven
-    Curator {
-        /// Arguments of the test program, such as a part of a test's name
-        #[arg(last = true, value_name = "ARGS")]
-        arguments: Vec<String>,
-    },
-    /// Run Kazoo's own locks beside ours; needs Java and Python 3 with venv
-    Kazoo {
-        /// Arguments of the test program, such as a part of a test's name
-        #[arg(last = true, value_name = "ARGS")]
-        arguments: Vec<String>,
-    },
-    /// Run Apache Helix's own lock beside ours, on the embedded server and on Apache's; needs Java and Maven
-    Helix {
-        /// Arguments of the test program, such as a part of a test's name
-        #[arg(last = true, value_name = "ARGS")]
-        arguments: Vec<String>,
-    },
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[arg(value_enum)]
+    with: With,
+    /// Arguments of the test program, such as a part of a test's name
+    #[arg(last = true, value_name = "ARGS")]
+    arguments: Vec<String>,
 }
 
-pub(crate) fn run(command: &Command) -> Result<()> {
-    let sh = shell()?;
-    match command {
-        Command::Helix { arguments } => helix(&sh, arguments),
-        Command::Curator { arguments } => curator(&sh, arguments),
-        Command::Kazoo { arguments } => kazoo(&sh, arguments),
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum With {
+    /// Apache Curator's own locks beside ours; needs Java and Maven
+    Curator,
+    /// Kazoo's own locks beside ours; needs Java and Python 3 with venv
+    Kazoo,
+    /// Apache Helix's own lock beside ours, on the embedded server and on Apache's; needs Java and Maven
+    Helix,
+    /// Dead letters in Kafka, whose broker is killed; needs Java and Maven
+    Kafka,
+    /// The statements of docs/guide/fencing.md, on `SQLite` and on a real `PostgreSQL`
+    Postgres,
+    /// Locks over TLS, on the embedded server and on Apache's; needs Java
+    Tls,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let sh = &shell()?;
+    // The tests of other foreign clients need these.
+    let or = |usual: &str| match options.arguments.as_slice() {
+        [] if usual.is_empty() => vec![],
+        [] => vec![usual.to_owned()],
+        some => some.to_vec(),
+    };
+    match options.with {
+        With::Curator => beside_ours(sh, "queue_interop", "CURATOR", &build(sh, "curator")?, &or("curator")),
+        With::Kazoo => beside_ours(sh, "queue_interop", "KAZOO", &kazoo_python(sh)?, &or("kazoo")),
+        With::Helix => beside_ours(sh, "helix_interop", "HELIX", &build(sh, "helix")?, &or("")),
+        With::Kafka => {
+            let jars = build(sh, "kafka")?;
+            for (package, target) in [("lockkeeper", LIB), ("lockkeeper-cli", "cli")] {
+                let tests = Tests { package, target, features: "kafka" };
+                tests.run(sh, &or("kafka"), [(ENV_JARS, (&jars).into())])?;
+            }
+            Ok(())
+        }
+        With::Postgres => {
+            match Postgres::start() {
+                Err(Error::Missing) if rustix::process::getuid().is_root() => {
+                    let install = cmd!(sh, "apt-get install --yes --no-install-recommends postgresql");
+                    install.run().context("installing PostgreSQL")?;
+                }
+                started => drop(started?),
+            }
+            Tests { package: "xtask", target: "sql", features: "" }.run(sh, &or(""), [])
+        }
+        With::Tls => {
+            Distribution::install()?;
+            Tests { package: "lockkeeper", target: "tls", features: "tls" }.run(sh, &or(""), [])?;
+            Tests { package: "lockkeeper-cli", target: "cli", features: "tls" }.run(sh, &["secured".to_owned()], [])
+        }
     }
 }
 
-/// Builds Curator's side, then runs the tests with its locks and ours on one path.
-pub(crate) fn curator(sh: &Shell, arguments: &[String]) -> Result<()> {
-    let classpath = build(sh, "curator")?;
-    beside_ours(sh, "queue_interop", (ENV_CURATOR, &classpath), or_all_of("curator", arguments))
-}
-
-/// Installs Kazoo, then runs the tests with its locks and ours on one path.
-pub(crate) fn kazoo(sh: &Shell, arguments: &[String]) -> Result<()> {
-    let python = peers::kazoo_python(sh)?;
-    let python = python.display().to_string();
-    beside_ours(sh, "queue_interop", (ENV_KAZOO, &python), or_all_of("kazoo", arguments))
-}
-
-/// Builds Helix's side, then runs its tests.
-pub(crate) fn helix(sh: &Shell, arguments: &[String]) -> Result<()> {
-    let classpath = build(sh, "helix")?;
-    beside_ours(sh, "helix_interop", (ENV_HELIX, &classpath), arguments.to_vec())
-}
-
-/// Returns the given tests, or those with this client's name: the others need another client.
-fn or_all_of(maker: &str, arguments: &[String]) -> Vec<String> {
-    if arguments.is_empty() { vec![maker.to_owned()] } else { arguments.to_vec() }
-}
-
-/// Runs a test program beside one of Apache's servers; this variable names the other side.
-fn beside_ours(
-    sh: &Shell,
-    test: &'static str,
-    (variable, value): (&'static str, &str),
-    arguments: Vec<String>,
-) -> Result<()> {
-    let apache = Apache::single(Options::default())?;
-    let environment = [(ENV_SINGLE, apache.connect_string().into()), (variable, value.into())];
-    Tests { package: "lockkeeper", target: test, features: "" }.run(sh, &arguments, environment)
+/// Runs a test program beside one of Apache's servers; a variable tells it the other side.
+fn beside_ours(sh: &Shell, target: &'static str, other: &str, side: &str, arguments: &[String]) -> Result<()> {
+    let apache = Apache::single(Servers::default())?;
+    sh.set_var(format!("LOCKKEEPER_INTEROP_{other}"), side);
+    let environment = [("LOCKKEEPER_TEST_ZOOKEEPER", apache.connect_string().into())];
+    Tests { package: "lockkeeper", target, features: "" }.run(sh, arguments, environment)
 }

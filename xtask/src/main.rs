@@ -3,27 +3,20 @@
 //! Nothing here is part of the product. Run a chore as `cargo xtask <chore>`; `docs/development.md` says when.
 
 mod acceptance;
-mod beside;
 mod chaos;
 mod ci;
 mod crash;
-mod features;
 mod figures;
-mod fuzz;
 mod healthy;
 mod interop;
-mod kafka;
 mod layers;
 mod maven;
-mod mutants;
 mod peers;
-mod postgres;
 mod programs;
+mod script;
 mod simulate;
-mod skew;
 mod slots;
 mod storm;
-mod tls;
 mod untested;
 mod workspace;
 mod zookeeper;
@@ -33,6 +26,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use lockkeeper_testkit::apache;
 
+use script::Script;
 use workspace::{root, shell};
 
 /// Lockkeeper's chores.
@@ -57,24 +51,20 @@ enum Chore {
     /// Run the tests that `cargo test` keeps small at their full size: large worlds of the model, 100 000 watches
     Deep,
     /// Check that every published crate compiles with every set of its features
-    Features(features::Options),
+    Features(Script),
     /// Run Apache ZooKeeper on free loopback ports
     #[command(subcommand)]
     Zookeeper(zookeeper::Command),
-    /// Run a Kafka broker on free loopback ports, for dead letters
-    #[command(subcommand)]
-    Kafka(kafka::Command),
-    /// Run foreign clients and ours on the same nodes
-    #[command(subcommand)]
-    Interop(interop::Command),
-    /// Test locks over TLS, on the embedded server and on Apache's; needs Java
-    Tls(tls::Options),
+    /// Run a Kafka broker on free loopback ports, for dead letters, until Ctrl-C, or until CMD has ended; needs Java and Maven
+    Kafka(zookeeper::Kafka),
+    /// Run our tests that need programs of other projects, such as foreign clients on the same nodes
+    Interop(interop::Options),
     /// Kill the embedded server while it works, and damage its data, many times
     Crash(crash::Options),
     /// Send invalid input to the embedded server, for as long as wanted
-    Fuzz(fuzz::Options),
+    Fuzz(Script),
     /// Change the product in many places, one at a time, and check that a test notices each
-    Mutants(mutants::Options),
+    Mutants(Script),
     /// Make faults on an ensemble of Apache ZooKeeper for some minutes, and judge the history of the contenders
     Chaos(chaos::Options),
     /// Run one contender of chaos
@@ -96,18 +86,14 @@ enum Chore {
     /// Run the slots of one job on hosts with wrong clocks while leaders are killed; check that each is claimed exactly once
     Slots(slots::Options),
     /// Run commands of an older version and of this one on one server of this machine
-    Skew,
+    Skew(Script),
     /// Run random jobs through the command under seeded faults, and judge them by their own logs
     Storm(storm::Options),
     /// Run one job of the storm
     #[command(hide = true)]
     StormJob(storm::Working),
-    /// Run the tests that need PostgreSQL
-    #[command(subcommand)]
-    Postgres(postgres::Command),
-    /// Run the test suites of other clients against the embedded server
-    #[command(subcommand)]
-    Peers(peers::Command),
+    /// Run the test suites of other clients, unchanged, against the embedded server
+    Peers(peers::Options),
 }
 
 const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper, strace or libfaketime to be had, \
@@ -120,14 +106,13 @@ fn main() -> ExitCode {
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
         Chore::Layers => layers::run(&root()).map(|()| ExitCode::SUCCESS),
         Chore::Deep => shell().and_then(|sh| programs::deep(&sh)).map(|()| ExitCode::SUCCESS),
-        Chore::Features(options) => shell().and_then(|sh| features::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
+        Chore::Features(script) => script.run("features", &[]).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
-        Chore::Kafka(command) => kafka::run(&command),
-        Chore::Interop(command) => interop::run(&command).map(|()| ExitCode::SUCCESS),
-        Chore::Tls(options) => shell().and_then(|sh| tls::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
+        Chore::Kafka(options) => zookeeper::kafka(&options),
+        Chore::Interop(options) => interop::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Crash(options) => shell().and_then(|sh| crash::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
-        Chore::Fuzz(options) => shell().and_then(|sh| fuzz::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
-        Chore::Mutants(options) => shell().and_then(|sh| mutants::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
+        Chore::Fuzz(script) => shell().and_then(|sh| programs::fuzz(&sh, &script)).map(|()| ExitCode::SUCCESS),
+        Chore::Mutants(script) => script.run("mutants", &[]).map(|()| ExitCode::SUCCESS),
         Chore::Chaos(options) => chaos::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Contend(contend) => contend.run().map(|()| ExitCode::SUCCESS),
         Chore::Figures(options) => figures::run(&options).map(|()| ExitCode::SUCCESS),
@@ -138,16 +123,18 @@ fn main() -> ExitCode {
             shell().and_then(|sh| simulate::simulate(&sh, &options)).map(|()| ExitCode::SUCCESS)
         }
         Chore::Slots(options) => slots::run(&options).map(|()| ExitCode::SUCCESS),
-        Chore::Skew => shell().and_then(|sh| skew::run(&sh)).map(|()| ExitCode::SUCCESS),
+        Chore::Skew(script) => shell().and_then(|sh| programs::skew(&sh, &script)).map(|()| ExitCode::SUCCESS),
         Chore::Storm(options) => storm::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::StormJob(job) => job.run(),
-        Chore::Postgres(command) => postgres::run(&command).map(|()| ExitCode::SUCCESS),
-        Chore::Peers(command) => peers::run(&command).map(|()| ExitCode::SUCCESS),
+        Chore::Peers(options) => peers::run(&options).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         if let Some(untested) = error.downcast_ref::<untested::Untested>() {
             eprintln!("{untested}");
             return ExitCode::from(untested::STATUS);
+        }
+        if let Some(script::Failed(status)) = error.downcast_ref() {
+            return ExitCode::from(*status);
         }
         eprintln!("error: {error:#}");
         ExitCode::from(match error.downcast_ref() {
@@ -159,7 +146,6 @@ fn main() -> ExitCode {
                 | apache::Error::NoFaketime,
             ) => 4,
             Some(_) => 5,
-            None if error.is::<peers::NoPython>() => 6,
             None => 1,
         })
     })

@@ -10,9 +10,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use xshell::{Shell, cmd};
 
+use crate::script::Script;
 use crate::workspace::target_dir;
 
 /// The variable with the path of the list.
@@ -35,15 +36,8 @@ pub(crate) struct Tests {
     pub features: &'static str,
 }
 
-/// A program that was built.
-#[derive(Debug, Serialize, Deserialize)]
-struct Built {
-    program: PathBuf,
-    /// The directory of its package: cargo runs tests there.
-    directory: PathBuf,
-}
-
-type List = BTreeMap<String, Built>;
+/// The programs by package and target: `lockkeeper/it`.
+pub(crate) type List = BTreeMap<String, PathBuf>;
 
 impl Tests {
     /// Runs the tests with these arguments and this environment.
@@ -53,16 +47,24 @@ impl Tests {
         arguments: &[String],
         environment: impl IntoIterator<Item = (&'static str, OsString)>,
     ) -> Result<()> {
+        let Tests { package, target, .. } = *self;
+        let program = self.program(sh)?;
+        // Cargo runs tests in the directory of their package.
+        let directory = sh.current_dir().join(if package == "xtask" { "" } else { "crates" }).join(package);
+        let _there = sh.push_dir(&directory);
+        cmd!(sh, "{program} {arguments...}")
+            .env("CARGO_MANIFEST_DIR", &directory)
+            .envs(environment)
+            .run()
+            .with_context(|| format!("{target} of {package}"))
+    }
+
+    /// Returns the test program: that of the list, or the one that cargo builds.
+    pub(crate) fn program(&self, sh: &Shell) -> Result<PathBuf> {
         let Tests { package, target, features } = *self;
-        match listed(package, target)? {
-            Some(Built { program, directory }) => {
-                let _there = sh.push_dir(&directory);
-                cmd!(sh, "{program} {arguments...}")
-                    .env("CARGO_MANIFEST_DIR", &directory)
-                    .envs(environment)
-                    .run()
-                    .with_context(|| format!("{target} of {package}"))
-            }
+        let key = format!("{package}/{target}");
+        let mut programs = match listed()? {
+            Some(programs) => programs,
             None => {
                 let which = match target {
                     LIB => vec!["--lib"],
@@ -70,13 +72,10 @@ impl Tests {
                     name => vec!["--test", name],
                 };
                 let features = if features.is_empty() { vec![] } else { vec!["--features", features] };
-                cmd!(sh, "cargo test --quiet -p {package} {features...} {which...} -- {arguments...}")
-                    .env(WRAPPER, REAL_SERVERS)
-                    .envs(environment)
-                    .run()
-                    .with_context(|| format!("{target} of {package}"))
+                built(sh, &[vec!["--package", package], features, which].concat())?
             }
-        }
+        };
+        programs.remove(&key).with_context(|| format!("no test program {key} was built"))
     }
 }
 
@@ -105,102 +104,62 @@ pub(crate) fn deep(sh: &Shell) -> Result<()> {
     Ok(())
 }
 
+/// Runs the targets of the server's crate on random input.
+pub(crate) fn fuzz(sh: &Shell, script: &Script) -> Result<()> {
+    let tests = Tests { package: "lockkeeper-server", target: LIB, features: "" };
+    script.run("fuzz", &[("FUZZ_PROGRAM", tests.program(sh)?)])
+}
+
+/// Runs commands of two versions on one server.
+pub(crate) fn skew(sh: &Shell, script: &Script) -> Result<()> {
+    script.run("skew", &[("LOCKKEEPER", command(sh)?)])
+}
+
 /// Builds the `lockkeeper` command as `cargo test` does, with overflow checks; its server is optimised.
 pub(crate) fn command(sh: &Shell) -> Result<PathBuf> {
-    if let Some(program) = built("lockkeeper-cli", BIN)? {
-        return Ok(program);
+    if let Some(mut programs) = listed()? {
+        return programs.remove("lockkeeper-cli/bin").context("the command was not built");
     }
     cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
     Ok(target_dir(sh).join("debug/lockkeeper"))
 }
 
-/// Returns the path of a program, if all were built beforehand.
-pub(crate) fn built(package: &str, target: &str) -> Result<Option<PathBuf>> {
-    Ok(listed(package, target)?.map(|built| built.program))
-}
-
-/// Returns a program of the list, if all were built beforehand.
-fn listed(package: &str, target: &str) -> Result<Option<Built>> {
+/// Returns the list, if all programs were built beforehand.
+fn listed() -> Result<Option<List>> {
     let Some(list) = env::var_os(ENV_LIST) else { return Ok(None) };
     let text = fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
-    let mut list: List = serde_json::from_str(&text).context("reading the list of test programs")?;
-    let key = format!("{package}/{target}");
-    Ok(Some(list.remove(&key).with_context(|| format!("no test program {key} was built"))?))
+    Ok(Some(serde_json::from_str(&text).context("reading the list of test programs")?))
 }
 
-/// Cargo's report of an artifact.
-#[derive(Deserialize)]
-struct Artifact {
-    executable: Option<PathBuf>,
-    manifest_path: PathBuf,
-    target: Target,
-    profile: Profile,
+/// Returns all programs, with every feature.
+pub(crate) fn all(sh: &Shell) -> Result<List> {
+    match listed()? {
+        Some(programs) => Ok(programs),
+        None => built(sh, &["--workspace", "--all-features", "--lib", "--bins", "--tests"]),
+    }
 }
 
-#[derive(Deserialize)]
-struct Target {
-    kind: Vec<String>,
-    name: String,
+/// Builds all programs, and writes the list.
+pub(crate) fn write_list(sh: &Shell, list: &Path) -> Result<()> {
+    fs::write(list, serde_json::to_string_pretty(&all(sh)?)?).with_context(|| format!("writing {}", list.display()))
 }
 
-#[derive(Deserialize)]
-struct Profile {
-    test: bool,
+/// Lets cargo build test programs.
+fn built(sh: &Shell, which: &[&str]) -> Result<List> {
+    let output = cmd!(sh, "cargo test --quiet {which...} --no-run --message-format json-render-diagnostics");
+    let output = output.env(WRAPPER, REAL_SERVERS).quiet().read().context("building test programs")?;
+    Ok(output.lines().filter_map(|line| entry(&serde_json::from_str(line).ok()?)).collect())
 }
 
-/// Builds all programs with every feature, and writes the list.
-pub(crate) fn build(sh: &Shell, list: &Path) -> Result<()> {
-    let output = cmd!(
-        sh,
-        "cargo test --workspace --all-features --lib --bins --tests --no-run --message-format json-render-diagnostics"
-    )
-    .env(WRAPPER, REAL_SERVERS)
-    .read()
-    .context("building the test programs")?;
-    let list_of = output.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok()).filter_map(entry);
-    let text = serde_json::to_string_pretty(&list_of.collect::<List>())?;
-    fs::write(list, text).with_context(|| format!("writing {}", list.display()))
-}
-
-fn entry(artifact: Artifact) -> Option<(String, Built)> {
-    let Artifact { executable, manifest_path, target, profile } = artifact;
-    let directory = manifest_path.parent()?.to_owned();
-    let package = directory.file_name()?.to_str()?;
-    let target = match (target.kind.first()?.as_str(), profile.test) {
+/// Reads cargo's report of an artifact.
+fn entry(artifact: &Value) -> Option<(String, PathBuf)> {
+    let package = Path::new(artifact["manifest_path"].as_str()?).parent()?.file_name()?.to_str()?;
+    let target = match (artifact["target"]["kind"][0].as_str()?, artifact["profile"]["test"].as_bool()?) {
         ("lib", true) => LIB,
         ("bin", true) => MAIN,
         ("bin", false) => BIN,
-        ("test", true) => target.name.as_str(),
+        ("test", true) => artifact["target"]["name"].as_str()?,
         _ => return None,
     };
-    let key = format!("{package}/{target}");
-    Some((key, Built { program: executable?, directory }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn listed(kind: &str, name: &str, test: bool) -> Option<String> {
-        let line = serde_json::json!({
-            "reason": "compiler-artifact",
-            "manifest_path": "/src/crates/lockkeeper-cli/Cargo.toml",
-            "target": { "kind": [kind], "name": name },
-            "profile": { "test": test },
-            "executable": "/target/debug/deps/cli-1",
-        });
-        entry(serde_json::from_value(line).unwrap()).map(|(key, built)| {
-            assert_eq!(built.directory, Path::new("/src/crates/lockkeeper-cli"));
-            key
-        })
-    }
-
-    #[test]
-    fn programs_are_known_by_package_and_target() {
-        assert_eq!(listed("test", "cli", true).as_deref(), Some("lockkeeper-cli/cli"));
-        assert_eq!(listed("bin", "lockkeeper", false).as_deref(), Some("lockkeeper-cli/bin"));
-        assert_eq!(listed("bin", "lockkeeper", true).as_deref(), Some("lockkeeper-cli/main"));
-        assert_eq!(listed("lib", "lockkeeper_cli", true).as_deref(), Some("lockkeeper-cli/lib"));
-        assert_eq!(listed("custom-build", "build-script-build", false), None);
-    }
+    Some((format!("{package}/{target}"), artifact["executable"].as_str()?.into()))
 }

@@ -1,10 +1,9 @@
 //! Reports tests that could not run because a real program could not be fetched, or the system does not allow them.
-//!
-//! That is neither a pass nor a failure of the code: it is reported once and counted.
 
 use anyhow::Result;
 
-/// A real program, or a part of the system, that is not available here.
+/// A real program, or a part of the system, that is not available here. That is neither a pass nor a failure of the code: it is
+/// reported once and counted.
 #[derive(Debug, thiserror::Error)]
 #[error("NOT TESTED: {what}: {why}")]
 pub(crate) struct Untested {
@@ -12,7 +11,7 @@ pub(crate) struct Untested {
     why: String,
 }
 
-/// The exit status of a chore that ends with it.
+/// The exit status of a chore that ends with [`Untested`].
 pub(crate) const STATUS: u8 = 7;
 
 impl Untested {
@@ -23,12 +22,9 @@ impl Untested {
 
 /// Returns what was fetched from a registry; [`Untested`] if that cannot be reached.
 pub(crate) fn fetched<T, E: Into<anyhow::Error>>(what: &str, result: Result<T, E>) -> Result<T> {
-    result.map_err(|error| {
-        let error: anyhow::Error = error.into();
-        // One line, so that lines can be counted.
-        let why = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-        Untested { what: what.to_owned(), why }.into()
-    })
+    // One line, so that lines can be counted.
+    let why = |error: anyhow::Error| format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    result.map_err(|error| Untested::new(what, &why(error.into())).into())
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The repository on this machine: its root, its packages, and the directory of cargo's output.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -34,41 +33,13 @@ pub(crate) fn shell() -> Result<Shell> {
 #[derive(Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) packages: Vec<Package>,
-    /// The ids of the packages that cargo takes if none is named.
-    pub(crate) workspace_default_members: BTreeSet<String>,
 }
 
 /// A package of it.
 #[derive(Deserialize)]
 pub(crate) struct Package {
-    pub(crate) id: String,
     pub(crate) name: String,
-    pub(crate) version: String,
     pub(crate) manifest_path: PathBuf,
-    /// The registries to which it may be published; any if absent.
-    pub(crate) publish: Option<Vec<String>>,
-    pub(crate) features: BTreeMap<String, Vec<String>>,
-    /// What Cargo.toml says to other tools.
-    #[cfg(test)]
-    #[serde(default)]
-    pub(crate) metadata: serde_json::Value,
-    pub(crate) dependencies: Vec<Dependency>,
-    pub(crate) targets: Vec<Target>,
-}
-
-/// A package that another one needs, with features of it.
-#[derive(Deserialize)]
-pub(crate) struct Dependency {
-    pub(crate) name: String,
-    pub(crate) features: Vec<String>,
-}
-
-/// A library, a program, or a test program.
-#[derive(Deserialize)]
-pub(crate) struct Target {
-    pub(crate) src_path: PathBuf,
-    #[serde(default, rename = "required-features")]
-    pub(crate) required: BTreeSet<String>,
 }
 
 /// Asks cargo for the metadata of the shell's directory.

@@ -1,24 +1,29 @@
-//! `cargo xtask zookeeper`: runs real servers for a person, a command or the tests.
+//! `cargo xtask zookeeper` and `cargo xtask kafka`: run real servers for a person, a command or the tests.
 
 use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use lockkeeper_testkit::apache::{Apache, Distribution, Options, SlowFsync, WrongClock};
+use lockkeeper_testkit::kafka::Broker;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
 use xshell::Shell;
 
-use crate::peers::apache;
+use crate::maven;
 use crate::programs::{DEEP, LIB, Tests as Program};
+use crate::untested::fetched;
+use crate::workspace::shell;
 
 /// The connect string of a running server for the contract tests.
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
 /// The connect string of a running ensemble of three.
 const ENV_ENSEMBLE: &str = "LOCKKEEPER_TEST_ENSEMBLE";
-/// The variable in which the `lockkeeper` command finds its servers.
-const ENV_COMMAND: &str = "LOCKKEEPER_SERVERS";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -48,7 +53,14 @@ pub(crate) struct Start {
     command: Vec<OsString>,
 }
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
+pub(crate) struct Kafka {
+    /// Run this with the broker's address in LOCKKEEPER_KAFKA, then stop the broker and exit with its status
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Tests {
     #[command(flatten)]
     release: Release,
@@ -61,7 +73,7 @@ pub(crate) struct Tests {
     arguments: Vec<String>,
 }
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 struct Release {
     /// A release from Maven Central, for instance 3.9.3, instead of ZOOKEEPER_HOME or Debian's
     #[arg(long, value_name = "VERSION")]
@@ -78,18 +90,19 @@ impl Release {
     }
 }
 
-/// Returns the release for chores that kill leaders.
+/// Returns Apache's release that our server is compared with, request by request. It is also for chores that kill leaders.
 ///
 /// Debian's 3.8.0 can lose a confirmed write when its leader is killed (ZOOKEEPER-4712): a follower applies what is in its log
 /// while the last write is still on its way there, becomes the leader without that write, and a deleted node is back.
 pub(crate) fn sound() -> Result<Distribution> {
-    apache::release()
+    let fetch = Distribution::fetch("3.9.5");
+    fetched("ZooKeeper 3.9.5, which comes from Maven Central", fetch).map(|(distribution, _)| distribution)
 }
 
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Start(options) => start(&options),
-        Command::Test(tests) => test(&crate::workspace::shell()?, &tests).map(|()| ExitCode::SUCCESS),
+        Command::Test(tests) => test(&shell()?, &tests).map(|()| ExitCode::SUCCESS),
         Command::Install => {
             println!("{}", Distribution::install()?.origin());
             SlowFsync::install()?;
@@ -100,50 +113,40 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
 }
 
 /// Runs the tests that need real servers: the contract, the command's real work, and the test tools' own tests.
-pub(crate) fn test(sh: &Shell, tests: &Tests) -> Result<()> {
+fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     let (distribution, home) = tests.release.get()?;
     if let Some(lag) = tests.lag {
         return test_lagging(sh, lag, distribution, &tests.arguments);
     }
-    let home: Vec<(&'static str, OsString)> = home.map(|home| ("ZOOKEEPER_HOME", home.into())).into_iter().collect();
-    let arguments = &tests.arguments;
-    // `cargo test` has run the tests that need no server of Apache's.
-    let usual = ["apache", "ensemble", "real_servers"].map(str::to_owned);
+    if let Some(home) = home {
+        sh.set_var("ZOOKEEPER_HOME", home);
+    }
+    let run = |package, target, tests: &[&str], environment: &[(&'static str, OsString)]| {
+        let tests: Vec<_> = tests.iter().map(|&test| test.to_owned()).collect();
+        Program { package, target, features: "" }.run(sh, &tests, environment.iter().cloned())
+    };
     // They wait for servers most of the time, each on paths of its own.
-    let mut which = vec!["--test-threads".to_owned(), "8".to_owned()];
-    which.extend_from_slice(if arguments.is_empty() { &usual[..] } else { arguments });
+    let mut which = vec!["--test-threads=8"];
+    // `cargo test` has run the tests that need no server of Apache's.
+    let is_all = tests.arguments.is_empty();
+    which.extend(if is_all { vec!["apache", "ensemble", "real_servers"] } else { vec![] });
+    which.extend(tests.arguments.iter().map(String::as_str));
     {
         let single = launch(false, Options::default().distribution(distribution.clone()))?;
         let ensemble = launch(true, Options::default().distribution(distribution))?;
         let servers = [(ENV_SINGLE, single.connect_string().into()), (ENV_ENSEMBLE, ensemble.connect_string().into())];
-        Program { package: "lockkeeper", target: "it", features: "" }.run(
-            sh,
-            &which,
-            servers.clone().into_iter().chain(home.clone()),
-        )?;
-        if arguments.is_empty() {
-            Program { package: "lockkeeper-client", target: "batches", features: "" }.run(
-                sh,
-                &["apache".to_owned()],
-                servers.clone().into_iter().chain(home.clone()),
-            )?;
+        run("lockkeeper", "it", &which, &servers)?;
+        if is_all {
+            run("lockkeeper-client", "batches", &["apache"], &servers)?;
         }
     }
-    if arguments.is_empty() {
+    if is_all {
         // These start servers of their own, because they kill them.
-        let work = ["no_update_is_lost_while_an_ensembles_leader_is_killed".to_owned()];
-        let features = "";
-        Program { package: "lockkeeper-cli", target: "real_work", features }.run(
-            sh,
-            &work,
-            home.clone().into_iter().chain([(DEEP, "1".into())]),
-        )?;
-        Program { package: "lockkeeper-cli", target: "cli", features }.run(
-            sh,
-            &["moving", "healthy", "secured", "jobs_clock", "jobs_pictures"].map(str::to_owned),
-            home.clone(),
-        )?;
-        Program { package: "lockkeeper-testkit", target: LIB, features }.run(sh, &["apache".to_owned()], home)?;
+        let work = ["no_update_is_lost_while_an_ensembles_leader_is_killed"];
+        run("lockkeeper-cli", "real_work", &work, &[(DEEP, "1".into())])?;
+        let of_command = ["moving", "healthy", "secured", "jobs_clock", "jobs_pictures"];
+        run("lockkeeper-cli", "cli", &of_command, &[])?;
+        run("lockkeeper-testkit", LIB, &["apache"], &[])?;
     }
     Ok(())
 }
@@ -175,14 +178,72 @@ fn launch(ensemble: bool, options: Options) -> Result<Apache> {
 }
 
 fn start(options: &Start) -> Result<ExitCode> {
-    crate::beside::keep(&options.command, || {
+    keep(&options.command, || {
         let (distribution, home) = options.release.get()?;
         let tick = Duration::from_millis(options.tick);
         let apache =
             launch(options.ensemble, Options::default().tick(tick).lag(options.lag).distribution(distribution))?;
         let servers = apache.connect_string();
-        let mut environment = vec![(ENV_COMMAND, OsString::from(&servers))];
-        environment.extend(home.map(|home| ("ZOOKEEPER_HOME", home.into())));
-        Ok((apache, servers, environment))
+        let home = home.map(|home| ("ZOOKEEPER_HOME", home.into()));
+        // The variable in which the `lockkeeper` command finds its servers.
+        Ok((apache, servers.clone(), [("LOCKKEEPER_SERVERS", servers.into())].into_iter().chain(home).collect()))
+    })
+}
+
+/// Runs a broker. It comes from Maven Central, runs on loopback, and ends with the command that started it.
+pub(crate) fn kafka(options: &Kafka) -> Result<ExitCode> {
+    let jars = maven::build(&shell()?, "kafka")?;
+    let start = Instant::now();
+    keep(&options.command, || {
+        let broker = Broker::start_from(jars.clone())?;
+        let (pid, address) = (broker.pid(), broker.addr().to_string());
+        let pid = pid.map_or_else(String::new, |pid| pid.to_string());
+        eprintln!("Kafka, process {pid}, serving after {:.1?}", start.elapsed());
+        Ok((broker, address.clone(), vec![("LOCKKEEPER_KAFKA", address.into())]))
+    })
+}
+
+/// Starts a server and keeps it until Ctrl-C, or until the command has ended, whose exit status is returned; 128 + n after a
+/// signal, as shells report it. `start` returns the server, its address and the environment of the command.
+fn keep<S>(
+    command: &[OsString],
+    start: impl FnOnce() -> Result<(S, String, Vec<(&'static str, OsString)>)>,
+) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("making an event loop")?;
+    runtime.block_on(async {
+        // Before the server starts, so that a signal always ends the server in order.
+        let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+        let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+        let (_server, address, environment) = start()?;
+
+        let Some((program, arguments)) = command.split_first() else {
+            // The address is data; its reader, perhaps a pipe, needs it before this program ends.
+            println!("{address}");
+            std::io::stdout().flush().context("printing the address")?;
+            eprintln!("Ctrl-C stops it");
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            return Ok(ExitCode::SUCCESS);
+        };
+        let mut command = tokio::process::Command::new(program);
+        command.args(arguments).envs(environment);
+        let mut child = command.spawn().with_context(|| format!("running {}", program.display()))?;
+        let status = loop {
+            tokio::select! {
+                status = child.wait() => break status.context("waiting for the command")?,
+                // The terminal sends Ctrl-C to the command as well, and the command decides when to end.
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {
+                    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+                    if let Some(pid) = pid {
+                        kill_process(pid, Signal::TERM).context("passing SIGTERM on")?;
+                    }
+                }
+            }
+        };
+        let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
+        Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
     })
 }

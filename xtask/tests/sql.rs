@@ -1,6 +1,6 @@
 //! Runs the statements of docs/guide/fencing.md, exactly as written there, on real databases.
 //!
-//! `cargo xtask postgres test` runs them on SQLite and on PostgreSQL.
+//! `cargo xtask interop postgres` runs them on SQLite and on PostgreSQL.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 

@@ -1,6 +1,6 @@
 //! Locks over TLS: the same locks, and a clear error when no session can be opened.
 //!
-//! `cargo xtask tls` runs them against Apache's server too.
+//! `cargo xtask interop tls` runs them against Apache's server too.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Dead letters of the command in a Kafka topic: `cargo xtask kafka test`.
+//! Dead letters of the command in a Kafka topic: `cargo xtask interop kafka`.
 
 use lockkeeper_testkit::kafka::Broker;
 use serde_json::Value;

