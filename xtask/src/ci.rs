@@ -244,6 +244,7 @@ impl Part {
             Part::Features => features(&sh),
             Part::Acceptance => {
                 Tests { package: "xtask", target: programs::MAIN, features: "" }.run(&sh, &[], [])?;
+                Tests { package: "lockkeeper-lab", target: programs::LIB, features: "" }.run(&sh, &[], [])?;
                 crate::acceptance::run(&root(), &crate::acceptance::Options { gaps: true })
             }
         }

@@ -3,11 +3,8 @@
 //! Nothing here is part of the product. Run a chore as `cargo xtask <chore>`; `docs/development.md` says when.
 
 mod acceptance;
-mod chaos;
 mod ci;
 mod crash;
-mod figures;
-mod healthy;
 mod interop;
 mod layers;
 mod maven;
@@ -15,8 +12,6 @@ mod peers;
 mod programs;
 mod script;
 mod simulate;
-mod slots;
-mod storm;
 mod untested;
 mod workspace;
 mod zookeeper;
@@ -24,6 +19,7 @@ mod zookeeper;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use lockkeeper_lab::{Profile, Tools};
 use lockkeeper_testkit::apache;
 
 use script::Script;
@@ -65,33 +61,12 @@ enum Chore {
     Fuzz(Script),
     /// Change the product in many places, one at a time, and check that a test notices each
     Mutants(Script),
-    /// Make faults on an ensemble of Apache ZooKeeper for some minutes, and judge the history of the contenders
-    Chaos(chaos::Options),
-    /// Run one contender of chaos
-    #[command(hide = true)]
-    Contend(chaos::Contend),
-    /// Measure every figure of docs/guarantees.md and print the table
-    Figures(figures::Options),
-    /// Run queues of jobs through the command and print how many healthy ones were stopped; measure how long servers
-    /// are away
-    Healthy(healthy::Options),
-    /// Hold a lock for a figure
-    #[command(hide = true)]
-    Stand(figures::Stand),
-    /// Read the clock beside a figure
-    #[command(hide = true)]
-    Tick(figures::Tick),
+    #[command(flatten)]
+    Lab(Profile),
     /// Run seeded worlds of the simulator; shrink a failing one and print it as a test
     Simulate(simulate::Options),
-    /// Run the slots of one job on hosts with wrong clocks while leaders are killed; check that each is claimed exactly once
-    Slots(slots::Options),
     /// Run commands of an older version and of this one on one server of this machine
     Skew(Script),
-    /// Run random jobs through the command under seeded faults, and judge them by their own logs
-    Storm(storm::Options),
-    /// Run one job of the storm
-    #[command(hide = true)]
-    StormJob(storm::Working),
     /// Run the test suites of other clients, unchanged, against the embedded server
     Peers(peers::Options),
 }
@@ -111,21 +86,16 @@ fn main() -> ExitCode {
         Chore::Kafka(options) => zookeeper::kafka(&options),
         Chore::Interop(options) => interop::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Crash(options) => shell().and_then(|sh| crash::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
+        Chore::Lab(profile) => {
+            let command = || programs::command(&shell()?);
+            profile.run(&Tools { command, servers: zookeeper::sound })
+        }
         Chore::Fuzz(script) => shell().and_then(|sh| programs::fuzz(&sh, &script)).map(|()| ExitCode::SUCCESS),
         Chore::Mutants(script) => script.run("mutants", &[]).map(|()| ExitCode::SUCCESS),
-        Chore::Chaos(options) => chaos::run(&options).map(|()| ExitCode::SUCCESS),
-        Chore::Contend(contend) => contend.run().map(|()| ExitCode::SUCCESS),
-        Chore::Figures(options) => figures::run(&options).map(|()| ExitCode::SUCCESS),
-        Chore::Healthy(options) => healthy::run(&options).map(|()| ExitCode::SUCCESS),
-        Chore::Stand(stand) => stand.run().map(|()| ExitCode::SUCCESS),
-        Chore::Tick(tick) => tick.run().map(|()| ExitCode::SUCCESS),
         Chore::Simulate(options) => {
             shell().and_then(|sh| simulate::simulate(&sh, &options)).map(|()| ExitCode::SUCCESS)
         }
-        Chore::Slots(options) => slots::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Skew(script) => shell().and_then(|sh| programs::skew(&sh, &script)).map(|()| ExitCode::SUCCESS),
-        Chore::Storm(options) => storm::run(&options).map(|()| ExitCode::SUCCESS),
-        Chore::StormJob(job) => job.run(),
         Chore::Peers(options) => peers::run(&options).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -14,14 +14,6 @@ pub(crate) fn root() -> PathBuf {
     Path::new(&own).join("..")
 }
 
-/// Runs work that measures times on a thread of its own, with a higher priority than other processes; its children
-/// inherit that. Passes whether it worked, because only root may do it.
-pub(crate) fn urgently<T: Send>(nice: i32, work: impl FnOnce(bool) -> T + Send) -> T {
-    // On Linux, this concerns only the calling thread and what it starts.
-    let work = move || work(rustix::process::nice(-nice).is_ok());
-    std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-}
-
 /// Returns a shell in the repository's root.
 pub(crate) fn shell() -> Result<Shell> {
     let sh = Shell::new().context("entering the current directory")?;

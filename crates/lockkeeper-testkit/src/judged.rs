@@ -1,6 +1,5 @@
 //! Histories of contenders, simulated or on real servers, and the judge of these histories.
 
-pub mod chaos;
 pub mod history;
 pub mod sim;
 pub mod worlds;

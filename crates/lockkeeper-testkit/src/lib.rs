@@ -1,13 +1,13 @@
 //! Tools for testing Lockkeeper against simulated and real servers.
 //!
 //! Not published: it has code that only tests need. Test infrastructure that knows no lock is in `infra`. The
-//! simulator, chaos and their judge are in `judged`, which uses `infra`.
+//! simulator and the judge of histories are in `judged`.
 
 mod infra;
 mod judged;
 
 pub use infra::{Stalls, apache, jvm, kafka, net, postgres, proxy};
-pub use judged::{chaos, history, sim, worlds};
+pub use judged::{history, sim, worlds};
 
 /// Returns whether tests run at their full size, as `cargo xtask deep` runs them.
 pub fn is_deep() -> bool {

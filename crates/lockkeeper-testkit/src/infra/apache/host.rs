@@ -22,7 +22,7 @@ impl Host {
     }
 
     /// Returns a command that runs a program there. Its process is the program's own.
-    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         self.wrap(Command::new(program))
     }
 

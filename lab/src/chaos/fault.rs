@@ -5,18 +5,20 @@ use std::io::Write;
 use std::thread::sleep;
 use std::time::Duration;
 
+use anyhow::Result;
 use rustix::process::Signal;
 
-use super::{Chaos, Error, MACHINES, SERVERS, SESSION_TIMEOUT, Testbed, now};
-use crate::infra::proxy::{Cut, Direction, OpCode, Proxy, Rule};
-use crate::judged::history::What;
+use super::{Chaos, MACHINES, SERVERS, SESSION_TIMEOUT, Testbed};
+use crate::tools::now;
+use lockkeeper_testkit::history::What;
+use lockkeeper_testkit::proxy::{Cut, Direction, OpCode, Proxy, Rule};
 
 /// Time limit for the frame that a fault is bound to.
 const FRAME: Duration = Duration::from_secs(15);
 
 /// A fault of an ensemble or its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(super) enum Fault {
     /// SIGKILL to a contender.
     KillClient,
     /// SIGSTOP to a contender, for up to twice its session timeout.
@@ -57,7 +59,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 18] = [
+    pub(super) const ALL: [Fault; 18] = [
         Fault::KillClient,
         Fault::StopClient,
         Fault::KillLeader,
@@ -89,7 +91,7 @@ impl Fault {
     }
 
     /// Makes the fault, waits a while, and undoes it. Returns the reason if it could not be made.
-    pub(super) fn strike(self, chaos: &mut Chaos, say: &dyn Fn(&str)) -> Result<Option<&'static str>, Error> {
+    pub(super) fn strike(self, chaos: &mut Chaos, say: &dyn Fn(&str)) -> Result<Option<&'static str>> {
         let length = Duration::from_millis(chaos.rng.u64(500..8_000));
         match self {
             Fault::KillClient => {
@@ -129,7 +131,7 @@ impl Fault {
             Fault::PeersCut => {
                 let server = self.server(chaos)?;
                 say(&format!("server {server} for {length:.1?}"));
-                let peers = |hushed| -> Result<(), Error> {
+                let peers = |hushed| -> Result<()> {
                     let Some(net) = &chaos.testbed.net else { return Ok(()) };
                     for peer in (0..SERVERS).filter(|peer| *peer != server) {
                         net.hush(server, peer, hushed)?;
@@ -198,7 +200,7 @@ impl Fault {
     }
 
     /// Returns the server that gets the fault.
-    fn server(self, chaos: &mut Chaos) -> Result<usize, Error> {
+    fn server(self, chaos: &mut Chaos) -> Result<usize> {
         let leader = chaos.testbed.apache.leader()?;
         Ok(match self {
             Fault::KillLeader | Fault::StopLeader => leader,
@@ -224,7 +226,7 @@ fn proxies(chaos: &mut Chaos) -> &[Proxy] {
     &chaos.testbed.proxies[machines[chaos.rng.usize(..machines.len())]]
 }
 
-fn link_down(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
+fn link_down(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<()> {
     let who = chaos.rng.usize(..SERVERS + MACHINES);
     let name = if who < SERVERS { format!("server {who}") } else { format!("machine {}", who - SERVERS) };
     say(&format!("{name} for {length:.1?}"));
@@ -244,7 +246,7 @@ fn link_down(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<
     Ok(())
 }
 
-fn one_way(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
+fn one_way(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<()> {
     if let Some(net) = &chaos.testbed.net {
         // At least one of them is a server.
         let (one, other) = (chaos.rng.usize(..SERVERS), chaos.rng.usize(..SERVERS + MACHINES - 1));
@@ -279,7 +281,7 @@ fn frame(chaos: &mut Chaos, say: &dyn Fn(&str), detail: &str, rule: impl Fn(&Pro
     (!fired).then_some("no such frame came along")
 }
 
-fn full_disk(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<(), Error> {
+fn full_disk(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<()> {
     let server = chaos.rng.usize(..SERVERS);
     say(&format!("server {server} for {length:.1?}"));
     let filler = chaos.testbed.apache.data(server).join("filler");

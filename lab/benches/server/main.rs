@@ -1,6 +1,6 @@
 //! Our embedded server beside Apache's: the same client, the same disk, turn by turn in one run.
 //!
-//! `cargo bench -p lockkeeper-benches --bench server` prints medians over interleaved rounds, and behind each ratio how far it
+//! `cargo bench -p lockkeeper-lab --bench server` prints medians over interleaved rounds, and behind each ratio how far it
 //! went from round to round: absolute figures are the machine's of the moment. Processor time an operation depends less on
 //! the other load of the machine. Every write waits for its fsync. Below the table of both is what the same client gets from sockets
 //! with no server behind them: floor.rs. Needs Java and Maven for Apache's side; `--beside PROGRAM` puts an earlier

@@ -7,45 +7,28 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Args;
 use lockkeeper_fence::{FencedFile, FencingToken, FileError};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, interval, sleep_until};
 
 use super::judge::Word;
 use super::plan::OnTerm;
+use crate::process::Role;
+use crate::tools::now;
 
 /// The interval of its log lines.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Returns the time, by a clock that all processes share and that runs while the machine sleeps.
-pub(super) fn now() -> Duration {
-    let time = clock_gettime(ClockId::Boottime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-/// A job of the storm, as JSON; not for people.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Working {
-    #[arg(value_parser = read)]
-    task: Task,
-}
-
-fn read(text: &str) -> Result<Task, serde_json::Error> {
-    serde_json::from_str(text)
-}
-
 /// The work of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Task {
+pub(crate) struct Work {
     /// The file of its log.
     pub log: PathBuf,
     /// The duration of its work.
     pub work: Duration,
     pub status: u8,
-    pub on_term: OnTerm,
+    pub(super) on_term: OnTerm,
     /// Whether a second process works too.
     pub second: bool,
     /// One file per lock, with a number that is incremented under the lock.
@@ -56,23 +39,18 @@ pub(super) struct Task {
     pub one_token: bool,
 }
 
-impl Working {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let mut task = self.task;
-        let own = std::env::current_exe()?;
-        if std::mem::take(&mut task.flees) {
+impl Work {
+    pub(crate) fn run(mut self) -> Result<ExitCode> {
+        if std::mem::take(&mut self.flees) {
             // The session's first process is `setsid` itself, so a signal to this group does not reach it.
-            let status = Command::new("setsid").arg("--wait").arg(own).args(task.arguments()?).status()?;
+            let status = Command::new("setsid")
+                .arg("--wait")
+                .arg(std::env::current_exe()?)
+                .args(Role::Job.words(&self))
+                .status()?;
             return Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)));
         }
-        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(task.work())
-    }
-}
-
-impl Task {
-    /// Returns the arguments with which this program does it.
-    pub(super) fn arguments(&self) -> Result<[String; 2]> {
-        Ok(["storm-job".to_owned(), serde_json::to_string(self)?])
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(self.work())
     }
 
     async fn work(self) -> Result<ExitCode> {
@@ -90,8 +68,8 @@ impl Task {
         let mut second = match self.second {
             true => {
                 let log = self.log.with_extension("second");
-                let second = Task { log, second: false, counter: vec![], status: 0, ..self.clone() };
-                Some(Command::new(std::env::current_exe()?).args(second.arguments()?).spawn()?)
+                let second = Work { log, second: false, counter: vec![], status: 0, ..self.clone() };
+                Some(Role::Job.command(&second)?.spawn()?)
             }
             false => None,
         };

@@ -1,4 +1,4 @@
-//! Chaos: real contenders, a real ensemble, and every fault that can happen to them, chosen by a seed.
+//! `cargo xtask chaos`: real contenders, a real ensemble, and every fault that can happen to them, chosen by a seed.
 //!
 //! Contenders are processes that use the library. They report what they do and believe to a witness. The witness is
 //! also the resource that they write to, behind a [`TokenGate`](lockkeeper_fence::TokenGate). In the end the history is
@@ -10,26 +10,26 @@ mod fault;
 mod testbed;
 mod witness;
 
-use std::io;
-use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, bail};
+use clap::Args;
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::AdminError;
+use lockkeeper_testkit::apache::SlowFsync;
+use lockkeeper_testkit::history::{Promises, Tally, What, judge};
 use rustix::process::{Pid, Signal, kill_process};
 
-pub use contender::{Contender, contend};
-pub use fault::Fault;
-pub use testbed::{MACHINES, SERVERS, TICK, Testbed};
-pub use witness::now;
-
-use crate::infra::apache::{self, Distribution};
-use crate::judged::history::{Promises, Verdict, What, judge};
+use crate::process::Role;
+use crate::tools::{Tools, now, urgently};
+pub(crate) use contender::Contender;
+use fault::Fault;
+pub(crate) use testbed::{MACHINES, SERVERS, TICK, Testbed};
 use witness::Witness;
 
 /// The session timeout of the contenders.
-pub const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The locks: a mutex, one with names that carry no id, one for readers and writers.
 const LOCKS: [&str; 3] = ["/chaos/mutex", "/chaos/recipe", "/chaos/shared"];
@@ -40,54 +40,43 @@ const CONTENDERS: usize = 3;
 /// Time limit for writes to continue after a fault.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// An error of the chaos run itself.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// A server failed.
-    #[error(transparent)]
-    Apache(#[from] apache::Error),
-    /// The operating system refused an operation.
-    #[error("chaos: {0}")]
-    Io(#[from] io::Error),
-    /// The orchestrator's own session failed.
-    #[error("chaos: the lock service cannot be asked what is left: {0}")]
-    Library(lockkeeper::Error),
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Minutes of faults; every kind of fault comes once in five minutes
+    #[arg(long, value_name = "N", default_value = "10", conflicts_with = "hours")]
+    minutes: u64,
+    /// Hours of faults, at most twelve
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=12))]
+    hours: Option<u64>,
+    /// The seed of the faults [default: random]
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// Run as long as CI does
+    #[arg(long, conflicts_with_all = ["minutes", "hours"])]
+    brief: bool,
+    /// Use loopback and proxies, even where network namespaces are available.
+    #[arg(long)]
+    loopback: bool,
 }
 
-/// The options of a run.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How long faults are made.
-    pub length: Duration,
-    /// The seed of the faults.
-    pub seed: u64,
-    /// Use no network namespaces, even where they are available.
-    pub loopback: bool,
-    /// The servers' release.
-    pub distribution: Distribution,
-    /// The program and arguments that run [`contend`]; the witness, the number, the servers and the seed are added.
-    pub contender: (PathBuf, Vec<String>),
+/// The minutes of a run in CI: every kind of fault comes once.
+const BRIEF: u64 = 5;
+
+pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
+    let usual = if options.brief { BRIEF } else { options.minutes };
+    let minutes = options.hours.map_or(usual, |hours| hours * 60);
+    let report = urgently(10, |_| make(minutes, options.seed, options.loopback, tools))?;
+    if report.broken > 0 {
+        bail!("{} promises were broken", report.broken);
+    }
+    Ok(())
 }
 
 /// The result of a run.
-#[derive(Debug)]
-pub struct Report {
-    /// The judge's verdict.
-    pub verdict: Verdict,
-    /// Unexpected results of the library, and locks that stayed blocked.
-    pub unexpected: Vec<String>,
-    /// The kinds of faults that were made, each with its count.
-    pub faults: Vec<(Fault, usize)>,
-    /// The faults that are not available here, with the reasons.
-    pub missing: Vec<String>,
-}
-
-impl Report {
-    /// Whether every promise was kept.
-    pub fn kept(&self) -> bool {
-        self.verdict.violations.is_empty() && self.unexpected.is_empty()
-    }
+pub(crate) struct Report {
+    pub(crate) tally: Tally,
+    /// The number of broken promises and unexpected results.
+    pub(crate) broken: usize,
 }
 
 /// A contender's process.
@@ -99,10 +88,8 @@ struct Process {
 
 impl Process {
     fn signal(&self, signal: Signal) {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // Only this process reaps it, so its id still belongs to it.
-            _ = kill_process(pid, signal);
-        }
+        // Only this process reaps it, so its id still belongs to it.
+        _ = kill_process(Pid::from_child(&self.child), signal);
     }
 }
 
@@ -117,7 +104,6 @@ impl Drop for Process {
 struct Chaos {
     // Before the testbed: fields are dropped in this order, and a namespace stays while processes run in it.
     processes: Vec<Process>,
-    options: Options,
     rng: fastrand::Rng,
     next: u32,
     witness: Witness,
@@ -125,65 +111,75 @@ struct Chaos {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Makes faults for the given time, then ends everything and judges the history. Passes each event to `say`, with the
-/// seconds.
-///
-/// # Errors
-/// The servers or this machine fail. Errors of the library are in the report.
-pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Report, Error> {
-    let testbed = Testbed::start(options.distribution.clone(), options.loopback, true, TICK * 4)?;
+/// Makes faults for this many minutes, then ends everything and judges the history. Prints each event with its second.
+pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tools) -> Result<Report> {
+    let distribution = (tools.servers)()?;
+    SlowFsync::install()?;
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) ^ now().as_nanos() as u64 & 0xffff_ffff);
+    println!("chaos for {minutes} min by seed {seed}");
+    let testbed = Testbed::start(distribution, loopback, true, TICK * 4)?;
     let witness = Witness::start(&testbed.dir.path().join("witness"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let rng = fastrand::Rng::with_seed(options.seed);
-    let options = options.clone();
-    let mut chaos = Chaos { processes: Vec::new(), options, rng, next: 0, witness, testbed, runtime };
+    let rng = fastrand::Rng::with_seed(seed);
+    let mut chaos = Chaos { processes: Vec::new(), rng, next: 0, witness, testbed, runtime };
     for machine in 0..MACHINES {
         for _ in 0..CONTENDERS {
             chaos.spawn(machine)?;
         }
     }
-    chaos.goes_on("the start", say);
-    let made = chaos.faults(say)?;
-    chaos.end(made, say)
+    chaos.goes_on("the start");
+    let made = chaos.faults(Duration::from_secs(minutes * 60))?;
+    for (fault, count) in &made {
+        println!("  {count:3} × {fault:?}");
+    }
+    for missing in &chaos.testbed.missing {
+        println!("  NOT AVAILABLE HERE: {missing}");
+    }
+    let report = chaos.end()?;
+    let never: Vec<_> = made.iter().filter(|(_, count)| *count == 0).collect();
+    if !never.is_empty() {
+        println!("faults that were not made: {never:?}");
+    }
+    println!("seed {seed}: {}", if report.broken == 0 { "every promise kept" } else { "PROMISES BROKEN" });
+    Ok(report)
 }
 
 impl Chaos {
-    fn spawn(&mut self, machine: usize) -> Result<(), Error> {
+    fn spawn(&mut self, machine: usize) -> Result<()> {
         let contender = self.next;
         self.next += 1;
-        let (program, words) = &self.options.contender;
-        let mut command = self.testbed.place(machine)?.command(program);
-        command.args(words).arg(self.witness.path()).arg(contender.to_string()).arg(self.testbed.servers(machine));
-        command.arg(self.rng.u64(..).to_string());
+        let (witness, servers) = (self.witness.path().to_owned(), self.testbed.servers(machine));
+        let task = Contender { witness, contender, servers, seed: self.rng.u64(..) };
+        let mut command = self.testbed.place(machine)?.command(&std::env::current_exe()?);
+        command.args(Role::Contend.words(&task));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
         self.processes.push(Process { contender, machine, child: command.spawn()? });
         Ok(())
     }
 
     /// Makes every available kind of fault in the seed's order, then random kinds.
-    fn faults(&mut self, say: &dyn Fn(&str)) -> Result<Vec<(Fault, usize)>, Error> {
-        let (start, length) = (Instant::now(), self.options.length);
+    fn faults(&mut self, length: Duration) -> Result<Vec<(Fault, usize)>> {
+        let start = Instant::now();
         let mut kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.can(&self.testbed)).collect();
         let mut made: Vec<(Fault, usize)> = kinds.iter().map(|kind| (*kind, 0)).collect();
         self.rng.shuffle(&mut kinds);
         while start.elapsed() < length {
             let kind = kinds.pop().unwrap_or_else(|| made[self.rng.usize(..made.len())].0);
-            let detail =
-                kind.strike(self, &|detail| say(&format!("{:6.1} {kind:?}: {detail}", start.elapsed().as_secs_f64())))?;
-            if let Some(nothing) = detail {
-                say(&format!("{:6.1} {kind:?}: {nothing}", start.elapsed().as_secs_f64()));
+            let say = |detail: &str| println!("{:6.1} {kind:?}: {detail}", start.elapsed().as_secs_f64());
+            if let Some(nothing) = kind.strike(self, &say)? {
+                say(nothing);
             } else if let Some((_, count)) = made.iter_mut().find(|(known, _)| *known == kind) {
                 *count += 1;
             }
             self.testbed.recover()?;
             self.revive()?;
-            self.goes_on(&format!("{kind:?}"), say);
+            self.goes_on(&format!("{kind:?}"));
         }
         Ok(made)
     }
 
     /// Reports the contenders that have ended without being killed, and replaces them.
-    fn revive(&mut self) -> Result<(), Error> {
+    fn revive(&mut self) -> Result<()> {
         let mut gone = Vec::new();
         self.processes.retain_mut(|process| match process.child.try_wait() {
             Ok(None) => true,
@@ -201,19 +197,20 @@ impl Chaos {
     }
 
     /// Waits until the resource gets writes again.
-    fn goes_on(&self, what: &str, say: &dyn Fn(&str)) {
+    fn goes_on(&self, what: &str) {
         let (start, enough) = (Instant::now(), self.witness.accepted() + 5);
         while self.witness.accepted() < enough {
             if start.elapsed() > RECOVERY {
-                say(&format!("       no write after {what}"));
+                println!("       no write after {what}");
                 return self.witness.unexpected(format!("nothing was written for {RECOVERY:?} after {what}"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    fn end(mut self, faults: Vec<(Fault, usize)>, say: &dyn Fn(&str)) -> Result<Report, Error> {
-        say("       stopping all contenders");
+    /// Ends everything, judges the history and prints what is broken.
+    fn end(mut self) -> Result<Report> {
+        println!("       stopping all contenders");
         self.witness.enough();
         let deadline = Instant::now() + RECOVERY;
         for process in &mut self.processes {
@@ -233,21 +230,32 @@ impl Chaos {
         }
         let (history, unexpected) = self.witness.close();
         let verdict = judge(&history, &promises());
-        Ok(Report { verdict, unexpected, faults, missing: std::mem::take(&mut self.testbed.missing) })
+        let tally = verdict.tally;
+        println!(
+            "{} grants, {} calls not granted, {} looks at a hold, {} holds lost",
+            tally.grants, tally.refusals, tally.looks, tally.losses
+        );
+        println!(
+            "{} writes accepted, {} stale ones rejected, {} stale ones accepted",
+            tally.accepted, tally.refused, tally.stale
+        );
+        for violation in &verdict.violations {
+            println!("BROKEN: {violation}");
+        }
+        for unexpected in &unexpected {
+            println!("UNEXPECTED: {unexpected}");
+        }
+        Ok(Report { tally, broken: verdict.violations.len() + unexpected.len() })
     }
 }
 
-fn library(error: impl Into<lockkeeper::Error>) -> Error {
-    Error::Library(error.into())
-}
-
 /// Returns the nodes of the contenders of a lock.
-async fn left(servers: &str, path: &str) -> Result<Vec<String>, Error> {
-    let keeper = Lockkeeper::connect(servers).await.map_err(library)?;
+async fn left(servers: &str, path: &str) -> Result<Vec<String>> {
+    let keeper = Lockkeeper::connect(servers).await?;
     let seen = match keeper.admin().show(path).await {
         Ok(seen) => seen.holders.into_iter().chain(seen.waiters).map(|contender| contender.node).collect(),
         Err(AdminError::NoSuchLock { .. }) => Vec::new(),
-        Err(error) => return Err(library(error)),
+        Err(error) => return Err(error.into()),
     };
     keeper.close().await;
     Ok(seen)

@@ -15,9 +15,11 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use super::field::Field;
-use super::job::{Task, now};
+use super::job::Work;
 use super::judge::{Attempt, Done, Status, Word, lines};
 use super::plan::{Job, LOCKS, Moment, Plant, Share, Stderr, Trouble, Wait, Whom};
+use crate::process::Role;
+use crate::tools::now;
 
 /// Time limit for all jobs to end after the last one was started.
 pub(super) const DRAIN: Duration = Duration::from_secs(60);
@@ -158,7 +160,7 @@ impl Runner<'_> {
         }
         let flees = self.planted(Plant::Flee, job);
         let counter = |lock: &usize| self.field.file(LOCKS[*lock].0);
-        let task = Task {
+        let task = Work {
             log: log.to_owned(),
             work: if flees { Duration::from_secs(8) } else { job.work },
             status: job.status,
@@ -168,7 +170,7 @@ impl Runner<'_> {
             flees,
             one_token: self.plant == Some(Plant::Token),
         };
-        command.args(task.arguments()?);
+        command.args(Role::Job.words(&task));
         Ok(command)
     }
 

@@ -18,12 +18,12 @@ use lockkeeper_testkit::apache::{Apache, Mode, Options as Servers};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use xshell::cmd;
 
 use crate::figures::machine;
+use crate::tools::Tools;
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub struct Options {
     /// Queues for each kind of lock, server and time
     #[arg(long, value_name = "N", default_value = "24")]
     runs: usize,
@@ -68,7 +68,7 @@ struct Job {
 /// The numbers of jobs and of stopped jobs, by position: the second, the third, and later ones.
 type Cell = [(usize, usize); 3];
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let single = Apache::single(Servers::default())?;
     println!("{}", machine(single.distribution()));
@@ -76,16 +76,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         runtime.block_on(away(options.away))?;
     }
     if options.runs > 0 {
-        runtime.block_on(queues(options, &single.connect_string()))?;
+        runtime.block_on(queues(options, (tools.command)()?, &single.connect_string()))?;
     }
     Ok(())
 }
 
 /// Prints the table.
-async fn queues(options: &Options, apache: &str) -> Result<()> {
-    let sh = crate::workspace::shell()?;
-    cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
-    let command = crate::workspace::target_dir(&sh).join("debug/lockkeeper");
+async fn queues(options: &Options, command: PathBuf, apache: &str) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut serve = Command::new(&command);
     serve.args(["serve", "--listen", "127.0.0.1:0"]).arg("--data").arg(dir.path()).kill_on_drop(true);

@@ -6,23 +6,25 @@ use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ConnectError, SessionError};
 use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
+use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::witness::{Line, Teller, now};
+use super::witness::{Line, Teller};
 use super::{LOCKS, SESSION_TIMEOUT};
-use crate::judged::history::{Event, Grant, HoldId, Outcome, Share, What};
+use crate::tools::now;
+use lockkeeper_testkit::history::{Event, Grant, HoldId, Outcome, Share, What};
 
-/// The command line of a contender process.
-#[derive(Clone, Debug)]
-pub struct Contender {
+/// What a contender needs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Contender {
     /// The socket of the witness.
-    pub witness: PathBuf,
+    pub(super) witness: PathBuf,
     /// The number of the contender.
-    pub contender: u32,
+    pub(super) contender: u32,
     /// The connect string of the servers.
-    pub servers: String,
+    pub(super) servers: String,
     /// The seed of its actions.
-    pub seed: u64,
+    pub(super) seed: u64,
 }
 
 enum Held {
@@ -47,13 +49,12 @@ impl Held {
     }
 }
 
-/// Contends until the witness ends the run.
-///
-/// # Errors
-/// The witness has ended.
-pub fn contend(options: &Contender) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    runtime.block_on(live(options))
+impl Contender {
+    /// Contends until the witness ends the run. Fails if the witness has ended.
+    pub(crate) fn run(&self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        runtime.block_on(live(self))
+    }
 }
 
 async fn live(options: &Contender) -> io::Result<()> {

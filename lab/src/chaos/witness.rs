@@ -15,13 +15,8 @@ use lockkeeper::FencingToken;
 use lockkeeper_fence::TokenGate;
 use serde::{Deserialize, Serialize};
 
-use crate::judged::history::{Event, HoldId, Outcome, What};
-
-/// Returns the time by the monotonic clock, which all processes of this machine share.
-pub fn now() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
+use crate::tools::now;
+use lockkeeper_testkit::history::{Event, HoldId, Outcome, What};
 
 /// A report of a contender. [`Line::Asking`] and [`Line::Write`] are answered by a line, `yes` or `no`.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,44 +1,45 @@
 //! The testbed of a run: three servers, three machines for contenders, and the network between them.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::infra::apache::{Apache, Distribution, Host, Options, WrongClock};
-use crate::infra::net::Net;
-use crate::infra::proxy::Proxy;
+use anyhow::Result;
 
-use super::{Error, SESSION_TIMEOUT};
+use lockkeeper_testkit::apache::{Apache, Distribution, Host, Options, WrongClock};
+use lockkeeper_testkit::net::Net;
+use lockkeeper_testkit::proxy::Proxy;
+
+use super::SESSION_TIMEOUT;
 
 /// The number of servers.
-pub const SERVERS: usize = 3;
+pub(crate) const SERVERS: usize = 3;
 /// The number of machines that contenders run on.
-pub const MACHINES: usize = 3;
+pub(crate) const MACHINES: usize = 3;
 
 /// The size of each server's disk; far more than an hour of chaos writes.
 const DISK: u64 = 512 << 20;
 
 /// The servers' tick.
-pub const TICK: Duration = Duration::from_millis(500);
+pub(crate) const TICK: Duration = Duration::from_millis(500);
 
 /// Three servers and three machines: in network namespaces if available, otherwise on loopback behind proxies.
-pub struct Testbed {
+pub(crate) struct Testbed {
     // In this order: servers end before the network that they are in.
     /// The servers.
-    pub apache: Arc<Apache>,
+    pub(crate) apache: Arc<Apache>,
     /// Proxies by machine and server; with a network, only the first machine has some.
-    pub proxies: Vec<Vec<Proxy>>,
+    pub(crate) proxies: Vec<Vec<Proxy>>,
     /// The network, if there is one.
-    pub net: Option<Net>,
+    pub(crate) net: Option<Net>,
     clocks: Option<Clocks>,
     /// The directory of sockets and clocks.
-    pub dir: tempfile::TempDir,
+    pub(crate) dir: tempfile::TempDir,
     /// The faults that are not available here, with the reasons.
-    pub missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
     /// Whether the servers' disks are small enough to be filled.
-    pub small_disks: bool,
+    pub(crate) small_disks: bool,
 }
 
 /// The clocks of processes, which can be moved.
@@ -56,27 +57,24 @@ impl Clocks {
         self.dir.join(format!("{whose}.clock"))
     }
 
-    fn env(&self, whose: &str) -> io::Result<Vec<(String, String)>> {
-        WrongClock::in_file(self.file(whose))?.variables().map_err(io::Error::other)
+    fn env(&self, whose: &str) -> Result<Vec<(String, String)>> {
+        Ok(WrongClock::in_file(self.file(whose))?.variables()?)
     }
 
-    fn set(&self, whose: &str, seconds: i64) -> io::Result<()> {
-        WrongClock::turn(&self.file(whose), seconds)
+    fn set(&self, whose: &str, seconds: i64) -> Result<()> {
+        Ok(WrongClock::turn(&self.file(whose), seconds)?)
     }
 }
 
 impl Testbed {
     /// Starts the servers. `loopback`: without namespaces. `clocks`: with clocks that can be moved. `silence`: how long
     /// servers continue without hearing from each other.
-    ///
-    /// # Errors
-    /// If there is no ZooKeeper, or the operating system refuses.
-    pub fn start(
+    pub(crate) fn start(
         distribution: Distribution,
         loopback: bool,
         clocks: bool,
         silence: Duration,
-    ) -> Result<Testbed, Error> {
+    ) -> Result<Testbed> {
         let dir = tempfile::Builder::new().prefix("lockkeeper-chaos-").tempdir()?;
         let mut missing = Vec::new();
         let root = rustix::process::geteuid().is_root();
@@ -122,16 +120,13 @@ impl Testbed {
     }
 
     /// Returns the connect string for contenders of a machine.
-    pub fn servers(&self, machine: usize) -> String {
+    pub(crate) fn servers(&self, machine: usize) -> String {
         let proxies: Vec<String> = self.proxies[machine].iter().map(Proxy::connect_string).collect();
         if proxies.is_empty() { self.apache.connect_string() } else { proxies.join(",") }
     }
 
     /// Returns where a process of that machine runs.
-    ///
-    /// # Errors
-    /// If its clock cannot be written.
-    pub fn place(&self, machine: usize) -> io::Result<Host> {
+    pub(crate) fn place(&self, machine: usize) -> Result<Host> {
         let mut place = Host::loopback();
         if let Some(net) = &self.net {
             place.namespace = Some(net.namespace(SERVERS + machine));
@@ -143,15 +138,12 @@ impl Testbed {
     }
 
     /// Whether clocks can be moved.
-    pub fn has_clocks(&self) -> bool {
+    pub(crate) fn has_clocks(&self) -> bool {
         self.clocks.is_some()
     }
 
     /// Moves a machine's clock, by this many seconds from the true time.
-    ///
-    /// # Errors
-    /// If the clock cannot be written.
-    pub fn set_clock(&self, machine: usize, seconds: i64) -> io::Result<()> {
+    pub(crate) fn set_clock(&self, machine: usize, seconds: i64) -> Result<()> {
         let whose = format!("machine{machine}");
         self.clocks.as_ref().map_or(Ok(()), |clocks| clocks.set(&whose, seconds))
     }
@@ -161,10 +153,7 @@ impl Testbed {
     /// Apache's server (3.8.0) does not always end when its disk is full. It may write on behind a record that is only
     /// partly on the disk, and then cannot read its log. This call makes it read its log immediately. If it cannot, its
     /// data is removed, as its operator would do: the other two, which are both up, have every acknowledged write.
-    ///
-    /// # Errors
-    /// If it does not serve.
-    pub fn restart_from_full(&self, server: usize) -> Result<bool, Error> {
+    pub(crate) fn restart_from_full(&self, server: usize) -> Result<bool> {
         self.apache.kill(server);
         for other in (0..SERVERS).filter(|other| *other != server) {
             self.apache.launch(other)?;
@@ -183,10 +172,7 @@ impl Testbed {
     }
 
     /// Waits until every server serves; starts those that have ended.
-    ///
-    /// # Errors
-    /// If a server does not serve.
-    pub fn recover(&self) -> Result<(), Error> {
+    pub(crate) fn recover(&self) -> Result<()> {
         for server in 0..SERVERS {
             if self.apache.has_ended(server) {
                 self.apache.kill(server);

@@ -7,12 +7,12 @@ use anyhow::{Result, anyhow};
 use lockkeeper::error::{AcquireError, AdminError, ErrorKind};
 use lockkeeper_client::wire::{Acl, CreateMode, ErrorCode, Perms};
 use lockkeeper_client::{Client, Config, RequestError, Servers};
-use lockkeeper_testkit::chaos::{SERVERS, SESSION_TIMEOUT};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::task::JoinSet;
 
 use super::bench::{Bench, Figure, most};
 use super::control::{CONTROLS, Times};
+use crate::chaos::{SERVERS, SESSION_TIMEOUT};
 
 /// Lets clients only read the root and change its access list, or lets them do all.
 async fn protect_root(bench: &Arc<Bench>, protected: bool) -> Result<()> {

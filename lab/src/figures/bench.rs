@@ -1,10 +1,12 @@
 //! What every figure needs: the ensemble, and a line of the table.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lockkeeper::Lockkeeper;
-use lockkeeper_testkit::chaos::{SESSION_TIMEOUT, Testbed};
+
+use crate::chaos::{SESSION_TIMEOUT, Testbed};
 
 /// A line of the table.
 pub(super) struct Figure {
@@ -19,6 +21,8 @@ pub(super) struct Figure {
 /// The servers and settings of the measurements.
 pub(super) struct Bench {
     pub(super) testbed: Testbed,
+    /// The program `lockkeeper`.
+    pub(super) command: PathBuf,
     pub(super) runs: usize,
     pub(super) cuts: usize,
 }

@@ -4,7 +4,6 @@ mod bench;
 mod clients;
 mod control;
 mod network;
-mod process;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,14 +12,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockkeeper_testkit::Stalls;
-use lockkeeper_testkit::chaos::{SESSION_TIMEOUT, TICK, Testbed};
 
+use crate::chaos::{self, SESSION_TIMEOUT, TICK, Testbed};
+use crate::tools::{Tools, urgently};
 use bench::{Bench, Figure};
 pub(crate) use clients::Stand;
-pub(crate) use control::{Tick, machine};
+pub(crate) use control::{machine, tick};
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub struct Options {
     /// How often each figure is measured
     #[arg(long, value_name = "N", default_value = "20")]
     runs: usize,
@@ -56,14 +56,14 @@ const STALLED: Duration = SESSION_TIMEOUT.checked_div(8).expect("8 is not 0");
 /// excused by a stall.
 const ORDER: &str = "agh";
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
     let few = options.few.then(Options::few);
     let options = few.as_ref().unwrap_or(options);
-    crate::workspace::urgently(20, |urgent| measure(options, urgent))
+    urgently(20, |urgent| measure(options, urgent, tools))
 }
 
-fn measure(options: &Options, urgent: bool) -> Result<()> {
-    let (start, distribution) = (Instant::now(), crate::zookeeper::sound()?);
+fn measure(options: &Options, urgent: bool, tools: &Tools) -> Result<()> {
+    let (start, distribution) = (Instant::now(), (tools.servers)()?);
     println!(
         "{}; ensemble of three, tick {TICK:?}, sessions {SESSION_TIMEOUT:?}{}",
         machine(&distribution),
@@ -73,7 +73,7 @@ fn measure(options: &Options, urgent: bool) -> Result<()> {
     {
         // The servers' timeouts are long, so that a disconnected follower answers for longer than sessions live.
         let testbed = Testbed::start(distribution, false, false, SESSION_TIMEOUT * 2)?;
-        let bench = Arc::new(Bench { testbed, runs: options.runs, cuts: options.cuts });
+        let bench = Arc::new(Bench { testbed, command: (tools.command)()?, runs: options.runs, cuts: options.cuts });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         for letter in options.only.chars().filter(|letter| *letter != 'c') {
             for left in (0..=AGAIN).rev() {
@@ -100,8 +100,8 @@ fn measure(options: &Options, urgent: bool) -> Result<()> {
         }
     }
     if options.only.contains('c') && options.chaos > 0 {
-        let report = crate::chaos::make(options.chaos, None, false)?;
-        let tally = &report.verdict.tally;
+        let report = chaos::make(options.chaos, None, false, tools)?;
+        let tally = report.tally;
         figures.push(Figure {
             letter: 'c',
             claim: "over chaos, no stale write is taken by a resource behind a gate".into(),
@@ -111,9 +111,9 @@ fn measure(options: &Options, urgent: bool) -> Result<()> {
                 tally.accepted,
                 tally.refused,
                 options.chaos,
-                if report.kept() { "all other promises kept too" } else { "OTHER PROMISES BROKEN" }
+                if report.broken == 0 { "all other promises kept too" } else { "OTHER PROMISES BROKEN" }
             ),
-            kept: tally.stale == 0 && report.kept(),
+            kept: tally.stale == 0 && report.broken == 0,
             void: false,
         });
     }

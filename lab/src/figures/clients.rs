@@ -7,21 +7,21 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::Args;
 use lockkeeper::{FencingToken, Guard, Lockkeeper};
 use lockkeeper_fence::TokenGate;
-use lockkeeper_testkit::chaos::{SERVERS, SESSION_TIMEOUT, TICK, now};
 use lockkeeper_testkit::proxy::Proxy;
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
-use xshell::cmd;
 
 use super::bench::{Bench, Figure, most};
 use super::control::{CONTROLS, Times, clock};
-use super::process::Process;
+use crate::chaos::{SERVERS, SESSION_TIMEOUT, TICK};
+use crate::process::{Process, Role};
+use crate::tools::now;
 
-/// A process that holds a lock and prints what it believes; not for people.
-#[derive(Debug, Args)]
+/// A process that holds a lock and prints what it believes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Stand {
     servers: String,
     path: String,
@@ -66,7 +66,7 @@ async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
     let mut pairs = Vec::new();
     for run in 0..bench.runs {
         let path = format!("/figures/{name}-{run}");
-        let mut process = Process::start(&["stand", &servers, &path])?;
+        let mut process = Role::Stand.start(&Stand { servers: servers.clone(), path: path.clone() })?;
         let line = process.line()?;
         let token = serde_json::from_str(&line).with_context(|| format!("it printed {line:?}"))?;
         let waiting = next.mutex(&path).acquire().timeout(Duration::from_secs(60)).into_future();
@@ -178,14 +178,11 @@ pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
         if grep -q '^State:.[^ZX]' "/proc/$p/status" 2> /dev/null; then echo "alive $p"; fi; done; echo started"#;
     const HELD: &str =
         r#"trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo "$$ $!" > "$1"; while :; do sleep 1; done"#;
-    let sh = crate::workspace::shell()?;
-    cmd!(sh, "cargo build --quiet -p lockkeeper-cli").run()?;
-    let command: PathBuf = crate::workspace::target_dir(&sh).join("debug/lockkeeper");
     let dir = tempfile::tempdir()?;
     let looker = bench.keeper(&bench.testbed.apache.connect_string()).await?;
     let timeout = format!("{}s", SESSION_TIMEOUT.as_secs());
     let run = |servers: &str, path: &str, script: &str, file: &PathBuf| {
-        let mut run = tokio::process::Command::new(&command);
+        let mut run = tokio::process::Command::new(&bench.command);
         run.args(["run", path, "--servers", servers, "--session-timeout", &timeout, "--", "sh", "-c", script, "sh"]);
         run.arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         run.spawn()

@@ -1,6 +1,6 @@
 //! Our locks beside the raw floor: the same operations through the same client crate on the same server, with no lock logic.
 //!
-//! `cargo bench -p lockkeeper-benches` starts an embedded server and prints medians over interleaved rounds. Absolute figures
+//! `cargo bench -p lockkeeper-lab` starts an embedded server and prints medians over interleaved rounds. Absolute figures
 //! are the machine's of the moment; the ratio of two things measured in turn is what may be compared. `--servers` measures
 //! on another server, `--disk` on an embedded one that syncs to disk.
 

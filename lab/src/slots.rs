@@ -9,7 +9,7 @@ mod judge;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -24,6 +24,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::tools::Tools;
 use judge::{Facts, Record, judge};
 
 /// The name of the job.
@@ -41,7 +42,7 @@ const AFTER_THE_TURN: i64 = 300;
 const AWAY: Duration = Duration::from_millis(1500);
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub struct Options {
     /// Slots to run
     #[arg(long, value_name = "N", default_value_t = 1000)]
     slots: usize,
@@ -88,14 +89,13 @@ impl Plant {
     const ALL: [Plant; 3] = [Plant::OtherLock, Plant::OwnClock, Plant::Forget];
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let program = crate::programs::command(&crate::workspace::shell()?)?;
+pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
     WrongClock::install()?;
     if options.self_check {
         for plant in Plant::ALL {
             let (pause, limit) = (Duration::from_millis(300), Duration::from_secs(15));
             let few = Options { slots: 4, hosts: 8, pause, limit, server: Which::Own, ..*options };
-            let found = Ring::start(&few, Some(plant), &program)?.turn(&few)?;
+            let found = Ring::start(&few, Some(plant), tools)?.turn(&few)?;
             println!("{plant:?}: {}", found.first().map_or("not found", String::as_str));
             if found.is_empty() {
                 bail!("the planted mistake {plant:?} was not found");
@@ -103,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         return Ok(());
     }
-    let broken = Ring::start(options, None, &program)?.turn(options)?;
+    let broken = Ring::start(options, None, tools)?.turn(options)?;
     for broken in &broken {
         println!("BROKEN: {broken}");
     }
@@ -133,18 +133,18 @@ fn now() -> i64 {
 }
 
 impl Ring {
-    fn start(options: &Options, plant: Option<Plant>, program: &Path) -> Result<Ring> {
+    fn start(options: &Options, plant: Option<Plant>, tools: &Tools) -> Result<Ring> {
         let dir = tempfile::Builder::new().prefix("lockkeeper-slots-").tempdir().context("making a directory")?;
         let clock = WrongClock::in_file(dir.path().join("clock")).context("setting the servers' clock")?;
         let ensemble = match options.server {
             Which::Own => None,
             Which::Ensemble => {
-                let servers = Servers::default().distribution(crate::zookeeper::sound()?);
+                let servers = Servers::default().distribution((tools.servers)()?);
                 Some(Apache::ensemble(3, servers)?)
             }
         };
         let (over, ends) = (AtomicBool::default(), Mutex::default());
-        let (ahead, kills, program) = (AtomicI64::default(), AtomicUsize::default(), program.to_owned());
+        let (ahead, kills, program) = (AtomicI64::default(), AtomicUsize::default(), (tools.command)()?);
         let ring = Ring { dir, program, ensemble, plant, ahead, over, kills, ends };
         if ring.ensemble.is_none() {
             // This command starts the server, which gets its clock.

@@ -9,43 +9,35 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Args;
 use lockkeeper_testkit::apache::Distribution;
-use lockkeeper_testkit::chaos::now;
 
 use super::bench::most;
-use super::process::Process;
+use crate::process::{Process, Role};
+use crate::tools::now;
 
 /// The number of controls beside a time. One control is not enough: others may get their turn later.
 pub(super) const CONTROLS: usize = 3;
 
-/// A process that only reads the clock; not for people.
-#[derive(Debug, Args)]
-pub(crate) struct Tick {}
-
-impl Tick {
-    /// Reads the clock repeatedly, as a holder does, and prints the first time after a stop.
-    pub(crate) fn run(self) -> Result<()> {
-        /// Far longer than a busy machine delays a thread, far shorter than a session lives.
-        const STOPPED: Duration = Duration::from_secs(2);
-        // Read before the output: its reader may stop this process immediately.
-        let mut last = now();
-        println!("ready");
-        loop {
-            std::thread::sleep(Duration::from_micros(500));
-            let seen = now();
-            if seen.saturating_sub(last) > STOPPED {
-                println!("{}", seen.as_nanos());
-                return Ok(());
-            }
-            last = seen;
+/// Reads the clock repeatedly, as a holder does, and prints the first time after a stop.
+pub(crate) fn tick() {
+    /// Far longer than a busy machine delays a thread, far shorter than a session lives.
+    const STOPPED: Duration = Duration::from_secs(2);
+    // Read before the output: its reader may stop this process immediately.
+    let mut last = now();
+    println!("ready");
+    loop {
+        std::thread::sleep(Duration::from_micros(500));
+        let seen = now();
+        if seen.saturating_sub(last) > STOPPED {
+            return println!("{}", seen.as_nanos());
         }
+        last = seen;
     }
 }
 
 /// Starts such a process, and returns when it runs.
 pub(super) fn clock() -> Result<Process> {
-    let mut clock = Process::start(&["tick"])?;
+    let mut clock = Role::Tick.start(&())?;
     clock.line()?;
     Ok(clock)
 }

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::tools::{Tools, now};
 use field::Field;
 pub(crate) use field::Which;
-pub(crate) use job::Working;
-use job::now;
+pub(crate) use job::Work;
 use judge::{Attempt, Broken, Promise, Storm, Word, judge};
 use plan::{Job, LOCKS, Plan, Plant};
 use runner::Runner;
@@ -38,7 +38,7 @@ const EXPIRY: Duration = Duration::from_secs(20);
 const RECOVERY: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub struct Options {
     /// Minutes of rounds; the last round is finished
     #[arg(long, value_name = "N", default_value_t = 10)]
     minutes: u64,
@@ -65,22 +65,18 @@ pub(crate) struct Options {
 /// The duration in CI: a round or two.
 const BRIEF: Duration = Duration::from_secs(75);
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let sh = crate::workspace::shell()?;
-    let program = crate::programs::command(&sh)?;
+pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
+    let program = (tools.command)()?;
     if options.self_check {
-        return self_check(&program);
+        return self_check(&program, tools);
     }
     let servers = options.server.map_or(Which::ALL.to_vec(), |server| vec![server]);
-    if servers.iter().any(|which| matches!(which, Which::Apache | Which::Ensemble)) {
-        crate::zookeeper::sound()?;
-    }
     let first = options.seed.unwrap_or_else(|| now().as_nanos() as u64 % 1_000_000);
     let length = if options.brief { BRIEF } else { Duration::from_secs(options.minutes * 60) };
     let (start, mut rounds, mut totals, mut found) = (Instant::now(), 0, [0; 3], 0);
     println!("storm from seed {first}");
     for (seed, which) in (first..).zip(servers.iter().cycle()) {
-        let round = Round::run(seed, *which, options.plant, &program)?;
+        let round = Round::run(seed, *which, options.plant, &program, tools)?;
         found += round.report();
         rounds += 1;
         totals.iter_mut().zip(round.counts()).for_each(|(total, count)| *total += count);
@@ -98,12 +94,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Plants each mistake in a few rounds until it is found.
-fn self_check(program: &Path) -> Result<()> {
+fn self_check(program: &Path, tools: &Tools) -> Result<()> {
     for plant in Plant::ALL {
         let mut found = false;
         // Calm rounds: a mistake that is found there is found in any round.
         for seed in [3, 6, 9] {
-            let round = Round::run(seed, Which::Embedded, Some(plant), program)?;
+            let round = Round::run(seed, Which::Embedded, Some(plant), program, tools)?;
             let shown = round.broken.iter().find(|broken| broken.promise == Promise::broken_by(plant));
             println!("{plant:?}, seed {seed}: {}", shown.map_or("not found".into(), ToString::to_string));
             found = shown.is_some();
@@ -128,9 +124,9 @@ struct Round {
 }
 
 impl Round {
-    fn run(seed: u64, which: Which, plant: Option<Plant>, program: &Path) -> Result<Round> {
+    fn run(seed: u64, which: Which, plant: Option<Plant>, program: &Path, tools: &Tools) -> Result<Round> {
         let plan = Plan::of(seed);
-        let field = Field::prepare(which, program)?;
+        let field = Field::prepare(which, program, tools)?;
         for (lock, _) in LOCKS {
             fs::write(field.file(lock), "0\n")?;
         }

@@ -18,6 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::plan::{ServerFault, ServerTrouble};
+use crate::tools::Tools;
 
 /// Time limit for a server to serve again.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,12 +56,9 @@ pub(super) struct Field {
     scratch: TempDir,
 }
 
-fn sound() -> Result<Options> {
-    Ok(Options::default().distribution(crate::zookeeper::sound()?))
-}
-
 impl Field {
-    pub(super) fn prepare(which: Which, program: &Path) -> Result<Field> {
+    pub(super) fn prepare(which: Which, program: &Path, tools: &Tools) -> Result<Field> {
+        let sound = || anyhow::Ok(Options::default().distribution((tools.servers)()?));
         let scratch = tempfile::Builder::new().prefix("lockkeeper-storm-").tempdir().context("making a directory")?;
         let mut field = Field { servers: Servers::Own, program: program.to_owned(), scratch };
         field.servers = match which {
