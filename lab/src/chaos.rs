@@ -264,5 +264,12 @@ async fn left(servers: &str, path: &str) -> Result<Vec<String>> {
 fn promises() -> Promises {
     // The limits of waits allow for the faults: servers are down for up to ten seconds and need some more for an
     // election.
-    Promises { permits: 0, lateness: Duration::from_secs(1), abandoned: RECOVERY, idle: RECOVERY, healthy: None }
+    Promises {
+        permits: 0,
+        lateness: Duration::from_secs(1),
+        abandoned: RECOVERY,
+        idle: RECOVERY,
+        healthy: None,
+        every: None,
+    }
 }

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockkeeper_testkit::apache::{Apache, Options as Servers, WrongClock};
+use lockkeeper_testkit::history::Violation;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -33,7 +34,7 @@ const JOB: &str = "ring";
 const HOUR: i64 = 3600;
 
 /// The shortest time of `--every`.
-const EVERY_MS: i64 = 1000;
+const EVERY: Duration = Duration::from_secs(1);
 
 /// Where in the hour the clock stands after a turn, in seconds.
 const AFTER_THE_TURN: i64 = 300;
@@ -96,7 +97,7 @@ pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
             let (pause, limit) = (Duration::from_millis(300), Duration::from_secs(15));
             let few = Options { slots: 4, hosts: 8, pause, limit, server: Which::Own, ..*options };
             let found = Ring::start(&few, Some(plant), tools)?.turn(&few)?;
-            println!("{plant:?}: {}", found.first().map_or("not found", String::as_str));
+            println!("{plant:?}: {}", found.first().map_or("not found".to_owned(), ToString::to_string));
             if found.is_empty() {
                 bail!("the planted mistake {plant:?} was not found");
             }
@@ -181,9 +182,9 @@ impl Ring {
     }
 
     /// Runs all slots; returns the broken promises.
-    fn turn(&self, options: &Options) -> Result<Vec<String>> {
-        let every_ms = self.ensemble.as_ref().map(|_| EVERY_MS);
-        let (start, mut facts) = (Instant::now(), Facts { every_ms, ..Facts::default() });
+    fn turn(&self, options: &Options) -> Result<Vec<Violation>> {
+        let every = self.ensemble.as_ref().map(|_| EVERY);
+        let (start, mut facts) = (Instant::now(), Facts { every, ..Facts::default() });
         let ran = scope(|threads| {
             for host in 0..options.hosts {
                 threads.spawn(move || self.host(host, options));

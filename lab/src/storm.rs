@@ -27,7 +27,8 @@ use crate::tools::{Tools, now};
 use field::Field;
 pub(crate) use field::Which;
 pub(crate) use job::Work;
-use judge::{Attempt, Broken, Promise, Storm, Word, judge};
+use judge::{Attempt, Storm, Word, judge};
+use lockkeeper_testkit::history::Violation;
 use plan::{Job, LOCKS, Plan, Plant};
 use runner::Runner;
 
@@ -100,7 +101,7 @@ fn self_check(program: &Path, tools: &Tools) -> Result<()> {
         // Calm rounds: a mistake that is found there is found in any round.
         for seed in [3, 6, 9] {
             let round = Round::run(seed, Which::Embedded, Some(plant), program, tools)?;
-            let shown = round.broken.iter().find(|broken| broken.promise == Promise::broken_by(plant));
+            let shown = round.broken.iter().find(|broken| broken.claim == plant.breaks());
             println!("{plant:?}, seed {seed}: {}", shown.map_or("not found".into(), ToString::to_string));
             found = shown.is_some();
             if found {
@@ -119,7 +120,7 @@ struct Round {
     seed: u64,
     which: Which,
     storm: Storm,
-    broken: Vec<Broken>,
+    broken: Vec<Violation>,
     start: Duration,
 }
 
@@ -194,8 +195,8 @@ impl Round {
             clap::ValueEnum::to_possible_value(which).map_or(String::new(), |value| value.get_name().to_owned());
         for broken in broken {
             println!("BROKEN: {broken}");
-            for number in &broken.jobs {
-                println!("{}", history(&storm.attempts[*number], *start));
+            for number in &broken.contenders {
+                println!("{}", history(&storm.attempts[*number as usize], *start));
             }
             println!("  again: cargo xtask storm --once --seed {seed} --server {which}");
         }

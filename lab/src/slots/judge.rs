@@ -1,9 +1,11 @@
-//! The judge of the slots: it knows the hours of the servers' clock, the lines of the work, and the records.
+//! What is known of the slots: the hours of the servers' clock, the lines of the work, and the records.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use lockkeeper_testkit::history::{self, Event, Promises, Violation, What};
 use serde_json::Value;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -12,7 +14,7 @@ const HOUR_MS: i64 = 3_600_000;
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// The time from start to start, if a slot is not an hour.
-    pub(super) every_ms: Option<i64>,
+    pub(super) every: Option<Duration>,
     /// The hours that the servers' clock showed, each by its begin in milliseconds since 1970.
     pub(super) hours: Vec<i64>,
     /// Every record that was ever read, by its id.
@@ -27,7 +29,7 @@ pub(super) struct Record {
     pub(super) id: String,
     pub(super) slot: String,
     pub(super) start_ms: i64,
-    pub(super) token: u128,
+    pub(super) token: i64,
     pub(super) end: Option<String>,
     pub(super) missed_before: u64,
 }
@@ -36,7 +38,7 @@ pub(super) struct Record {
 #[derive(Clone, Debug)]
 pub(super) struct Work {
     pub(super) slot: String,
-    pub(super) token: u128,
+    pub(super) token: i64,
     /// The host's own clock, in seconds since 1970.
     pub(super) clock: i64,
 }
@@ -91,61 +93,21 @@ impl Facts {
     }
 }
 
-/// Returns the broken promises.
-pub(super) fn judge(facts: &Facts) -> Vec<String> {
-    let mut broken = Vec::new();
-    let mut by_slot: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
-    for record in facts.records.values() {
-        by_slot.entry(&record.slot).or_default().push(record);
-    }
-    let hours: Vec<_> = facts.hours.iter().map(|begin| hour(*begin)).collect();
-    for slot in &hours {
-        match by_slot.get(slot.as_str()).map_or(0, Vec::len) {
-            1 => {}
-            0 => broken.push(format!("slot {slot} was not claimed")),
-            count => broken.push(format!("slot {slot} was claimed {count} times")),
-        }
-    }
-    let mut in_order: Vec<_> = facts.records.values().collect();
-    in_order.sort_by_key(|record| record.start_ms);
-    for pair in in_order.windows(2) {
-        if pair[0].token >= pair[1].token {
-            broken.push(format!("slot {} has no greater token than slot {}", pair[1].slot, pair[0].slot));
-        }
-        let ms = pair[1].start_ms - pair[0].start_ms;
-        if facts.every_ms.is_some_and(|every_ms| ms < every_ms) {
-            broken.push(format!("two runs began within {ms} ms, at tokens {} and {}", pair[0].token, pair[1].token));
-        }
-    }
-    for record in in_order {
-        let Record { slot, start_ms, missed_before, .. } = record;
-        if facts.every_ms.is_none() && hour(*start_ms) != *slot {
-            broken.push(format!("slot {slot} was claimed at {} by the servers' clock", hour(*start_ms)));
-        }
-        if facts.every_ms.is_none() && *missed_before > 0 {
-            broken.push(format!("slot {slot} says that {missed_before} were missed before"));
-        }
-        if record.end.is_none() {
-            broken.push(format!("the record of slot {slot} has no end"));
-        }
-        let done = facts.work.iter().filter(|work| work.token == record.token).count();
-        if done == 0 && record.end.as_deref() == Some("succeeded") {
-            broken.push(format!("slot {slot} succeeded without work"));
-        }
-    }
-    let mut worked: BTreeMap<String, usize> = BTreeMap::new();
-    for Work { slot, token, .. } in &facts.work {
-        let name = if facts.every_ms.is_some() { format!("with token {token}") } else { slot.clone() };
-        *worked.entry(name).or_default() += 1;
-        if !facts.records.values().any(|record| record.token == *token && record.slot == *slot) {
-            broken.push(format!("work of slot {slot} has no record"));
-        }
-    }
-    broken.extend(
-        worked
-            .into_iter()
-            .filter(|(_, count)| *count > 1)
-            .map(|(slot, count)| format!("slot {slot} ran {count} times")),
-    );
-    broken
+/// Judges the facts as a history.
+pub(super) fn judge(facts: &Facts) -> Vec<Violation> {
+    let event = |ms: i64, what| {
+        let at = Duration::from_millis(ms.unsigned_abs());
+        Event { contender: 0, lock: 0, from: at, until: at, what }
+    };
+    let due = facts.hours.iter().map(|begin| event(*begin, What::Due { slot: hour(*begin) }));
+    let claimed = facts.records.values().cloned().map(|record| {
+        let Record { slot, start_ms, token, end: ended, missed_before: missed, .. } = record;
+        let due = facts.every.is_none().then(|| hour(start_ms));
+        event(start_ms, What::Claimed { slot, token, due, ended, missed })
+    });
+    let worked = facts.work.iter().cloned();
+    let worked = worked.map(|Work { slot, token, clock }| event(clock * 1000, What::Worked { slot, token }));
+    let events: Vec<Event> = due.chain(claimed).chain(worked).collect();
+    let promises = Promises { every: facts.every, ..Promises::default() };
+    history::judge(&events, &promises).violations
 }

@@ -1,18 +1,20 @@
 //! Judges a round by its jobs' own logs. Pure.
 //!
-//! A job works from its first line to its last one. Each rule reports only certain violations.
+//! The logs are a history of holds: a job works, and so believes in its locks, from its first line to its last one. Beside
+//! that history, each command is judged by its exit status.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
+use lockkeeper_testkit::history::{
+    self, Claim, Event, Grant, HoldId, Outcome, Promises, QueuePosition, Share, Violation, What,
+};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Job, Kind, LOCKS, OnTerm, PERMITS, Plant, Share, Stderr, Trouble, Wait, Whom};
+use super::plan::{Job, Kind, LOCKS, OnTerm, PERMITS, Stderr, Trouble, Wait, Whom};
 
 /// How long a command may continue, beyond its grace period, after its lock was taken away: it learns of that late.
 const HEARD: Duration = Duration::from_secs(2);
@@ -113,28 +115,30 @@ impl Attempt {
         self.begin()?.1.get(place).copied()
     }
 
-    /// Whether it certainly kept its position since it was seen waiting.
-    fn kept_its_place(&self, until: Duration) -> bool {
+    /// Returns when it was seen waiting, for which lock, and until when it certainly kept its position.
+    fn seen_waiting(&self) -> Option<(Duration, usize, Duration)> {
+        let (seen, lock) = self.waiting?;
         let one_attempt = !matches!(self.job.wait, Wait::Retries(_)) && !self.job.kind.is_lease();
-        let again = self.said.contains("again");
-        let disturbed = |done: &Done| match done.what {
-            Trouble::Signal(_, whom) | Trouble::Stop(whom, _) => whom.has_keeper() && done.from < until,
-            Trouble::Revoke | Trouble::Break => done.from < until,
-        };
-        one_attempt && !again && !self.done.iter().any(disturbed)
+        let disturbed = self.done.iter().filter(|done| match done.what {
+            Trouble::Signal(_, whom) | Trouble::Stop(whom, _) => whom.has_keeper(),
+            Trouble::Revoke | Trouble::Break => true,
+        });
+        let kept = disturbed.map(|done| done.from).min().unwrap_or(Duration::MAX);
+        (one_attempt && !self.said.contains("again")).then_some((seen, lock, kept))
     }
 
-    /// Returns from when until when it may work beside others, according to the documentation.
-    fn excuse(&self) -> Option<(Duration, Duration)> {
-        self.done
-            .iter()
-            .filter_map(|done| match done.what {
-                // Only the token can reject its writes when it continues; it is killed then.
-                Trouble::Stop(Whom::Both | Whom::All, _) => Some((done.from, done.until + HEARD)),
-                Trouble::Break => Some((done.from, done.until + self.job.grace() + HEARD)),
-                _ => None,
-            })
-            .min()
+    fn hold(&self, lock: usize) -> HoldId {
+        HoldId((self.job.number * LOCKS.len() + lock) as u64)
+    }
+
+    /// Returns from when until when it may work beside any other, according to the documentation.
+    fn excuses(&self) -> impl Iterator<Item = (Duration, Duration)> {
+        self.done.iter().filter_map(|done| match done.what {
+            // Only the token can reject its writes when it continues; it is killed then.
+            Trouble::Stop(Whom::Both | Whom::All, _) => Some((done.from, done.until + HEARD)),
+            Trouble::Break => Some((done.from, done.until + self.job.grace() + HEARD)),
+            _ => None,
+        })
     }
 
     /// Returns from when `other` may take its leased lock by force, or without waiting for a cleanup.
@@ -161,245 +165,129 @@ pub(super) struct Storm {
     pub left: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Promise {
-    /// Jobs that exclude each other do not work at the same time.
-    Exclusion,
-    /// A job that lost its lock ends in time.
-    EndsInTime,
-    /// Tokens grow from grant to grant.
-    Tokens,
-    /// No update of the protected resource is lost.
-    NoLostUpdate,
-    /// First come, first served within a class.
-    Order,
-    /// A job without a fault is not stopped.
-    HealthyStaysHealthy,
-    /// The exit status fits the events.
-    Status,
-    /// A wait ends at its deadline, neither earlier nor later.
-    Deadline,
-    /// Every call ends.
-    End,
-    /// Nothing is left behind.
-    NothingLeft,
-}
-
-impl Promise {
-    /// Returns the promise that a planted mistake breaks.
-    pub(super) fn broken_by(plant: Plant) -> Promise {
-        match plant {
-            Plant::Skip => Promise::Exclusion,
-            Plant::Flee => Promise::EndsInTime,
-            Plant::Overtake => Promise::Order,
-            Plant::Kill => Promise::HealthyStaysHealthy,
-            Plant::Late => Promise::Deadline,
-            Plant::Token => Promise::Tokens,
-            Plant::Stray => Promise::NothingLeft,
-        }
-    }
-}
-
-/// A broken promise.
-#[derive(Clone, Debug)]
-pub(super) struct Broken {
-    pub promise: Promise,
-    pub detail: String,
-    /// The numbers of the jobs.
-    pub jobs: Vec<usize>,
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.promise, self.detail)
-    }
-}
-
 /// Judges a round.
-pub(super) fn judge(storm: &Storm) -> Vec<Broken> {
-    let mut found = Vec::new();
-    for lock in 0..LOCKS.len() {
-        let all: Vec<&Attempt> = storm.attempts.iter().filter(|attempt| attempt.job.locks.contains(&lock)).collect();
-        let court = Court { storm, lock, all };
-        court.exclusion(&mut found);
-        court.permits(&mut found);
-        court.tokens(&mut found);
-        court.updates(&mut found);
-        court.order(&mut found);
-    }
-    for attempt in &storm.attempts {
-        found.extend(storm.one(attempt));
-    }
-    found.extend(storm.left.iter().map(|what| Broken {
-        promise: Promise::NothingLeft,
-        detail: what.clone(),
-        jobs: vec![],
-    }));
+pub(super) fn judge(storm: &Storm) -> Vec<Violation> {
+    let promises = Promises {
+        permits: PERMITS,
+        // Each wait has its own allowance; the faults of a round excuse a lock that stays free.
+        lateness: Duration::ZERO,
+        abandoned: Duration::ZERO,
+        idle: Duration::MAX,
+        healthy: None,
+        every: None,
+    };
+    let events: Vec<Event> = storm.attempts.iter().flat_map(|attempt| storm.history(attempt)).collect();
+    let mut found = history::judge(&events, &promises).violations;
+    found.extend(storm.attempts.iter().filter_map(|attempt| storm.one(attempt)));
+    let left =
+        |detail: &String| Violation { claim: Claim::NoOrphan, lock: 0, detail: detail.clone(), contenders: vec![] };
+    found.extend(storm.left.iter().map(left));
     found
 }
 
-/// One lock with its jobs.
-struct Court<'a> {
-    storm: &'a Storm,
-    lock: usize,
-    all: Vec<&'a Attempt>,
-}
-
-impl Court<'_> {
-    fn broken(&self, promise: Promise, detail: String, jobs: &[&Attempt]) -> Broken {
-        let detail = format!("{}: {detail}", LOCKS[self.lock].0);
-        Broken { promise, detail, jobs: jobs.iter().map(|attempt| attempt.job.number).collect() }
-    }
-
-    fn exclusion(&self, found: &mut Vec<Broken>) {
-        for (place, a) in self.all.iter().enumerate() {
-            for b in &self.all[place + 1..] {
-                let (Some(from), Some(until)) = (a.begun().zip(b.begun()), a.last().zip(b.last())) else { continue };
-                let (from, until) = (from.0.max(from.1), until.0.min(until.1));
-                if from >= until || !a.job.kind.share().excludes(b.job.kind.share()) {
-                    continue;
-                }
-                let names = format!("jobs {} and {} worked at the same time", a.job.number, b.job.number);
-                let together = until - from;
-                // An excuse counts if it began before the other job did.
-                let excuses = [(a, b), (b, a)].into_iter().filter_map(|(own, other)| {
-                    let forced = own.outranked_by(other).zip(other.begun()).map(|(by, at)| (Duration::ZERO, at + by));
-                    let forced_before = self.forced_between(own, other);
-                    let excuses = own.excuse().into_iter().chain(forced).chain(forced_before);
-                    let (since, bound) = excuses.max_by_key(|(_, bound)| *bound)?;
-                    (since <= from.max(other.begun()?)).then_some((own, bound))
-                });
-                let Some((who, bound)) =
-                    excuses.max_by_key(|(own, bound)| bound.saturating_sub(own.last().unwrap_or_default()))
-                else {
-                    found.push(self.broken(Promise::Exclusion, format!("{names} for {together:?}"), &[a, b]));
-                    continue;
-                };
-                let bound = bound + self.storm.lateness(from, bound);
-                if who.last() > Some(bound) {
-                    let late = who.last().unwrap_or_default() - bound;
-                    let detail = format!("{names}; job {} had to stop {late:?} before it did", who.job.number);
-                    found.push(self.broken(Promise::EndsInTime, detail, &[a, b]));
-                }
-            }
-        }
-    }
-
-    /// Returns since when and until when `own` may work beside `other`, because a third job took the lease from `own` and left it
-    /// to `other`. The tokens show the order of the grants.
-    fn forced_between(&self, own: &Attempt, other: &Attempt) -> Option<(Duration, Duration)> {
-        let between = |third: &Attempt| {
-            let (own, third, other) = (own.token(self.lock)?, third.token(self.lock)?, other.token(self.lock)?);
-            Some(own < third && third < other)
-        };
-        let forced = self.all.iter().filter(|third| between(third) == Some(true));
-        let forced = forced.filter_map(|third| own.outranked_by(third).zip(third.begun()));
-        forced.map(|(by, at)| (at, at + by)).min()
-    }
-
-    /// Checks more than pairs: three jobs that each take one of three permits, and a fourth.
-    fn permits(&self, found: &mut Vec<Broken>) {
-        for attempt in &self.all {
-            let Some(at) = attempt.begun().filter(|_| matches!(attempt.job.kind, Kind::Permits(_))) else { continue };
-            let working = self.all.iter().filter(|other| {
-                let excused = other.excuse().is_some_and(|(since, _)| since <= at);
-                other.begun().is_some_and(|begun| begun <= at) && other.last() > Some(at) && !excused
-            });
-            let working: Vec<&Attempt> = working.copied().collect();
-            let taken: u32 = working
-                .iter()
-                .map(|other| match other.job.kind {
-                    Kind::Permits(take) => take,
-                    _ => 0,
-                })
-                .sum();
-            if taken > PERMITS {
-                let detail = format!("{taken} of {PERMITS} permits were taken when job {} began", attempt.job.number);
-                found.push(self.broken(Promise::Exclusion, detail, &working));
-            }
-        }
-    }
-
-    fn tokens(&self, found: &mut Vec<Broken>) {
-        for (a, b) in self.pairs() {
-            let (Some(before), Some(after)) = (a.token(self.lock), b.token(self.lock)) else { continue };
-            let both_read = !a.job.kind.share().excludes(b.job.kind.share());
-            // A job that is preempted before its command begins may begin it after the other's end.
-            let preempted = b.outranked_by(a).is_some();
-            if a.last() < b.begun() && before >= after && !both_read && !preempted {
-                let detail =
-                    format!("job {} had token {before}, and job {} after it {after}", a.job.number, b.job.number);
-                found.push(self.broken(Promise::Tokens, detail, &[a, b]));
-            }
-        }
-    }
-
-    fn updates(&self, found: &mut Vec<Broken>) {
-        let mut written: BTreeMap<u64, &Attempt> = BTreeMap::new();
-        let mut all = Vec::new();
-        for attempt in &self.all {
-            for (at, word) in &attempt.lines {
-                if let Word::Wrote(place, number) = word
-                    && attempt.job.locks[*place] == self.lock
-                {
-                    all.push((*at, *number, *attempt));
-                    if let Some(other) = written.insert(*number, attempt) {
-                        let detail =
-                            format!("jobs {} and {} both wrote {number}", other.job.number, attempt.job.number);
-                        found.push(self.broken(Promise::NoLostUpdate, detail, &[other, attempt]));
-                    }
-                }
-            }
-        }
-        for attempt in &self.all {
-            let read = attempt.lines.iter().find_map(|(_, word)| match word {
-                Word::Read(place, number) if attempt.job.locks[*place] == self.lock => Some(*number),
-                _ => None,
-            });
-            let (Some(read), Some(begun)) = (read, attempt.begun()) else { continue };
-            if let Some((_, number, other)) = all.iter().find(|(at, number, _)| *at < begun && *number > read) {
-                let detail = format!(
-                    "job {} read {read} after job {} had written {number}",
-                    attempt.job.number, other.job.number
-                );
-                found.push(self.broken(Promise::NoLostUpdate, detail, &[attempt, other]));
-            }
-        }
-    }
-
-    fn order(&self, found: &mut Vec<Broken>) {
-        for (a, b) in self.pairs() {
-            let Some((seen, at_lock)) = a.waiting else { continue };
-            let Some(began) = b.begun() else { continue };
-            let comes_after = at_lock == self.lock && b.started > seen && !b.job.kind.is_lease();
-            if !comes_after || a.job.kind.class() > b.job.kind.class() || !a.kept_its_place(began) {
-                continue;
-            }
-            let alone = a.job.kind.share() == Share::Alone && b.job.kind.share() == Share::Alone;
-            let slack = UNSURE + self.storm.lateness(seen, began);
-            let overtaken = match a.begun() {
-                Some(own) if alone => began < own,
-                Some(own) => began + slack < own,
-                // It left without the lock, at some time before its end.
-                None => began + slack < a.end(),
-            };
-            if overtaken {
-                let detail = format!(
-                    "job {} waited before job {} was started, which was served first",
-                    a.job.number, b.job.number
-                );
-                found.push(self.broken(Promise::Order, detail, &[a, b]));
-            }
-        }
-    }
-
-    fn pairs(&self) -> impl Iterator<Item = (&Attempt, &Attempt)> {
-        let all = &self.all;
-        all.iter().flat_map(move |a| all.iter().filter(move |b| a.job.number != b.job.number).map(move |b| (*a, *b)))
-    }
-}
-
 impl Storm {
+    /// Returns what a job did and believed, as events of its holds.
+    fn history(&self, a: &Attempt) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut add = |lock: usize, from, until, what| {
+            events.push(Event { contender: a.job.number as u32, lock: lock as u32, from, until, what });
+        };
+        let first = a.job.locks[0];
+        if a.ended.is_none() {
+            add(first, a.started, a.started, What::Asked { limit: None, outcome: Outcome::Pending });
+        }
+        let limit = self.limit(a);
+        let class = u32::from(a.job.kind.class());
+        let Some(begun) = a.begun() else {
+            if a.ended.is_some() {
+                add(first, a.started, a.end(), What::Asked { limit, outcome: Outcome::TimedOut });
+            }
+            self.waited(a, add);
+            return events;
+        };
+        for lock in &a.job.locks {
+            let (lock, hold) = (*lock, a.hold(*lock));
+            let place = Some(QueuePosition { class, number: None });
+            let grant = Grant { hold, share: a.job.kind.share(), token: a.token(lock), place };
+            let limit = limit.filter(|_| lock == first);
+            add(lock, a.started, begun, What::Asked { limit, outcome: Outcome::Granted(grant) });
+            for at in [Some(begun), a.last()].into_iter().flatten() {
+                add(lock, at, at, What::Looked { hold, held: true });
+            }
+            let excuses = a.excuses().map(|(from, until)| (from, until, None));
+            for (from, until, beside) in excuses.chain(self.forced(a, lock)) {
+                let until = until + self.lateness(from, until);
+                add(lock, from, until, What::Excused { hold, beside });
+            }
+        }
+        for (at, word) in &a.lines {
+            match *word {
+                Word::Read(place, order) => {
+                    let lock = a.job.locks[place];
+                    add(lock, *at, *at, What::Read { hold: a.hold(lock), order });
+                }
+                Word::Wrote(place, order) => {
+                    let lock = a.job.locks[place];
+                    let token = a.token(lock).unwrap_or_default();
+                    add(lock, *at, *at, What::Wrote { hold: a.hold(lock), token, order, accepted: true });
+                }
+                _ => {}
+            }
+        }
+        self.waited(a, add);
+        events
+    }
+
+    fn waited(&self, a: &Attempt, mut add: impl FnMut(usize, Duration, Duration, What)) {
+        let Some((seen, lock, kept)) = a.seen_waiting() else { return };
+        let until = a.begun().unwrap_or(a.end());
+        let exact = a.begun().is_some() && a.job.kind.share() == Share::Alone;
+        let (class, slack) = (u32::from(a.job.kind.class()), UNSURE + self.lateness(seen, until));
+        add(lock, seen, until, What::Waited { class, kept, exact, slack });
+    }
+
+    /// Returns beside whom, and from when until when, a job may work because it lost its leased lock by force: to the other one,
+    /// or to a third that left it to the other one. The tokens show the order of the grants.
+    fn forced(&self, own: &Attempt, lock: usize) -> Vec<(Duration, Duration, Option<HoldId>)> {
+        let by = |other: &Attempt| {
+            let (at, after) = (other.begun()?, own.outranked_by(other)?);
+            (other.job.locks == own.job.locks).then_some((at, at + after))
+        };
+        let to = |other: &Attempt| {
+            let between = self.attempts.iter().filter(|third| {
+                own.token(lock) < third.token(lock)
+                    && third.token(lock) < other.token(lock)
+                    && own.token(lock).is_some()
+            });
+            by(other).into_iter().chain(between.filter_map(by)).max_by_key(|(_, until)| *until)
+        };
+        let others = self.attempts.iter().filter(|_| own.job.kind.is_lease());
+        others.filter_map(|other| to(other).map(|(from, until)| (from, until, Some(other.hold(lock))))).collect()
+    }
+
+    /// Returns how long a job's wait may take, with the lateness of the machine; `None`: as long as it likes.
+    fn limit(&self, a: &Attempt) -> Option<Duration> {
+        let (ended, status) = a.ended?;
+        let stopped = a.done.iter().any(|done| match done.what {
+            Trouble::Stop(whom, _) | Trouble::Signal(_, whom) => whom.has_keeper(),
+            Trouble::Revoke | Trouble::Break => true,
+        });
+        // At its end lockkeeper waits for a reader of its standard error.
+        let unread = if a.job.stderr == Stderr::Full { Duration::from_secs(1) } else { Duration::ZERO };
+        let late = LATE + unread + self.lateness(a.started, ended) * 4;
+        let refused = a.begun().is_none() && matches!(status, Status::Code(75 | 69));
+        match a.job.wait {
+            // A server that does not answer may delay leaving the queue for a second, as is documented; and a process needs a
+            // moment to start and to end.
+            Wait::Within(wait) if !stopped && refused && self.is_disturbed(a) => Some(wait + late + LATE * 3 / 2),
+            Wait::Within(wait) if !stopped && (refused || a.begun().is_some()) => Some(wait + late),
+            Wait::Try if a.done.is_empty() && !self.is_disturbed(a) && !a.job.kind.is_lease() => {
+                (a.begun().is_none() && status == Status::Code(75)).then_some(late + LATE)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns how late the machine was in this time.
     pub(super) fn lateness(&self, from: Duration, until: Duration) -> Duration {
         let within = self.control.iter().filter(|(at, late)| *at >= from && at.saturating_sub(*late) <= until);
@@ -459,13 +347,12 @@ impl Storm {
         })
     }
 
-    /// Checks one job by itself.
-    fn one(&self, a: &Attempt) -> Option<Broken> {
+    /// Checks how a command ended.
+    fn one(&self, a: &Attempt) -> Option<Violation> {
         let number = a.job.number;
-        let broken = |promise, detail| Some(Broken { promise, detail, jobs: vec![number] });
-        let Some((ended, status)) = a.ended else {
-            return broken(Promise::End, format!("lockkeeper of job {number} did not end"));
-        };
+        let (lock, contenders) = (a.job.locks[0] as u32, vec![number as u32]);
+        let broken = |claim, detail| Some(Violation { claim, lock, detail, contenders });
+        let (ended, status) = a.ended?;
         let (undisturbed, busy) = (a.done.is_empty() && !self.is_disturbed(a), self.is_busy(a));
         let took = ended.saturating_sub(a.started);
         let own = Status::Code(i32::from(a.job.status));
@@ -478,10 +365,10 @@ impl Storm {
                     "nothing was done to job {number}, yet {} with {status:?}",
                     if a.begun().is_some() { "it was stopped: it ended" } else { "it did not begin: it ended" }
                 );
-                return broken(Promise::HealthyStaysHealthy, detail);
+                return broken(Claim::Healthy, detail);
             }
             if not_granted && self.was_alone(a) {
-                return broken(Promise::Status, format!("job {number} was refused a lock that no other job used"));
+                return broken(Claim::Status, format!("job {number} was refused a lock that no other job used"));
             }
         } else if !self.may_end(a, busy).contains(&status) || status == own && !a.finished() {
             let detail = format!(
@@ -491,36 +378,13 @@ impl Storm {
                 a.done,
                 self.is_disturbed(a)
             );
-            return broken(Promise::Status, detail);
+            return broken(Claim::Status, detail);
         }
-        let stopped = a.done.iter().any(|done| match done.what {
-            Trouble::Stop(whom, _) | Trouble::Signal(_, whom) => whom.has_keeper(),
-            Trouble::Revoke | Trouble::Break => true,
-        });
-        // At its end lockkeeper waits for a reader of its standard error.
-        let unread = if a.job.stderr == Stderr::Full { Duration::from_secs(1) } else { Duration::ZERO };
-        let late = LATE + unread + self.lateness(a.started, ended) * 4;
-        match a.job.wait {
-            Wait::Within(wait) if !stopped => {
-                let refused = a.begun().is_none() && matches!(status, Status::Code(75 | 69));
-                let waited = if refused { took } else { a.begun().unwrap_or(a.started).saturating_sub(a.started) };
-                // A server that does not answer may delay leaving the queue for a second, as is documented; and a
-                // process needs a moment to start and to end.
-                let late = if refused && self.is_disturbed(a) { late + LATE * 3 / 2 } else { late };
-                let early = refused && took + Duration::from_millis(20) < wait;
-                if early || waited > wait + late {
-                    let detail = format!(
-                        "job {number} waited for {waited:?} of {wait:?} (machine late by {:?}, server disturbed: {})",
-                        self.lateness(a.started, ended),
-                        self.is_disturbed(a)
-                    );
-                    return broken(Promise::Deadline, detail);
-                }
-            }
-            Wait::Try if undisturbed && not_granted && !a.job.kind.is_lease() && took > late + LATE => {
-                return broken(Promise::Deadline, format!("job {number} tried for {took:?}"));
-            }
-            _ => {}
+        if let (Wait::Within(wait), Some(_)) = (a.job.wait, self.limit(a))
+            && a.begun().is_none()
+            && took + Duration::from_millis(20) < wait
+        {
+            return broken(Claim::Deadline, format!("job {number} waited for {took:?} of {wait:?} only"));
         }
         None
     }

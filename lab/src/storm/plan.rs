@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use lockkeeper_testkit::history::{Claim, Share};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -32,24 +33,6 @@ pub(super) enum Family {
     Permits,
     Classes,
     Leases,
-}
-
-/// Which other jobs may work beside a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Share {
-    Alone,
-    Reads,
-    Permits(u32),
-}
-
-impl Share {
-    pub(super) fn excludes(self, other: Share) -> bool {
-        match (self, other) {
-            (Share::Reads, Share::Reads) => false,
-            (Share::Permits(a), Share::Permits(b)) => a + b > PERMITS,
-            _ => true,
-        }
-    }
 }
 
 /// How a job holds its locks.
@@ -163,6 +146,19 @@ pub(super) enum Plant {
 impl Plant {
     pub(super) const ALL: [Plant; 7] =
         [Plant::Skip, Plant::Flee, Plant::Overtake, Plant::Kill, Plant::Late, Plant::Token, Plant::Stray];
+
+    /// Returns the promise that it breaks.
+    pub(super) fn breaks(self) -> Claim {
+        match self {
+            Plant::Skip => Claim::Exclusion,
+            Plant::Flee => Claim::EndsInTime,
+            Plant::Overtake => Claim::Order,
+            Plant::Kill => Claim::Healthy,
+            Plant::Late => Claim::Deadline,
+            Plant::Token => Claim::Tokens,
+            Plant::Stray => Claim::NoOrphan,
+        }
+    }
 }
 
 /// The processes that a fault concerns.

@@ -17,9 +17,10 @@ use serde_json::Value;
 use super::field::Field;
 use super::job::Work;
 use super::judge::{Attempt, Done, Status, Word, lines};
-use super::plan::{Job, LOCKS, Moment, Plant, Share, Stderr, Trouble, Wait, Whom};
+use super::plan::{Job, LOCKS, Moment, Plant, Stderr, Trouble, Wait, Whom};
 use crate::process::Role;
 use crate::tools::now;
+use lockkeeper_testkit::history::Share;
 
 /// Time limit for all jobs to end after the last one was started.
 pub(super) const DRAIN: Duration = Duration::from_secs(60);

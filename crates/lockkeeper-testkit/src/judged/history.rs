@@ -1,10 +1,11 @@
 //! Histories of locks, which are judged afterwards by the promises.
 //!
-//! Simulated worlds and chaos on real servers record the same events, so one judge serves both. Each event has the
-//! times of its beginning and its end, by one clock. The exact time between them is unknown, and the judge reports only
-//! certain violations.
+//! Simulated worlds, and library calls, commands and jobs on real servers record the same events, so one judge serves all.
+//! Each event has the times of its beginning and its end, by one clock. The exact time between them is unknown, and the
+//! judge reports only certain violations.
 
 mod judge;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -83,6 +84,41 @@ pub enum What {
         /// Whether the resource accepted it.
         accepted: bool,
     },
+    /// The number in a resource was read, which each write increments.
+    Read {
+        hold: HoldId,
+        /// The position of the last write, in the resource's own order.
+        order: u64,
+    },
+    /// Because of a fault, the hold may be believed beside another one, or beside any, from the beginning of the event until
+    /// its end.
+    Excused { hold: HoldId, beside: Option<HoldId> },
+    /// The contender was seen waiting at the beginning of the event, and stopped waiting before its end.
+    Waited {
+        /// The class in which it waited.
+        class: u32,
+        /// Nothing changed its position until then.
+        kept: Duration,
+        /// Whether the end is the time of its grant, to be the only holder.
+        exact: bool,
+        /// How uncertain the end is otherwise.
+        slack: Duration,
+    },
+    /// A slot of a job came due.
+    Due { slot: String },
+    /// A run claimed a slot at this time, as its record says.
+    Claimed {
+        slot: String,
+        token: i64,
+        /// The slot that this time is in, unless slots depend on the last start.
+        due: Option<String>,
+        /// How the run ended.
+        ended: Option<String>,
+        /// How many slots the record says were missed before this one.
+        missed: u64,
+    },
+    /// Work was done for a slot under this token.
+    Worked { slot: String, token: i64 },
     /// The process could not run.
     Stopped,
     /// The process ended without notice.
@@ -139,6 +175,6 @@ pub enum Share {
 pub struct QueuePosition {
     /// The class; order is kept within a class.
     pub class: u32,
-    /// The number; the smaller one came first.
-    pub number: i64,
+    /// The number; the smaller one came first. `None`: unknown.
+    pub number: Option<i64>,
 }

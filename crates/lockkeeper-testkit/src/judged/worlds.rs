@@ -280,7 +280,7 @@ impl Scenario {
         let timeout = self.timeout();
         let later = if self.slow > 0 { timeout * 24 / 100 } else { timeout / 3 };
         let healthy = calm.then(|| Health { start: timeout / 2, later });
-        Promises { permits: PERMITS, lateness, abandoned: free, idle: free, healthy }
+        Promises { permits: PERMITS, lateness, abandoned: free, idle: free, healthy, every: None }
     }
 }
 

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 
 fn s(seconds: f64) -> Duration {
@@ -36,12 +38,14 @@ fn worked(number: usize, begin: f64, end: f64, token: i64) -> Attempt {
     }
 }
 
-fn found(attempts: Vec<Attempt>) -> Vec<Promise> {
+fn found(attempts: Vec<Attempt>) -> Vec<Claim> {
     judged(Storm { attempts, ..Storm::default() })
 }
 
-fn judged(storm: Storm) -> Vec<Promise> {
-    judge(&storm).into_iter().map(|broken| broken.promise).collect()
+/// Returns the broken promises, each once.
+fn judged(storm: Storm) -> Vec<Claim> {
+    let claims: BTreeSet<Claim> = judge(&storm).into_iter().map(|broken| broken.claim).collect();
+    claims.into_iter().collect()
 }
 
 fn done(mut attempt: Attempt, what: Trouble, from: f64, until: f64) -> Attempt {
@@ -51,12 +55,12 @@ fn done(mut attempt: Attempt, what: Trouble, from: f64, until: f64) -> Attempt {
 
 #[test]
 fn a_lock_that_works_is_not_accused() {
-    assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 2.0, 3.0, 6)]), []);
+    assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 2.1, 3.0, 6)]), []);
 }
 
 #[test]
 fn two_at_once_are_found_unless_both_share() {
-    assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 1.9, 3.0, 6)]), [Promise::Exclusion]);
+    assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 1.9, 3.0, 6)]), [Claim::Exclusion, Claim::OldAfterNew]);
     let mut both = vec![worked(0, 1.0, 2.0, 5), worked(1, 1.9, 3.0, 6)];
     both.iter_mut().for_each(|attempt| attempt.job.kind = Kind::Shared);
     assert_eq!(found(both), []);
@@ -70,7 +74,7 @@ fn a_fourth_permit_of_three_is_found() {
         attempt
     };
     assert_eq!(found(vec![take(0, 1.0), take(1, 1.1), take(2, 1.2)]), []);
-    assert_eq!(found(vec![take(0, 1.0), take(1, 1.1), take(2, 1.2), take(3, 1.3)]), [Promise::Exclusion]);
+    assert_eq!(found(vec![take(0, 1.0), take(1, 1.1), take(2, 1.2), take(3, 1.3)]), [Claim::Exclusion]);
 }
 
 #[test]
@@ -78,7 +82,7 @@ fn a_second_process_that_works_on_is_found() {
     let mut first = worked(0, 1.0, 2.0, 5);
     first.second = vec![(s(2.5), Word::Tick)];
     let orphaned = done(first.clone(), Trouble::Signal(Signal::KILL, Whom::Command), 1.9, 1.9);
-    assert_eq!(found(vec![first, worked(1, 2.2, 3.0, 6)]), [Promise::Exclusion]);
+    assert_eq!(found(vec![first, worked(1, 2.2, 3.0, 6)]), [Claim::Exclusion, Claim::OldAfterNew]);
     assert_eq!(found(vec![orphaned, worked(1, 2.2, 3.0, 6)]), [], "what a command leaves has no lock");
 }
 
@@ -90,8 +94,12 @@ fn a_job_that_was_broken_may_overlap_until_its_grace_is_over() {
         attempt
     };
     assert_eq!(found(vec![broken(2.0), worked(1, 1.8, 8.0, 6)]), []);
-    assert_eq!(found(vec![broken(5.0), worked(1, 1.8, 8.0, 6)]), [Promise::EndsInTime]);
-    assert_eq!(found(vec![broken(2.0), worked(1, 1.2, 8.0, 6)]), [Promise::Exclusion], "it was not broken yet");
+    assert_eq!(found(vec![broken(5.0), worked(1, 1.8, 8.0, 6)]), [Claim::EndsInTime]);
+    assert_eq!(
+        found(vec![broken(2.0), worked(1, 1.2, 8.0, 6)]),
+        [Claim::Exclusion, Claim::OldAfterNew],
+        "it was not broken yet"
+    );
 }
 
 #[test]
@@ -103,13 +111,13 @@ fn a_stopped_job_is_excused_only_together_with_its_lockkeeper() {
     };
     let found = |whom| found(vec![stopped(whom), worked(1, 7.0, 10.0, 6)]);
     assert_eq!(found(Whom::All), []);
-    assert_eq!(found(Whom::Keeper), [Promise::Exclusion]);
-    assert_eq!(found(Whom::Group), [Promise::Exclusion]);
+    assert_eq!(found(Whom::Keeper), [Claim::Exclusion, Claim::OldAfterNew]);
+    assert_eq!(found(Whom::Group), [Claim::Exclusion, Claim::OldAfterNew]);
 }
 
 #[test]
 fn a_token_that_does_not_grow_is_found() {
-    assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 2.1, 3.0, 5)]), [Promise::Tokens]);
+    assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 2.1, 3.0, 5)]), [Claim::Tokens]);
 }
 
 #[test]
@@ -120,9 +128,9 @@ fn a_lost_update_is_found() {
         attempt.lines.insert(2, (s(begin + 0.9), Word::Wrote(0, read + 1)));
         attempt
     };
-    assert_eq!(found(vec![counts(0, 1.0, 7, 5), counts(1, 2.0, 8, 6)]), []);
-    let lost = found(vec![counts(0, 1.0, 7, 5), counts(1, 2.0, 7, 6)]);
-    assert!(!lost.is_empty() && lost.iter().all(|promise| *promise == Promise::NoLostUpdate), "{lost:?}");
+    assert_eq!(found(vec![counts(0, 1.0, 7, 5), counts(1, 2.1, 8, 6)]), []);
+    let lost = found(vec![counts(0, 1.0, 7, 5), counts(1, 2.1, 7, 6)]);
+    assert!(!lost.is_empty() && lost.iter().all(|promise| *promise == Claim::NoLostUpdate), "{lost:?}");
 }
 
 #[test]
@@ -132,7 +140,7 @@ fn whoever_was_seen_waiting_is_served_before_those_who_came_later() {
         (first.started, first.waiting) = (s(1.0), Some((s(waiting), 0)));
         vec![first, worked(1, 3.0, 4.0, 5)]
     };
-    assert_eq!(found(pair(2.0)), [Promise::Order]);
+    assert_eq!(found(pair(2.0)), [Claim::Order]);
     assert_eq!(found(pair(2.95)), [], "not seen before the other was started");
     let mut again = pair(2.0);
     again[0].said = "the session is lost; joining the queue again".into();
@@ -144,7 +152,7 @@ fn a_healthy_job_that_is_stopped_is_found_and_one_of_a_disturbed_server_is_not()
     let mut attempt = worked(0, 1.0, 2.0, 5);
     attempt.lines.pop();
     attempt.ended = Some((s(2.0), Status::Code(76)));
-    assert_eq!(found(vec![attempt.clone()]), [Promise::HealthyStaysHealthy]);
+    assert_eq!(found(vec![attempt.clone()]), [Claim::Healthy]);
     let disturbed = vec![(s(0.0), s(3.0))];
     assert_eq!(judged(Storm { attempts: vec![attempt.clone()], disturbed, ..Storm::default() }), []);
     let control = vec![(s(1.5), s(1.0))];
@@ -160,8 +168,8 @@ fn an_exit_status_that_does_not_fit_is_found() {
         found(vec![attempt])
     };
     assert_eq!(killed(143), []);
-    assert_eq!(killed(76), [Promise::Status]);
-    assert_eq!(killed(3), [Promise::Status], "its own status, though it has not finished");
+    assert_eq!(killed(76), [Claim::Status]);
+    assert_eq!(killed(3), [Claim::Status], "its own status, though it has not finished");
 }
 
 #[test]
@@ -179,8 +187,8 @@ fn a_lease_taken_by_force_may_look_removed_only_if_its_taker_is_done() {
     };
     for code in [76, 81] {
         assert_eq!(ends(code, leased(1, 3.8, 3.9, 2)), []);
-        assert_eq!(ends(code, leased(1, 3.8, 9.0, 2)), [Promise::Status], "its taker still has it");
-        assert_eq!(ends(code, leased(1, 0.1, 0.5, 2)), [Promise::HealthyStaysHealthy], "before it");
+        assert_eq!(ends(code, leased(1, 3.8, 9.0, 2)), [Claim::Status], "its taker still has it");
+        assert_eq!(ends(code, leased(1, 0.1, 0.5, 2)), [Claim::Healthy], "before it");
     }
     assert_eq!(ends(79, leased(1, 3.8, 9.0, 2)), []);
     // The taker has ended before the first learns of its loss, and leaves the lease to a third that takes nothing by force.
@@ -188,8 +196,8 @@ fn a_lease_taken_by_force_may_look_removed_only_if_its_taker_is_done() {
     let mut first = leased(0, 1.0, 4.0, 1);
     first.ended = Some((s(4.1), Status::Code(81)));
     assert_eq!(found(vec![first.clone(), leased(1, 3.6, 3.7, 2), third.clone()]), []);
-    assert!(found(vec![first.clone(), third.clone()]).contains(&Promise::Exclusion), "nobody took it");
-    assert!(found(vec![first, leased(1, 1.6, 1.7, 2), third]).contains(&Promise::EndsInTime), "it has had its time");
+    assert!(found(vec![first.clone(), third.clone()]).contains(&Claim::Exclusion), "nobody took it");
+    assert!(found(vec![first, leased(1, 1.6, 1.7, 2), third]).contains(&Claim::EndsInTime), "it has had its time");
 }
 
 #[test]
@@ -203,16 +211,16 @@ fn a_wait_that_ends_early_or_late_is_found() {
         found(vec![attempt, worked(1, 0.5, 4.0, 4)])
     };
     assert_eq!(waits(2.1), []);
-    assert_eq!(waits(1.5), [Promise::Deadline]);
-    assert_eq!(waits(3.0), [Promise::Deadline]);
+    assert_eq!(waits(1.5), [Claim::Deadline]);
+    assert_eq!(waits(3.0), [Claim::Deadline]);
 }
 
 #[test]
 fn a_command_that_does_not_end_and_what_is_left_are_found() {
     let mut attempt = worked(0, 1.0, 2.0, 5);
     attempt.ended = None;
-    assert_eq!(found(vec![attempt]), [Promise::End]);
-    assert_eq!(judged(Storm { left: vec!["a node".into()], ..Storm::default() }), [Promise::NothingLeft]);
+    assert_eq!(found(vec![attempt]), [Claim::End]);
+    assert_eq!(judged(Storm { left: vec!["a node".into()], ..Storm::default() }), [Claim::NoOrphan]);
 }
 
 #[test]

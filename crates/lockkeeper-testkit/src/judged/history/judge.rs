@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Event, Grant, HoldId, Outcome, QueuePosition, Share, What};
 
 /// The promises that depend on the kinds of the locks and the faults of their world.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Promises {
     /// The number of permits.
     pub permits: u32,
@@ -22,6 +22,8 @@ pub struct Promises {
     pub idle: Duration,
     /// In a world without faults of servers and clocks: no hold is lost or nearly lost there.
     pub healthy: Option<Health>,
+    /// The shortest time from one run of a job to the next, if a slot is no time of the calendar.
+    pub every: Option<Duration>,
 }
 
 /// For how long a hold can be trusted at least.
@@ -38,8 +40,9 @@ pub struct Health {
 pub enum Claim {
     /// Contenders that believe at the same time that they hold may hold together.
     Exclusion,
-    /// No contender believes in an older hold after another one believed in a newer one. A healthy hold stays healthy:
-    /// it starts with half of the session timeout, and is neither lost, suspected nor nearly lost.
+    /// A contender that lost its lock by a fault ends its work in time.
+    EndsInTime,
+    /// No contender believes in an older hold after another one believed in a newer one.
     OldAfterNew,
     /// A loss is final.
     LossIsFinal,
@@ -47,18 +50,24 @@ pub enum Claim {
     Healthy,
     /// A resource that checks tokens accepts no token that is older than one it has seen.
     Fencing,
+    /// No update of a resource is lost.
+    NoLostUpdate,
     /// Tokens grow from grant to grant.
     Tokens,
-    /// First come, first served.
+    /// First come, first served within a class.
     Order,
-    /// A deadline bounds the call.
+    /// A wait ends at its deadline, neither earlier nor later.
     Deadline,
+    /// The exit status of a command fits the events.
+    Status,
     /// Every call ends.
     End,
     /// A waiter is woken when the lock is free.
     WakeUp,
-    /// No node is left.
+    /// No node and no process is left.
     NoOrphan,
+    /// Each slot of a job runs exactly once.
+    Once,
 }
 
 /// A promise that was not kept.
@@ -70,6 +79,8 @@ pub struct Violation {
     pub lock: u32,
     /// The evidence.
     pub detail: String,
+    /// The contenders that it concerns, if they are known.
+    pub contenders: Vec<u32>,
 }
 
 impl fmt::Display for Violation {
@@ -147,7 +158,9 @@ pub fn judge(events: &[Event], promises: &Promises) -> Verdict {
         case.writes(&events);
         case.tokens();
         case.order();
+        case.overtaken(&events);
         case.wake_ups(&events);
+        case.slots(&events);
     }
     verdict
 }
@@ -169,6 +182,7 @@ struct Stretch {
 
 /// A hold, assembled from its events.
 struct Hold {
+    contender: u32,
     asked: Duration,
     granted: Duration,
     place: Option<QueuePosition>,
@@ -177,6 +191,8 @@ struct Hold {
     lost: Option<Duration>,
     /// When it ended, and whether that was confirmed.
     over: (Duration, bool),
+    /// From when until when it may be believed beside another hold, or beside any.
+    excuses: Vec<(Duration, Duration, Option<HoldId>)>,
 }
 
 impl Hold {
@@ -185,17 +201,37 @@ impl Hold {
     }
 }
 
-struct Case<'a> {
+pub(super) struct Case<'a> {
     lock: u32,
-    promises: &'a Promises,
+    pub(super) promises: &'a Promises,
     absences: &'a BTreeMap<u32, Absences>,
     verdict: &'a mut Verdict,
     holds: BTreeMap<HoldId, Hold>,
 }
 
 impl Case<'_> {
-    fn accuse(&mut self, claim: Claim, detail: String) {
-        self.verdict.violations.push(Violation { claim, lock: self.lock, detail });
+    pub(super) fn accuse(&mut self, claim: Claim, detail: String) {
+        self.accuse_of(claim, detail, &[]);
+    }
+
+    fn accuse_of(&mut self, claim: Claim, detail: String, holds: &[HoldId]) {
+        let contenders = holds.iter().map(|hold| self.holds.get(hold).map_or(0, |hold| hold.contender)).collect();
+        self.verdict.violations.push(Violation { claim, lock: self.lock, detail, contenders });
+    }
+
+    /// Returns until when a hold may be believed beside another one, if that began before `at`.
+    fn excuse(&self, own: HoldId, other: HoldId, at: Duration) -> Option<Duration> {
+        let excuses = self.holds[&own].excuses.iter();
+        let since = excuses.filter(|(from, _, beside)| *from <= at && beside.is_none_or(|beside| beside == other));
+        since.map(|(_, until, _)| *until).max()
+    }
+
+    /// Whether a hold with excuses has one for each hold beside which `is_wrong`.
+    fn is_explained(&self, own: HoldId, is_wrong: impl Fn(&Hold) -> bool) -> bool {
+        let at = |hold: &Hold| hold.first().believed.map_or(hold.granted, |(first, _)| first);
+        let hold = &self.holds[&own];
+        let mut others = self.holds.iter().filter(|(id, other)| **id != own && is_wrong(other));
+        !hold.excuses.is_empty() && others.all(|(id, other)| self.excuse(own, *id, at(hold).max(at(other))).is_some())
     }
 
     fn gather(&mut self, events: &[&Event]) {
@@ -204,7 +240,16 @@ impl Case<'_> {
             let Grant { hold, share, token, place } = grant;
             let stretches = vec![Stretch { share, token, believed: None }];
             let over = (event.until, false);
-            let known = Hold { asked: event.from, granted: event.until, place, stretches, lost: None, over };
+            let known = Hold {
+                contender: event.contender,
+                asked: event.from,
+                granted: event.until,
+                place,
+                stretches,
+                lost: None,
+                over,
+                excuses: Vec::new(),
+            };
             self.holds.insert(hold, known);
         }
         // The actions of one contender on one hold happen in sequence.
@@ -213,6 +258,12 @@ impl Case<'_> {
         for event in later {
             let of = match event.what {
                 What::Looked { hold, .. } | What::Changed { hold, .. } | What::Released { hold, .. } => hold,
+                What::Excused { hold, beside } => {
+                    if let Some(hold) = self.holds.get_mut(&hold) {
+                        hold.excuses.push((event.from, event.until, beside));
+                    }
+                    continue;
+                }
                 _ => continue,
             };
             let Some(hold) = self.holds.get_mut(&of) else { continue };
@@ -294,21 +345,49 @@ impl Case<'_> {
         let mut inside: Vec<(Duration, Duration, Share, HoldId)> = Vec::new();
         let mut accused = BTreeSet::new();
         for next in believed {
-            inside.retain(|(_, until, ..)| *until >= next.0);
-            inside.push(next);
+            let (at, _, share, id) = next;
+            inside.retain(|(_, until, ..)| *until >= at);
+            // Beside an excused hold, others are counted without it.
+            let (mut beside, mut late) = (vec![next], Vec::new());
+            for other in &inside {
+                let bounds = [(next, *other), (*other, next)]
+                    .map(|(own, other)| Some((self.excuse(own.3, other.3, at)?, own)))
+                    .into_iter()
+                    .flatten();
+                match bounds.max_by_key(|(bound, own)| bound.saturating_sub(own.1)) {
+                    None => beside.push(*other),
+                    Some((bound, own)) if own.1 > bound && self.excludes(share, other.2) => {
+                        late.push((own.3, other.3, own.1 - bound));
+                    }
+                    Some(_) => {}
+                }
+            }
+            for (own, other, by) in late {
+                let detail = format!("{own:?} had to end {by:?} before it did, beside {other:?} or {id:?}");
+                self.accuse_of(Claim::EndsInTime, detail, &[other, id]);
+            }
             let (mut alone, mut reads, mut permits) = (0_u32, 0_u32, 0_u32);
-            for (_, _, share, _) in &inside {
+            for (_, _, share, _) in &beside {
                 match share {
                     Share::Alone => alone += 1,
                     Share::Reads => reads += 1,
                     Share::Permits(take) => permits += take,
                 }
             }
-            let beside = alone > 1 || alone == 1 && reads + permits > 0 || permits > self.promises.permits;
-            if beside && accused.insert(next.3) {
-                let at = next.0;
-                self.accuse(Claim::Exclusion, format!("at {at:?} these believe: {inside:?}"));
+            let too_many = alone > 1 || alone == 1 && reads + permits > 0 || permits > self.promises.permits;
+            if too_many && accused.insert(id) {
+                let holds: Vec<_> = beside.iter().map(|hold| hold.3).collect();
+                self.accuse_of(Claim::Exclusion, format!("at {at:?} these believe: {beside:?}"), &holds);
             }
+            inside.push(next);
+        }
+    }
+
+    fn excludes(&self, a: Share, b: Share) -> bool {
+        match (a, b) {
+            (Share::Reads, Share::Reads) => false,
+            (Share::Permits(a), Share::Permits(b)) => a + b > self.promises.permits,
+            _ => true,
         }
     }
 
@@ -329,12 +408,18 @@ impl Case<'_> {
         for same in by_token.chunk_by(|one, other| one.0 == other.0) {
             for (token, share, _, last, id) in same {
                 let newer = if *share == Share::Alone { any } else { alone };
+                let is_wrong = |other: &Hold| {
+                    let newer =
+                        |it: &Stretch| it.token > Some(*token) && it.believed.is_some_and(|(first, _)| first < *last);
+                    other.stretches.iter().any(|it| newer(it) && (*share == Share::Alone || it.share == Share::Alone))
+                };
                 if let Some((first, other)) = newer
                     && *last > first
+                    && !self.is_explained(*id, is_wrong)
                 {
                     let detail =
                         format!("{id:?} (token {token}) at {last:?}, the newer {other:?} at {first:?} already");
-                    self.accuse(Claim::OldAfterNew, detail);
+                    self.accuse_of(Claim::OldAfterNew, detail, &[*id, other]);
                 }
             }
             for (_, share, first, _, id) in same {
@@ -388,51 +473,83 @@ impl Case<'_> {
         }
         writes.sort_by_key(|(order, ..)| *order);
         let mut newest: Option<(i64, HoldId)> = None;
+        let mut last = None;
         for (order, hold, token, accepted) in writes {
             if !accepted {
                 self.verdict.tally.refused += 1;
                 continue;
             }
             self.verdict.tally.accepted += 1;
+            if let Some((_, by)) = last.replace((order, hold)).filter(|(known, _)| *known == order) {
+                self.accuse_of(Claim::NoLostUpdate, format!("{by:?} and {hold:?} both wrote {order}"), &[by, hold]);
+            }
             match newest {
                 Some((seen, by)) if token < seen => {
                     self.verdict.tally.stale += 1;
                     let detail = format!("write {order} of {hold:?} under {token} after one of {by:?} under {seen}");
-                    self.accuse(Claim::Fencing, detail);
+                    self.accuse_of(Claim::Fencing, detail, &[hold, by]);
                 }
                 _ => newest = Some((token, hold)),
             }
         }
+        self.reads(events);
     }
 
-    /// A contender that asked after the grant of another one has a greater token.
+    /// Who reads a resource under a hold sees every write that ended before that hold.
+    fn reads(&mut self, events: &[&Event]) {
+        for event in events {
+            let What::Read { hold, order: read } = event.what else { continue };
+            let Some(begun) = self.holds.get(&hold).map(|hold| hold.granted) else { continue };
+            let missed = events.iter().find_map(|event| match event.what {
+                What::Wrote { hold, order, accepted: true, .. } if event.until < begun && order > read => {
+                    Some((order, hold))
+                }
+                _ => None,
+            });
+            if let Some((order, by)) = missed {
+                let detail = format!("{hold:?} read {read} after {by:?} had written {order}");
+                self.accuse_of(Claim::NoLostUpdate, detail, &[hold, by]);
+            }
+        }
+    }
+
+    /// A contender that asked after the grant of another one has a greater token, and so has one that believed after the other's
+    /// last belief.
     fn tokens(&mut self) {
-        let tokens = |hold: &Hold| hold.first().token.map(|token| (token, hold.first().share));
-        let mut asked: Vec<(Duration, i64, Share)> = Vec::new();
-        let mut granted: Vec<(Duration, i64, Share)> = Vec::new();
-        for hold in self.holds.values() {
-            if let Some((token, share)) = tokens(hold) {
-                asked.push((hold.asked, token, share));
-                granted.push((hold.granted, token, share));
+        self.tokens_grow(|hold| Some((hold.asked, hold.granted)));
+        self.tokens_grow(|hold| hold.first().believed.filter(|(first, last)| first <= last));
+    }
+
+    /// `times`: from when a token must be greater than those that were given before it, and from when a token was given.
+    fn tokens_grow(&mut self, times: impl Fn(&Hold) -> Option<(Duration, Duration)>) {
+        let mut asked: Vec<(Duration, i64, Share, HoldId)> = Vec::new();
+        let mut granted: Vec<(Duration, i64, Share, HoldId)> = Vec::new();
+        for (id, hold) in &self.holds {
+            if let (Some(token), Some((from, until))) = (hold.first().token, times(hold)) {
+                asked.push((from, token, hold.first().share, *id));
+                granted.push((until, token, hold.first().share, *id));
             }
         }
         asked.sort_by_key(|(at, ..)| *at);
         granted.sort_by_key(|(at, ..)| *at);
         let mut granted = granted.into_iter().peekable();
-        let (mut any, mut alone) = (i64::MIN, i64::MIN);
-        for (at, token, share) in asked {
-            while let Some((_, earlier, its)) = granted.next_if(|(known, ..)| *known < at) {
-                any = any.max(earlier);
+        let (mut any, mut alone) = ((i64::MIN, HoldId(0)), (i64::MIN, HoldId(0)));
+        for (at, token, share, id) in asked {
+            while let Some((_, earlier, its, by)) = granted.next_if(|(known, ..)| *known < at) {
+                any = any.max((earlier, by));
                 if its == Share::Alone {
-                    alone = alone.max(earlier);
+                    alone = alone.max((earlier, by));
                 }
             }
-            let earlier = if share == Share::Alone { any } else { alone };
-            if token <= earlier {
-                self.accuse(
-                    Claim::Tokens,
-                    format!("asked for at {at:?} and has {token}, {earlier} was granted before"),
-                );
+            let (earlier, by) = if share == Share::Alone { any } else { alone };
+            let is_wrong = |other: &Hold| {
+                let before = times(other).is_some_and(|(_, until)| until < at);
+                let alone = share == Share::Alone || other.first().share == Share::Alone;
+                before && alone && other.first().token.is_some_and(|earlier| token <= earlier)
+            };
+            if token <= earlier && !self.is_explained(id, is_wrong) {
+                let detail = format!("{id:?} has {token} from {at:?}, {by:?} had {earlier} before");
+                self.accuse_of(Claim::Tokens, detail, &[id, by]);
             }
         }
     }
@@ -441,7 +558,7 @@ impl Case<'_> {
     fn order(&mut self) {
         let mut places: Vec<(u32, i64, Duration, Duration, HoldId)> = Vec::new();
         for (id, hold) in &self.holds {
-            if let (Some(QueuePosition { class, number }), Share::Alone, Some((first, last))) =
+            if let (Some(QueuePosition { class, number: Some(number) }), Share::Alone, Some((first, last))) =
                 (hold.place, hold.first().share, hold.first().believed)
             {
                 places.push((class, number, first, last, *id));
@@ -456,12 +573,32 @@ impl Case<'_> {
                 {
                     let detail =
                         format!("{id:?} (number {number}) at {last:?}, {other:?} behind it at {before:?} already");
-                    self.accuse(Claim::Order, detail);
+                    self.accuse_of(Claim::Order, detail, &[*id, other]);
                 }
                 later = match later {
                     Some(known) if known.0 <= *first => Some(known),
                     _ => Some((*first, *id)),
                 };
+            }
+        }
+    }
+
+    /// A contender that was seen waiting is served before those of its class, and of later ones, that asked after that.
+    fn overtaken(&mut self, events: &[&Event]) {
+        for event in events {
+            let What::Waited { class, kept, exact, slack } = event.what else { continue };
+            let by = self.holds.iter().find(|(_, hold)| {
+                let slack = if exact && hold.first().share == Share::Alone { Duration::ZERO } else { slack };
+                let behind = hold.place.is_some_and(|place| place.class >= class) && hold.asked > event.from;
+                behind && hold.granted <= kept && hold.granted + slack < event.until
+            });
+            if let Some((by, hold)) = by {
+                let contenders = vec![event.contender, hold.contender];
+                let detail = format!(
+                    "{} waited at {:?}; {by:?} asked after that and was served first",
+                    event.contender, event.from
+                );
+                self.verdict.violations.push(Violation { claim: Claim::Order, lock: self.lock, detail, contenders });
             }
         }
     }

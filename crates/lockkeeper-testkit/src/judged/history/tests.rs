@@ -12,6 +12,7 @@ const PROMISES: Promises = Promises {
     abandoned: Duration::from_millis(200),
     idle: Duration::from_millis(50),
     healthy: None,
+    every: None,
 };
 
 /// A world whose servers answer all the time.
@@ -49,7 +50,7 @@ fn history(turns: &[Turn]) -> Vec<Event> {
         let mut add = |from, until, what| events.push(Event { contender, lock: 0, from, until, what });
         let asked = clock - ms(turn.think);
         let granted = clock + ms(1);
-        let place = Some(QueuePosition { class: 0, number });
+        let place = Some(QueuePosition { class: 0, number: Some(number) });
         let grant = Grant { hold, share: Share::Alone, token: Some(100 + number * 10), place };
         let limit = Some(granted - asked);
         add(asked, granted, What::Asked { limit, outcome: Outcome::Granted(grant) });
@@ -197,12 +198,12 @@ proptest! {
         let mut events = history(&turns);
         let numbers = turns.len() as i64;
         for hold in 0..turns.len() as u64 {
-            grant(&mut events, hold, |grant| grant.place = Some(QueuePosition { class: 0, number: numbers - hold as i64 }));
+            grant(&mut events, hold, |grant| grant.place = Some(QueuePosition { class: 0, number: Some(numbers - hold as i64) }));
         }
         prop_assert!(claims(&events).contains(&Claim::Order));
         // In different classes this order is allowed.
         for hold in 0..turns.len() as u64 {
-            grant(&mut events, hold, |grant| grant.place = Some(QueuePosition { class: hold as u32, number: 0 }));
+            grant(&mut events, hold, |grant| grant.place = Some(QueuePosition { class: hold as u32, number: Some(0) }));
         }
         prop_assert_eq!(claims(&events), vec![]);
     }
@@ -276,4 +277,101 @@ fn nodes_that_are_left_are_found() {
     };
     assert_eq!(left(&[]), []);
     assert_eq!(left(&["lock-0000000001"]), [Claim::NoOrphan]);
+}
+
+/// Returns a hold of lock 0 that is believed from `from` until `until`, with this token.
+fn believed(id: u64, from: u64, until: u64, token: i64) -> Vec<Event> {
+    let (hold, contender, place) = (HoldId(id), id as u32, Some(QueuePosition { class: 1, number: None }));
+    let grant = Grant { hold, share: Share::Alone, token: Some(token), place };
+    let asked = What::Asked { limit: None, outcome: Outcome::Granted(grant) };
+    let looked =
+        |at| Event { contender, lock: 0, from: ms(at), until: ms(at), what: What::Looked { hold, held: true } };
+    let asked = Event { contender, lock: 0, from: ms(from - 1), until: ms(from), what: asked };
+    vec![asked, looked(from), looked(until)]
+}
+
+fn at(from: u64, until: u64, what: What) -> Event {
+    Event { contender: 0, lock: 0, from: ms(from), until: ms(until), what }
+}
+
+#[test]
+fn an_excused_hold_may_be_believed_beside_another_one_for_its_time_only() {
+    let excused = |from, until, beside| {
+        let mut events = [believed(0, 10, 30, 5), believed(1, 20, 40, 6)].concat();
+        events.push(at(from, until, What::Excused { hold: HoldId(0), beside }));
+        claims(&events)
+    };
+    assert_eq!(excused(15, 30, None), []);
+    assert_eq!(excused(15, 29, None), [Claim::EndsInTime]);
+    assert_eq!(excused(15, 30, Some(HoldId(1))), []);
+    assert_eq!(excused(15, 30, Some(HoldId(2))), [Claim::Exclusion, Claim::OldAfterNew]);
+    assert_eq!(excused(21, 30, None), [Claim::Exclusion, Claim::OldAfterNew], "it was not disturbed yet");
+}
+
+#[test]
+fn who_asked_after_another_was_seen_waiting_is_served_after_it() {
+    let waited = |seen, class, kept, exact| {
+        let mut events = believed(1, 30, 40, 6);
+        let what = What::Waited { class, kept: ms(kept), exact, slack: ms(10) };
+        events.push(Event { contender: 7, ..at(seen, 35, what) });
+        claims(&events)
+    };
+    assert_eq!(waited(20, 1, 100, true), [Claim::Order]);
+    assert_eq!(waited(20, 1, 100, false), [], "it may have left before");
+    assert_eq!(waited(29, 1, 100, true), [], "it was not seen before the other asked");
+    assert_eq!(waited(20, 2, 100, true), [], "a later class");
+    assert_eq!(waited(20, 1, 29, true), [], "a fault changed its position");
+}
+
+#[test]
+fn a_lost_update_is_found() {
+    let counts = |read, wrote| {
+        let mut events = [believed(0, 10, 20, 5), believed(1, 30, 40, 6)].concat();
+        let write = |hold, token, order| What::Wrote { hold: HoldId(hold), token, order, accepted: true };
+        events.push(at(12, 12, write(0, 5, 8)));
+        events.push(at(31, 31, What::Read { hold: HoldId(1), order: read }));
+        events.push(at(32, 32, write(1, 6, wrote)));
+        claims(&events)
+    };
+    assert_eq!(counts(8, 9), []);
+    assert_eq!(counts(7, 9), [Claim::NoLostUpdate], "it did not see the first write");
+    assert_eq!(counts(8, 8), [Claim::NoLostUpdate], "both wrote the same number");
+}
+
+#[test]
+fn a_token_that_is_used_twice_is_found_although_both_asked_together() {
+    let mut events = [believed(0, 10, 20, 5), believed(1, 30, 40, 5)].concat();
+    events[3].from = ms(1);
+    assert_eq!(claims(&events), [Claim::Tokens]);
+}
+
+#[test]
+fn a_slot_that_does_not_run_exactly_once_is_found() {
+    let (slot, succeeded) = (|| "noon".to_owned(), Some("succeeded".to_owned()));
+    let claim = |from, token, due: &str, ended: &Option<String>, missed| {
+        at(from, from, What::Claimed { slot: slot(), token, due: Some(due.to_owned()), ended: ended.clone(), missed })
+    };
+    let worked = |token| at(2, 2, What::Worked { slot: slot(), token });
+    let found = |events: &[Event]| {
+        let due = at(1, 1, What::Due { slot: slot() });
+        claims(&[&[due], events].concat())
+    };
+    let run = || claim(1, 5, "noon", &succeeded, 0);
+    assert_eq!(found(&[run(), worked(5)]), []);
+    assert_eq!(found(&[]), [Claim::Once], "nobody claimed it");
+    assert!(found(&[run(), claim(3, 6, "noon", &succeeded, 0), worked(5), worked(6)]).contains(&Claim::Once), "twice");
+    assert_eq!(found(&[run(), worked(5), worked(5)]), [Claim::Once], "it worked twice");
+    assert_eq!(found(&[run()]), [Claim::Once], "it succeeded without work");
+    assert!(found(&[run(), worked(5), worked(7)]).contains(&Claim::Once), "work without a record");
+    assert_eq!(found(&[claim(1, 5, "eleven", &succeeded, 0), worked(5)]), [Claim::Once], "in another hour");
+    assert_eq!(found(&[claim(1, 5, "noon", &None, 0), worked(5)]), [Claim::Once], "without an end");
+    assert_eq!(found(&[claim(1, 5, "noon", &succeeded, 2), worked(5)]), [Claim::Once], "others were missed");
+    assert!(found(&[run(), worked(5), claim(3, 4, "noon", &succeeded, 0)]).contains(&Claim::Tokens));
+    let every_three = |apart: u64| {
+        let claim = |token| What::Claimed { slot: slot(), token, due: None, ended: succeeded.clone(), missed: 1 };
+        let events = [at(1, 1, claim(5)), at(1 + apart, 1 + apart, claim(6)), worked(5), worked(6)];
+        claims_under(&events, &Promises { every: Some(ms(3)), ..PROMISES })
+    };
+    assert_eq!(every_three(3), []);
+    assert_eq!(every_three(2), [Claim::Once]);
 }

@@ -400,7 +400,7 @@ const TRY: Duration = Duration::from_secs(2);
 
 /// Returns the number at the end of a node's name, as a position.
 fn place(want: Want, node: &str) -> Option<QueuePosition> {
-    let number = node.get(node.len().checked_sub(10)?..)?.parse().ok()?;
+    let number: i64 = node.get(node.len().checked_sub(10)?..)?.parse().ok()?;
     let class = match want {
         Want::Foreground => 1,
         Want::Background => 2,
@@ -408,7 +408,7 @@ fn place(want: Want, node: &str) -> Option<QueuePosition> {
         Want::Ageing(_) | Want::Read | Want::MayWrite | Want::Permits(_) => return None,
         Want::Lock => 0,
     };
-    Some(QueuePosition { class, number })
+    Some(QueuePosition { class, number: Some(number) })
 }
 
 /// Whether this world may cause this error.
