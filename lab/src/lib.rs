@@ -5,8 +5,8 @@
 
 mod chaos;
 mod figures;
-mod healthy;
 mod process;
+mod site;
 mod slots;
 mod storm;
 mod tools;
@@ -28,7 +28,7 @@ pub enum Profile {
     Figures(figures::Options),
     /// Run queues of jobs through the command and print how many healthy ones were stopped; measure how long servers
     /// are away
-    Healthy(healthy::Options),
+    Healthy(storm::healthy::Options),
     /// Run the slots of one job on hosts with wrong clocks while leaders are killed; check that each is claimed exactly once
     Slots(slots::Options),
     /// Run random jobs through the command under seeded faults, and judge them by their own logs
@@ -47,7 +47,7 @@ impl Profile {
         match self {
             Profile::Chaos(options) => chaos::run(&options, tools),
             Profile::Figures(options) => figures::run(&options, tools),
-            Profile::Healthy(options) => healthy::run(&options, tools),
+            Profile::Healthy(options) => storm::healthy::run(&options, tools),
             Profile::Slots(options) => slots::run(&options, tools),
             Profile::Storm(options) => storm::run(&options, tools),
             Profile::Work { role, task } => return work(role, &task),

@@ -1,15 +1,13 @@
 //! `cargo xtask slots`: hosts whose clocks are wrong run the slots of one job, while leaders are killed.
 //!
-//! The clock of each host is up to an hour off. On this user's own server, a slot is an hour of the server's clock, which this
-//! program turns forward by an hour as soon as the slot has run. Java does not serve under a clock that is turned, so on Apache's
-//! servers a slot is a second since the last start. The judge compares the work that was done with the records of the job.
+//! The clock of each host is up to an hour off. On `lockkeeper serve`, a slot is an hour of the server's clock, which this program
+//! turns forward by an hour as soon as the slot has run. Java does not serve under a clock that is turned, and this user's own
+//! server takes none from the command that starts it, so on other servers a slot is a second since the last start. The judge compares the work that was done with the records of the job.
 
 mod judge;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -18,13 +16,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lockkeeper_testkit::apache::{Apache, Options as Servers, WrongClock};
+use lockkeeper_testkit::apache::WrongClock;
 use lockkeeper_testkit::history::Violation;
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{Signal, kill_process};
 use serde_json::Value;
-use tempfile::TempDir;
 
+use crate::site::{ServerFault, ServerTrouble, Site, Which};
 use crate::tools::Tools;
 use judge::{Facts, Record, judge};
 
@@ -53,26 +49,18 @@ pub struct Options {
     /// Longest pause of a host between two starts of the command
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "3s")]
     pause: Duration,
-    /// Pause between two kills of a leader
+    /// Pause between two kills of a server, the leader if there are several
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "12s")]
     kill_every: Duration,
     /// Time limit for a slot; it contains elections, and the ends of sessions that were lost in them
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "2m")]
     limit: Duration,
-    /// Run on this server
+    /// Run on this server, whose leader is killed
     #[arg(long, default_value = "ensemble")]
     server: Which,
     /// Plant every mistake, one after the other, and fail if one is not found
     #[arg(long)]
     self_check: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Which {
-    /// Three Apache servers, whose leaders are killed
-    Ensemble,
-    /// This user's own server. It is not killed: the next command would start it with the clock of its host
-    Own,
 }
 
 /// A planted mistake.
@@ -93,9 +81,13 @@ impl Plant {
 pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
     WrongClock::install()?;
     if options.self_check {
+        let (pause, limit) = (Duration::from_millis(300), Duration::from_secs(15));
+        let few = Options { slots: 4, hosts: 8, pause, limit, server: Which::Embedded, ..*options };
+        let found = Ring::start(&few, None, tools)?.turn(&few)?;
+        if let Some(found) = found.first() {
+            bail!("without a planted mistake: {found}");
+        }
         for plant in Plant::ALL {
-            let (pause, limit) = (Duration::from_millis(300), Duration::from_secs(15));
-            let few = Options { slots: 4, hosts: 8, pause, limit, server: Which::Own, ..*options };
             let found = Ring::start(&few, Some(plant), tools)?.turn(&few)?;
             println!("{plant:?}: {}", found.first().map_or("not found".to_owned(), ToString::to_string));
             if found.is_empty() {
@@ -116,9 +108,8 @@ pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
 }
 
 struct Ring {
-    dir: TempDir,
-    program: PathBuf,
-    ensemble: Option<Apache>,
+    site: Site,
+    which: Which,
     plant: Option<Plant>,
     /// How far the servers' clock is ahead of the machine's, in seconds.
     ahead: AtomicI64,
@@ -135,55 +126,22 @@ fn now() -> i64 {
 
 impl Ring {
     fn start(options: &Options, plant: Option<Plant>, tools: &Tools) -> Result<Ring> {
-        let dir = tempfile::Builder::new().prefix("lockkeeper-slots-").tempdir().context("making a directory")?;
-        let clock = WrongClock::in_file(dir.path().join("clock")).context("setting the servers' clock")?;
-        let ensemble = match options.server {
-            Which::Own => None,
-            Which::Ensemble => {
-                let servers = Servers::default().distribution((tools.servers)()?);
-                Some(Apache::ensemble(3, servers)?)
-            }
-        };
+        let which = options.server;
+        let site = if which == Which::Embedded { Site::with_clock(tools)? } else { Site::prepare(which, tools)? };
         let (over, ends) = (AtomicBool::default(), Mutex::default());
-        let (ahead, kills, program) = (AtomicI64::default(), AtomicUsize::default(), (tools.command)()?);
-        let ring = Ring { dir, program, ensemble, plant, ahead, over, kills, ends };
-        if ring.ensemble.is_none() {
-            // This command starts the server, which gets its clock.
-            let mut first = ring.command(&["run", "first", "--", "true"]);
-            clock.set(&mut first)?;
-            if !first.status()?.success() {
-                bail!("this user's own server did not start");
-            }
-        }
-        Ok(ring)
+        Ok(Ring { site, which, plant, ahead: AtomicI64::default(), over, kills: AtomicUsize::default(), ends })
     }
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Returns a call of `lockkeeper` without the user's own settings.
+    /// Returns a call of `lockkeeper`.
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        self.prepare(command.args(args));
+        let mut command = self.site.command();
+        command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
         command
-    }
-
-    fn prepare(&self, command: &mut Command) {
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
-            command.env_remove(name);
-        }
-        command.env("LOCKKEEPER_CONFIG", "/dev/null").env("LOCKKEEPER_STATE_DIR", self.file("state"));
-        command.env("LOCKKEEPER_IDLE_EXIT", "1h").env("lockkeeper", &self.program);
-        if let Some(ensemble) = &self.ensemble {
-            command.env("LOCKKEEPER_SERVERS", ensemble.connect_string());
-        }
-        command.current_dir(self.dir.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     }
 
     /// Runs all slots; returns the broken promises.
     fn turn(&self, options: &Options) -> Result<Vec<Violation>> {
-        let every = self.ensemble.as_ref().map(|_| EVERY);
+        let every = (self.which != Which::Embedded).then_some(EVERY);
         let (start, mut facts) = (Instant::now(), Facts { every, ..Facts::default() });
         let ran = scope(|threads| {
             for host in 0..options.hosts {
@@ -195,9 +153,8 @@ impl Ring {
             let killed = killer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             ran.and(killed)
         });
-        self.stop_own_server();
         ran?;
-        facts.work = judge::work(&fs::read_to_string(self.file("work")).unwrap_or_default())?;
+        facts.work = judge::work(&fs::read_to_string(self.site.file("work")).unwrap_or_default())?;
         let broken = judge(&facts);
         let ends = self.ends.lock().expect("no thread panics with it");
         let starts: usize = ends.values().sum();
@@ -217,20 +174,20 @@ impl Ring {
     fn slots(&self, options: &Options, facts: &mut Facts) -> Result<()> {
         let mut hour = now() / HOUR;
         for number in 0..options.slots {
-            if self.ensemble.is_none() {
+            if self.which == Which::Embedded {
                 hour += 1;
                 // Always early in the hour: the time that passes does not reach the next one.
                 let ahead = hour * HOUR + AFTER_THE_TURN - now();
                 self.ahead.store(ahead, Ordering::Relaxed);
-                WrongClock::turn(&self.file("clock"), ahead).context("turning the clock")?;
+                WrongClock::turn(&self.site.file("clock"), ahead).context("turning the clock")?;
                 facts.hours.push(hour * HOUR * 1000);
             }
             let before = facts.records.len();
             let has_run = |facts: &mut Facts| {
                 let last = self.last_end(facts)?;
-                anyhow::Ok(match self.ensemble {
-                    Some(_) => last.is_some() && facts.records.len() > before,
-                    None => last.is_some_and(|start| start >= hour * HOUR * 1000),
+                anyhow::Ok(match self.which {
+                    Which::Embedded => last.is_some_and(|start| start >= hour * HOUR * 1000),
+                    _ => last.is_some() && facts.records.len() > before,
                 })
             };
             let deadline = Instant::now() + options.limit;
@@ -276,13 +233,13 @@ impl Ring {
         let name = if self.plant == Some(Plant::OtherLock) && number == 0 { "other" } else { JOB };
         let slot = match self.plant {
             Some(Plant::OwnClock) => "--slot \"$(date -u +%FT%H+00:00)\"",
-            _ if self.ensemble.is_some() => "--every 1s",
-            _ => "--once-per hour",
+            _ if self.which == Which::Embedded => "--once-per hour",
+            _ => "--every 1s",
         };
         let line = format!("exec \"$lockkeeper\" run {name} {slot} --session-timeout 4s --wait 20s -- sh -c '{work}'");
         while !self.over.load(Ordering::Relaxed) {
             let mut shell = Command::new("sh");
-            self.prepare(shell.args(["-c", &line]));
+            self.site.prepare_environment(shell.args(["-c", &line]).stdout(Stdio::null()).stderr(Stdio::null()));
             let set = WrongClock::off(self.ahead.load(Ordering::Relaxed) + off).set(&mut shell);
             let status = set.ok().and_then(|()| shell.status().ok()).and_then(|status| status.code());
             *self.ends.lock().expect("no thread panics with it").entry(status).or_default() += 1;
@@ -291,36 +248,20 @@ impl Ring {
     }
 
     fn kill_leaders(&self, every: Duration) -> Result<()> {
-        let Some(ensemble) = &self.ensemble else { return Ok(()) };
         let mut next = Instant::now() + every;
         while !self.over.load(Ordering::Relaxed) {
-            if Instant::now() < next {
-                sleep(Duration::from_millis(50));
-                continue;
+            if Instant::now() >= next {
+                self.site.disturb(&ServerFault {
+                    at: Duration::ZERO,
+                    what: ServerTrouble::Kill,
+                    leader: true,
+                    down: AWAY,
+                })?;
+                self.kills.fetch_add(1, Ordering::Relaxed);
+                next = Instant::now() + every;
             }
-            let leader = ensemble.leader()?;
-            ensemble.kill(leader);
-            sleep(AWAY);
-            ensemble.launch(leader)?;
-            ensemble.wait_serving(leader)?;
-            self.kills.fetch_add(1, Ordering::Relaxed);
-            next = Instant::now() + every;
+            sleep(Duration::from_millis(50));
         }
         Ok(())
-    }
-
-    fn stop_own_server(&self) {
-        let server = UnixStream::connect(self.file("state/socket"));
-        if let Some(server) = server.ok().and_then(|stream| socket_peercred(&stream).ok()) {
-            // It is not a child of this process. An error means that it has ended.
-            _ = kill_process(server.pid, Signal::TERM);
-        }
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        self.stop_own_server();
     }
 }

@@ -5,7 +5,7 @@
 //! judge does not know what the command believes. It knows only what jobs logged during their work, how commands ended,
 //! and which faults were made.
 
-mod field;
+pub(crate) mod healthy;
 mod job;
 mod judge;
 mod plan;
@@ -13,6 +13,7 @@ mod runner;
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Mutex;
@@ -23,13 +24,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::site::{Site, Which};
 use crate::tools::{Tools, now};
-use field::Field;
-pub(crate) use field::Which;
 pub(crate) use job::Work;
 use judge::{Attempt, Storm, Word, judge};
 use lockkeeper_testkit::history::Violation;
-use plan::{Job, LOCKS, Plan, Plant};
+use plan::{Job, LOCKS, Plan, Plant, name};
 use runner::Runner;
 
 /// Time limit for the rest of crashed commands: the end of a session or a lease, and the delay that servers add.
@@ -67,9 +67,8 @@ pub struct Options {
 const BRIEF: Duration = Duration::from_secs(75);
 
 pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
-    let program = (tools.command)()?;
     if options.self_check {
-        return self_check(&program, tools);
+        return self_check(tools);
     }
     let servers = options.server.map_or(Which::ALL.to_vec(), |server| vec![server]);
     let first = options.seed.unwrap_or_else(|| now().as_nanos() as u64 % 1_000_000);
@@ -77,7 +76,7 @@ pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
     let (start, mut rounds, mut totals, mut found) = (Instant::now(), 0, [0; 3], 0);
     println!("storm from seed {first}");
     for (seed, which) in (first..).zip(servers.iter().cycle()) {
-        let round = Round::run(seed, *which, options.plant, &program, tools)?;
+        let round = Round::run(seed, *which, options.plant, tools)?;
         found += round.report();
         rounds += 1;
         totals.iter_mut().zip(round.counts()).for_each(|(total, count)| *total += count);
@@ -95,12 +94,12 @@ pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
 }
 
 /// Plants each mistake in a few rounds until it is found.
-fn self_check(program: &Path, tools: &Tools) -> Result<()> {
+fn self_check(tools: &Tools) -> Result<()> {
     for plant in Plant::ALL {
         let mut found = false;
         // Calm rounds: a mistake that is found there is found in any round.
         for seed in [3, 6, 9] {
-            let round = Round::run(seed, Which::Embedded, Some(plant), program, tools)?;
+            let round = Round::run(seed, Which::Embedded, Some(plant), tools)?;
             let shown = round.broken.iter().find(|broken| broken.claim == plant.breaks());
             println!("{plant:?}, seed {seed}: {}", shown.map_or("not found".into(), ToString::to_string));
             found = shown.is_some();
@@ -121,47 +120,35 @@ struct Round {
     which: Which,
     storm: Storm,
     broken: Vec<Violation>,
-    start: Duration,
 }
 
 impl Round {
-    fn run(seed: u64, which: Which, plant: Option<Plant>, program: &Path, tools: &Tools) -> Result<Round> {
+    fn run(seed: u64, which: Which, plant: Option<Plant>, tools: &Tools) -> Result<Round> {
         let plan = Plan::of(seed);
-        let field = Field::prepare(which, program, tools)?;
-        for (lock, _) in LOCKS {
-            fs::write(field.file(lock), "0\n")?;
-        }
+        let site = Site::prepare(which, tools)?;
         let start = now();
-        let over = AtomicBool::new(false);
-        let runner = Runner { field: &field, plant, start, asked: Mutex::default() };
-        let mut storm = Storm::default();
+        let runner = Runner { site: &site, plant, start, asked: Mutex::default() };
         let stray = (plant == Some(Plant::Stray)).then(|| {
-            let mut stray = field.command();
+            let mut stray = site.command();
             stray.args(["run", "stray", "--", "sleep", "120"]).stderr(Stdio::null()).spawn()
         });
-        scope(|threads| {
-            let control = threads.spawn(|| control(&field.file("control"), &over));
-            let probes = threads.spawn(|| probes(&field, &over));
-            let faults = threads.spawn(|| {
-                plan.faults
-                    .iter()
-                    .map(|fault| {
-                        sleep((start + fault.at).saturating_sub(now()));
-                        let from = now();
-                        field.disturb(fault)?;
-                        Ok((from, now() + RECOVERY))
-                    })
-                    .collect::<Result<Vec<_>>>()
-            });
-            let jobs: Vec<_> = plan.jobs.iter().map(|job| threads.spawn(|| runner.attempt(job))).collect();
-            let attempts: Result<Vec<_>> = jobs.into_iter().map(joined).collect();
-            let disturbed = joined(faults);
-            let left = left(&field);
-            over.store(true, Ordering::Relaxed);
-            storm.control = joined(control)?;
-            storm.control.extend(joined(probes));
-            (storm.attempts, storm.disturbed, storm.left) = (attempts?, disturbed?, left?);
-            anyhow::Ok(())
+        let mut storm = observed(&site, 0..LOCKS.len(), || {
+            scope(|threads| {
+                let faults = threads.spawn(|| {
+                    plan.faults
+                        .iter()
+                        .map(|fault| {
+                            sleep((start + fault.at).saturating_sub(now()));
+                            let from = now();
+                            site.disturb(fault)?;
+                            Ok((from, now() + RECOVERY))
+                        })
+                        .collect::<Result<Vec<_>>>()
+                });
+                let jobs: Vec<_> = plan.jobs.iter().map(|job| threads.spawn(|| runner.attempt(job))).collect();
+                let attempts: Result<Vec<_>> = jobs.into_iter().map(joined).collect();
+                Ok((attempts?, joined(faults)?))
+            })
         })?;
         if let Some(stray) = stray {
             let mut stray = stray?;
@@ -171,7 +158,7 @@ impl Round {
         }
         runner.hand_out(&mut storm.attempts);
         let broken = judge(&storm);
-        Ok(Round { seed, which, storm, broken, start })
+        Ok(Round { seed, which, storm, broken })
     }
 
     /// Returns the numbers of jobs, of granted jobs and of faults.
@@ -184,7 +171,8 @@ impl Round {
 
     /// Prints the results; returns the number of broken promises.
     fn report(&self) -> usize {
-        let Round { seed, which, storm, broken, start } = self;
+        let Round { seed, which, storm, broken } = self;
+        let start = &storm.start;
         let [jobs, granted, faults] = self.counts();
         let late = storm.control.iter().map(|(_, late)| *late).max().unwrap_or_default();
         println!(
@@ -213,6 +201,29 @@ impl Round {
     }
 }
 
+/// Runs jobs of these locks, and observes the machine meanwhile, and what is left afterwards.
+fn observed(
+    site: &Site,
+    locks: Range<usize>,
+    run: impl FnOnce() -> Result<(Vec<Attempt>, Vec<(Duration, Duration)>)>,
+) -> Result<Storm> {
+    for lock in locks {
+        fs::write(site.file(&name(lock)), "0\n")?;
+    }
+    let (start, over) = (now(), AtomicBool::new(false));
+    scope(|threads| {
+        let control = threads.spawn(|| control(&site.file("control"), &over));
+        let probes = threads.spawn(|| probes(site, &over));
+        let ran = run();
+        let left = left(site);
+        over.store(true, Ordering::Relaxed);
+        let mut control = joined(control)?;
+        control.extend(joined(probes));
+        let (attempts, disturbed) = ran?;
+        Ok(Storm { start, attempts, disturbed, control, left: left? })
+    })
+}
+
 /// Returns the events of one job, with times since the round's beginning.
 fn history(attempt: &Attempt, start: Duration) -> String {
     let at = |time: Duration| format!("{:.3}", time.saturating_sub(start).as_secs_f64());
@@ -225,7 +236,7 @@ fn history(attempt: &Attempt, start: Duration) -> String {
         at(attempt.started),
     );
     if let Some((time, lock)) = attempt.waiting {
-        text += &format!("\n    {} seen waiting for {}", at(time), LOCKS[lock].0);
+        text += &format!("\n    {} seen waiting for {}", at(time), name(lock));
     }
     for (time, word) in attempt.lines.iter().filter(|(_, word)| *word != Word::Tick) {
         text += &format!("\n    {} {word:?}", at(*time));
@@ -276,24 +287,24 @@ fn control(file: &Path, over: &AtomicBool) -> Result<Vec<(Duration, Duration)>> 
 }
 
 /// Opens plain sessions repeatedly, and records each slow answer: a busy machine delays a JVM more than a thread.
-fn probes(field: &Field, over: &AtomicBool) -> Vec<(Duration, Duration)> {
+fn probes(site: &Site, over: &AtomicBool) -> Vec<(Duration, Duration)> {
     const NOTED: Duration = Duration::from_millis(50);
     let mut seen = Vec::new();
     for turn in 0.. {
         if over.load(Ordering::Relaxed) {
             break;
         }
-        seen.extend(field.probe(turn).filter(|took| *took >= NOTED).map(|took| (now(), took)));
+        seen.extend(site.probe(turn).filter(|took| *took >= NOTED).map(|took| (now(), took)));
         sleep(Duration::from_millis(100));
     }
     seen
 }
 
 /// Returns what is left after the end of a round: contenders whose sessions have expired, and processes.
-fn left(field: &Field) -> Result<Vec<String>> {
+fn left(site: &Site) -> Result<Vec<String>> {
     let deadline = Instant::now() + EXPIRY;
     loop {
-        let (locks, processes) = (field.locks(), field.processes());
+        let (locks, processes) = (site.locks(), site.processes());
         let clean = locks.as_ref().is_ok_and(Vec::is_empty) && processes.is_empty();
         if clean || Instant::now() >= deadline {
             let locks = locks.unwrap_or_else(|error| vec![format!("{error:#}").into()]);

@@ -64,7 +64,8 @@ impl Work {
         let tokens_seen: Vec<&str> = token.lines().map(|token| if self.one_token { "7" } else { token }).collect();
         let tokens = tokens_seen.iter().map(|token| token.parse()).collect::<Result<Vec<FencingToken>, _>>()?;
         let pid = i32::try_from(std::process::id())?;
-        say(Word::Begin { pid, tokens: tokens_seen.iter().filter_map(|token| token.parse().ok()).collect() })?;
+        let node = std::env::var("LOCKKEEPER_NODE").unwrap_or_default();
+        say(Word::Begin { pid, node, tokens: tokens_seen.iter().filter_map(|token| token.parse().ok()).collect() })?;
         let mut second = match self.second {
             true => {
                 let log = self.log.with_extension("second");

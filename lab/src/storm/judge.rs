@@ -14,7 +14,7 @@ use lockkeeper_testkit::history::{
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Job, Kind, LOCKS, OnTerm, PERMITS, Stderr, Trouble, Wait, Whom};
+use super::plan::{Job, Kind, OnTerm, PERMITS, Stderr, Trouble, Wait, Whom};
 
 /// How long a command may continue, beyond its grace period, after its lock was taken away: it learns of that late.
 const HEARD: Duration = Duration::from_secs(2);
@@ -33,6 +33,7 @@ const FORMER: Duration = Duration::from_secs(12);
 pub(super) enum Word {
     Begin {
         pid: i32,
+        node: String,
         tokens: Vec<i64>,
     },
     Tick,
@@ -66,22 +67,36 @@ pub(super) struct Done {
 
 /// A job with its observations.
 #[derive(Clone, Debug)]
-pub(super) struct Attempt {
-    pub job: Job,
+pub(crate) struct Attempt {
+    pub(super) job: Job,
     pub pid: u32,
     pub started: Duration,
     /// When it reported that it waits, and for which lock.
-    pub waiting: Option<(Duration, usize)>,
-    pub lines: Vec<(Duration, Word)>,
+    pub(super) waiting: Option<(Duration, usize)>,
+    pub(super) lines: Vec<(Duration, Word)>,
     /// The lines of the second process.
-    pub second: Vec<(Duration, Word)>,
-    pub ended: Option<(Duration, Status)>,
-    pub done: Vec<Done>,
+    pub(super) second: Vec<(Duration, Word)>,
+    pub(super) ended: Option<(Duration, Status)>,
+    pub(super) done: Vec<Done>,
     /// Its standard error.
     pub said: String,
 }
 
 impl Attempt {
+    /// Whether it ended with its command's own status, and never doubted its lock.
+    pub(super) fn ended_well(&self) -> bool {
+        let status = Status::Code(i32::from(self.job.status));
+        self.finished() && self.ended.is_some_and(|(_, how)| how == status) && !self.said.contains("relied on")
+    }
+
+    /// Returns the node of its lock.
+    pub(super) fn node(&self) -> &str {
+        match self.lines.first() {
+            Some((_, Word::Begin { node, .. })) => node,
+            _ => "",
+        }
+    }
+
     fn begin(&self) -> Option<(Duration, &[i64])> {
         match self.lines.first()? {
             (at, Word::Begin { tokens, .. }) => Some((*at, tokens)),
@@ -89,7 +104,7 @@ impl Attempt {
         }
     }
 
-    fn begun(&self) -> Option<Duration> {
+    pub(super) fn begun(&self) -> Option<Duration> {
         self.begin().map(|(at, _)| at)
     }
 
@@ -128,7 +143,7 @@ impl Attempt {
     }
 
     fn hold(&self, lock: usize) -> HoldId {
-        HoldId((self.job.number * LOCKS.len() + lock) as u64)
+        HoldId((self.job.number << 32 | lock) as u64)
     }
 
     /// Returns from when until when it may work beside any other, according to the documentation.
@@ -156,6 +171,8 @@ impl Attempt {
 /// A round with its observations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Storm {
+    /// When it began.
+    pub start: Duration,
     pub attempts: Vec<Attempt>,
     /// The times when a server was away, including its recovery.
     pub disturbed: Vec<(Duration, Duration)>,
@@ -189,7 +206,8 @@ impl Storm {
     /// Returns what a job did and believed, as events of its holds.
     fn history(&self, a: &Attempt) -> Vec<Event> {
         let mut events = Vec::new();
-        let mut add = |lock: usize, from, until, what| {
+        let mut add = |lock: usize, from: Duration, until: Duration, what| {
+            let (from, until) = (from.saturating_sub(self.start), until.saturating_sub(self.start));
             events.push(Event { contender: a.job.number as u32, lock: lock as u32, from, until, what });
         };
         let first = a.job.locks[0];
@@ -243,6 +261,7 @@ impl Storm {
         let until = a.begun().unwrap_or(a.end());
         let exact = a.begun().is_some() && a.job.kind.share() == Share::Alone;
         let (class, slack) = (u32::from(a.job.kind.class()), UNSURE + self.lateness(seen, until));
+        let kept = kept.saturating_sub(self.start);
         add(lock, seen, until, What::Waited { class, kept, exact, slack });
     }
 

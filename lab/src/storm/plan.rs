@@ -7,6 +7,8 @@ use lockkeeper_testkit::history::{Claim, Share};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::site::{ServerFault, ServerTrouble};
+
 /// The locks of a round. All jobs of a lock are of one family, because the command requires that.
 pub(super) const LOCKS: [(&str, Family); 6] = [
     ("a-line", Family::Queue { shared: 0 }),
@@ -218,7 +220,7 @@ pub(super) struct Job {
     pub number: usize,
     /// The time of its start, from the beginning of the round.
     pub at: Duration,
-    /// Its locks, as positions in [`LOCKS`], in order.
+    /// Its locks, in order: positions in [`LOCKS`], or numbers of other queues.
     pub locks: Vec<usize>,
     pub kind: Kind,
     pub wait: Wait,
@@ -237,11 +239,37 @@ pub(super) struct Job {
     pub trouble: Option<(Moment, Trouble)>,
 }
 
+/// Returns the name of a lock: one of [`LOCKS`], or a queue of its own.
+pub(super) fn name(lock: usize) -> String {
+    LOCKS.get(lock).map_or_else(|| format!("queue-{lock}"), |(name, _)| (*name).to_owned())
+}
+
 impl Job {
+    /// Returns a job that waits as long as it must, works for this long, and has no fault.
+    pub(super) fn new(locks: Vec<usize>, kind: Kind, work: Duration, session_timeout: Duration) -> Job {
+        Job {
+            number: 0,
+            at: Duration::ZERO,
+            locks,
+            kind,
+            wait: Wait::Forever,
+            work,
+            status: 0,
+            on_term: OnTerm::Dies,
+            second: false,
+            session_timeout,
+            stop_on_suspect: false,
+            json: false,
+            debug: false,
+            stderr: Stderr::File,
+            trouble: None,
+        }
+    }
+
     /// Returns the words between `lockkeeper run` and `--`.
     pub(super) fn words(&self) -> Vec<String> {
         let millis = |time: Duration| format!("{}ms", time.as_millis());
-        let mut words: Vec<String> = self.locks.iter().map(|lock| LOCKS[*lock].0.to_owned()).collect();
+        let mut words: Vec<String> = self.locks.iter().map(|lock| name(*lock)).collect();
         words.extend(["--session-timeout".into(), millis(self.session_timeout)]);
         words.extend(["-m".into(), format!("job {}", self.number)]);
         words.extend(self.kind.options());
@@ -267,27 +295,6 @@ impl Job {
             _ => self.session_timeout / 4,
         }
     }
-}
-
-/// A fault of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ServerFault {
-    /// Its time, from the beginning of the round.
-    pub at: Duration,
-    pub what: ServerTrouble,
-    /// Whether it is the leader, or any server.
-    pub leader: bool,
-    /// How long it is away.
-    pub down: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ServerTrouble {
-    Kill,
-    /// SIGTERM.
-    End,
-    /// SIGSTOP.
-    Stop,
 }
 
 /// A round.

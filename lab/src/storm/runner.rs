@@ -14,11 +14,11 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
-use super::field::Field;
 use super::job::Work;
 use super::judge::{Attempt, Done, Status, Word, lines};
-use super::plan::{Job, LOCKS, Moment, Plant, Stderr, Trouble, Wait, Whom};
+use super::plan::{Job, Moment, Plant, Stderr, Trouble, Wait, Whom, name};
 use crate::process::Role;
+use crate::site::Site;
 use crate::tools::now;
 use lockkeeper_testkit::history::Share;
 
@@ -39,7 +39,7 @@ pub(super) struct Asked {
 
 /// Runs a round's jobs.
 pub(super) struct Runner<'a> {
-    pub(super) field: &'a Field,
+    pub(super) site: &'a Site,
     pub(super) plant: Option<Plant>,
     pub(super) start: Duration,
     pub(super) asked: Mutex<Vec<Asked>>,
@@ -49,8 +49,8 @@ impl Runner<'_> {
     /// Runs a job from its start to its end, with its faults.
     pub(super) fn attempt(&self, job: &Job) -> Result<Attempt> {
         sleep((self.start + job.at).saturating_sub(now()));
-        let name = |what: &str| self.field.file(&format!("job-{}.{what}", job.number));
-        let (log, said) = (name("log"), name("stderr"));
+        let file = |what: &str| self.site.file(&format!("job-{}.{what}", job.number));
+        let (log, said) = (file("log"), file("stderr"));
         let mut command = self.command(job, &log)?;
         // This end keeps a full pipe open, and full.
         let _reader = redirect(&mut command, job.stderr, &said)?;
@@ -90,7 +90,7 @@ impl Runner<'_> {
             turns += 1;
             if attempt.waiting.is_none() && turns.is_multiple_of(4) {
                 let text = fs::read_to_string(&said).unwrap_or_default();
-                let named = |lock: &usize| text.contains(&format!("waiting for /locks/{}", LOCKS[*lock].0));
+                let named = |lock: &usize| text.contains(&format!("waiting for /locks/{}", name(*lock)));
                 attempt.waiting = job.locks.iter().copied().find(named).map(|lock| (now(), lock));
             }
             if attempt.lines.is_empty() && (trouble.is_some() || to_kill) {
@@ -122,6 +122,12 @@ impl Runner<'_> {
         Ok(attempt)
     }
 
+    /// Whether the command of a job has begun to work.
+    pub(super) fn has_begun(&self, job: &Job) -> bool {
+        let log = fs::read_to_string(self.site.file(&format!("job-{}.log", job.number)));
+        log.is_ok_and(|log| log.contains('\n'))
+    }
+
     /// Whether this job is one of those with the planted mistake.
     fn planted(&self, plant: Plant, job: &Job) -> bool {
         self.plant == Some(plant) && job.number.is_multiple_of(4) && job.kind.share() == Share::Alone
@@ -134,20 +140,20 @@ impl Runner<'_> {
         let mut command = match (skips, overtakes) {
             (true, _) => {
                 let mut command = Command::new(&own);
-                self.field.prepare_environment(&mut command);
+                self.site.prepare_environment(&mut command);
                 let token = now().as_nanos().to_string();
                 command.env("LOCKKEEPER_TOKEN", vec![token; job.locks.len()].join("\n"));
                 command
             }
             (_, true) => {
                 let mut command = Command::new("sh");
-                self.field.prepare_environment(&mut command);
-                let name = LOCKS[job.locks[0]].0;
-                let words = format!("echo 'lockkeeper: waiting for /locks/{name}: ' >&2; sleep 2; exec \"$@\"");
-                command.args(["-c", &words, "sh"]).arg(self.field.command().get_program());
+                self.site.prepare_environment(&mut command);
+                let lock = name(job.locks[0]);
+                let words = format!("echo 'lockkeeper: waiting for /locks/{lock}: ' >&2; sleep 2; exec \"$@\"");
+                command.args(["-c", &words, "sh"]).arg(self.site.command().get_program());
                 command
             }
-            _ => self.field.command(),
+            _ => self.site.command(),
         };
         if !skips {
             let mut job = job.clone();
@@ -160,7 +166,7 @@ impl Runner<'_> {
             command.env("LOCKKEEPER_LOG", "debug");
         }
         let flees = self.planted(Plant::Flee, job);
-        let counter = |lock: &usize| self.field.file(LOCKS[*lock].0);
+        let counter = |lock: &usize| self.site.file(&name(*lock));
         let task = Work {
             log: log.to_owned(),
             work: if flees { Duration::from_secs(8) } else { job.work },
@@ -196,7 +202,7 @@ impl Runner<'_> {
                     Trouble::Revoke => &["revoke", "--reason", "storm", "--json"],
                     _ => &["break", "--reason", "storm", "--json", "--yes"],
                 };
-                let output = self.field.command().args(verb).arg(LOCKS[lock].0).output()?;
+                let output = self.site.command().args(verb).arg(name(lock)).output()?;
                 let pids = match (serde_json::from_slice::<Value>(&output.stdout), output.status.code()) {
                     (Ok(told), Some(0)) => {
                         let all = told["asked"].as_array().cloned().unwrap_or_else(|| vec![told.clone()]);
@@ -216,7 +222,7 @@ impl Runner<'_> {
     /// Returns the selected processes of a job that run.
     fn targets(&self, child: &Child, attempt: &Attempt, whom: Whom) -> Vec<Target> {
         let keeper = Pid::from_child(child);
-        let command = attempt.pid_of_command().filter(|command| self.field.is_ours(*command));
+        let command = attempt.pid_of_command().filter(|command| self.site.is_ours(*command));
         let mut targets = Vec::new();
         targets.extend(whom.has_keeper().then_some(Target::Process(keeper)));
         targets.extend(
@@ -228,7 +234,7 @@ impl Runner<'_> {
                 .filter(|_| whom != Whom::Keeper),
         );
         let others = if whom == Whom::All { children(keeper) } else { vec![] };
-        let others = others.into_iter().filter(|other| Some(*other) != command && self.field.is_ours(*other));
+        let others = others.into_iter().filter(|other| Some(*other) != command && self.site.is_ours(*other));
         targets.extend(others.map(Target::Process));
         targets
     }
@@ -236,7 +242,7 @@ impl Runner<'_> {
     /// Tells each job which requests concerned it, and reads the logs of second processes.
     pub(super) fn hand_out(&self, attempts: &mut [Attempt]) {
         for attempt in attempts.iter_mut() {
-            let log = self.field.file(&format!("job-{}.second", attempt.job.number));
+            let log = self.site.file(&format!("job-{}.second", attempt.job.number));
             attempt.second = lines(&fs::read_to_string(log).unwrap_or_default());
         }
         for Asked { lock, done, pids } in self.asked.lock().unwrap_or_else(PoisonError::into_inner).iter() {

@@ -8,29 +8,16 @@ fn s(seconds: f64) -> Duration {
 
 /// Returns a job that works from `begin` until `end` under the first lock, with this token.
 fn worked(number: usize, begin: f64, end: f64, token: i64) -> Attempt {
-    let job = Job {
-        number,
-        at: s(begin),
-        locks: vec![0],
-        kind: Kind::Plain,
-        wait: Wait::Forever,
-        work: s(end - begin),
-        status: 3,
-        on_term: OnTerm::Dies,
-        second: false,
-        session_timeout: s(4.0),
-        stop_on_suspect: false,
-        json: false,
-        debug: false,
-        stderr: Stderr::File,
-        trouble: None,
-    };
+    let job = Job { number, status: 3, ..Job::new(vec![0], Kind::Plain, s(end - begin), s(4.0)) };
     Attempt {
         job,
         pid: 100,
         started: s(begin - 0.1),
         waiting: None,
-        lines: vec![(s(begin), Word::Begin { pid: 200, tokens: vec![token] }), (s(end), Word::End)],
+        lines: vec![
+            (s(begin), Word::Begin { pid: 200, node: String::new(), tokens: vec![token] }),
+            (s(end), Word::End),
+        ],
         second: vec![],
         ended: Some((s(end + 0.1), Status::Code(3))),
         done: vec![],
@@ -225,7 +212,8 @@ fn a_command_that_does_not_end_and_what_is_left_are_found() {
 
 #[test]
 fn a_line_that_was_cut_off_is_none() {
-    let said = [Word::Begin { pid: 7, tokens: vec![5, 6] }, Word::Tick, Word::Wrote(0, 12), Word::End];
+    let said =
+        [Word::Begin { pid: 7, node: String::new(), tokens: vec![5, 6] }, Word::Tick, Word::Wrote(0, 12), Word::End];
     let text: String = said.iter().map(|word| serde_json::to_string(&(s(1.0), word)).unwrap() + "\n").collect();
     let words: Vec<_> = lines(&text[..text.len() - 3]).into_iter().map(|(_, word)| word).collect();
     assert_eq!(words, said[..3]);

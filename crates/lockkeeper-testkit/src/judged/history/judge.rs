@@ -351,20 +351,20 @@ impl Case<'_> {
             let (mut beside, mut late) = (vec![next], Vec::new());
             for other in &inside {
                 let bounds = [(next, *other), (*other, next)]
-                    .map(|(own, other)| Some((self.excuse(own.3, other.3, at)?, own)))
+                    .map(|(own, other)| Some((self.excuse(own.3, other.3, at)?, own, other.3)))
                     .into_iter()
                     .flatten();
-                match bounds.max_by_key(|(bound, own)| bound.saturating_sub(own.1)) {
+                match bounds.max_by_key(|(bound, own, _)| bound.saturating_sub(own.1)) {
                     None => beside.push(*other),
-                    Some((bound, own)) if own.1 > bound && self.excludes(share, other.2) => {
-                        late.push((own.3, other.3, own.1 - bound));
+                    Some((bound, own, beside)) if own.1 > bound && self.excludes(share, other.2) => {
+                        late.push((own.3, beside, own.1 - bound));
                     }
                     Some(_) => {}
                 }
             }
-            for (own, other, by) in late {
-                let detail = format!("{own:?} had to end {by:?} before it did, beside {other:?} or {id:?}");
-                self.accuse_of(Claim::EndsInTime, detail, &[other, id]);
+            for (own, beside, by) in late {
+                let detail = format!("{own:?} had to end {by:?} before it did, beside {beside:?}");
+                self.accuse_of(Claim::EndsInTime, detail, &[own, beside]);
             }
             let (mut alone, mut reads, mut permits) = (0_u32, 0_u32, 0_u32);
             for (_, _, share, _) in &beside {

@@ -1,23 +1,22 @@
-//! The environment of a round: a directory, a server in it, and the faults of that server.
+//! Where a workload runs: a directory, a server in it, and the faults of that server.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use lockkeeper_testkit::apache::{Apache, Options};
+use lockkeeper_testkit::apache::{Apache, Options, WrongClock};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::plan::{ServerFault, ServerTrouble};
 use crate::tools::Tools;
 
 /// Time limit for a server to serve again.
@@ -26,10 +25,31 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit of a probe.
 const PROBE: Duration = Duration::from_secs(3);
 
-/// The server that the jobs use.
+/// A fault of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServerFault {
+    /// Its time, from the beginning.
+    pub at: Duration,
+    pub what: ServerTrouble,
+    /// Whether it is the leader, or any server.
+    pub leader: bool,
+    /// How long it is away.
+    pub down: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerTrouble {
+    Kill,
+    /// SIGTERM.
+    End,
+    /// SIGSTOP.
+    Stop,
+}
+
+/// The server that a workload uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Which {
-    /// This user's own server, in a state directory of the round.
+    /// This user's own server, in a state directory of the run.
     Own,
     /// `lockkeeper serve`.
     Embedded,
@@ -40,7 +60,7 @@ pub(crate) enum Which {
 }
 
 impl Which {
-    pub(super) const ALL: [Which; 4] = [Which::Own, Which::Embedded, Which::Apache, Which::Ensemble];
+    pub(crate) const ALL: [Which; 4] = [Which::Own, Which::Embedded, Which::Apache, Which::Ensemble];
 }
 
 enum Servers {
@@ -49,48 +69,64 @@ enum Servers {
     Apache(Box<Apache>),
 }
 
-/// The environment of a round. Everything that was started in it ends with it.
-pub(super) struct Field {
+/// A directory and a server. Everything that was started in it ends with it.
+pub(crate) struct Site {
     servers: Servers,
     program: PathBuf,
+    /// The clock of `lockkeeper serve`, if it can be turned.
+    clock: Option<WrongClock>,
     scratch: TempDir,
 }
 
-impl Field {
-    pub(super) fn prepare(which: Which, program: &Path, tools: &Tools) -> Result<Field> {
+impl Site {
+    pub(crate) fn prepare(which: Which, tools: &Tools) -> Result<Site> {
+        Site::start(which, tools, false)
+    }
+
+    /// Prepares a site with `lockkeeper serve`, whose clock shows the difference in the file `clock`.
+    pub(crate) fn with_clock(tools: &Tools) -> Result<Site> {
+        Site::start(Which::Embedded, tools, true)
+    }
+
+    fn start(which: Which, tools: &Tools, clock: bool) -> Result<Site> {
         let sound = || anyhow::Ok(Options::default().distribution((tools.servers)()?));
-        let scratch = tempfile::Builder::new().prefix("lockkeeper-storm-").tempdir().context("making a directory")?;
-        let mut field = Field { servers: Servers::Own, program: program.to_owned(), scratch };
-        field.servers = match which {
+        let scratch = tempfile::Builder::new().prefix("lockkeeper-lab-").tempdir().context("making a directory")?;
+        let clock = clock.then(|| WrongClock::in_file(scratch.path().join("clock"))).transpose()?;
+        let mut site = Site { servers: Servers::Own, program: (tools.command)()?, clock, scratch };
+        site.servers = match which {
             Which::Own => Servers::Own,
             Which::Embedded => {
-                let (child, address) = field.serve("127.0.0.1:0")?;
+                let (child, address) = site.serve("127.0.0.1:0")?;
                 Servers::Embedded { address, child: Mutex::new(child) }
             }
             Which::Apache => Servers::Apache(Box::new(Apache::single(sound()?)?)),
             Which::Ensemble => Servers::Apache(Box::new(Apache::ensemble(3, sound()?)?)),
         };
-        Ok(field)
+        Ok(site)
     }
 
     /// Returns the path of a file of the round.
-    pub(super) fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
     /// Returns a call of `lockkeeper` that uses the round's server, without the user's own settings.
-    pub(super) fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         self.prepare_environment(&mut command);
         command
     }
 
-    pub(super) fn prepare_environment(&self, command: &mut Command) {
+    pub(crate) fn prepare_environment(&self, command: &mut Command) {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
             command.env_remove(name);
         }
         command.env("LOCKKEEPER_CONFIG", "/dev/null").env("LOCKKEEPER_STATE_DIR", self.file("state"));
-        command.env("LOCKKEEPER_IDLE_EXIT", "1m").current_dir(self.scratch.path()).stdin(Stdio::null());
+        command
+            .env("LOCKKEEPER_IDLE_EXIT", "1h")
+            .env("lockkeeper", &self.program)
+            .current_dir(self.scratch.path())
+            .stdin(Stdio::null());
         match &self.servers {
             Servers::Own => {}
             Servers::Embedded { address, .. } => _ = command.env("LOCKKEEPER_SERVERS", address),
@@ -101,6 +137,9 @@ impl Field {
     fn serve(&self, address: &str) -> Result<(Child, String)> {
         let mut command = self.command();
         command.args(["serve", "--listen", address, "--data"]).arg(self.file("served"));
+        if let Some(clock) = &self.clock {
+            clock.set(&mut command)?;
+        }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("starting a server")?;
         let mut line = String::new();
         let read = BufReader::new(child.stdout.take().context("its output is a pipe")?).read_line(&mut line);
@@ -119,7 +158,7 @@ impl Field {
     }
 
     /// Whether a process was started for this round.
-    pub(super) fn is_ours(&self, pid: Pid) -> bool {
+    pub(crate) fn is_ours(&self, pid: Pid) -> bool {
         let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
         let (scratch, text) =
             (self.scratch.path().to_string_lossy(), String::from_utf8_lossy(&environment).into_owned());
@@ -127,7 +166,7 @@ impl Field {
     }
 
     /// Returns all processes of the round except its servers, each as `pid: command line`.
-    pub(super) fn processes(&self) -> Vec<(Pid, String)> {
+    pub(crate) fn processes(&self) -> Vec<(Pid, String)> {
         let server = match &self.servers {
             Servers::Own => self.own_server(),
             Servers::Embedded { child, .. } => {
@@ -146,7 +185,7 @@ impl Field {
     }
 
     /// Makes a fault of a server, and returns when all servers serve again.
-    pub(super) fn disturb(&self, fault: &ServerFault) -> Result<()> {
+    pub(crate) fn disturb(&self, fault: &ServerFault) -> Result<()> {
         match &self.servers {
             Servers::Own => {
                 let Some(server) = self.own_server() else { return Ok(()) };
@@ -206,7 +245,7 @@ impl Field {
 
     /// Returns how long one of Apache's servers, in turn, takes to open a session, without Lockkeeper; `None` if it
     /// does not answer, or is not Apache's.
-    pub(super) fn probe(&self, turn: usize) -> Option<Duration> {
+    pub(crate) fn probe(&self, turn: usize) -> Option<Duration> {
         let Servers::Apache(apache) = &self.servers else { return None };
         let from = Instant::now();
         let mut server = TcpStream::connect_timeout(&apache.addr(turn % apache.size()), PROBE).ok()?;
@@ -223,7 +262,7 @@ impl Field {
     }
 
     /// Returns the locks with holders or waiters, as in `list --json`.
-    pub(super) fn locks(&self) -> Result<Vec<Value>> {
+    pub(crate) fn locks(&self) -> Result<Vec<Value>> {
         let output = self.command().args(["list", "--json"]).output()?;
         if !output.status.success() {
             bail!("list ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -239,7 +278,7 @@ impl Field {
     }
 }
 
-impl Drop for Field {
+impl Drop for Site {
     fn drop(&mut self) {
         if let Servers::Embedded { child, .. } = &self.servers {
             let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
