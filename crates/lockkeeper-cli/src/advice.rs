@@ -122,8 +122,10 @@ impl Suggested {
 /// Whether this holder can receive a request to release. Some clients' nodes have no room for one, and no process reads
 /// the node of an abandoned hold, or that of a process that has ended.
 pub(crate) fn can_be_asked(holder: &ContenderInfo) -> bool {
-    let understood = || NodeFormat::of_node(&holder.node).revocation_word().is_some();
+    let format = NodeFormat::of_node(&holder.node);
+    let understood = || format.revocation_word().is_some();
     !holder.abandoned
+        && format.allows_new_data()
         && !holder.process_has_ended()
         && (holder.mode == "lease" || holder.owner.is_some() || understood())
 }

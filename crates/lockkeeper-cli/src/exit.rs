@@ -295,6 +295,7 @@ fn hint_of_mismatch(mismatch: &Mismatch) -> Option<String> {
                 }
                 IncompatibleFormat::Named(NodeFormat::Recipe) => "--format recipe",
                 IncompatibleFormat::Named(NodeFormat::Kazoo) => "--format kazoo",
+                IncompatibleFormat::Named(NodeFormat::LeaderLatch) => "--format leader-latch",
                 IncompatibleFormat::Named(NodeFormat::Numbered) => "--format numbered",
                 IncompatibleFormat::Named(_) => "--foreground, --background or --class",
                 _ => "--lease",

@@ -23,6 +23,11 @@ pub enum NodeFormat {
     Recipe,
     /// `<32 hex>__lock__0000000001`, `<32 hex>__rlock__…`: Kazoo's, where a writer's node is named like a lock's. Protected.
     Kazoo,
+    /// `_c_<uuid>-latch-0000000001`: the names of Apache Curator's `LeaderLatch`. Exclusive locks only. Protected.
+    ///
+    /// A `LeaderLatch` watches the node ahead once, and stops listening if its data changes. So a contender's record is never written
+    /// again: it says neither when it was granted the lock nor that somebody asks its owner to release it.
+    LeaderLatch,
     /// `A-0000000001`, `B-…`: Contentserv's, any class before its number. Not protected.
     Contentserv,
     /// `<path>0000000001`: the number follows the lock's own name, so the nodes are beside the lock's path and not below
@@ -75,8 +80,8 @@ const PERMITS: &str = "permits-";
 
 impl NodeFormat {
     /// Every node format with nodes below the lock's path. A listing of the path shows them.
-    pub const ALL: [NodeFormat; 4] =
-        [NodeFormat::Curator, NodeFormat::Recipe, NodeFormat::Kazoo, NodeFormat::Contentserv];
+    pub const ALL: [NodeFormat; 5] =
+        [NodeFormat::Curator, NodeFormat::Recipe, NodeFormat::Kazoo, NodeFormat::LeaderLatch, NodeFormat::Contentserv];
 
     /// The node format that a listing's names are in: the one that counts most of them, of several the first.
     pub fn of<S: AsRef<str>>(names: &[S]) -> NodeFormat {
@@ -96,14 +101,23 @@ impl NodeFormat {
 
     /// Whether a name carries its attempt's id and is therefore never used twice.
     pub const fn protects(self) -> bool {
-        matches!(self, NodeFormat::Curator | NodeFormat::Kazoo)
+        matches!(self, NodeFormat::Curator | NodeFormat::Kazoo | NodeFormat::LeaderLatch)
+    }
+
+    /// Whether the data of a contender's node may change. A foreign client that waits behind it may miss its deletion otherwise.
+    pub const fn allows_new_data(self) -> bool {
+        !matches!(self, NodeFormat::LeaderLatch)
     }
 
     /// The name of the node that marks the holder, in node formats that have one.
     pub const fn holder_marker(self) -> Option<&'static str> {
         match self {
             NodeFormat::Contentserv => Some(HOLDER_MARKER),
-            NodeFormat::Curator | NodeFormat::Recipe | NodeFormat::Kazoo | NodeFormat::Numbered => None,
+            NodeFormat::Curator
+            | NodeFormat::Recipe
+            | NodeFormat::Kazoo
+            | NodeFormat::LeaderLatch
+            | NodeFormat::Numbered => None,
         }
     }
 
@@ -150,7 +164,11 @@ impl NodeFormat {
     pub fn tombstone(self, name: &str) -> Option<Tombstone> {
         match self {
             NodeFormat::Curator => Tombstone::read(name),
-            NodeFormat::Recipe | NodeFormat::Kazoo | NodeFormat::Contentserv | NodeFormat::Numbered => None,
+            NodeFormat::Recipe
+            | NodeFormat::Kazoo
+            | NodeFormat::LeaderLatch
+            | NodeFormat::Contentserv
+            | NodeFormat::Numbered => None,
         }
     }
 
@@ -164,7 +182,7 @@ impl NodeFormat {
         match self {
             NodeFormat::Curator => Some("__REVOKE__"),
             NodeFormat::Recipe => Some("unlock"),
-            NodeFormat::Kazoo | NodeFormat::Contentserv | NodeFormat::Numbered => None,
+            NodeFormat::Kazoo | NodeFormat::LeaderLatch | NodeFormat::Contentserv | NodeFormat::Numbered => None,
         }
     }
 
@@ -174,6 +192,7 @@ impl NodeFormat {
             NodeFormat::Curator => &[("lock-", Mode::Exclusive), ("__WRIT__", Mode::Write), ("__READ__", Mode::Read)],
             NodeFormat::Recipe => &[("lock-", Mode::Exclusive), ("write-", Mode::Write), ("read-", Mode::Read)],
             NodeFormat::Kazoo => &[("__lock__", Mode::Write), ("__rlock__", Mode::Read), ("__lock__", Mode::Exclusive)],
+            NodeFormat::LeaderLatch => &[("latch-", Mode::Exclusive)],
             NodeFormat::Contentserv => &[],
             NodeFormat::Numbered => &[("", Mode::Exclusive)],
         }
@@ -205,7 +224,7 @@ impl NodeFormat {
         }
         let (marker, _) = self.markers().iter().find(|(_, m)| *m == mode)?;
         Some(match self {
-            NodeFormat::Curator => format!("{PROTECTION}{id}-{marker}"),
+            NodeFormat::Curator | NodeFormat::LeaderLatch => format!("{PROTECTION}{id}-{marker}"),
             NodeFormat::Kazoo => format!("{:032x}{marker}", id.bits()),
             NodeFormat::Recipe | NodeFormat::Contentserv | NodeFormat::Numbered => (*marker).to_owned(),
         })
@@ -213,7 +232,8 @@ impl NodeFormat {
 
     /// Reads a child's name. `None`: not of this node format, never to be counted.
     ///
-    /// Curator nodes count with and without protection: its own recipes sort by what follows the marker.
+    /// Curator nodes count with and without protection: its own recipes sort by what follows the marker. Every node of a
+    /// `LeaderLatch` is protected; without protection, its name would be that of a class.
     #[doc(hidden)]
     pub fn parse(self, name: &str) -> Option<NodeName> {
         if self == NodeFormat::Numbered {
@@ -223,10 +243,11 @@ impl NodeFormat {
         let (prefix, sequence) = Sequence::split(name)?;
         let mut delay = None;
         let (id, marker) = match (self, prefix.strip_prefix(PROTECTION)) {
-            (NodeFormat::Curator, Some(rest)) => {
+            (NodeFormat::LeaderLatch, None) => return None,
+            (NodeFormat::Curator | NodeFormat::LeaderLatch, Some(rest)) => {
                 let (id, rest) = rest.split_at_checked(AttemptId::LEN)?;
                 let (id, mut rest) = (AttemptId::read(id.as_bytes())?, rest.strip_prefix('-')?);
-                if let Some((read, after)) = LockDelay::split(rest) {
+                if let Some((read, after)) = LockDelay::split(rest).filter(|_| self == NodeFormat::Curator) {
                     (delay, rest) = (Some(read), after);
                 }
                 (Some(id), rest)
@@ -326,6 +347,7 @@ mod tests {
         assert_eq!(named(NodeFormat::Curator), [true, true, true, true, true, false, false]);
         assert_eq!(named(NodeFormat::Recipe), [true, true, true, false, false, false, false]);
         assert_eq!(named(NodeFormat::Kazoo), [true, true, true, false, false, false, false]);
+        assert_eq!(named(NodeFormat::LeaderLatch), [true, false, false, false, false, false, false]);
         assert_eq!(named(NodeFormat::Contentserv), [false, false, false, false, false, true, true]);
         assert_eq!(named(NodeFormat::Numbered), [true, false, false, false, false, false, false]);
     }
@@ -336,6 +358,14 @@ mod tests {
         let named: Vec<_> =
             NodeFormat::ALL.into_iter().zip(words).filter_map(|(format, word)| Some((format, word?))).collect();
         assert_eq!(named, [(NodeFormat::Curator, "__REVOKE__"), (NodeFormat::Recipe, "unlock")]);
+    }
+
+    /// `latch` is a valid class.
+    #[test]
+    fn an_unprotected_latch_is_a_class() {
+        assert_eq!(NodeFormat::LeaderLatch.parse("latch-0000000001"), None);
+        assert_eq!(NodeFormat::of_node("latch-0000000001"), NodeFormat::Contentserv);
+        assert_eq!(NodeFormat::of_node(&format!("_c_{ID}-latch-0000000001")), NodeFormat::LeaderLatch);
     }
 
     /// N-07, D-04: of the nodes beside a path, only those of its own name count, whatever number they have.

@@ -188,6 +188,7 @@ mod tests {
             (NodeFormat::Curator, CURATOR),
             (NodeFormat::Recipe, "read-"),
             (NodeFormat::Kazoo, KAZOO),
+            (NodeFormat::LeaderLatch, "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-latch-"),
             (NodeFormat::Contentserv, "A-"),
         ];
         for (ours, mine) in makers {

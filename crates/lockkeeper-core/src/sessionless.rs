@@ -19,7 +19,7 @@ impl NodeFormat {
     /// recipe look at names alone. In the other node formats, anything whose name ends in a number is named like a contender.
     pub const fn foreign_clients_wait_for_any_node(self) -> bool {
         match self {
-            NodeFormat::Curator | NodeFormat::Recipe | NodeFormat::Kazoo => true,
+            NodeFormat::Curator | NodeFormat::Recipe | NodeFormat::Kazoo | NodeFormat::LeaderLatch => true,
             NodeFormat::Contentserv | NodeFormat::Numbered => false,
         }
     }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper_core::{
-    AttemptId, Class, FencingToken, Owner, ProcessInstance, Revocation, SessionId, Sessionless, Zxid, excerpt,
-    node_path, plain,
+    AttemptId, Class, FencingToken, NodeFormat, Owner, ProcessInstance, Revocation, SessionId, Sessionless, Zxid,
+    excerpt, node_path, plain,
 };
 use serde::{Serialize, Serializer};
 
@@ -48,7 +48,8 @@ pub struct ContenderInfo {
     /// into its record 0.1 s after the grant; without such a record, this is `since`, which is right to a second, except for that
     /// 0.1 s, and for a holder that is stopped and cannot write. `None` for waiters,
     /// abandoned holds and owners of leased locks. Also `None` for a holder that is a foreign client, and for one that
-    /// [`Follow`](crate::admin::Follow) has seen waiting until its record says it.
+    /// [`Follow`](crate::admin::Follow) has seen waiting until its record says it, and in the node format
+    /// [`LeaderLatch`](crate::NodeFormat::LeaderLatch).
     #[serde(serialize_with = "as_some_millis", rename = "granted_ms", skip_serializing_if = "Option::is_none")]
     pub granted: Option<SystemTime>,
     /// Its session; 0 for the owner of a leased lock, which survives sessions.
@@ -99,7 +100,8 @@ impl ContenderInfo {
 
     /// Notes that it holds the lock.
     pub(crate) fn holds(&mut self) {
-        let at_once = self.owner.is_some() && !self.waited && !self.abandoned;
+        let is_dated = self.owner.is_some() && NodeFormat::of_node(&self.node).allows_new_data();
+        let at_once = is_dated && !self.waited && !self.abandoned;
         self.granted = self.granted.or(at_once.then_some(self.since));
     }
 
@@ -110,7 +112,10 @@ impl ContenderInfo {
 
     /// Whether its record may soon say when it was granted the lock.
     pub(crate) fn is_undated(&self) -> bool {
-        self.granted.is_none() && self.waited && self.owner.is_some()
+        self.granted.is_none()
+            && self.waited
+            && self.owner.is_some()
+            && NodeFormat::of_node(&self.node).allows_new_data()
     }
 
     /// Returns when it joined the queue. `None` if it was granted the lock within a second, so that it hardly waited. Also `None` for

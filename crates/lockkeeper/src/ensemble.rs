@@ -295,6 +295,8 @@ pub trait Ensemble: Send + Sync + 'static {
     fn list(&self, path: &str) -> Reply<Children>;
     /// Lists the names of a node's children and watches for changes of the list.
     fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)>;
+    /// Watches for the creation of a node; `None` if it exists.
+    fn watch_creation(&self, path: &str) -> Reply<Option<Watcher>>;
     /// Reads a node.
     fn read(&self, path: &str) -> Reply<Node>;
     /// Who created this [`NodeKind::Record`]. No request is sent to a server that does not know its clients' users.

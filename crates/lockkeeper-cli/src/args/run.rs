@@ -211,6 +211,8 @@ pub(crate) enum NodeFormatArg {
     Recipe,
     /// Kazoo
     Kazoo,
+    /// Curator's LeaderLatch
+    LeaderLatch,
     /// Clients with a base path and a name: nodes beside the path, a number behind its name
     Numbered,
 }
@@ -228,6 +230,7 @@ impl From<NodeFormatArg> for NodeFormat {
             NodeFormatArg::Curator => NodeFormat::Curator,
             NodeFormatArg::Recipe => NodeFormat::Recipe,
             NodeFormatArg::Kazoo => NodeFormat::Kazoo,
+            NodeFormatArg::LeaderLatch => NodeFormat::LeaderLatch,
             NodeFormatArg::Numbered => NodeFormat::Numbered,
         }
     }

@@ -200,13 +200,14 @@ type IsNamed = fn(&str) -> bool;
 #[test]
 fn node_formats_name_the_nodes() {
     let home = Home::new();
-    let cases: [(&[&str], IsNamed); 7] = [
+    let cases: [(&[&str], IsNamed); 8] = [
         (&[], |name| name.starts_with("_c_") && name.contains("-lock-")),
         (&["--exclusive"], |name| name.starts_with("_c_") && name.contains("-__WRIT__")),
         (&["--shared", "--format", "curator"], |name| name.starts_with("_c_") && name.contains("-__READ__")),
         (&["--format", "recipe"], |name| name.starts_with("lock-")),
         (&["--format", "recipe", "--shared"], |name| name.starts_with("read-")),
         (&["--format", "kazoo", "--shared"], |name| name[32..].starts_with("__rlock__")),
+        (&["--format", "leader-latch"], |name| name.starts_with("_c_") && name.contains("-latch-")),
         (&["--background"], |name| name.starts_with("B-")),
     ];
     for (at, (args, is_named)) in cases.iter().enumerate() {

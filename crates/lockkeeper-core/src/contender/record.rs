@@ -90,7 +90,7 @@ impl Contender {
     /// see no more ahead than it did.
     pub(super) fn must_write_record(&self) -> bool {
         let announces = self.terms.discipline.announces_grants() && self.hold.is_granted() && self.hold.followed;
-        self.record.due || announces && !self.record.announced
+        self.terms.node_format.allows_new_data() && (self.record.due || announces && !self.record.announced)
     }
 
     /// The create of the own node does not tell when the hold began, so the record must.

@@ -668,6 +668,22 @@ fn a_holder_writes_once_that_it_was_granted_the_lock_late() {
     assert_eq!(waiter.next_command(), None);
 }
 
+/// A `LeaderLatch` behind it listens once, and only to the deletion.
+#[test]
+fn a_leader_latch_never_writes_its_record_again() {
+    let node_format = NodeFormat::LeaderLatch;
+    let (mut holder, own) =
+        holds(Contender::new(Discipline::SharedExclusive, node_format, Mode::Exclusive, ID, SessionId(1)));
+    holder.handle(Event::OwnWatchDue);
+    assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
+    let asked = Some(crate::Revocation { id: "first".to_owned(), ..crate::Revocation::default() });
+    holder.handle(Event::Watched(Ok(Inspection { asked, id: None, ..SEEN })));
+    assert_eq!(holder.next_command(), Some(Command::Revoke));
+    holder.handle(Event::GrantedLate);
+    holder.handle(Event::Refuse("busy".to_owned()));
+    assert_eq!(holder.next_command(), None);
+}
+
 #[test]
 fn a_downgrade_is_for_writers_that_hold() {
     let (mut exclusive, _) = holds(contender(Mode::Exclusive));

@@ -6,11 +6,11 @@ use std::fmt;
 use futures_util::future::select_all;
 use lockkeeper_core::LockPath;
 
-use super::describe::{describe, list_and_watch};
+use super::describe::{Listed, describe, list_and_watch};
 use super::handle::Admin;
 use super::info::LockInfo;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Watcher, refused};
+use crate::ensemble::{OpError, Watcher, refused};
 use crate::error::AdminError;
 
 /// The changes of one lock. Created by [`Admin::follow`].
@@ -25,6 +25,8 @@ pub struct Follow {
     watchers: Vec<Watcher>,
     /// Contenders that were read before; a node's owner does not change.
     known: HashMap<String, ContenderInfo>,
+    /// A lock without a node is a free one.
+    or_absent: bool,
 }
 
 impl Admin {
@@ -32,11 +34,20 @@ impl Admin {
     /// change.
     pub fn follow(&self, path: impl AsRef<str>) -> Follow {
         let path = path.as_ref();
-        Follow { admin: self.clone(), path: LockPath::parse_node(path), watchers: Vec::new(), known: HashMap::new() }
+        let (path, watchers, known) = (LockPath::parse_node(path), Vec::new(), HashMap::new());
+        Follow { admin: self.clone(), path, watchers, known, or_absent: false }
     }
 }
 
 impl Follow {
+    /// Also follows a lock before its node is created, and after the node is deleted: [`Follow::next`] then returns it without
+    /// contenders, instead of [`AdminError::NoSuchLock`], and waits for the next creation. A mistyped path is not noticed. A lock in the
+    /// node format [`Numbered`](crate::NodeFormat::Numbered) has no node before its first contender, so it must have one at the first call.
+    pub fn or_absent(mut self) -> Self {
+        self.or_absent = true;
+        self
+    }
+
     /// Returns the lock: the first call its present state, later calls the state after the next change.
     ///
     /// # Cancel safety
@@ -45,20 +56,30 @@ impl Follow {
     ///
     /// # Errors
     ///
-    /// As [`Admin::show`]; also [`AdminError::NoSuchLock`] if the lock has no node.
+    /// As [`Admin::show`]; also [`AdminError::NoSuchLock`] if the lock has no node, without [`Follow::or_absent`].
     pub async fn next(&mut self) -> Result<LockInfo, AdminError> {
         let path = self.path.clone()?.to_string();
         if !self.watchers.is_empty() {
             select_all(&mut self.watchers).await;
             self.watchers.clear();
         }
-        let mut known = std::mem::take(&mut self.known);
+        let (mut known, or_absent) = (std::mem::take(&mut self.known), self.or_absent);
         let (info, watchers, known) = self
             .admin
             .on_session(move |ensemble| async move {
                 // Always, because the session may be a new one since the last read.
-                let (listed, watcher) =
-                    list_and_watch(&*ensemble, &path).await.map_err(|fault| refused(&path, fault))?;
+                let (listed, watcher) = loop {
+                    match list_and_watch(&*ensemble, &path).await {
+                        Ok(listed) => break listed,
+                        Err(OpError::NoNode) if or_absent => {}
+                        Err(fault) => return Err(refused(&path, fault)),
+                    }
+                    let absent = ensemble.watch_creation(&path).await.map_err(|fault| refused(&path, fault))?;
+                    // Otherwise it was created between the two requests.
+                    if let Some(created) = absent {
+                        break (Listed::of(Vec::new()), created);
+                    }
+                };
                 known.retain(|name, _| listed.names().contains(name));
                 let mut info = describe(&*ensemble, &path, listed, &mut known).await;
                 let mut watchers = vec![watcher];

@@ -118,7 +118,7 @@ impl Admin {
     /// # Errors
     ///
     /// [`AdminError::NoSuchLock`] if the path has no node. [`AdminError::CannotAsk`] if a foreign client does not understand such
-    /// requests. [`SessionError::Refused`] if an ACL forbids the write. [`AdminError::Misuse`] if the reason has more than 4096
+    /// requests, or if the node format is [`LeaderLatch`](crate::NodeFormat::LeaderLatch). [`SessionError::Refused`] if an ACL forbids the write. [`AdminError::Misuse`] if the reason has more than 4096
     /// bytes.
     pub async fn revoke(&self, path: impl AsRef<str>, reason: Option<&str>) -> Result<Vec<Asked>, AdminError> {
         let path = path.as_ref();
@@ -222,6 +222,10 @@ async fn put(
             Err(OpError::NoNode) => return Ok(None),
             Err(fault) => return Err(refused(&path, fault)),
         };
+        let format = NodeFormat::of_node(&name);
+        if !format.allows_new_data() {
+            return Err(AdminError::CannotAsk { path, node: name });
+        }
         let (data, written) = match NodeData::read(&node.data) {
             NodeData::Record(mut record) => {
                 record.revocation = Some(request.clone());
@@ -230,7 +234,7 @@ async fn put(
             // Asked already.
             NodeData::Revoked => return Ok(Some((node.czxid, None))),
             _ => {
-                let Some(word) = NodeFormat::of_node(&name).revocation_word() else {
+                let Some(word) = format.revocation_word() else {
                     return Err(AdminError::CannotAsk { path, node: name });
                 };
                 (word.as_bytes().to_vec(), None)

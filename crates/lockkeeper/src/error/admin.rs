@@ -50,8 +50,9 @@ pub enum AdminError {
         /// The node.
         node: String,
     },
-    /// The node belongs to a foreign client that does not understand requests to release the lock. Nothing was changed.
-    #[error("the client of node {node} of {path} does not understand requests to release the lock")]
+    /// The node has no room for a request to release the lock: its foreign client does not understand them, or the clients of its node
+    /// format would not hear of its end afterwards. Nothing was changed.
+    #[error("node {node} of {path} cannot take a request to release the lock")]
     CannotAsk {
         /// The lock.
         path: String,

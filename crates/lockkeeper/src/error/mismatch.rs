@@ -57,6 +57,7 @@ impl Mismatch {
                     IncompatibleFormat::Named(NodeFormat::Curator) => "NodeFormat::Curator",
                     IncompatibleFormat::Named(NodeFormat::Recipe) => "NodeFormat::Recipe",
                     IncompatibleFormat::Named(NodeFormat::Kazoo) => "NodeFormat::Kazoo",
+                    IncompatibleFormat::Named(NodeFormat::LeaderLatch) => "NodeFormat::LeaderLatch",
                     IncompatibleFormat::Named(NodeFormat::Numbered) => "NodeFormat::Numbered",
                     IncompatibleFormat::Named(_) => "Lockkeeper::priority_lock",
                     _ => "HelixLock",

@@ -297,6 +297,13 @@ impl Ensemble for Operations {
         })
     }
 
+    fn watch_creation(&self, path: &str) -> Reply<Option<Watcher>> {
+        self.reply(path, |client, path| async move {
+            let (exists, watch) = client.exists_and_watch(&path).await;
+            Ok(exists?.is_none().then(|| watcher(watch)))
+        })
+    }
+
     fn read(&self, path: &str) -> Reply<Node> {
         self.reply(path, |client, path| async move {
             let (data, stat) = client.get(&path).await?;

@@ -11,6 +11,7 @@ for_every_kind!(
     case_55_holder_and_waiters_are_shown_with_owner_and_message,
     listing_finds_locks_at_every_depth,
     follow_reports_every_change,
+    follow_waits_for_the_first_contender,
     show_of_a_missing_path_fails_with_no_such_lock,
     unknown_children_and_contenders_without_an_owner_are_shown,
 );
@@ -112,6 +113,29 @@ async fn follow_reports_every_change(world: &World) {
         Err(AdminError::NoSuchLock { .. }) if world.kind == Kind::Numbered => {}
         Err(error) => panic!("{error}"),
     }
+}
+
+/// A follower that asks for it sees a free lock before the lock's node exists, and then its first holder.
+async fn follow_waits_for_the_first_contender(world: &World) {
+    if world.kind == Kind::Numbered {
+        return;
+    }
+    let (keeper, looker) = (world.keeper().await, world.keeper().await);
+    let path = world.path("later");
+    let mut follow = looker.admin().follow(&path).or_absent();
+    let seen = follow.next().await.unwrap();
+    assert!(seen.holders.is_empty() && seen.waiters.is_empty());
+    assert!(futures_util::poll!(Box::pin(follow.next()).as_mut()).is_pending());
+    let guard = world.kind.lock(&keeper, &path).acquire().await.unwrap();
+    let seen = loop {
+        // The node of a lock is created before the first contender's, and a holder marker after it.
+        let seen = follow.next().await.unwrap();
+        if !seen.holders.is_empty() {
+            break seen;
+        }
+    };
+    assert_eq!(seen.holders[0].node, guard.name());
+    guard.release().await.unwrap();
 }
 
 /// A mistyped path is not reported as a free lock.
