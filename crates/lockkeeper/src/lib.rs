@@ -198,8 +198,6 @@ mod guide {
     struct Helix;
     #[doc = include_str!("../../../docs/guide/metrics.md")]
     struct Metrics;
-    #[doc = include_str!("../../../docs/guide/election.md")]
-    struct Election;
     #[doc = include_str!("../../../docs/guide/shutdown.md")]
     struct Shutdown;
     #[cfg(feature = "embedded")]

@@ -1,7 +1,5 @@
 //! Runs the examples: each ends without an error, and panics if what it shows is not true.
 
-#[path = "../../examples/election.rs"]
-mod election;
 #[path = "../../examples/errors.rs"]
 mod errors;
 #[path = "../../examples/fencing.rs"]

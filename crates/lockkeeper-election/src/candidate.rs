@@ -1,0 +1,126 @@
+//! A candidate: its id, its options, and how it campaigns.
+
+use std::fmt;
+use std::sync::Arc;
+
+use lockkeeper::{Acquire, BoxFuture, CancellationToken, Error, Mutex};
+
+use crate::candidacy::Candidacy;
+use crate::leadership::{Demotion, Leadership};
+use crate::terms;
+
+/// Options of a request, for each campaign.
+type Options = Arc<dyn Fn(Acquire) -> Acquire + Send + Sync>;
+
+/// A candidate of an election. Created by [`Election::candidate`](crate::Election::candidate); cheap to clone. A clone is another candidate with the same id.
+#[derive(Clone)]
+pub struct Candidate {
+    lock: Mutex,
+    id: String,
+    options: Option<Options>,
+}
+
+impl Candidate {
+    pub(crate) fn new(lock: Mutex, id: String) -> Self {
+        Candidate { lock, id, options: None }
+    }
+
+    /// Sets options of the library's request, for each campaign: a timeout, a lock delay after a loss, what happens on a loss.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use lockkeeper_election::Election;
+    /// # fn example(election: Election) {
+    /// let candidate = election.candidate("machine-1").with(|request| request.lock_delay(Duration::from_secs(5)));
+    /// # }
+    /// ```
+    pub fn with(mut self, options: impl Fn(Acquire) -> Acquire + Send + Sync + 'static) -> Self {
+        self.options = Some(Arc::new(options));
+        self
+    }
+
+    /// Returns its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Waits until it is elected.
+    ///
+    /// Without a timeout, it also waits through sessions that expire meanwhile; each costs it its position. Needs no particular
+    /// runtime: without async, call [`Lockkeeper::block_on`](lockkeeper::Lockkeeper::block_on) with it.
+    ///
+    /// # Cost
+    ///
+    /// One round trip if nobody leads: a create and a listing. Otherwise two reads more, and one listing more when the candidate ahead
+    /// ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future withdraws the candidate: its node is deleted in the background.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`AcquireError`](lockkeeper::error::AcquireError). [`Error::is_retryable`] says whether campaigning again may succeed.
+    pub async fn campaign(&self) -> Result<Leadership, Error> {
+        Ok(Leadership::new(self.request().await?))
+    }
+
+    /// Returns the candidacy, which reports promotions and demotions as events, and campaigns again after each term.
+    pub fn stand(&self) -> Candidacy {
+        let candidate = self.clone();
+        Candidacy::new(move || candidate.request())
+    }
+
+    /// Campaigns, and calls the hooks for each term, until `stop` is cancelled. Needs a tokio runtime; its future can be spawned. A hook
+    /// is a closure such as `|leadership, demoted| Box::pin(async move { .. })`.
+    ///
+    /// A term begins with `promoted`, which does the leader's work, and ends with `demoted`. Each is called once for each term. Then
+    /// the candidate resigns, and stands again at the end of the queue.
+    ///
+    /// | the term ends because | the token that `promoted` got | its future | `demoted` is called |
+    /// |---|---|---|---|
+    /// | it returns | is cancelled | has ended | while it still leads |
+    /// | somebody asks the leader to step down, or `stop` is cancelled | is cancelled | goes on until it ends | while it still leads |
+    /// | the leadership is lost | is cancelled | is dropped at its next await | after the loss |
+    ///
+    /// So no work of `promoted` goes on when another candidate can lead, unless it is in tasks of its own: these need the token. If the
+    /// leadership is lost while `promoted` ends its work, its future is dropped.
+    ///
+    /// An error that may pass, such as servers that do not answer, is no end: the candidate tries again after 1 s.
+    ///
+    /// # Cost
+    ///
+    /// For each term that of [`Candidate::campaign`], and one round trip for the resignation.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work at once and, in the background, resigns or withdraws the candidate. `demoted` is not called.
+    ///
+    /// # Errors
+    ///
+    /// The first error of a campaign that is not [retryable](Error::is_retryable). After `stop`, also
+    /// [`ReleaseError`](lockkeeper::error::ReleaseError) if no server confirms that the leadership is over.
+    pub async fn run(
+        &self,
+        stop: &CancellationToken,
+        promoted: impl for<'a> FnMut(&'a Leadership, CancellationToken) -> BoxFuture<'a, ()> + Send,
+        demoted: impl for<'a> FnMut(&'a Demotion) -> BoxFuture<'a, ()> + Send,
+    ) -> Result<(), Error> {
+        terms::run(|| self.request(), stop, promoted, demoted).await
+    }
+
+    /// A request to be elected.
+    fn request(&self) -> Acquire {
+        let request = self.lock.acquire().message(&self.id);
+        match &self.options {
+            Some(options) => options(request),
+            None => request,
+        }
+    }
+}
+
+impl fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Candidate").field("lock", &self.lock).field("id", &self.id).finish_non_exhaustive()
+    }
+}
