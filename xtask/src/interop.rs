@@ -25,9 +25,9 @@ pub(crate) struct Options {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum With {
-    /// Apache Curator's own locks beside ours; needs Java and Maven
+    /// Apache Curator's own locks and elections beside ours; needs Java and Maven
     Curator,
-    /// Kazoo's own locks beside ours; needs Java and Python 3 with venv
+    /// Kazoo's own locks and elections beside ours; needs Java and Python 3 with venv
     Kazoo,
     /// Apache Helix's own lock beside ours, on the embedded server and on Apache's; needs Java and Maven
     Helix,
@@ -48,12 +48,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         some => some.to_vec(),
     };
     match options.with {
-        With::Curator => beside_ours(sh, "queue_interop", "CURATOR", &build(sh, "curator")?, &or("curator")),
-        With::Kazoo => beside_ours(sh, "queue_interop", "KAZOO", &kazoo_python(sh)?, &or("kazoo")),
-        With::Helix => beside_ours(sh, "helix_interop", "HELIX", &build(sh, "helix")?, &or("")),
+        With::Curator => beside_ours(sh, QUEUES, "CURATOR", &build(sh, "curator")?, &or("curator")),
+        With::Kazoo => beside_ours(sh, QUEUES, "KAZOO", &kazoo_python(sh)?, &or("kazoo")),
+        With::Helix => beside_ours(sh, &[("lockkeeper", "helix_interop")], "HELIX", &build(sh, "helix")?, &or("")),
         With::Kafka => {
             let jars = build(sh, "kafka")?;
-            for (package, target) in [("lockkeeper", LIB), ("lockkeeper-cli", "cli")] {
+            for (package, target) in [("lockkeeper-work", LIB), ("lockkeeper-cli", "cli")] {
                 let tests = Tests { package, target, features: "kafka" };
                 tests.run(sh, &or("kafka"), [(ENV_JARS, (&jars).into())])?;
             }
@@ -77,10 +77,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Runs a test program beside one of Apache's servers; a variable tells it the other side.
-fn beside_ours(sh: &Shell, target: &'static str, other: &str, side: &str, arguments: &[String]) -> Result<()> {
+/// The programs with the claims about Curator and Kazoo: packages and their tests.
+const QUEUES: &[(&str, &str)] = &[("lockkeeper", "queue_interop"), ("lockkeeper-election", "election_interop")];
+
+/// Runs test programs beside one of Apache's servers; a variable tells them the other side.
+fn beside_ours(
+    sh: &Shell,
+    programs: &[(&'static str, &'static str)],
+    other: &str,
+    side: &str,
+    arguments: &[String],
+) -> Result<()> {
     let apache = Apache::single(Servers::default())?;
     sh.set_var(format!("LOCKKEEPER_INTEROP_{other}"), side);
-    let environment = [("LOCKKEEPER_TEST_ZOOKEEPER", apache.connect_string().into())];
-    Tests { package: "lockkeeper", target, features: "" }.run(sh, arguments, environment)
+    for &(package, target) in programs {
+        let environment = [("LOCKKEEPER_TEST_ZOOKEEPER", apache.connect_string().into())];
+        Tests { package, target, features: "" }.run(sh, arguments, environment)?;
+    }
+    Ok(())
 }

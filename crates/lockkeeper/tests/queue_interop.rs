@@ -6,64 +6,22 @@
 #![cfg(real_servers)]
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
-use std::process::Stdio;
+#[path = "interop/other.rs"]
+mod other;
+
 use std::time::Duration;
 
 use lockkeeper::admin::RevokeAnswer;
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Lockkeeper, NodeFormat};
 use lockkeeper_server::{Config, Server};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinSet;
 use zookeeper_client as zk;
 
-/// The longest wait for an event that must come.
-const PATIENCE: Duration = Duration::from_secs(120);
+use self::other::{Other, PATIENCE};
 
 /// How often each contender counts up.
 const ROUNDS: u64 = 150;
-
-/// A foreign client, in a process of its own.
-struct Other {
-    input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
-    _child: Child,
-}
-
-impl Other {
-    fn start(mut command: Command) -> Other {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
-        let mut child = command.spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Other { input, output: BufReader::new(output).lines(), _child: child }
-    }
-
-    fn curator(arguments: &[&str]) -> Other {
-        let classpath = std::env::var("LOCKKEEPER_INTEROP_CURATOR").expect("run `cargo xtask interop curator`");
-        let mut command = Command::new("java");
-        command.args(["-cp", &classpath, "lockkeeper.interop.CuratorClient"]).args(arguments);
-        Other::start(command)
-    }
-
-    fn kazoo(arguments: &[&str]) -> Other {
-        let python = std::env::var("LOCKKEEPER_INTEROP_KAZOO").expect("run `cargo xtask interop kazoo`");
-        let mut command = Command::new(python);
-        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../interop/kazoo/contend.py")).args(arguments);
-        Other::start(command)
-    }
-
-    /// Waits for its next line, which must be this one.
-    async fn says(&mut self, line: &str) {
-        let said = tokio::time::timeout(PATIENCE, self.output.next_line()).await;
-        let said = said.unwrap_or_else(|_| panic!("never: {line}")).unwrap();
-        assert_eq!(said.as_deref(), Some(line));
-    }
-
-    async fn go_on(&mut self) {
-        self.input.write_all(b"\n").await.unwrap();
-    }
-}
 
 /// A path on a server, with a counter beside it.
 struct World {
@@ -216,13 +174,13 @@ fn a_writer_behind_a_curator_downgrade_waits_for_the_reader() {
         while world.client.list_children(&world.path).await.unwrap().len() < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        curator.go_on().await;
+        curator.hears("").await;
         curator.says("reads").await;
         // A new reader queues behind the writer, and the result of its try says whether the writer holds.
         let refused = lock.read().try_acquire().await;
         assert!(matches!(refused, Err(AcquireError::Held { .. })), "{refused:?}");
         assert!(!writer.is_finished());
-        curator.go_on().await;
+        curator.hears("").await;
         curator.says("released").await;
         let guard = tokio::time::timeout(PATIENCE, writer).await.unwrap().unwrap().unwrap();
         guard.release().await.unwrap();

@@ -1,9 +1,18 @@
 package lockkeeper.interop;
 
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.util.Collection;
 import java.util.concurrent.CountDownLatch;
+import java.util.stream.Collectors;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.leader.LeaderLatch;
+import org.apache.curator.framework.recipes.leader.LeaderLatchListener;
+import org.apache.curator.framework.recipes.leader.LeaderSelector;
+import org.apache.curator.framework.recipes.leader.LeaderSelectorListenerAdapter;
+import org.apache.curator.framework.recipes.leader.Participant;
 import org.apache.curator.framework.recipes.locks.InterProcessLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
@@ -15,7 +24,8 @@ import org.apache.curator.retry.RetryOneTime;
  *
  * <p>{@code count mutex|rw PATH COUNTER ROUNDS}: counts up in a node under the lock. {@code hold PATH}: holds until a
  * revocation request comes. {@code revoke NODE}: writes a revocation request. {@code downgrade PATH}: writes, then keeps
- * reading at the same position until a line comes.
+ * reading at the same position until a line comes. {@code latch PATH ID} and {@code selector PATH ID}: stands for election, and
+ * reads lines while it leads: {@code contenders}, and {@code resign}, after which it stands again.
  */
 public final class CuratorClient {
     public static void main(String[] args) throws Exception {
@@ -30,6 +40,8 @@ public final class CuratorClient {
                 say("asked");
             }
             case "downgrade" -> downgrade(client, args[2]);
+            case "latch" -> latch(client, args[2], args[3]);
+            case "selector" -> selector(client, args[2], args[3]);
             default -> throw new IllegalArgumentException(args[1]);
         }
         client.close();
@@ -76,6 +88,71 @@ public final class CuratorClient {
         say("asked");
         mutex.release();
         say("released");
+    }
+
+    private static final BufferedReader LINES = new BufferedReader(new InputStreamReader(System.in));
+
+    private interface Contenders {
+        Collection<Participant> get() throws Exception;
+    }
+
+    /** Answers lines until one says that the leader resigns; false at their end. */
+    private static boolean leads(Contenders contenders) throws Exception {
+        say("leads");
+        while (true) {
+            String line = LINES.readLine();
+            if (line == null) {
+                return false;
+            }
+            if (line.equals("resign")) {
+                return true;
+            }
+            say(contenders.get().stream().map(Participant::getId).collect(Collectors.joining(" ")));
+        }
+    }
+
+    private static void latch(CuratorFramework client, String path, String id) throws Exception {
+        boolean again = true;
+        while (again) {
+            CountDownLatch elected = new CountDownLatch(1);
+            LeaderLatch latch = new LeaderLatch(client, path, id);
+            latch.addListener(new LeaderLatchListener() {
+                @Override
+                public void isLeader() {
+                    elected.countDown();
+                }
+
+                @Override
+                public void notLeader() {}
+            });
+            latch.start();
+            elected.await();
+            again = leads(latch::getParticipants);
+            latch.close();
+            if (again) {
+                say("resigned");
+            }
+        }
+    }
+
+    private static void selector(CuratorFramework client, String path, String id) throws Exception {
+        CountDownLatch ended = new CountDownLatch(1);
+        LeaderSelector[] selector = new LeaderSelector[1];
+        selector[0] = new LeaderSelector(client, path, new LeaderSelectorListenerAdapter() {
+            @Override
+            public void takeLeadership(CuratorFramework ignored) throws Exception {
+                if (leads(selector[0]::getParticipants)) {
+                    say("resigned");
+                } else {
+                    ended.countDown();
+                }
+            }
+        });
+        selector[0].setId(id);
+        selector[0].autoRequeue();
+        selector[0].start();
+        ended.await();
+        selector[0].close();
     }
 
     private static void downgrade(CuratorFramework client, String path) throws Exception {
