@@ -1,14 +1,13 @@
 //! `cargo xtask chaos`: real contenders, a real ensemble, and every fault that can happen to them, chosen by a seed.
 //!
-//! Contenders are processes that use the library. They report what they do and believe to a witness. The witness is
-//! also the resource that they write to, behind a [`TokenGate`](lockkeeper_fence::TokenGate). In the end the history is
-//! judged like that of a simulated world. A seed chooses the same faults again, but the history differs: only the
+//! Contenders are processes that use the library. They log what they do and believe, and increment numbers in files behind
+//! gates ([`FencedFile`](lockkeeper_fence::FencedFile)). In the end the history is judged like that of a simulated world. A seed chooses the same faults again, but the history differs: only the
 //! simulator repeats a history.
 
 mod contender;
 mod fault;
+mod log;
 mod testbed;
-mod witness;
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use clap::Args;
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::AdminError;
 use lockkeeper_testkit::apache::SlowFsync;
-use lockkeeper_testkit::history::{Promises, Tally, What, judge};
+use lockkeeper_testkit::history::{Event, Promises, Tally, What, judge};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::Role;
@@ -26,7 +25,6 @@ use crate::tools::{Tools, now, urgently};
 pub(crate) use contender::Contender;
 use fault::Fault;
 pub(crate) use testbed::{MACHINES, SERVERS, TICK, Testbed};
-use witness::Witness;
 
 /// The session timeout of the contenders.
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
@@ -43,16 +41,13 @@ const RECOVERY: Duration = Duration::from_secs(60);
 #[derive(Debug, Args)]
 pub struct Options {
     /// Minutes of faults; every kind of fault comes once in five minutes
-    #[arg(long, value_name = "N", default_value = "10", conflicts_with = "hours")]
+    #[arg(long, value_name = "N", default_value = "10")]
     minutes: u64,
-    /// Hours of faults, at most twelve
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=12))]
-    hours: Option<u64>,
     /// The seed of the faults [default: random]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
     /// Run as long as CI does
-    #[arg(long, conflicts_with_all = ["minutes", "hours"])]
+    #[arg(long, conflicts_with = "minutes")]
     brief: bool,
     /// Use loopback and proxies, even where network namespaces are available.
     #[arg(long)]
@@ -63,8 +58,7 @@ pub struct Options {
 const BRIEF: u64 = 5;
 
 pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
-    let usual = if options.brief { BRIEF } else { options.minutes };
-    let minutes = options.hours.map_or(usual, |hours| hours * 60);
+    let minutes = if options.brief { BRIEF } else { options.minutes };
     let report = urgently(10, |_| make(minutes, options.seed, options.loopback, tools))?;
     if report.broken > 0 {
         bail!("{} promises were broken", report.broken);
@@ -106,7 +100,9 @@ struct Chaos {
     processes: Vec<Process>,
     rng: fastrand::Rng,
     next: u32,
-    witness: Witness,
+    /// What happened to contenders, and what was left at the end.
+    events: Vec<Event>,
+    unexpected: Vec<String>,
     testbed: Testbed,
     runtime: tokio::runtime::Runtime,
 }
@@ -118,10 +114,10 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tool
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) ^ now().as_nanos() as u64 & 0xffff_ffff);
     println!("chaos for {minutes} min by seed {seed}");
     let testbed = Testbed::start(distribution, loopback, true, TICK * 4)?;
-    let witness = Witness::start(&testbed.dir.path().join("witness"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let rng = fastrand::Rng::with_seed(seed);
-    let mut chaos = Chaos { processes: Vec::new(), rng, next: 0, witness, testbed, runtime };
+    let mut chaos =
+        Chaos { processes: Vec::new(), rng, next: 0, events: Vec::new(), unexpected: Vec::new(), testbed, runtime };
     for machine in 0..MACHINES {
         for _ in 0..CONTENDERS {
             chaos.spawn(machine)?;
@@ -145,11 +141,15 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tool
 }
 
 impl Chaos {
+    fn add(&mut self, contender: u32, lock: u32, from: Duration, what: What) {
+        self.events.push(Event { contender, lock, from, until: now(), what });
+    }
+
     fn spawn(&mut self, machine: usize) -> Result<()> {
         let contender = self.next;
         self.next += 1;
-        let (witness, servers) = (self.witness.path().to_owned(), self.testbed.servers(machine));
-        let task = Contender { witness, contender, servers, seed: self.rng.u64(..) };
+        let (dir, servers) = (self.testbed.dir.path().to_owned(), self.testbed.servers(machine));
+        let task = Contender { dir, contender, servers, seed: self.rng.u64(..) };
         let mut command = self.testbed.place(machine)?.command(&std::env::current_exe()?);
         command.args(Role::Contend.words(&task));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
@@ -189,20 +189,21 @@ impl Chaos {
             }
         });
         for (contender, machine, how) in gone {
-            self.witness.unexpected(format!("contender {contender} ended: {how}"));
-            self.witness.add(contender, 0, now(), What::Died);
+            self.unexpected.push(format!("contender {contender} ended: {how}"));
+            self.add(contender, 0, now(), What::Died);
             self.spawn(machine)?;
         }
         Ok(())
     }
 
     /// Waits until the resource gets writes again.
-    fn goes_on(&self, what: &str) {
-        let (start, enough) = (Instant::now(), self.witness.accepted() + 5);
-        while self.witness.accepted() < enough {
+    fn goes_on(&mut self, what: &str) {
+        let start = Instant::now();
+        let enough = log::accepted(self.testbed.dir.path()) + 5;
+        while log::accepted(self.testbed.dir.path()) < enough {
             if start.elapsed() > RECOVERY {
                 println!("       no write after {what}");
-                return self.witness.unexpected(format!("nothing was written for {RECOVERY:?} after {what}"));
+                return self.unexpected.push(format!("nothing was written for {RECOVERY:?} after {what}"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -211,24 +212,26 @@ impl Chaos {
     /// Ends everything, judges the history and prints what is broken.
     fn end(mut self) -> Result<Report> {
         println!("       stopping all contenders");
-        self.witness.enough();
+        std::fs::write(log::over(self.testbed.dir.path()), "")?;
         let deadline = Instant::now() + RECOVERY;
         for process in &mut self.processes {
             while matches!(process.child.try_wait(), Ok(None)) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(20));
             }
             if let Ok(None) = process.child.try_wait() {
-                self.witness.unexpected(format!("contender {} does not end", process.contender));
+                self.unexpected.push(format!("contender {} does not end", process.contender));
             }
         }
         self.processes.clear();
         // Nodes of killed contenders are deleted with their sessions.
         std::thread::sleep(SESSION_TIMEOUT + TICK * 2);
+        let keeper = Lockkeeper::builder().connect_blocking(&self.testbed.apache.connect_string())?;
         for (lock, path) in (0..).zip(LOCKS) {
-            let nodes = self.runtime.block_on(left(&self.testbed.apache.connect_string(), path))?;
-            self.witness.add(0, lock, now(), What::LeftBehind { nodes });
+            let nodes = self.runtime.block_on(left(&keeper, path))?;
+            self.add(0, lock, now(), What::LeftBehind { nodes });
         }
-        let (history, unexpected) = self.witness.close();
+        let (mut history, mut unexpected) = (self.events, self.unexpected);
+        log::read(self.testbed.dir.path(), self.next, &mut history, &mut unexpected);
         let verdict = judge(&history, &promises());
         let tally = verdict.tally;
         println!(
@@ -250,15 +253,12 @@ impl Chaos {
 }
 
 /// Returns the nodes of the contenders of a lock.
-async fn left(servers: &str, path: &str) -> Result<Vec<String>> {
-    let keeper = Lockkeeper::connect(servers).await?;
-    let seen = match keeper.admin().show(path).await {
-        Ok(seen) => seen.holders.into_iter().chain(seen.waiters).map(|contender| contender.node).collect(),
-        Err(AdminError::NoSuchLock { .. }) => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
-    keeper.close().await;
-    Ok(seen)
+pub(crate) async fn left(keeper: &Lockkeeper, path: &str) -> Result<Vec<String>> {
+    match keeper.admin().show(path).await {
+        Ok(seen) => Ok(seen.holders.into_iter().chain(seen.waiters).map(|contender| contender.node).collect()),
+        Err(AdminError::NoSuchLock { .. }) => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn promises() -> Promises {

@@ -52,11 +52,8 @@ pub struct Options {
     /// Run on this server [default: on each in turn]
     #[arg(long)]
     server: Option<Which>,
-    /// Plant this mistake, which must be found
-    #[arg(long, value_name = "MISTAKE")]
-    plant: Option<Plant>,
     /// Plant every mistake, one after the other, and fail if one is not found
-    #[arg(long, conflicts_with_all = ["plant", "brief"])]
+    #[arg(long, conflicts_with = "brief")]
     self_check: bool,
     /// Run as long as CI does
     #[arg(long, conflicts_with = "minutes")]
@@ -76,7 +73,7 @@ pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
     let (start, mut rounds, mut totals, mut found) = (Instant::now(), 0, [0; 3], 0);
     println!("storm from seed {first}");
     for (seed, which) in (first..).zip(servers.iter().cycle()) {
-        let round = Round::run(seed, *which, options.plant, tools)?;
+        let round = Round::run(seed, *which, None, tools)?;
         found += round.report();
         rounds += 1;
         totals.iter_mut().zip(round.counts()).for_each(|(total, count)| *total += count);

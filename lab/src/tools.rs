@@ -1,11 +1,15 @@
-//! What all profiles use: the programs that they run, and the clock of their histories.
+//! What all profiles use: the programs that they run, and the clock and the logs of their histories.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
 use lockkeeper_testkit::apache::Distribution;
 use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// What the campaign runs; it is only built or fetched if a profile needs it.
 pub struct Tools {
@@ -27,4 +31,30 @@ pub(crate) fn urgently<T: Send>(nice: i32, work: impl FnOnce(bool) -> T + Send) 
 pub(crate) fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The log of a process: lines of JSON. Each line is one write before the next action, so the log of a killed process is complete
+/// up to its last action.
+pub(crate) struct Log(File);
+
+impl Log {
+    pub(crate) fn open(path: &Path) -> io::Result<Log> {
+        Ok(Log(File::options().append(true).create(true).open(path)?))
+    }
+
+    pub(crate) fn say(&mut self, line: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(line)?;
+        line.push(b'\n');
+        self.0.write_all(&line)
+    }
+}
+
+/// Reads a log, if there is one.
+pub(crate) fn lines<T: DeserializeOwned>(path: &Path) -> Vec<T> {
+    parse(&String::from_utf8_lossy(&fs::read(path).unwrap_or_default()))
+}
+
+/// Reads the text of a log. Ignores a last line that was cut off.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Vec<T> {
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }

@@ -1,24 +1,25 @@
 //! A contender: a process with the real library, which can be killed, stopped and disconnected.
 
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Result;
 use lockkeeper::error::{AcquireError, ConnectError, SessionError};
 use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::witness::{Line, Teller};
+use super::log::{Line, log_of, number, over, resource};
 use super::{LOCKS, SESSION_TIMEOUT};
-use crate::tools::now;
+use crate::tools::{Log, now};
+use lockkeeper_fence::{FencedFile, FencingToken, FileError};
 use lockkeeper_testkit::history::{Event, Grant, HoldId, Outcome, Share, What};
 
 /// What a contender needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Contender {
-    /// The socket of the witness.
-    pub(super) witness: PathBuf,
+    /// The directory of the logs and of the resources.
+    pub(super) dir: PathBuf,
     /// The number of the contender.
     pub(super) contender: u32,
     /// The connect string of the servers.
@@ -50,15 +51,19 @@ impl Held {
 }
 
 impl Contender {
-    /// Contends until the witness ends the run. Fails if the witness has ended.
-    pub(crate) fn run(&self) -> io::Result<()> {
+    /// Contends until the end of the run.
+    pub(crate) fn run(&self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         runtime.block_on(live(self))
     }
 }
 
-async fn live(options: &Contender) -> io::Result<()> {
-    let mut teller = Teller::connect(&options.witness)?;
+async fn live(options: &Contender) -> Result<()> {
+    let mut log = Log::open(&log_of(&options.dir, options.contender))?;
+    let resources = LOCKS.map(|lock| {
+        let file = resource(&options.dir, lock);
+        (file.clone(), FencedFile::new(file).any_epoch())
+    });
     let rng = &mut fastrand::Rng::with_seed(options.seed);
     let contender = options.contender;
     let keeper = loop {
@@ -66,7 +71,7 @@ async fn live(options: &Contender) -> io::Result<()> {
         match builder.connect(&options.servers).await {
             Ok(keeper) => break keeper,
             Err(ConnectError::Session(SessionError::Unreachable { .. })) => {}
-            Err(error) => return teller.tell(&Line::Unexpected(format!("connecting: {error}"))),
+            Err(error) => return Ok(log.say(&Line::Unexpected(format!("connecting: {error}")))?),
         }
     };
     // Every third contender.
@@ -77,33 +82,31 @@ async fn live(options: &Contender) -> io::Result<()> {
         let lock = rng.u32(..u32::try_from(LOCKS.len()).unwrap_or(1));
         let limit = (rng.u8(..3) == 0).then(|| Duration::from_millis(rng.u64(..4000)));
         let from = now();
-        if !teller.ask(&Line::Asking { contender, lock, from, limit })? {
+        if over(&options.dir).exists() {
             break;
         }
+        log.say(&Line::Asking { lock, from, limit })?;
         let asked = ask(rng, &keeper, lock, limit).await;
         let event = |from, what| Line::Event(Event { contender, lock, from, until: now(), what });
         let held = match asked {
             Some(Ok(held)) => held,
             Some(Err(AcquireError::Held { .. })) => {
-                teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Refused }))?;
+                log.say(&event(from, What::Asked { limit, outcome: Outcome::Refused }))?;
                 continue;
             }
             Some(Err(AcquireError::Timeout { .. })) => {
-                teller.tell(&event(from, What::Asked { limit, outcome: Outcome::TimedOut }))?;
+                log.say(&event(from, What::Asked { limit, outcome: Outcome::TimedOut }))?;
                 continue;
             }
             Some(Err(error)) => {
                 if !error.kind().is_retryable() {
-                    teller.tell(&Line::Unexpected(format!(
-                        "contender {contender} at {}: {error}",
-                        LOCKS[lock as usize]
-                    )))?;
+                    log.say(&Line::Unexpected(format!("contender {contender} at {}: {error}", LOCKS[lock as usize])))?;
                 }
-                teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Failed(error.to_string()) }))?;
+                log.say(&event(from, What::Asked { limit, outcome: Outcome::Failed(error.to_string()) }))?;
                 continue;
             }
             None => {
-                teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Dropped }))?;
+                log.say(&event(from, What::Asked { limit, outcome: Outcome::Dropped }))?;
                 continue;
             }
         };
@@ -111,17 +114,19 @@ async fn live(options: &Contender) -> io::Result<()> {
         let hold = HoldId(u64::from(contender) << 32 | holds);
         let token = held.holding().fencing_token();
         let share = if let Held::Reads(_) = held { Share::Reads } else { Share::Alone };
-        let grant = Grant { hold, share, token: token.map(lockkeeper::FencingToken::get), place: None };
-        teller.tell(&event(from, What::Asked { limit, outcome: Outcome::Granted(grant) }))?;
+        let grant = Grant { hold, share, token: token.map(FencingToken::get), place: None };
+        log.say(&event(from, What::Asked { limit, outcome: Outcome::Granted(grant) }))?;
         // Sometimes longer than a session lives without its servers.
         let steps = if rng.u8(..20) == 0 { 120 } else { rng.u8(..6) };
         for _ in 0..steps {
             let from = now();
             let believed = held.holding().is_held();
-            teller.tell(&event(from, What::Looked { hold, held: believed }))?;
+            log.say(&event(from, What::Looked { hold, held: believed }))?;
             // A careless contender writes after a loss too: the gate must reject that.
             if let (Share::Alone, Some(token), true) = (share, token, believed || careless) {
-                teller.ask(&Line::Write { contender, lock, hold, token, from: now() })?;
+                let (from, (file, gate)) = (now(), &resources[lock as usize]);
+                let (order, accepted) = write(gate, file, token)?;
+                log.say(&event(from, What::Wrote { hold, token: token.get(), order, accepted }))?;
             }
             if !believed && !careless {
                 break;
@@ -135,10 +140,24 @@ async fn live(options: &Contender) -> io::Result<()> {
         } else {
             held.release().await
         };
-        teller.tell(&event(from, What::Released { hold, confirmed }))?;
+        log.say(&event(from, What::Released { hold, confirmed }))?;
     }
     keeper.close().await;
     Ok(())
+}
+
+/// Increments a number under a token; returns the number, and whether the gate accepted the token.
+fn write(gate: &FencedFile, file: &Path, token: FencingToken) -> Result<(u64, bool)> {
+    let write = || {
+        drop(gate.enter(token)?);
+        let order = number(file) + 1;
+        gate.replace(token, order.to_string()).map(|()| order)
+    };
+    match write() {
+        Ok(order) => Ok((order, true)),
+        Err(FileError::Refused { .. }) => Ok((0, false)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn ask(

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::process::Signal;
 
+use super::log::is_inside;
 use super::{Chaos, MACHINES, SERVERS, SESSION_TIMEOUT, Testbed};
 use crate::tools::now;
 use lockkeeper_testkit::history::What;
@@ -100,19 +101,20 @@ impl Fault {
                 say(&format!("contender {}", victim.contender));
                 let (contender, machine, since) = (victim.contender, victim.machine, now());
                 drop(victim);
-                chaos.witness.add(contender, 0, since, What::Died);
+                chaos.add(contender, 0, since, What::Died);
                 chaos.spawn(machine)?;
             }
             Fault::StopClient => {
                 let length = Duration::from_millis(chaos.rng.u64(500..8_000)).min(SESSION_TIMEOUT * 2);
                 let victim = victim(chaos);
                 let victim = &chaos.processes[victim];
+                let contender = victim.contender;
                 say(&format!("contender {} for {length:.1?}", victim.contender));
                 let since = now();
                 victim.signal(Signal::STOP);
                 sleep(length);
                 victim.signal(Signal::CONT);
-                chaos.witness.add(victim.contender, 0, since, What::Stopped);
+                chaos.add(contender, 0, since, What::Stopped);
             }
             Fault::KillLeader | Fault::KillFollower => {
                 let server = self.server(chaos)?;
@@ -131,17 +133,9 @@ impl Fault {
             Fault::PeersCut => {
                 let server = self.server(chaos)?;
                 say(&format!("server {server} for {length:.1?}"));
-                let peers = |hushed| -> Result<()> {
-                    let Some(net) = &chaos.testbed.net else { return Ok(()) };
-                    for peer in (0..SERVERS).filter(|peer| *peer != server) {
-                        net.hush(server, peer, hushed)?;
-                        net.hush(peer, server, hushed)?;
-                    }
-                    Ok(())
-                };
-                peers(true)?;
+                chaos.testbed.cut_from_peers(server, true)?;
                 sleep(length);
-                peers(false)?;
+                chaos.testbed.cut_from_peers(server, false)?;
             }
             Fault::OneWay => one_way(chaos, length, say)?,
             Fault::Reset => {
@@ -211,8 +205,8 @@ impl Fault {
 
 /// Returns a contender, preferably one that holds a lock.
 fn victim(chaos: &mut Chaos) -> usize {
-    let inside = chaos.witness.inside();
-    let holders = chaos.processes.iter().enumerate().filter(|(_, process)| inside.contains(&process.contender));
+    let dir = chaos.testbed.dir.path();
+    let holders = chaos.processes.iter().enumerate().filter(|(_, process)| is_inside(dir, process.contender));
     let holders: Vec<usize> = holders.map(|(at, _)| at).collect();
     match holders.len() {
         0 => chaos.rng.usize(..chaos.processes.len()),

@@ -75,7 +75,10 @@ impl Testbed {
         clocks: bool,
         silence: Duration,
     ) -> Result<Testbed> {
-        let dir = tempfile::Builder::new().prefix("lockkeeper-chaos-").tempdir()?;
+        let (mut dir, memory) = (tempfile::Builder::new(), Path::new("/dev/shm"));
+        dir.prefix("lockkeeper-chaos-");
+        // In memory: writes to the resources need not wait for a disk.
+        let dir = if memory.is_dir() { dir.tempdir_in(memory)? } else { dir.tempdir()? };
         let mut missing = Vec::new();
         let root = rustix::process::geteuid().is_root();
         let net = if !loopback && Net::possible() { Some(Net::new(SERVERS + MACHINES)?) } else { None };
@@ -146,6 +149,16 @@ impl Testbed {
     pub(crate) fn set_clock(&self, machine: usize, seconds: i64) -> Result<()> {
         let whose = format!("machine{machine}");
         self.clocks.as_ref().map_or(Ok(()), |clocks| clocks.set(&whose, seconds))
+    }
+
+    /// Cuts a server from the other servers, or heals that; clients still reach it. Needs the network.
+    pub(crate) fn cut_from_peers(&self, server: usize, cut: bool) -> Result<()> {
+        let Some(net) = &self.net else { return Ok(()) };
+        for peer in (0..SERVERS).filter(|peer| *peer != server) {
+            net.hush(server, peer, cut)?;
+            net.hush(peer, server, cut)?;
+        }
+        Ok(())
     }
 
     /// Restarts a server whose disk was full, and returns whether it needed the others' data.

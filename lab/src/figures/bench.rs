@@ -1,12 +1,15 @@
 //! What every figure needs: the ensemble, and a line of the table.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lockkeeper::Lockkeeper;
+use lockkeeper::error::AcquireError;
+use lockkeeper::{Guard, Lockkeeper};
+use lockkeeper_testkit::proxy::Proxy;
+use tokio::task::JoinHandle;
 
-use crate::chaos::{SESSION_TIMEOUT, Testbed};
+use crate::chaos::{SERVERS, SESSION_TIMEOUT, Testbed};
 
 /// A line of the table.
 pub(super) struct Figure {
@@ -33,6 +36,36 @@ impl Bench {
         let builder = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).connect_timeout(Duration::from_secs(30));
         builder.connect(servers).await.with_context(|| format!("connecting to {servers}"))
     }
+
+    /// Returns proxies of all servers, and their connect string.
+    pub(super) fn proxies(&self) -> (Vec<Proxy>, String) {
+        let proxy = |server| Proxy::start_blocking(self.testbed.apache.addr(server));
+        let proxies: Vec<Proxy> = (0..SERVERS).map(proxy).collect();
+        let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
+        (proxies, servers.join(","))
+    }
+}
+
+/// The next holder: the time of its grant, and its guard.
+pub(super) type Next = JoinHandle<(Instant, Result<Guard, AcquireError>)>;
+
+/// Lets a contender wait for a lock that is held, and returns when it waits.
+pub(super) async fn next_holder(keeper: &Lockkeeper, path: &str) -> Result<Next> {
+    let waiting = keeper.mutex(path).acquire().timeout(Duration::from_secs(60)).into_future();
+    let waiting = tokio::spawn(async move {
+        let guard = waiting.await;
+        (Instant::now(), guard)
+    });
+    until_waiting(keeper, path).await?;
+    Ok(waiting)
+}
+
+/// Returns when somebody waits for a lock.
+pub(super) async fn until_waiting(keeper: &Lockkeeper, path: &str) -> Result<()> {
+    while keeper.admin().show(path).await?.waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
 }
 
 /// Returns the longest time.

@@ -7,16 +7,16 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use lockkeeper::{FencingToken, Guard, Lockkeeper};
+use lockkeeper::{FencingToken, Lockkeeper};
 use lockkeeper_fence::TokenGate;
 use lockkeeper_testkit::proxy::Proxy;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-use super::bench::{Bench, Figure, most};
+use super::bench::{Bench, Figure, Next, most, next_holder, until_waiting};
 use super::control::{CONTROLS, Times, clock};
-use crate::chaos::{SERVERS, SESSION_TIMEOUT, TICK};
+use crate::chaos::{SESSION_TIMEOUT, TICK};
 use crate::process::{Process, Role};
 use crate::tools::now;
 
@@ -56,7 +56,7 @@ impl Stand {
 struct Pair {
     process: Process,
     token: FencingToken,
-    next: tokio::task::JoinHandle<(Instant, Result<Guard, lockkeeper::error::AcquireError>)>,
+    next: Next,
 }
 
 /// Returns this many pairs, each on a lock of its own. The waiters share a session.
@@ -69,15 +69,7 @@ async fn pairs(bench: &Bench, name: &str) -> Result<(Lockkeeper, Vec<Pair>)> {
         let mut process = Role::Stand.start(&Stand { servers: servers.clone(), path: path.clone() })?;
         let line = process.line()?;
         let token = serde_json::from_str(&line).with_context(|| format!("it printed {line:?}"))?;
-        let waiting = next.mutex(&path).acquire().timeout(Duration::from_secs(60)).into_future();
-        let waiting = tokio::spawn(async move {
-            let guard = waiting.await;
-            (Instant::now(), guard)
-        });
-        while next.admin().show(&path).await?.waiters.is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        pairs.push(Pair { process, token, next: waiting });
+        pairs.push(Pair { process, token, next: next_holder(&next, &path).await? });
     }
     Ok((next, pairs))
 }
@@ -189,11 +181,9 @@ pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
     };
     let mut runs = Vec::new();
     for at in 0..bench.runs {
-        let proxies: Vec<Proxy> =
-            (0..SERVERS).map(|server| Proxy::start_blocking(bench.testbed.apache.addr(server))).collect();
-        let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
+        let (proxies, servers) = bench.proxies();
         let (path, file) = (format!("/figures/run-{at}"), dir.path().join(at.to_string()));
-        let first = run(&servers.join(","), &path, HELD, &file)?;
+        let first = run(&servers, &path, HELD, &file)?;
         let patience = Instant::now() + Duration::from_secs(30);
         while !std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')) {
             if Instant::now() > patience {
@@ -202,9 +192,7 @@ pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let second = run(&bench.testbed.apache.connect_string(), &path, NEXT, &file)?;
-        while looker.admin().show(&path).await?.waiters.is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until_waiting(&looker, &path).await?;
         runs.push((proxies, first, second));
     }
     for (proxies, ..) in &runs {

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use lockkeeper::error::{AcquireError, AdminError, ErrorKind};
+use lockkeeper::error::{AcquireError, ErrorKind};
 use lockkeeper_client::wire::{Acl, CreateMode, ErrorCode, Perms};
 use lockkeeper_client::{Client, Config, RequestError, Servers};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::task::JoinSet;
 
-use super::bench::{Bench, Figure, most};
+use super::bench::{Bench, Figure, most, next_holder};
 use super::control::{CONTROLS, Times};
-use crate::chaos::{SERVERS, SESSION_TIMEOUT};
+use crate::chaos::{SERVERS, SESSION_TIMEOUT, left};
 
 /// Lets clients only read the root and change its access list, or lets them do all.
 async fn protect_root(bench: &Arc<Bench>, protected: bool) -> Result<()> {
@@ -37,10 +37,10 @@ pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
         "a follower with `enableEagerACLCheck` is cut from its peers: its holder says \"not held\" before another \
                  acquires"
             .to_owned();
-    let Some(net) = &bench.testbed.net else {
+    if bench.testbed.net.is_none() {
         let measured = "not measured: namespaces need root".into();
         return Ok(Figure { letter: 'a', claim, measured, kept: true, void: false });
-    };
+    }
     protect_root(bench, true).await?;
     let (mut in_time, mut margins, mut known, mut overlap) = (0, Vec::new(), Vec::new(), Duration::ZERO);
     for run in 0..bench.runs {
@@ -55,20 +55,8 @@ pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
         let holder = bench.keeper(&bench.testbed.apache.addr(follower).to_string()).await?;
         let next = bench.keeper(&others.join(",")).await?;
         let guard = holder.mutex(&path).acquire().timeout(Duration::from_secs(30)).await?;
-        let waiting = tokio::spawn({
-            let waiting = next.mutex(&path).acquire().timeout(Duration::from_secs(60)).into_future();
-            async move {
-                let guard = waiting.await;
-                (Instant::now(), guard)
-            }
-        });
-        while next.admin().show(&path).await?.waiters.is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        for peer in (0..SERVERS).filter(|peer| *peer != follower) {
-            net.hush(follower, peer, true)?;
-            net.hush(peer, follower, true)?;
-        }
+        let waiting = next_holder(&next, &path).await?;
+        bench.testbed.cut_from_peers(follower, true)?;
         let cut = Instant::now();
         // On a thread of its own, like a program that checks before each step of its work.
         let looking = std::thread::spawn(move || {
@@ -80,10 +68,7 @@ pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
         let (granted, other) = waiting.await?;
         let other = other?;
         let (lost, guard) = looking.join().map_err(|_| anyhow!("looking at the guard panicked"))?;
-        for peer in (0..SERVERS).filter(|peer| *peer != follower) {
-            net.hush(follower, peer, false)?;
-            net.hush(peer, follower, false)?;
-        }
+        bench.testbed.cut_from_peers(follower, false)?;
         if lost < granted {
             in_time += 1;
             margins.push(granted - lost);
@@ -116,16 +101,15 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
     for lane in 0..LANES.min(bench.cuts) {
         let bench = bench.clone();
         lanes.spawn(async move {
-            let proxies: Vec<Proxy> =
-                (0..SERVERS).map(|server| Proxy::start_blocking(bench.testbed.apache.addr(server))).collect();
-            let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
-            let keeper = bench.keeper(&servers.join(",")).await?;
+            let (proxies, servers) = bench.proxies();
+            let keeper = bench.keeper(&servers).await?;
             let path = format!("/figures/cuts-{lane}");
             let mutex = keeper.mutex(&path);
             mutex.acquire().timeout(Duration::from_secs(30)).await?.release().await?;
             let mut cut = 0;
             for turn in 0..bench.cuts.div_ceil(LANES) {
-                let before: u64 = proxies.iter().map(|proxy| proxy.counts().accepted).sum();
+                let accepted = || proxies.iter().map(|proxy| proxy.counts().accepted).sum::<u64>();
+                let before = accepted();
                 for proxy in &proxies {
                     let create = proxy.on_any(OpCode::CREATES).path(&*path);
                     match turn % 3 {
@@ -148,12 +132,10 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
                     }
                 }
                 let patience = Instant::now() + Duration::from_secs(2);
-                while proxies.iter().map(|proxy| proxy.counts().accepted).sum::<u64>() == before
-                    && Instant::now() < patience
-                {
+                while accepted() == before && Instant::now() < patience {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
-                cut += usize::from(proxies.iter().map(|proxy| proxy.counts().accepted).sum::<u64>() > before);
+                cut += usize::from(accepted() > before);
                 proxies.iter().for_each(Proxy::heal);
             }
             // The session continues, because its end would delete abandoned nodes.
@@ -171,11 +153,7 @@ pub(super) async fn cut_creates(bench: &Arc<Bench>) -> Result<Figure> {
     for (.., path) in &ended {
         let patience = Instant::now() + Duration::from_secs(10);
         loop {
-            let left = match looker.admin().show(path).await {
-                Ok(seen) => seen.holders.len() + seen.waiters.len(),
-                Err(AdminError::NoSuchLock { .. }) => 0,
-                Err(error) => return Err(error.into()),
-            };
+            let left = left(&looker, path).await?.len();
             if left == 0 || Instant::now() > patience {
                 orphans += left;
                 break;
@@ -200,10 +178,8 @@ pub(super) async fn black_hole(bench: &Arc<Bench>) -> Result<Figure> {
     for run in 0..bench.runs {
         let bench = bench.clone();
         runs.spawn(async move {
-            let proxies: Vec<Proxy> =
-                (0..SERVERS).map(|server| Proxy::start_blocking(bench.testbed.apache.addr(server))).collect();
-            let servers: Vec<String> = proxies.iter().map(Proxy::connect_string).collect();
-            let keeper = bench.keeper(&servers.join(",")).await?;
+            let (proxies, servers) = bench.proxies();
+            let keeper = bench.keeper(&servers).await?;
             let mutex = keeper.mutex(format!("/figures/silence-{run}"));
             mutex.acquire().timeout(Duration::from_secs(30)).await?.release().await?;
             proxies.iter().for_each(Proxy::black_hole);

@@ -1,7 +1,5 @@
 //! The command under the lock: it works for a while and logs what it sees and when, with one write per line.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -15,7 +13,7 @@ use tokio::time::{Instant, interval, sleep_until};
 use super::judge::Word;
 use super::plan::OnTerm;
 use crate::process::Role;
-use crate::tools::now;
+use crate::tools::{Log, now};
 
 /// The interval of its log lines.
 const TICK: Duration = Duration::from_millis(10);
@@ -54,11 +52,8 @@ impl Work {
     }
 
     async fn work(self) -> Result<ExitCode> {
-        let mut log = File::options().append(true).create(true).open(&self.log).context("opening the log")?;
-        let mut say = |word: Word| -> Result<()> {
-            let line = serde_json::to_string(&(now(), word))? + "\n";
-            Ok(log.write_all(line.as_bytes())?)
-        };
+        let mut log = Log::open(&self.log).context("opening the log")?;
+        let mut say = |word: Word| log.say(&(now(), word));
         let mut term = (self.on_term != OnTerm::Dies).then(|| signal(SignalKind::terminate())).transpose()?;
         let token = std::env::var("LOCKKEEPER_TOKEN").unwrap_or_default();
         let tokens_seen: Vec<&str> = token.lines().map(|token| if self.one_token { "7" } else { token }).collect();

@@ -45,11 +45,6 @@ pub(super) enum Word {
     End,
 }
 
-/// Reads a log, with a line of JSON for each word. Ignores a last line that was cut off.
-pub(super) fn lines(text: &str) -> Vec<(Duration, Word)> {
-    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-}
-
 /// How a `lockkeeper` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {

@@ -127,7 +127,7 @@ pub(super) enum Stderr {
 }
 
 /// A planted mistake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plant {
     /// A wrapper that sometimes skips the lock.
     Skip,

@@ -15,11 +15,11 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use super::job::Work;
-use super::judge::{Attempt, Done, Status, Word, lines};
+use super::judge::{Attempt, Done, Status, Word};
 use super::plan::{Job, Moment, Plant, Stderr, Trouble, Wait, Whom, name};
 use crate::process::Role;
 use crate::site::Site;
-use crate::tools::now;
+use crate::tools::{lines, now};
 use lockkeeper_testkit::history::Share;
 
 /// Time limit for all jobs to end after the last one was started.
@@ -94,7 +94,7 @@ impl Runner<'_> {
                 attempt.waiting = job.locks.iter().copied().find(named).map(|lock| (now(), lock));
             }
             if attempt.lines.is_empty() && (trouble.is_some() || to_kill) {
-                attempt.lines = lines(&fs::read_to_string(&log).unwrap_or_default());
+                attempt.lines = lines(&log);
             }
             if to_kill && !attempt.lines.is_empty() {
                 send(&self.targets(&child, &attempt, Whom::Command), Signal::KILL);
@@ -114,18 +114,16 @@ impl Runner<'_> {
         if let Some(stop) = stopped {
             stop.end(&mut attempt);
         }
-        let read = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
-        attempt.lines = lines(&read(log.clone()));
+        attempt.lines = lines(&log);
         // It may outlive the first process, and is read at the end of the round.
         attempt.second = vec![];
-        attempt.said = read(said);
+        attempt.said = String::from_utf8_lossy(&fs::read(said).unwrap_or_default()).into_owned();
         Ok(attempt)
     }
 
     /// Whether the command of a job has begun to work.
     pub(super) fn has_begun(&self, job: &Job) -> bool {
-        let log = fs::read_to_string(self.site.file(&format!("job-{}.log", job.number)));
-        log.is_ok_and(|log| log.contains('\n'))
+        !lines::<(Duration, Word)>(&self.site.file(&format!("job-{}.log", job.number))).is_empty()
     }
 
     /// Whether this job is one of those with the planted mistake.
@@ -243,7 +241,7 @@ impl Runner<'_> {
     pub(super) fn hand_out(&self, attempts: &mut [Attempt]) {
         for attempt in attempts.iter_mut() {
             let log = self.site.file(&format!("job-{}.second", attempt.job.number));
-            attempt.second = lines(&fs::read_to_string(log).unwrap_or_default());
+            attempt.second = lines(&log);
         }
         for Asked { lock, done, pids } in self.asked.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             for attempt in attempts.iter_mut().filter(|attempt| attempt.job.locks.contains(lock)) {

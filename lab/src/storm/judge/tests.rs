@@ -215,6 +215,7 @@ fn a_line_that_was_cut_off_is_none() {
     let said =
         [Word::Begin { pid: 7, node: String::new(), tokens: vec![5, 6] }, Word::Tick, Word::Wrote(0, 12), Word::End];
     let text: String = said.iter().map(|word| serde_json::to_string(&(s(1.0), word)).unwrap() + "\n").collect();
-    let words: Vec<_> = lines(&text[..text.len() - 3]).into_iter().map(|(_, word)| word).collect();
+    let words: Vec<_> =
+        crate::tools::parse::<(Duration, Word)>(&text[..text.len() - 3]).into_iter().map(|(_, word)| word).collect();
     assert_eq!(words, said[..3]);
 }
