@@ -58,7 +58,6 @@ pub use admin::AdminError;
 pub use embedded::EmbeddedError;
 pub use hold::{ChangeError, ReleaseError, VerifyError, WriteError};
 pub use kind::ErrorKind;
-#[doc(hidden)]
 pub use lockkeeper_client::TlsProblem;
 use lockkeeper_core::Loss;
 pub use lockkeeper_core::{ClassError, IncompatibleFormat, PathError};

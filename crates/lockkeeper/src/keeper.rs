@@ -25,8 +25,8 @@ impl Lockkeeper {
         crate::Mutex::new(self.context.clone(), LockPath::parse(path.as_ref()))
     }
 
-    /// Returns the exclusive lock at a path that callers may not lock. Only the command uses it.
-    #[doc(hidden)]
+    /// Returns the exclusive lock at a path of Lockkeeper's own, which [`Lockkeeper::mutex`] refuses: for products, as
+    /// [`engine`](crate::engine) is, and unstable as that is.
     pub fn own_mutex(&self, path: LockPath) -> crate::Mutex {
         crate::Mutex::new(self.context.clone(), Ok(path))
     }
@@ -96,9 +96,12 @@ impl Lockkeeper {
     }
 
     /// Does what [`Lockkeeper::close`] does, and returns when the request to close is sent, after all confirmed releases.
-    /// It may get lost; then the session ends by its timeout, and nothing depends on it. Only the command uses it, before
-    /// its process ends.
-    #[doc(hidden)]
+    /// It may get lost; then the session ends by its timeout, and nothing depends on it. For a command, before its process ends, and
+    /// unstable as [`engine`](crate::engine) is.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the rest of the work to the background.
     pub async fn close_unconfirmed(&self) {
         self.context.close(false, None).await;
     }

@@ -42,8 +42,7 @@ impl Misuse {
         Misuse::new("tls", format!("TLS: {problem}"))
     }
 
-    /// One call requests the same lock twice.
-    #[doc(hidden)]
+    /// Creates the error of one call that requests the lock at `path` twice.
     pub fn twice(path: &str) -> Self {
         let problem =
             format!("{path} is requested twice in one call, which would wait for itself; request each lock once");
@@ -55,8 +54,7 @@ impl Misuse {
         Misuse::new("locks", "multi_lock has no requests; give it at least one")
     }
 
-    /// An intervention has no reason.
-    #[doc(hidden)]
+    /// Creates the error of an intervention without a reason.
     pub fn no_reason(path: &str) -> Self {
         let problem = format!("an intervention on {path} needs a reason: it is recorded for those who ask later");
         Misuse::new("reason", problem)
@@ -81,8 +79,7 @@ impl Misuse {
         }
     }
 
-    /// The message of a request.
-    #[doc(hidden)]
+    /// Fails if the message of a request is longer than 4096 bytes.
     pub fn check_message(path: &str, message: Option<&str>) -> Result<(), Misuse> {
         Misuse::check_length("message", path, message, MAX_MESSAGE_BYTES)
     }

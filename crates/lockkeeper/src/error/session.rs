@@ -123,8 +123,7 @@ impl SessionError {
         }
     }
 
-    /// Returns the mistake about TLS that kept the servers from opening a session.
-    #[doc(hidden)]
+    /// Returns the mistake about TLS that kept the servers from opening a session, if there is one.
     pub fn tls_problem(&self) -> Option<TlsProblem> {
         match self {
             SessionError::Unreachable { detail, .. } => TlsProblem::in_text(detail),

@@ -346,10 +346,17 @@ impl Builder {
         self.embedded_at(home, hosting, None).await
     }
 
-    /// Does what [`Builder::embedded_with`] does, without another look for a server that the caller has just found. Only
-    /// the command uses it.
+    /// Does what [`Builder::embedded_with`] does, without another look for a server that the caller has just found. Unstable, as
+    /// [`engine`](crate::engine) is.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::embedded_with`].
     #[cfg(feature = "embedded")]
-    #[doc(hidden)]
     pub async fn embedded_at(
         self,
         home: crate::embedded::Home,
@@ -418,8 +425,11 @@ impl Builder {
         Ok(self.start(Box::new(network), io, Clock::System))
     }
 
-    /// Uses the caller's connections on the current runtime, for simulations.
-    #[doc(hidden)]
+    /// Uses the caller's connections on the current runtime and its clock, for simulations. Unstable, as [`engine`](crate::engine) is.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
     pub fn simulated(self, connect: Arc<dyn lockkeeper_client::Connect>) -> Lockkeeper {
         let io = Io::here(tokio::runtime::Handle::current());
         // Only for messages.
