@@ -25,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit of a probe.
 const PROBE: Duration = Duration::from_secs(3);
 
-/// A fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerFault {
     /// Its time, from the beginning.

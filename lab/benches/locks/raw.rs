@@ -37,7 +37,6 @@ pub(crate) enum Load {
     ReadRing(usize),
 }
 
-/// Whether this cycle of a task is a writer's.
 pub(crate) fn is_write(task: usize, cycle: u64) -> bool {
     (task as u64 + cycle).is_multiple_of(10)
 }

@@ -86,7 +86,7 @@ impl Fault {
         match self {
             Fault::PeersCut => testbed.net.is_some(),
             Fault::FullDisk => testbed.small_disks,
-            Fault::WallClock => testbed.has_clocks(),
+            Fault::WallClock => testbed.clocks,
             _ => true,
         }
     }

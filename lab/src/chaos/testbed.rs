@@ -33,37 +33,14 @@ pub(crate) struct Testbed {
     pub(crate) proxies: Vec<Vec<Proxy>>,
     /// The network, if there is one.
     pub(crate) net: Option<Net>,
-    clocks: Option<Clocks>,
+    /// Whether the clocks of contenders can be moved.
+    pub(crate) clocks: bool,
     /// The directory of sockets and clocks.
     pub(crate) dir: tempfile::TempDir,
     /// The faults that are not available here, with the reasons.
     pub(crate) missing: Vec<String>,
     /// Whether the servers' disks are small enough to be filled.
     pub(crate) small_disks: bool,
-}
-
-/// The clocks of processes, which can be moved.
-struct Clocks {
-    dir: PathBuf,
-}
-
-impl Clocks {
-    fn find(dir: &Path) -> Option<Clocks> {
-        WrongClock::install().ok()?;
-        Some(Clocks { dir: dir.to_owned() })
-    }
-
-    fn file(&self, whose: &str) -> PathBuf {
-        self.dir.join(format!("{whose}.clock"))
-    }
-
-    fn env(&self, whose: &str) -> Result<Vec<(String, String)>> {
-        Ok(WrongClock::in_file(self.file(whose))?.variables()?)
-    }
-
-    fn set(&self, whose: &str, seconds: i64) -> Result<()> {
-        Ok(WrongClock::turn(&self.file(whose), seconds)?)
-    }
 }
 
 impl Testbed {
@@ -82,7 +59,7 @@ impl Testbed {
         let mut missing = Vec::new();
         let root = rustix::process::geteuid().is_root();
         let net = if !loopback && Net::possible() { Some(Net::new(SERVERS + MACHINES)?) } else { None };
-        let clocks = if clocks { Clocks::find(dir.path()) } else { None };
+        let clocks = clocks && WrongClock::install().is_ok();
         let mut places = Vec::new();
         for server in 0..SERVERS {
             let mut place = Host::loopback();
@@ -108,7 +85,7 @@ impl Testbed {
             missing
                 .push("a follower cut from its peers, one-way cuts between servers: namespaces need root".to_owned());
         }
-        if clocks.is_none() {
+        if !clocks {
             missing.push("moved clocks: there is no libfaketime".to_owned());
         }
         let apache = Arc::new(Apache::ensemble(SERVERS, options)?);
@@ -134,21 +111,19 @@ impl Testbed {
         if let Some(net) = &self.net {
             place.namespace = Some(net.namespace(SERVERS + machine));
         }
-        if let Some(clocks) = &self.clocks {
-            place.env = clocks.env(&format!("machine{machine}"))?;
+        if self.clocks {
+            place.env = WrongClock::in_file(self.clock(machine))?.variables()?;
         }
         Ok(place)
     }
 
-    /// Whether clocks can be moved.
-    pub(crate) fn has_clocks(&self) -> bool {
-        self.clocks.is_some()
+    fn clock(&self, machine: usize) -> PathBuf {
+        self.dir.path().join(format!("machine{machine}.clock"))
     }
 
     /// Moves a machine's clock, by this many seconds from the true time.
     pub(crate) fn set_clock(&self, machine: usize, seconds: i64) -> Result<()> {
-        let whose = format!("machine{machine}");
-        self.clocks.as_ref().map_or(Ok(()), |clocks| clocks.set(&whose, seconds))
+        Ok(WrongClock::turn(&self.clock(machine), seconds)?)
     }
 
     /// Cuts a server from the other servers, or heals that; clients still reach it. Needs the network.

@@ -23,7 +23,6 @@ const TICK: Duration = Duration::from_millis(10);
 pub(crate) struct Work {
     /// The file of its log.
     pub log: PathBuf,
-    /// The duration of its work.
     pub work: Duration,
     pub status: u8,
     pub(super) on_term: OnTerm,

@@ -137,8 +137,9 @@ impl Attempt {
         (one_attempt && !self.said.contains("again")).then_some((seen, lock, kept))
     }
 
+    /// Its last four digits are the lock.
     fn hold(&self, lock: usize) -> HoldId {
-        HoldId((self.job.number << 32 | lock) as u64)
+        HoldId((self.job.number * 10_000 + lock) as u64)
     }
 
     /// Returns from when until when it may work beside any other, according to the documentation.

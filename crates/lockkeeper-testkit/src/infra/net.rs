@@ -75,17 +75,14 @@ impl Net {
         Ok(())
     }
 
-    /// Returns the namespace of a machine.
     pub fn namespace(&self, machine: usize) -> String {
         format!("{}m{machine}", self.name)
     }
 
-    /// Returns a machine's address.
     pub fn ip(&self, machine: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 213, self.subnet, u8::try_from(machine + 11).unwrap_or(250))
     }
 
-    /// Returns the host's address.
     pub fn host(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, 213, self.subnet, 254)
     }

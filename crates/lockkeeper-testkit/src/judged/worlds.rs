@@ -132,7 +132,6 @@ pub enum Want {
     Read,
     /// To read, and perhaps to write later.
     MayWrite,
-    /// This many permits.
     Permits(u32),
     /// The lock, before the others.
     Foreground,

@@ -7,7 +7,6 @@ use std::process::Command;
 /// Where a server runs.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Its address.
     pub ip: Ipv4Addr,
     /// The network namespace that has this address, if it is not this process's own.
     pub namespace: Option<String>,

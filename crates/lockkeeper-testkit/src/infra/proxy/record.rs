@@ -161,11 +161,9 @@ pub enum What {
     },
     /// Bytes that are not a frame, or a frame that could not be assigned.
     Raw {
-        /// Their direction.
         direction: Direction,
         /// Their number.
         length: usize,
-        /// Their fate.
         fate: Fate,
     },
 }

@@ -44,7 +44,6 @@ pub enum Claim {
     EndsInTime,
     /// No contender believes in an older hold after another one believed in a newer one.
     OldAfterNew,
-    /// A loss is final.
     LossIsFinal,
     /// A healthy hold stays healthy: it starts with half of the session timeout, and is neither lost, suspected nor nearly lost.
     Healthy,
