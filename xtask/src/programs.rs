@@ -90,12 +90,13 @@ pub(crate) const DEEP: &str = "LOCKKEEPER_DEEP";
 /// Runs the tests that are small in `cargo test` at their full size. The model checker is optimised: it explores millions of states.
 pub(crate) fn deep(sh: &Shell) -> Result<()> {
     for test in ["model", "helix_model"] {
-        cmd!(sh, "cargo test --quiet --profile worlds -p lockkeeper-core --test {test}").env(DEEP, "1").run()?;
+        cmd!(sh, "cargo test --quiet --profile model -p lockkeeper-core --test {test}").env(DEEP, "1").run()?;
     }
     cmd!(sh, "cargo test --quiet --profile worlds -p lockkeeper-testkit --lib one_seed").env(DEEP, "1").run()?;
     for (package, target, tests) in [
         ("lockkeeper", LIB, vec!["case_37_many_thousand_watches"]),
-        ("lockkeeper", "it", vec!["simulation::", "jobs_simulated::"]),
+        // The other families of worlds: `cargo xtask simulate` runs a thousand worlds of each.
+        ("lockkeeper", "it", vec!["simulation::a_healthy_hold_stays_healthy", "jobs_simulated::"]),
         ("lockkeeper-cli", "real_work", vec!["no_update_is_lost_on_this_users_server"]),
     ] {
         let tests: Vec<String> = tests.into_iter().map(str::to_owned).collect();

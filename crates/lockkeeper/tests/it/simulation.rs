@@ -19,10 +19,7 @@ const LOCK: &str = "/locks/simulated";
 
 /// Checks exclusion, order, increasing tokens, deadlines, no orphaned node and no lost wake-up, whatever happens to the
 /// network, the servers and the sessions.
-///
-/// Each family runs so many worlds, and a quarter of them without LOCKKEEPER_DEEP.
 fn explore(worlds: u64, family: Family) {
-    let worlds = if is_deep() { worlds } else { worlds / 4 };
     let mut sum = Tally::default();
     for seed in 0..worlds {
         match run(&Scenario::of(seed, family)) {
@@ -35,37 +32,37 @@ fn explore(worlds: u64, family: Family) {
 
 #[test]
 fn case_04_seeded_worlds_keep_the_contract() {
-    explore(120, Family::Mutex(Names::Curator));
+    explore(30, Family::Mutex(Names::Curator));
 }
 
 #[test]
 fn seeded_worlds_keep_the_contract_with_unprotected_names() {
-    explore(60, Family::Mutex(Names::Recipe));
+    explore(15, Family::Mutex(Names::Recipe));
 }
 
 #[test]
 fn seeded_worlds_of_readers_and_writers_keep_the_contract() {
-    explore(60, Family::Shared(Names::Curator));
+    explore(15, Family::Shared(Names::Curator));
 }
 
 #[test]
 fn seeded_worlds_of_readers_and_writers_with_unprotected_names_keep_the_contract() {
-    explore(30, Family::Shared(Names::Recipe));
+    explore(7, Family::Shared(Names::Recipe));
 }
 
 #[test]
 fn seeded_worlds_of_readers_and_writers_with_kazoos_names_keep_the_contract() {
-    explore(20, Family::Shared(Names::Kazoo));
+    explore(5, Family::Shared(Names::Kazoo));
 }
 
 #[test]
 fn seeded_worlds_of_permits_keep_the_contract() {
-    explore(60, Family::Permits);
+    explore(15, Family::Permits);
 }
 
 #[test]
 fn seeded_worlds_of_classes_keep_the_contract() {
-    explore(60, Family::Classes);
+    explore(15, Family::Classes);
 }
 
 /// For every waiting time and every position: a hold starts with half of the session timeout, and no work is stopped.
