@@ -16,8 +16,10 @@ POWERSET = 4  # the most features of a crate that is checked with all their sets
 
 
 def sets(features, pairs):
-    """Returns the sets to check: all sets of few features; otherwise none, each, each pair if wanted, and all. Three features seldom cause a
-    problem that no pair causes."""
+    """Returns the sets to check: all sets of few features; otherwise none, each, each pair if wanted, and all.
+
+    Three features seldom cause a problem that no pair causes.
+    """
     most = len(features) if len(features) <= POWERSET else 2 if pairs else 1
     found = [list(some) for size in range(most + 1) for some in itertools.combinations(features, size)]
     return found if features in found else [*found, features]

@@ -40,7 +40,8 @@ def one(target):
     if options.keep:
         environment["LOCKKEEPER_FUZZ_KEEP"] = "1"
     command = [PROGRAM, "--exact", f"fuzz::{target}", "--test-threads=1"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", cwd=ROOT / "crates/lockkeeper-server")
+    place = ROOT / "crates/lockkeeper-server"
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", cwd=place)
     print(*(line for line in ended.stderr.splitlines() if line.startswith(target) or ended.returncode), sep="\n", file=sys.stderr)
     if not ended.returncode:
         return True
