@@ -1,8 +1,9 @@
 //! What jobs, leased locks and other products are built from that have a crate of their own. **Unstable:** unlike the rest of this
 //! crate, it may change in any release. A program that only uses locks needs nothing of it.
 //!
-//! [`ask`] and [`session`] reach the servers in the session of a [`Lockkeeper`], and [`HeldNode`] in the session that granted a hold.
-//! [`Ensemble`] has the operations. Their futures need a tokio runtime: run them in [`ask`], on the library's own thread.
+//! [`ask`] runs a question with the [`Ensemble`] of a [`Lockkeeper`]'s session, [`run`] a task without one, and [`ensemble_of`] returns the
+//! operations of the session that granted a hold. Their futures need a tokio runtime, so run them in [`ask`] or [`run`], which is the
+//! library's own thread.
 
 use std::sync::Arc;
 
