@@ -196,7 +196,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (
                 Code::CannotServe,
                 "FILE or FILE.fence cannot be used",
-                "for example because it is a link, a device or a directory",
+                "for example because it is a link, a device or a directory, or FILE is itself the mark of a gate",
             ),
             (Code::NotAcquired, "another process was behind the gate until --wait was over", ""),
             (Code::Lost, "the token is stale; nothing was changed", ""),

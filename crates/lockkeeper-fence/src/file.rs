@@ -18,6 +18,9 @@ use crate::Refused;
 /// The beginning of a mark's file; 1 is the version of its format.
 const HEADER: &str = "lockkeeper-fence 1 ";
 
+/// What a mark's file is called, behind the name of the file.
+const SUFFIX: &str = ".fence";
+
 /// The length of the line with the mark: the header, 19 digits and the end of the line.
 const LINE: usize = HEADER.len() + 20;
 
@@ -28,6 +31,8 @@ const MAX_HISTORY: u64 = 64 * 1024;
 ///
 /// `NAME.fence` next to the file contains the greatest token seen. The process that has the pass locks it (`flock`). So the gate
 /// works among the processes of one machine, or of several machines on a file system that shares locks.
+///
+/// A path that ends in `.fence` is an error, because it names a mark.
 ///
 /// A file has one gate, however its path is written: links in the directory part are resolved, and a path that is itself a symbolic
 /// link is an error. A hard link is another file.
@@ -94,6 +99,12 @@ pub enum FileError {
     #[error("{} is a symbolic link; name the file that it leads to", path.display())]
     Link {
         /// The link.
+        path: PathBuf,
+    },
+    /// The path ends in `.fence`, so it names the mark of another file's gate. A change would make that gate forget its tokens.
+    #[error("{} is a name for the mark of a gate; name the file that the gate is for", path.display())]
+    Mark {
+        /// The path.
         path: PathBuf,
     },
     /// The path is a directory, a device, a socket or a pipe, which cannot be replaced.
@@ -184,7 +195,7 @@ impl FencedFile {
     /// it, when and why.
     ///
     /// # Errors
-    /// [`FileError::Io`], [`FileError::Link`], [`FileError::NotAFile`] or [`FileError::Busy`].
+    /// [`FileError::Io`], [`FileError::Link`], [`FileError::Mark`], [`FileError::NotAFile`] or [`FileError::Busy`].
     pub fn reset(&self, to: Option<FencingToken>, record: &str) -> Result<(), FileError> {
         let place = self.place()?;
         let fence = self.open(&place, OpenOptions::new().read(true).write(true))?;
@@ -220,7 +231,8 @@ impl FencedFile {
     /// # Errors
     /// [`FileError::Refused`] if a greater token has been seen; [`FileError::EpochAhead`] if the token is probably wrong;
     /// [`FileError::Busy`] if the wait was limited and is over; [`FileError::NoMark`] if the mark's file is not one;
-    /// [`FileError::Link`] and [`FileError::NotAFile`] if the path or the mark's file is no file; [`FileError::Io`].
+    /// [`FileError::Link`] and [`FileError::NotAFile`] if the path or the mark's file is no file; [`FileError::Mark`] if the path names
+    /// a mark; [`FileError::Io`].
     pub fn enter(&self, token: FencingToken) -> Result<FilePass, FileError> {
         let place = self.place()?;
         let fence = self.open(&place, OpenOptions::new().read(true).write(true).create(true).truncate(false))?;
@@ -242,7 +254,7 @@ impl FencedFile {
     /// Checks that the path can be replaced: there is a regular file, or nothing.
     ///
     /// # Errors
-    /// [`FileError::NotAFile`], [`FileError::Link`] or [`FileError::Io`].
+    /// [`FileError::NotAFile`], [`FileError::Link`], [`FileError::Mark`] or [`FileError::Io`].
     pub fn check_replaceable(&self) -> Result<(), FileError> {
         replaceable(&self.place()?.path).map(|_| ())
     }
@@ -274,8 +286,11 @@ impl FencedFile {
         if path.file_name().is_none() {
             return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it has no name")));
         }
+        if path.as_os_str().as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
+            return Err(FileError::Mark { path });
+        }
         let mut fence = OsString::from(&path);
-        fence.push(".fence");
+        fence.push(SUFFIX);
         Ok(Place { path, fence: fence.into() })
     }
 

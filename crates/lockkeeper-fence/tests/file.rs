@@ -72,6 +72,30 @@ fn an_invalid_mark_refuses_every_token() {
     }
 }
 
+/// Replaced, or with a mark of its own, it would forget the tokens that its gate has seen.
+#[test]
+fn the_mark_of_a_gate_is_no_file_behind_a_gate() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = FencedFile::new(dir.path().join("state"));
+    file.replace(token(200), "new").unwrap();
+    let mark = FencedFile::new(dir.path().join("state.fence"));
+    let refused = |error: Option<FileError>| {
+        let text = error.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert!(matches!(&error, Some(FileError::Mark { .. })) && text.contains("state.fence"), "{error:?}");
+    };
+    refused(mark.replace(token(300), "").err());
+    refused(mark.enter(token(300)).err());
+    refused(mark.check_replaceable().err());
+    refused(mark.highest().err());
+    refused(mark.resets().err());
+    refused(mark.reset(None, "why").err());
+    // Whether the gate has been used or not.
+    refused(FencedFile::new(dir.path().join("new-state.fence")).enter(token(1)).err());
+    assert_eq!(names(dir.path()), ["state", "state.fence"]);
+    assert_eq!(file.highest().unwrap(), Some(token(200)));
+    assert!(matches!(file.replace(token(100), "stale"), Err(FileError::Refused { .. })));
+}
+
 /// The names in a directory.
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> =

@@ -14,6 +14,7 @@ use lockkeeper_fence::{FencedFile, FileError, FilePass, Refused, TokenEpoch};
 use rustix::fs::{OFlags, fcntl_getfl, fstat, stat};
 use rustix::io::{FdFlags, fcntl_setfd};
 
+use crate::advice::Suggested;
 use crate::args::ask::FenceArgs;
 use crate::confirm;
 use crate::exit::{Code, Failure};
@@ -65,8 +66,9 @@ fn check_input(file: &Path) -> Result<(), Failure> {
     if is_null && fcntl_getfl(std::io::stdin()).is_ok_and(|flags| flags.contains(OFlags::RDWR)) {
         let message =
             "standard input is closed, or is /dev/null opened for reading and writing, so there are no new contents";
-        return Err(Failure::new(Code::Usage, message)
-            .hint("give the new contents on standard input; for an empty file, </dev/null"));
+        return Err(Failure::new(Code::Usage, message).hint(
+            "give the new contents on standard input; for an empty file, </dev/null or a pipe without contents",
+        ));
     }
     let mut fence = OsString::from(file);
     fence.push(".fence");
@@ -125,7 +127,7 @@ fn reset(file: &FencedFile, args: &FenceArgs) -> Result<u8, Failure> {
 fn own_token() -> Result<FencingToken, Failure> {
     let none = || {
         Failure::new(Code::Usage, format!("no token: {TOKEN} is not set"))
-            .hint("run this under `lockkeeper run NAME -- …`, or give --token")
+            .hint("run this in the command of a `lockkeeper run`, or give --token")
     };
     let text = settings::variable(TOKEN).ok_or_else(none)?;
     if text.contains('\n') {
@@ -159,8 +161,12 @@ impl From<FileError> for Failure {
             FileError::EpochAhead { .. } => Failure::new(Code::Mismatch, error.to_string())
                 .hint("check the token; if the epoch was raised more than once meanwhile, add --force"),
             FileError::Busy { .. } => Failure::new(Code::NotAcquired, error.to_string()),
-            FileError::NoMark { .. } => Failure::new(Code::CannotServe, error.to_string())
-                .hint("lockkeeper fence FILE --reset --reason WHY makes a new mark"),
+            FileError::NoMark { ref path, .. } => {
+                let failure = Failure::new(Code::CannotServe, error.to_string());
+                // The mark has the name of the file, and an extension.
+                let reset = Suggested::new([OsString::from("fence"), path.with_extension("").into()]);
+                failure.advise("make a new mark", reset.with(["--reset", "--reason", "WHY"]).elsewhere())
+            }
             error => Failure::new(Code::CannotServe, error.to_string()),
         }
     }

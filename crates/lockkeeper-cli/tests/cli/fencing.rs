@@ -165,6 +165,20 @@ fn contents_that_were_generated_beside_the_file_are_not_lost() {
     assert!(fence(&home, "report --token 5 -- cat < report").status.success());
 }
 
+/// `for f in data*` names the marks too.
+#[test]
+fn the_mark_of_a_gate_is_not_replaced() {
+    let home = Home::new();
+    fs::write(home.file("input"), "new").unwrap();
+    assert!(fence(&home, "data --token 200 < input").status.success());
+    for args in ["data.fence --token 300 < input", "data.fence --token 300 -- true", "data.fence --show"] {
+        let (code, line) = failure(&fence(&home, args));
+        assert!(code == Some(73) && line.contains("data.fence is a name for the mark"), "{args}: {code:?}, {line}");
+    }
+    assert_eq!(failure(&fence(&home, "data --token 100 < input")).0, Some(76));
+    assert!(!home.file("data.fence.fence").exists());
+}
+
 /// Root may rename a file over a device: `/dev/full` was a plain file afterwards.
 #[test]
 fn a_device_is_not_replaced() {
