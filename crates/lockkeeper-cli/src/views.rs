@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Proof};
+use lockkeeper::admin::{Asked, Broken, ContenderInfo, LeaseInfo, LockInfo, Proof};
 use lockkeeper::helix::TransferFacts;
 use lockkeeper::{Owner, Revocation};
 use lockkeeper_work::jobs::RunRecord;
@@ -216,6 +216,11 @@ impl<'a> LockView<'a> {
 }
 
 impl<'a> ContenderView<'a> {
+    /// Returns the view of a contender that was asked to release.
+    pub(crate) fn of_asked(path: &str, asked: &'a Asked) -> Self {
+        ContenderView { process_gone: asked.process_had_ended(), ..ContenderView::of(path, asked.contender()) }
+    }
+
     /// Returns the view of a contender.
     pub(crate) fn of(path: &str, contender: &'a ContenderInfo) -> Self {
         let owner = contender.owner.as_ref();

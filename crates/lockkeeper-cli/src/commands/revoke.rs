@@ -47,10 +47,10 @@ pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Fa
                 let contender = asked.contender();
                 let why = contender.message.as_deref().map_or_else(String::new, |why| format!(" ({})", excerpt(why)));
                 let who = described(contender);
-                if contender.process_has_ended() {
+                if let Some(cause) = why_unheard(asked) {
                     let remove = printer.command(&removing(&path, contender), std::io::stderr());
                     printer.note(&format!(
-                        "{who}{why} cannot release {path}{}: its process has ended; to remove it: {remove}",
+                        "{who}{why} cannot release {path}{}: {cause}; to remove it: {remove}",
                         printer.on_place()
                     ));
                     continue;
@@ -90,21 +90,29 @@ async fn ask(admin: &Admin, path: &str, node: Option<&str>, reason: Option<&str>
     Ok(asked)
 }
 
+/// Returns why no process can obey a request, if so.
+fn why_unheard(asked: &Asked) -> Option<&'static str> {
+    match asked.contender().abandoned {
+        true => Some("no process holds it, and its lock delay is not over"),
+        false => asked.process_had_ended().then_some("its process has ended"),
+    }
+}
+
 /// Waits for all answers, and prints each one when it comes.
 async fn hear(asked: &[Asked], wait: Duration, printer: &Printer) -> Result<Vec<RevokeAnswer>, AdminError> {
     let answers = asked.iter().map(async |asked| {
-        // A process that releases may end right after.
-        let had_ended = asked.contender().process_has_ended();
         let answer = asked.answer(wait).await?;
         if !printer.is_json() {
-            let who = &asked.contender().described;
+            let (who, is_abandoned) = (&asked.contender().described, asked.contender().abandoned);
             printer.note(&match &answer {
+                RevokeAnswer::Released if is_abandoned => format!("{who}: the hold delays no other one any more"),
                 // No process was left to release it.
-                RevokeAnswer::Released if had_ended => {
+                RevokeAnswer::Released if asked.process_had_ended() => {
                     format!("the session of {who} has ended, so it no longer holds it or waits for it")
                 }
                 RevokeAnswer::Released => format!("{who} has released it"),
                 RevokeAnswer::Refused(why) => format!("{who} refuses: {why}"),
+                _ if why_unheard(asked).is_some() => format!("{who} is still there after {}", spell(wait)),
                 _ => format!("no answer within {} from {who}", spell(wait)),
             });
         }
@@ -120,7 +128,7 @@ fn view<'a>(path: &str, asked: &'a Asked, answer: Option<&'a RevokeAnswer>) -> A
         Some(RevokeAnswer::Refused(why)) => (Some("refused"), Some(why.as_str())),
         Some(_) => (Some("none"), None),
     };
-    AskedView { contender: ContenderView::of(path, asked.contender()), answer, refusal }
+    AskedView { contender: ContenderView::of_asked(path, asked), answer, refusal }
 }
 
 /// Returns the exit status. A refusal counts more than a missing answer, because waiting does not change it.

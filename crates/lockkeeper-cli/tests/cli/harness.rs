@@ -219,6 +219,15 @@ impl Running {
         status.unwrap()
     }
 
+    /// Waits for its end; returns the exit status and the rest of its output.
+    pub(crate) fn output(mut self) -> Output {
+        let status = self.wait();
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.stdout.read_to_end(&mut stdout).unwrap();
+        self.stderr.read_to_end(&mut stderr).unwrap();
+        Output { status, stdout, stderr }
+    }
+
     /// Waits for its end; returns the exit code and the rest of its standard error.
     pub(crate) fn end(&mut self) -> (Option<i32>, String) {
         let status = self.wait();

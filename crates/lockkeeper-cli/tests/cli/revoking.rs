@@ -2,9 +2,10 @@
 
 use std::process::Output;
 
+use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, failure, is_alive};
+use crate::harness::{Home, Running, Served, failure, is_alive, until};
 
 fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -122,6 +123,66 @@ fn a_holder_whose_process_has_ended_is_not_said_to_release() {
     assert!(lines[1].contains("the session of ") && lines[1].contains(" has ended"), "{text}");
 }
 
+/// The first holder obeys and ends while the others are still being asked. Its end is its answer, and no reason why it cannot release.
+#[test]
+fn a_holder_that_obeys_before_all_are_asked_is_not_said_to_have_ended_before() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    for json in [false, true] {
+        let mut holders: Vec<_> = (0..2)
+            .map(|_| {
+                let mut holder = home.spawn("a", &["--shared"], "echo up; exec sleep 1000");
+                assert_eq!(holder.line(), "up");
+                holder
+            })
+            .collect();
+        let proxy = Proxy::start_blocking(served.address.parse().unwrap());
+        let second = proxy.on(OpCode::SetData).nth(2).hold_request();
+        let address = proxy.connect_string();
+        let args = ["revoke", "a", "--wait", "60s", "--servers", &address];
+        let args = [&args[..], if json { &["--json"] } else { &[] }].concat();
+        let asker = Running::start(home.command(&args).env_remove("LOCKKEEPER_SERVERS"));
+        until("one of two holders has ended", || holders.iter_mut().any(|it| it.child.try_wait().unwrap().is_some()));
+        assert!(second.has_caught());
+        second.release();
+        let output = asker.output();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        if json {
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            for asked in report["asked"].as_array().unwrap() {
+                let told = (&asked["process_gone"], &asked["answer"]);
+                assert_eq!(told, (&false.into(), &"released".into()), "{report}");
+            }
+        } else {
+            assert!(!text.contains("cannot release") && !text.contains("the session of"), "{text}");
+            assert_eq!(text.matches(" has released it").count(), 2, "{text}");
+        }
+        holders.iter_mut().for_each(|holder| _ = holder.wait());
+    }
+}
+
+/// Its process is gone, and what is left of the hold lasts until the lock delay is over.
+#[test]
+fn an_abandoned_hold_is_not_said_to_release() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &["--lock-delay", "10m", "--session-timeout", "1s"], "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    holder.signal(rustix::process::Signal::KILL);
+    holder.wait();
+    // A waiter replaces the node by one that lasts for the delay.
+    let _waiter = home.spawn("a", &[], "true");
+    until("the hold is abandoned", || home.show("a")["holders"][0]["abandoned"] == true);
+    let output = home.output(&["revoke", "a", "--wait", "100ms"]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(75), "{text}");
+    assert!(text.contains(" cannot release /locks/a: no process holds it") && !text.contains("asked "), "{text}");
+    assert!(text.contains("; to remove it: lockkeeper break /locks/a "), "{text}");
+}
+
 /// T-25: the command chooses the time: it finishes its step, and then the lock is free.
 #[test]
 fn the_signal_can_be_chosen() {
@@ -197,7 +258,7 @@ fn a_waiter_withdraws() {
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
     let mut waiter = home.spawn("a", &[], "touch ran");
-    crate::harness::until("it waits", || home.count("a") == (1, 1));
+    until("it waits", || home.count("a") == (1, 1));
     let node = home.show("a")["waiters"][0]["node"].as_str().unwrap().to_owned();
     let output = home.output(&["revoke", "a", "--node", &node, "-r", "not today", "--wait", "30s", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -41,6 +41,7 @@ pub struct Asked {
     admin: Admin,
     path: String,
     contender: ContenderInfo,
+    had_ended: bool,
     /// The node that was asked, if it still existed.
     czxid: Option<Zxid>,
 }
@@ -49,6 +50,12 @@ impl Asked {
     /// Returns the contender that was asked, with this request as its revocation if its node has room for one.
     pub fn contender(&self) -> &ContenderInfo {
         &self.contender
+    }
+
+    /// Returns whether its process had ended on this machine before the request was sent, so that nobody could obey it. As
+    /// [`ContenderInfo::process_has_ended`], but at that moment: a holder that obeys may end right after.
+    pub const fn process_had_ended(&self) -> bool {
+        self.had_ended
     }
 
     /// Waits for the answer, for at most `timeout`. May be called again.
@@ -163,13 +170,13 @@ impl Admin {
         if contender.is_leased() {
             return self.ask_owner(path, contender, request).await;
         }
-        let (at, name) = (path.clone(), contender.node.clone());
+        let (at, name, had_ended) = (path.clone(), contender.node.clone(), contender.process_has_ended());
         let put = self.on_session(move |ensemble| put(ensemble, at, name, request)).await?;
         let czxid = put.map(|(czxid, written)| {
             contender.revocation = written.or(contender.revocation.take());
             czxid
         });
-        Ok(Asked { admin: self.clone(), path, contender, czxid })
+        Ok(Asked { admin: self.clone(), path, contender, had_ended, czxid })
     }
 }
 
@@ -197,7 +204,8 @@ impl Admin {
             // The owner has changed meanwhile, so the one that was meant has released the lock.
             Stepped::Refused(_) | Stepped::Again { .. } => None,
         };
-        Ok(Asked { admin: self.clone(), path, contender, czxid })
+        // A lease does not name its process.
+        Ok(Asked { admin: self.clone(), path, contender, had_ended: false, czxid })
     }
 }
 
