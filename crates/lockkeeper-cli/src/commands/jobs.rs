@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_work::jobs::{JobError, JobState, JobStatus, JobsAdmin, Resolve, RunRecord, Schedule};
+use lockkeeper_work::jobs::{JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule};
 use rustix::process::Signal;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -233,14 +233,8 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let how = if args.again { Resolve::RunAgain } else { Resolve::Accept };
-    let at = path.clone();
-    let asked = async move |keeper: Lockkeeper| {
-        let admin = JobsAdmin::new(&keeper);
-        let Some(job) = admin.job(&at).await? else { return Ok(None) };
-        Ok::<_, JobError>(Some((admin.resolve(&at, how).await?, job)))
-    };
-    let asked = inquire_records(&settings, printer, asked).await?;
-    let (run, job) = asked.ok_or_else(|| not_recorded(&path).scoped(&settings.place))?;
+    let deciding = decide(&settings, printer, &path, async |admin: &JobsAdmin| admin.resolve(&path, how).await);
+    let (run, job) = deciding.await?;
     let next = if args.again { who_runs(&job) } else { "it counts as done" };
     decided(&settings, &path, &run, next, printer)
 }
@@ -248,15 +242,49 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
 async fn rerun(args: RerunArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
-    let (at, slot) = (path.clone(), args.slot);
-    let asked = async move |keeper: Lockkeeper| {
-        let admin = JobsAdmin::new(&keeper);
-        let Some(job) = admin.job(&at).await? else { return Ok(None) };
-        Ok::<_, JobError>(Some((admin.rerun(&at, slot.as_deref()).await?, job)))
-    };
-    let asked = inquire_records(&settings, printer, asked).await?;
-    let (run, job) = asked.ok_or_else(|| not_recorded(&path).scoped(&settings.place))?;
+    let deciding =
+        decide(&settings, printer, &path, async |admin: &JobsAdmin| admin.rerun(&path, args.slot.as_deref()).await);
+    let (run, job) = deciding.await?;
     decided(&settings, &path, &run, who_runs(&job), printer)
+}
+
+/// Makes a decision about a run of a job; returns the run, and the job before.
+async fn decide(
+    settings: &Settings,
+    printer: &Printer,
+    path: &str,
+    decision: impl AsyncFnOnce(&JobsAdmin) -> Result<RunRecord, JobError>,
+) -> Result<(RunRecord, JobStatus), Failure> {
+    let asked = async |keeper: Lockkeeper| {
+        let admin = JobsAdmin::new(&keeper);
+        let Some(job) = admin.job(path).await? else { return Ok(None) };
+        Ok::<_, JobError>(Some((decision(&admin).await, job)))
+    };
+    let asked = inquire_records(settings, printer, asked).await?;
+    let (run, job) = asked.ok_or_else(|| not_recorded(path).scoped(&settings.place))?;
+    let error = match run {
+        Ok(run) => return Ok((run, job)),
+        Err(error) => error,
+    };
+    let runs =
+        matches!(error, JobError::NoRerun { why: NoRerun::Running { .. }, .. } | JobError::NothingToDecide { .. });
+    let failure = match job.last().filter(|_| runs && job.process_gone) {
+        Some(run) => not_expired(path, run),
+        None => error.into(),
+    };
+    Err(failure.scoped(&settings.place))
+}
+
+/// Returns the failure for a run whose process has ended on this machine. The servers learn that when its session expires; until
+/// then, the run counts as one that goes on.
+fn not_expired(path: &str, run: &RunRecord) -> Failure {
+    let message = format!(
+        "{path}: nothing was changed: the process of slot {} on {} has ended, but its session has not expired yet",
+        run.slot.name, run.by
+    );
+    Failure::new(Code::NoSuchLock, message)
+        .hint("wait until it has expired")
+        .advise("or remove that holder", Suggested::new(["break", path, "--reason", "WHY"]))
 }
 
 /// Returns which machine runs a slot of the job again.
@@ -308,16 +336,7 @@ async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
         Ok(false) => {
             return Err(Failure::new(Code::NoSuchLock, format!("{path} has no records")).scoped(&settings.place));
         }
-        Err((run, true)) => {
-            let message = format!(
-                "the records of {path} stay: the process of slot {} on {} has ended, but its session has not expired yet",
-                run.slot.name, run.by
-            );
-            return Err(Failure::new(Code::NoSuchLock, message)
-                .hint("wait until it has expired")
-                .advise("or remove that holder", Suggested::new(["break", path.as_str(), "--reason", "WHY"]))
-                .scoped(&settings.place));
-        }
+        Err((run, true)) => return Err(not_expired(&path, &run).scoped(&settings.place)),
         Err((run, false)) => {
             let message = format!("the records of {path} stay: slot {} is running on {}", run.slot.name, run.by);
             return Err(Failure::new(Code::NoSuchLock, message)

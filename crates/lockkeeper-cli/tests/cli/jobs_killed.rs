@@ -137,8 +137,17 @@ fn a_job_whose_process_was_killed_on_this_machine_is_shown_so_before_its_session
     assert_eq!((&job["state"], &job["process_gone"]), (&"running".into(), &true.into()), "{job}");
     let table = String::from_utf8(home.output(&["jobs", "a"]).stdout).unwrap();
     assert!(table.contains("its process is no longer on this machine"), "{table}");
-    let (code, line) = crate::harness::failure(&home.output(&["jobs", "forget", "a"]));
-    assert!(code == Some(1) && line.contains("has ended, but its session has not expired yet"), "{line}");
-    let hints = String::from_utf8(home.output(&["jobs", "forget", "a"]).stderr).unwrap();
-    assert!(hints.contains("lockkeeper break /locks/a --reason WHY") && !hints.contains("revoke"), "{hints}");
+    for words in [&["forget", "a"][..], &["rerun", "a"], &["rerun", "a", "1"], &["resolve", "a", "--accept"]] {
+        let output = home.output(&[&["jobs"], words].concat());
+        let (code, line) = crate::harness::failure(&output);
+        assert!(
+            code == Some(1) && line.contains("has ended, but its session has not expired yet"),
+            "{words:?}: {line}"
+        );
+        let hints = String::from_utf8(output.stderr).unwrap();
+        assert!(hints.contains("lockkeeper break /locks/a --reason WHY") && !hints.contains("revoke"), "{hints}");
+    }
+    let next = home.output(&["run", "a", "--slot", "1", "--try", "-v", "--", "true"]);
+    let told = String::from_utf8(next.stderr).unwrap();
+    assert!(told.contains("its process is no longer on this machine") && !told.contains("running on"), "{told}");
 }

@@ -26,6 +26,7 @@ use crate::held::Held;
 use crate::jobsview;
 use crate::nested;
 use crate::output::Printer;
+use crate::presence::GONE;
 use crate::signals::{self, Signals};
 use crate::tail::Tail;
 use crate::text::when_ms;
@@ -213,14 +214,19 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
             Ok(0)
         }
         Skipped::Running { .. } if is_own(line, run, &args.job).await? => {
+            // Two more requests, and most machines that come second say nothing.
+            if is_asked_for(args, printer) && is_gone(line).await {
+                return tell(format!("{slot}, started on {}: {GONE}", run.by));
+            }
             tell(format!("{slot}: running on {} since {}", run.by, run.start_ms.map_or_else(String::new, when_ms)))
         }
         Skipped::Running { .. } => {
             let since = run.start_ms.map_or_else(String::new, |at| format!(" since {}", when_ms(at)));
-            let failure = Failure::new(
-                Code::NotAcquired,
-                format!("{slot} is still running on {}{since}, so the slot after it is not run", run.by),
-            );
+            let message = match is_gone(line).await {
+                true => format!("{slot}, started on {}{since}: {GONE}, and until then no slot is run", run.by),
+                false => format!("{slot} is still running on {}{since}, so the slot after it is not run", run.by),
+            };
+            let failure = Failure::new(Code::NotAcquired, message);
             let failure = failure.advise("see its runs", Suggested::new(["jobs", path, "--history"]));
             Ok(super::not_acquired(args, &failure, printer))
         }
@@ -232,6 +238,13 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
         .advise("run the slot again", Suggested::new(["jobs", "resolve", path, "--again"]))
         .advise("or count it as done", Suggested::new(["jobs", "resolve", path, "--accept"]))),
     }
+}
+
+/// Whether the process of the open run has ended on this machine. No answer means that this is not known.
+async fn is_gone(line: &Line) -> bool {
+    let Some(keeper) = &line.keeper else { return false };
+    let path = line.paths.first().expect("the parser asks for a name").as_str();
+    matches!(JobsAdmin::new(keeper).job(path).await, Ok(Some(job)) if job.process_gone)
 }
 
 /// Says who keeps a run for a person: the records of the job, or only the rule of this machine.
