@@ -110,9 +110,15 @@ fn an_operator_rejects_and_so_does_silence() {
     let (code, told) = high.end();
     assert_eq!(code, Some(75), "{told}");
     assert!(told.contains("has not finished the cleanup"), "{told}");
+    assert!(told.contains("; the transfer was rejected by ") && told.contains(": let it finish"), "{told}");
+    assert!(told.contains("hint: talk to them, wait longer with --waiting, or") && !told.contains("--ask"), "{told}");
     assert_eq!(fleet.decided()[0]["approved"], false);
     let (code, told) = fleet.want(&["--ask", "300ms"]).end();
     assert_eq!(code, Some(75), "{told}");
+    assert!(
+        told.contains("; nobody decided about the transfer: no answer in time") && told.contains("--ask, wait"),
+        "{told}"
+    );
     let decided = fleet.decided();
     assert_eq!(
         (decided.len(), &decided[1]["approved"], &decided[1]["why"]),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::engine::{excerpt, spell};
-use lockkeeper::helix::{AcquireLeaseError, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
+use lockkeeper::helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
 use lockkeeper_work::retry::{About, Cause};
 use tokio::sync::watch;
@@ -122,7 +122,8 @@ impl Line {
         self.keeper = Some(keeper.clone());
         self.tell_granted_timeout(&keeper);
         if let Some(lease) = self.leased.lease {
-            let guard = self.lease(&keeper, lease).await?;
+            let leased = self.lease(&keeper, lease).await;
+            let guard = leased.map_err(|error| self.not_leased(error))?;
             self.preemption = Some(guard.follow_preemption());
             return Ok(guard.into());
         }
@@ -153,6 +154,20 @@ impl Line {
             Ok(guard) => Ok(guard),
             Err(error) => Err(nested::failed_wait(error, &keeper, session, self.remaining()).await),
         }
+    }
+
+    /// Returns the failure of a request for a leased lock. If the owner keeps the lock by a decision, it says whose that is.
+    fn not_leased(&self, error: AcquireLeaseError) -> Failure {
+        let unfinished = matches!(error, AcquireLeaseError::CleanupUnfinished { .. });
+        let failure = Failure::from(error);
+        let decided = self.lock.as_ref().filter(|_| unfinished).and_then(|lock| lock.decisions().pop());
+        let Some(Decision::Reject { by, why }) = decided.map(|decided| decided.decision) else { return failure };
+        let (decision, hint) = match by.as_str() {
+            "nobody" => (format!("nobody decided about the transfer: {why}"), "ask for longer with --ask"),
+            _ => (format!("the transfer was rejected by {by}: {why}"), "talk to them"),
+        };
+        let message = format!("{}; {decision}", failure.message);
+        Failure { message, ..failure }.hint(format!("{hint}, wait longer with --waiting, or take it with --forceful"))
     }
 
     /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
