@@ -224,11 +224,11 @@ impl Desk {
         })?;
         started?;
         let name = directory.display().to_string();
-        let text = format!(
-            "{name}: {}, {bytes} bytes; the server was away for {}\n",
-            counted(files, "file"),
-            spell(Duration::from_millis(paused_ms))
-        );
+        let away = match was_running {
+            true => format!("; the server was away for {}", spell(Duration::from_millis(paused_ms))),
+            false => String::new(),
+        };
+        let text = format!("{name}: {}, {bytes} bytes{away}\n", counted(files, "file"));
         self.say(&text, &BackedUp { directory: name, files, bytes, paused_ms })?;
         Ok(0)
     }
@@ -305,12 +305,7 @@ impl Desk {
                 let message = format!("{} was started just now; nothing was done", self.place);
                 return Err(Failure::new(Code::CannotServe, message).hint("restore again"));
             }
-            Err(EmbeddedError::Server(error))
-                if matches!(
-                    *error,
-                    ServerError::Damaged { .. } | ServerError::Format { .. } | ServerError::Foreign { .. }
-                ) =>
-            {
+            Err(error) if is_unreadable(&error) => {
                 self.printer.note(&format!(
                     "the data cannot be read, so its token epoch is unknown: {error}; if it was raised after the backup, \
                      raise it again: lockkeeper epoch --above"
@@ -339,7 +334,11 @@ impl Desk {
         let data = stage.dir().join("data");
         backup::copy(backup, &data)?;
         let raised = async {
-            let hosted = stage.host().await?;
+            let hosted = stage.host().await.map_err(|error| match is_unreadable(&error) {
+                // The hint of a server is about the data that it runs on.
+                true => Failure::from(error).hint("nothing was changed; choose another backup"),
+                false => error.into(),
+            })?;
             let keeper = local::connect_running(stage, &self.builder).await?;
             let admin = keeper.admin();
             let raised = async {
@@ -459,6 +458,12 @@ impl Desk {
         let lines = text.lines().map(plain).map(|line| line + "\n");
         output::data(&lines.collect::<String>())
     }
+}
+
+/// Whether no version of the server, or not this one, can read the data.
+fn is_unreadable(error: &EmbeddedError) -> bool {
+    let EmbeddedError::Server(error) = error else { return false };
+    matches!(**error, ServerError::Damaged { .. } | ServerError::Format { .. } | ServerError::Foreign { .. })
 }
 
 fn millis(since: Instant) -> u64 {

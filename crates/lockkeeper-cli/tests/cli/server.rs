@@ -222,9 +222,17 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
     std::fs::write(newer.join("format"), "99\n").unwrap();
     until("no session is open", || status(&home)["sessions"] == 0);
     let server = home.server();
-    for (from, say) in [(home.file("none"), "not a backup"), (damaged, "cannot be used"), (newer, "format 99")] {
-        let (code, line) = failure(&home.output(&["server", "restore", from.to_str().unwrap()]));
+    for (from, say, hint) in [
+        (home.file("none"), "not a backup", "that lockkeeper server backup made"),
+        // Nothing is wrong with the data of the server.
+        (damaged, "cannot be used", "choose another backup"),
+        (newer, "format 99", "choose another backup"),
+    ] {
+        let output = home.output(&["server", "restore", from.to_str().unwrap()]);
+        let (code, line) = failure(&output);
         assert!(code == Some(73) && line.contains(say), "{code:?} {line}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(hint) && !text.contains("empty"), "{text}");
     }
     assert!(server.is_some() && home.server() == server && !home.state().join("restore.new").exists());
     for verb in [&["status"][..], &["stop"], &["restart"], &["backup", "b"], &["restore", "b"]] {
