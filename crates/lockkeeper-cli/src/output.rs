@@ -16,6 +16,7 @@ use crate::advice::{self, PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
 use crate::place::Place;
 use crate::screen::{hint_columns, wrapped, wrapped_for_stdout};
+use crate::statuses;
 use crate::streams::STDERR;
 use crate::text::{asker, is_active, plain, trimmed};
 use crate::views::{LockView, RequestView};
@@ -162,6 +163,16 @@ impl Printer {
         } else {
             self.say(&message);
         }
+    }
+
+    /// Prints for machines that `run` ends with a status of its own. For people, the cause was printed when it happened. Returns the
+    /// status.
+    pub(crate) fn ended(self, code: Code) -> u8 {
+        if self.json {
+            let (message, commands) = (statuses::meaning("run", code), Vec::new());
+            self.event(&LogEvent::Error { exit_code: code as u8, message, hint: None, commands });
+        }
+        code as u8
     }
 
     /// Prints why the command ends.

@@ -267,6 +267,11 @@ pub(crate) fn of(verb: &str) -> &'static [Status] {
     STATUSES.iter().find(|(name, _)| *name == verb).map_or(&[], |(_, statuses)| statuses)
 }
 
+/// Returns what a code means in a verb.
+pub(crate) fn meaning(verb: &str, code: Code) -> &'static str {
+    of(verb).iter().find(|(listed, ..)| *listed == code).map_or("", |(_, meaning, _)| meaning)
+}
+
 /// Returns the lines of a verb's exit codes for its help text.
 pub(crate) fn lines(verb: &str) -> String {
     let statuses = of(verb);

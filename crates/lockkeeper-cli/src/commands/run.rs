@@ -169,7 +169,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         // is left.
         drop(guard);
         line.leave(LEAVING).await;
-        return Ok(if preempted { Code::Preempted } else { Code::Lost } as u8);
+        return Ok(printer.ended(if preempted { Code::Preempted } else { Code::Lost }));
     }
     let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
     let deadline = Instant::now() + RELEASING;
@@ -188,22 +188,22 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
     let outcome = ran?;
     match released {
-        Ok(_) if preempted => Ok(Code::Preempted as u8),
+        Ok(_) if preempted => Ok(printer.ended(Code::Preempted)),
         // The lock was not lost after all, but the command got SIGTERM.
         Ok(problem) if outcome.stopped => {
             problem.iter().for_each(|problem| printer.note(problem));
-            Ok(Code::Lost as u8)
+            Ok(printer.ended(Code::Lost))
         }
         Ok(problem) => {
             problem.iter().for_each(|problem| printer.note(problem));
-            Ok(if outcome.too_long { Code::TooLong as u8 } else { outcome.status })
+            Ok(if outcome.too_long { printer.ended(Code::TooLong) } else { outcome.status })
         }
-        Err(Loss::Preempted) => Ok(Code::Preempted as u8),
-        Err(Loss::Removed) => Ok(Code::NoNode as u8),
+        Err(Loss::Preempted) => Ok(printer.ended(Code::Preempted)),
+        Err(Loss::Removed) => Ok(printer.ended(Code::NoNode)),
         Err(loss) => {
             let cause = outcome.cause.unwrap_or_else(|| loss.to_string());
             printer.note(&format!("{} was lost before the command ended: {cause}", line.locks()));
-            Ok(Code::Lost as u8)
+            Ok(printer.ended(Code::Lost))
         }
     }
 }

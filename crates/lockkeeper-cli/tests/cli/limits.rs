@@ -19,6 +19,31 @@ fn a_command_that_runs_for_too_long_gets_sigterm() {
     assert_eq!(home.count("a"), (0, 0));
 }
 
+/// A program that reads the events need not know the statuses to see that this one is not the command's.
+#[test]
+fn a_status_of_lockkeepers_own_has_an_event() {
+    let home = Home::new();
+    let last = |text: &str| serde_json::from_str::<serde_json::Value>(text.lines().last().unwrap_or_default()).unwrap();
+    for job in [&[][..], &["--slot", "1"]] {
+        let mut long = home.spawn("a", &[&["--json", "--max-run", "300ms"], job].concat(), "exec sleep 1000");
+        let (code, text) = long.end();
+        let event = last(&text);
+        let told = (&event["event"], &event["exit_code"]);
+        assert_eq!((code, told), (Some(124), (&"error".into(), &124.into())), "{text}");
+        assert!(event["message"].as_str().unwrap().contains("longer than --max-run"), "{text}");
+        let mut broken = home.spawn("b", &[&["--json"], job].concat(), "echo up; exec sleep 1000");
+        assert_eq!(broken.line(), "up");
+        assert!(home.output(&["break", "b", "--reason", "x", "--yes"]).status.success());
+        let (code, text) = broken.end();
+        let event = last(&text);
+        let told = (&event["event"], &event["exit_code"]);
+        assert_eq!((code, told), (Some(76), (&"error".into(), &76.into())), "{text}");
+    }
+    // The status of the command is its own.
+    let (code, text) = home.spawn("c", &["--json"], "exit 76").end();
+    assert!(code == Some(76) && !text.contains("\"error\""), "{text}");
+}
+
 #[test]
 fn a_group_that_ignores_sigterm_is_killed_after_the_grace_period() {
     let home = Home::new();

@@ -80,7 +80,7 @@ async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: 
                 let extras = Extras { slot: args.job.slot.clone(), ..Extras::default() };
                 let terms = terms(args, args.grace.unwrap_or(GRACE));
                 let ended = hold(&args.command, None, Held::Nothing, signals, (terms, extras), printer).await?;
-                return Ok(status(&ended));
+                return Ok(own_status(&ended).map_or(ended.status, |code| printer.ended(code)));
             }
         };
         let more = run.record().catch_up;
@@ -317,22 +317,25 @@ async fn run_slot(
     let released = finish(run, record(&ended, output.as_deref(), args.max_run), &path, printer).await;
     Ok(match released {
         // Reported when it happened.
-        _ if ended.loss.is_some() => Code::Lost as u8,
+        _ if ended.loss.is_some() => printer.ended(Code::Lost),
         Err(Loss::Removed) => {
             printer.note(&format!("the node of {path} was removed before the release"));
             if let (None, Some(keeper)) = (&ended.cause, &line.keeper) {
                 broken::tell_author(keeper, held, printer).await;
             }
-            Code::NoNode as u8
+            printer.ended(Code::NoNode)
         }
         Err(loss) => {
             let cause = ended.cause.unwrap_or_else(|| loss.to_string());
             printer.note(&format!("{path} was lost before the command ended: {cause}"));
-            Code::Lost as u8
+            printer.ended(Code::Lost)
         }
-        // The other machines find a crash, or may find one.
-        Ok(false) if status(&ended) == 0 => Code::NotRecorded as u8,
-        Ok(_) => status(&ended),
+        Ok(recorded) => match own_status(&ended) {
+            Some(code) => printer.ended(code),
+            // The other machines find a crash, or may find one.
+            None if !recorded && ended.status == 0 => printer.ended(Code::NotRecorded),
+            None => ended.status,
+        },
     })
 }
 
@@ -355,13 +358,13 @@ async fn command(
     Ok((ended?, output))
 }
 
-/// Returns the exit status of `run`.
-fn status(ended: &CommandEnd) -> u8 {
+/// Returns the status of `run` if it is not that of the command.
+const fn own_status(ended: &CommandEnd) -> Option<Code> {
     match ended {
         // The lock was not lost after all, but the command got SIGTERM.
-        _ if ended.stopped => Code::Lost as u8,
-        _ if ended.too_long => Code::TooLong as u8,
-        _ => ended.status,
+        CommandEnd { stopped: true, .. } => Some(Code::Lost),
+        CommandEnd { too_long: true, .. } => Some(Code::TooLong),
+        _ => None,
     }
 }
 
