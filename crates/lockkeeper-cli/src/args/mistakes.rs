@@ -10,8 +10,10 @@ use super::values::before_command;
 use crate::advice::{self, PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
 
-/// Two options that differ in this many letters or more are probably different options.
+/// The most letters in which a slip of the fingers differs from the word that was meant, and the longest word in which only one may
+/// differ: half of `wait` is `init`.
 const LETTERS: usize = 2;
+const SHORT: usize = 4;
 
 /// Turns the parser's many lines into a failure with one line and hints.
 pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsString]) -> Failure {
@@ -32,6 +34,7 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
         {
             let misspelt = || misspelt(command, &verbs, words).map(help);
             let failure = match &verbs[..] {
+                [] | ["help"] if words.len() > 1 && words[0] == "help" => misspelt_help(root, &words[1..]).map(help),
                 [] => instead(words).or_else(misspelt).or_else(|| verbless(words)),
                 ["jobs"] => misspelt().or_else(|| verb_of_jobs(&words[1..])),
                 _ => misspelt(),
@@ -228,7 +231,9 @@ fn nearest<'a>(command: &'a clap::Command, typed: &str) -> Option<&'a str> {
 /// Returns the most similar word, if it is similar enough. The parser's own measure does not recognise two swapped letters.
 fn similar<'a>(typed: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, word) = words.map(|word| (strsim::osa_distance(typed, word), word)).min()?;
-    (distance <= LETTERS && 2 * distance <= typed.chars().count()).then_some(word)
+    let length = typed.chars().count();
+    let most = if length > SHORT { LETTERS } else { 1 };
+    (distance <= most && 2 * distance <= length).then_some(word)
 }
 
 /// Returns a hint for an option that only other verbs have.
@@ -251,11 +256,24 @@ fn of_another_verb(root: &clap::Command, verbs: &[&str], typed: &str) -> Option<
     (!with_it.is_empty()).then(|| format!("{typed} is an option of {}", with_it.join(", ")))
 }
 
+/// Returns a word, and the verb of this command that it was probably meant to be.
+fn meant<'a>(command: &'a clap::Command, word: &'a OsStr) -> Option<(&'a str, &'a str)> {
+    let typed = word.to_str().filter(|typed| !typed.starts_with('-'))?;
+    let names = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);
+    similar(typed, names).filter(|meant| *meant != typed).map(|meant| (typed, meant))
+}
+
+/// Returns the failure for `help` of a verb with a slip of the fingers.
+fn misspelt_help(root: &clap::Command, words: &[OsString]) -> Option<Failure> {
+    let (command, verbs) = command_of(root, words);
+    let (typed, meant) = meant(command, words.get(verbs.len())?)?;
+    let right = Suggested::new(["help"]).with(verbs).with([meant]).elsewhere();
+    Some(Failure::new(Code::Usage, format!("there is no verb {typed:?}")).advise("did you mean", right))
+}
+
 /// Returns the failure for a verb with a slip of the fingers, with the corrected command line.
 fn misspelt(command: &clap::Command, verbs: &[&str], words: &[OsString]) -> Option<Failure> {
-    let typed = words.get(verbs.len())?.to_str().filter(|typed| !typed.starts_with('-'))?;
-    let names = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);
-    let meant = similar(typed, names).filter(|meant| *meant != typed)?;
+    let (typed, meant) = meant(command, words.get(verbs.len())?)?;
     let rest = &words[verbs.len() + 1..];
     // `lockkeeper ru -- make` is more probably a lock without a verb.
     let is_name = rest.first().is_some_and(|word| word == "--");
