@@ -188,8 +188,13 @@ pub(crate) fn outcome(run: &RunRecord) -> String {
         None => format!("started on {host} at {at}"),
         Some(end) if end.kind == EndKind::Succeeded => format!("done by {host} at {at}"),
         Some(end) => {
-            // Nobody knows when a crash was.
-            let when = if run.end_ms.is_some() { " at" } else { ", started at" };
+            let when = match (run.end_ms, end.kind) {
+                // Nobody knows when a crash was.
+                (None, _) => ", started at",
+                // A lockkeeper that was paused records it late.
+                (_, EndKind::Lost) => ", recorded at",
+                _ => " at",
+            };
             let why = end.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
             format!("{} on {host}{when} {at}{why}", kind_of(end))
         }
@@ -205,9 +210,10 @@ fn how(run: &RunRecord) -> String {
 
 /// `failed with exit status 3`, `timed out with signal 15`
 fn kind_of(end: &RunEnd) -> String {
+    let with = if end.kind == EndKind::Lost { "; the command ended with" } else { " with" };
     match (end.signal, end.status) {
-        (Some(signal), _) => format!("{} with signal {signal}", end.kind),
-        (None, Some(status)) if status != 0 => format!("{} with exit status {status}", end.kind),
+        (Some(signal), _) => format!("{}{with} signal {signal}", end.kind),
+        (None, Some(status)) if status != 0 => format!("{}{with} exit status {status}", end.kind),
         _ => end.kind.to_string(),
     }
 }

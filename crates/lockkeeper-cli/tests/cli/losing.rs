@@ -188,6 +188,11 @@ fn a_break_that_a_stopped_lockkeeper_learns_of_late_is_the_cause() {
         let table = String::from_utf8(home.output(words).stdout).unwrap();
         assert!(table.contains(" at most "), "{table}");
     }
+    let line = String::from_utf8(home.output(&["jobs", "--check"]).stdout).unwrap();
+    assert!(
+        line.contains(": slot 1 lost the lock; the command ended with signal ") && line.contains(", recorded at "),
+        "{line}"
+    );
 }
 
 /// The command is guarded again: after the end of lockkeeper, none of its processes is left. A watchdog that cannot live is not
