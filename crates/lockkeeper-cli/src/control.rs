@@ -261,9 +261,8 @@ pub(crate) fn check_owner(dir: &Path) -> Result<(), Failure> {
     if owner == rustix::process::geteuid().as_raw() {
         return Ok(());
     }
-    Err(Failure::new(Code::Refused, format!("{} belongs to user {owner}", dir.display())).hint(format!(
-        "run this as that user: sudo -u '#{owner}' lockkeeper server ...; a service is stopped by its manager"
-    )))
+    Err(Failure::new(Code::Refused, format!("{} belongs to user {owner}", dir.display()))
+        .hint(format!("run this as that user, with sudo -u '#{owner}' before it; a service is stopped by its manager")))
 }
 
 #[cfg(test)]

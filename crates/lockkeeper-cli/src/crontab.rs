@@ -242,7 +242,8 @@ fn slot_of_nickname(nickname: &str, zone: Option<&str>) -> Result<Slot, String> 
     match nickname {
         "@hourly" => Ok(per("hour", zone, true)),
         "@daily" | "@midnight" => Ok(per("day", zone, true)),
-        "@weekly" => Ok(per("week", zone, true)),
+        // It starts when Sunday begins, and the week of the slot begins on Monday.
+        "@weekly" => Ok(per("week", zone, false)),
         // A year has one start, and so has the month of this start.
         "@monthly" | "@yearly" | "@annually" => Ok(per("month", zone, true)),
         other => Err(format!("{other} is not a schedule: write @hourly, @daily, @weekly, @monthly or five fields")),
@@ -304,7 +305,7 @@ fn values(field: &str, what: &str, least: u32, most: u32, names: &[&str]) -> Res
     let number = |text: &str| {
         let named = names.iter().position(|name| !name.is_empty() && text.eq_ignore_ascii_case(name));
         let number = named.and_then(|at| u32::try_from(at).ok()).or_else(|| text.parse().ok());
-        number.filter(|number| (least..=most).contains(number)).ok_or_else(|| wrong(text))
+        number.filter(|number| (least..=most).contains(number))
     };
     let mut all = Vec::new();
     for part in field.split(',') {
@@ -314,9 +315,11 @@ fn values(field: &str, what: &str, least: u32, most: u32, names: &[&str]) -> Res
         };
         let (from, to) = match range.split_once('-') {
             _ if range == "*" => (least, most),
-            Some((from, to)) => (number(from)?, number(to)?),
-            None if step > 1 => (number(range)?, most),
-            None => (number(range)?, number(range)?),
+            Some((from, to)) => (number(from).ok_or_else(|| wrong(part))?, number(to).ok_or_else(|| wrong(part))?),
+            None => {
+                let from = number(range).ok_or_else(|| wrong(part))?;
+                (from, if step > 1 { most } else { from })
+            }
         };
         if from > to {
             return Err(wrong(part));
@@ -597,6 +600,21 @@ mod tests {
         }
     }
 
+    /// A slot that begins when the line starts is one of two, by which clock is ahead. A week of cron begins on Sunday.
+    #[test]
+    fn only_a_line_that_starts_with_its_period_is_said_to() {
+        let noted = |schedule: &str| {
+            let made = lines(&format!("{schedule} /opt/job.sh\n"), Format::User);
+            made.notes.iter().any(|(_, note)| note.contains("begins: a machine whose clock is ahead"))
+        };
+        for schedule in ["@hourly", "@daily", "@monthly", "0 0 * * 1"] {
+            assert!(noted(schedule), "{schedule}");
+        }
+        for schedule in ["@weekly", "0 0 * * 0", "5 0 * * 1"] {
+            assert!(!noted(schedule), "{schedule}");
+        }
+    }
+
     #[test]
     fn odd_lines_are_named_with_their_number() {
         let text = "@reboot ./a\n61 2 * * * ./b\n5 2 * * *\nhello\n5 2 * * mon-xyz ./c\n@dayly ./d\n5-1 * * * * ./e\n*/0 * * * * ./f\n";
@@ -605,6 +623,8 @@ mod tests {
         let numbers: Vec<_> = made.notes.iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8]);
         assert!(made.notes[1].1.contains("minute \"61\" is not 0 to 59"), "{:?}", made.notes[1]);
+        let made = lines("-5 2 * * * ./a\n", Format::User);
+        assert!(made.notes[0].1.contains("minute \"-5\" is not 0 to 59"), "{:?}", made.notes);
     }
 
     #[test]
