@@ -107,7 +107,11 @@ impl<'a> JobView<'a> {
             }
             None => "-".to_owned(),
         };
-        let how = run.end.as_ref().filter(|end| end.kind != EndKind::Succeeded).map(|_| how(run));
+        let how = match &run.end {
+            // The next machine that asks records the crash.
+            None => (self.job.state == JobState::Kept).then(|| "its machine ended without a record".to_owned()),
+            Some(end) => (end.kind != EndKind::Succeeded).then(|| how(run)),
+        };
         let cells = [name.to_owned(), self.state(), run.slot.name.clone(), start, took, run.by.host.clone()];
         let mut cells = cells.to_vec();
         cells.push(if sparks { sparkline(&self.job.runs) } else { String::new() });

@@ -388,6 +388,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
             .hint("a lock is released when the command under it ends")
             .advise("ask its holder", about("revoke", name.as_ref()))
             .advise("take it from its holder", about("break", name.as_ref()).with(["--reason", "WHY"])),
+        "cancel" => failure.advise("ask its holder, or with --node a waiter", about("revoke", name.as_ref())),
         "kill" | "steal" | "force" => {
             failure.advise("take it from its holder", about("break", name.as_ref()).with(["--reason", "WHY"]))
         }

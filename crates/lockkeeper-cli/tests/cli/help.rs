@@ -120,7 +120,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
-    let cases: [(&[&str], &str); 58] = [
+    let cases: [(&[&str], &str); 59] = [
         (&["jobs", "resolve", "a"], "<--again|--accept>"),
         (&["top"], "see which locks there are: lockkeeper list --"),
         (&["run", "a", "--nowait", "--", "b"], "hint: write --try\n"),
@@ -157,6 +157,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["release", "a"], "a lock is released when the command under it ends"),
         (&["history"], " --broken\n"),
         (&["history", "a"], "list the runs of a job: lockkeeper jobs a --"),
+        (&["cancel", "a"], "or with --node a waiter: lockkeeper revoke a --"),
         (&["kill", "a"], " --reason WHY\n"),
         (&["nightly", "--", "make", "all"], "run a command under that lock: lockkeeper run nightly --"),
         (&["run", "a", "ls", "-l", "a b"], "write -- before the command: lockkeeper run a --config /dev/null"),

@@ -311,6 +311,12 @@ fn the_rule_says_what_follows_a_kill() {
         killed.signal(Signal::KILL);
         killed.wait();
         until("the command has ended", || !is_alive(command));
+        if state == "kept" {
+            // No machine has recorded the crash yet.
+            let table = || String::from_utf8(home.output(&["jobs", rule]).stdout).unwrap();
+            until("its session has expired", || table().contains("needs a person"));
+            assert!(table().contains("its machine ended without a record"), "{}", table());
+        }
         let file = format!("again-{rule}");
         let all = [&[rule], &args[..]].concat();
         let (found, text) = run(&home, &all, &format!("touch {file}"));
