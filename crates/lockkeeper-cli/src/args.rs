@@ -6,6 +6,7 @@ pub(crate) mod ask;
 pub(crate) mod connect;
 pub(crate) mod dlq;
 pub(crate) mod jobs;
+pub(crate) mod lead;
 pub(crate) mod leased;
 mod mistakes;
 pub(crate) mod pages;
@@ -26,6 +27,7 @@ use self::ask::{
 };
 use self::dlq::{DlqArgs, DlqVerb};
 use self::jobs::JobsArgs;
+use self::lead::LeadArgs;
 use self::leased::{DecideArgs, RequestsArgs, StatsArgs};
 use self::run::RunArgs;
 use self::serve::ServeArgs;
@@ -52,6 +54,8 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     /// Run a command while holding a lock, or several
     Run(Box<RunArgs>),
+    /// Run a command on one of several machines, the leader
+    Lead(Box<LeadArgs>),
     /// List the locks that have holders or waiters
     #[command(aliases = ["ls", "ps"])]
     List(ListArgs),
@@ -110,6 +114,7 @@ impl Verb {
     pub(crate) fn json(&self) -> bool {
         match self {
             Verb::Run(args) => args.json,
+            Verb::Lead(args) => args.json,
             Verb::List(args) => args.json,
             Verb::Show(args) => args.json,
             Verb::Jobs(args) => args.json(),
@@ -132,7 +137,7 @@ impl Verb {
     /// Whether it runs for long, so that people read its messages later, in a log.
     pub(crate) fn takes_a_while(&self) -> bool {
         match self {
-            Verb::Run(_) | Verb::Serve(_) => true,
+            Verb::Run(_) | Verb::Lead(_) | Verb::Serve(_) => true,
             Verb::Dlq(args) => matches!(args.verb, DlqVerb::Replay { .. }),
             _ => false,
         }
@@ -142,6 +147,7 @@ impl Verb {
     pub(crate) fn place(&self) -> Vec<PlaceOption> {
         let connect = match self {
             Verb::Run(args) => &args.connect,
+            Verb::Lead(args) => &args.connect,
             Verb::List(args) => &args.connect,
             Verb::Show(args) | Verb::Why(args) => &args.connect,
             Verb::Jobs(args) => args.connect(),

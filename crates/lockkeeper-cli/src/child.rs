@@ -103,13 +103,15 @@ impl RunTerms {
 
 /// What not every command gets.
 #[derive(Debug, Default)]
-pub(crate) struct Extras {
+pub(crate) struct Extras<'a> {
     /// The standard error of a job's command.
     pub stderr: Option<PipeWriter>,
     /// The name of its slot.
     pub slot: Option<String>,
     /// A watchdog that was started before the grant.
     pub watchdog: Option<Watchdog>,
+    /// The hold that its variables describe, if its end does not stop the command.
+    pub described: Option<Held<'a>>,
 }
 
 /// How the command ended.
@@ -143,7 +145,7 @@ impl Job {
         command: &[OsString],
         guard: Held<'_>,
         grace: Duration,
-        extras: Extras,
+        extras: Extras<'_>,
     ) -> Result<Self, Failure> {
         let catch = |kind| unix::signal(kind).map_err(|error| Failure::system("cannot catch signals", error));
         let (changed, continued) = (catch(SignalKind::child())?, catch(SignalKind::from_raw(Signal::CONT.as_raw()))?);
@@ -162,7 +164,7 @@ impl Job {
             watchdog.until(Deadline::of_trust(end, grace));
         }
         let mut child = launcher::command(command, foreground, end, watchdog.as_ref());
-        tell_of_the_hold(&mut child, guard);
+        tell_of_the_hold(&mut child, extras.described.unwrap_or(guard));
         if let Some(stderr) = extras.stderr {
             child.stderr(stderr);
         }

@@ -44,6 +44,7 @@ mod retrying;
 mod screen;
 mod serverlog;
 mod servertime;
+mod service;
 mod settings;
 mod signals;
 mod statuses;
@@ -101,6 +102,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let outcome = runtime.block_on(async {
         match args.verb {
             Verb::Run(args) => commands::run::run(*args, printer).await,
+            Verb::Lead(args) => commands::lead::lead(*args, printer).await,
             Verb::List(args) => commands::list::list(args, printer).await,
             Verb::Show(args) => commands::show::show(args, printer).await,
             Verb::Jobs(args) => commands::jobs::jobs(args, printer).await,

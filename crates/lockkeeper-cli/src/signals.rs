@@ -14,6 +14,9 @@ use crate::exit::Failure;
 pub(crate) const ENDING: &[Signal] =
     &[Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
 
+/// The signals that stop a service.
+pub(crate) const STOPPING: &[Signal] = &[Signal::INT, Signal::QUIT, Signal::TERM];
+
 /// The signals that matter only while a command runs.
 pub(crate) const RUNNING: &[Signal] = &[Signal::TSTP, Signal::WINCH];
 
@@ -21,13 +24,16 @@ pub(crate) const RUNNING: &[Signal] = &[Signal::TSTP, Signal::WINCH];
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
+    stop: bool,
 }
 
 impl Signals {
-    /// Catches these signals too, except those that are ignored.
+    /// Catches these signals too, except those that are ignored or caught already.
     pub(crate) fn add(&mut self, signals: &[Signal]) -> Result<(), Failure> {
         let ignored = ignored();
-        let heeded: Vec<_> = signals.iter().copied().filter(|signal| ignored & bit(*signal) == 0).collect();
+        let caught = |signal: &Signal| self.streams.iter().any(|(caught, _)| caught == signal);
+        let new = signals.iter().copied().filter(|signal| !caught(signal));
+        let heeded: Vec<_> = new.filter(|signal| ignored & bit(*signal) == 0).collect();
         self.catch(&heeded)
     }
 
@@ -46,12 +52,20 @@ impl Signals {
         std::future::poll_fn(|cx| {
             for (signal, stream) in &mut self.streams {
                 if stream.poll_recv(cx).is_ready() {
+                    self.stop |= STOPPING.contains(signal);
                     return Poll::Ready(*signal);
                 }
             }
             Poll::Pending
         })
         .await
+    }
+}
+
+impl Signals {
+    /// Whether [`Signals::next`] has returned a signal that stops a service.
+    pub(crate) fn are_to_stop(&self) -> bool {
+        self.stop
     }
 }
 

@@ -102,6 +102,31 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (Code::NotFound, "the command was not found", ""),
         ],
     ),
+    (
+        "lead",
+        &[
+            (Code::Done, "SIGTERM, SIGINT or SIGQUIT has ended it, and it does not lead", ""),
+            (Code::Usage, "the command line or a setting is wrong; nothing was done", ""),
+            (Code::Internal, "the operating system or lockkeeper failed", ""),
+            (Code::CannotServe, "the embedded server cannot use its directory, disk or address", ""),
+            (
+                Code::NotAcquired,
+                "the wait was cancelled",
+                "`revoke --node` cancels a wait, and so does deleting the waiting node",
+            ),
+            (Code::Lost, "with --once: the leadership was lost", ""),
+            (Code::Refused, "the server refused", ""),
+            (Code::Mismatch, "other candidates use another node format, or the chroot does not exist", ""),
+            (
+                Code::SessionExpired,
+                "the session expired while waiting",
+                "only if `connection.retry` or `connection.delay` is set; otherwise `lead` joins the queue again",
+            ),
+            (Code::NoNode, "the command has ended, and its node was removed before", ""),
+            (Code::NotExecutable, "the command cannot be executed", "no permission, or its interpreter is missing"),
+            (Code::NotFound, "the command was not found", ""),
+        ],
+    ),
     ("show", SHOWN),
     ("why", SHOWN),
     (

@@ -12,7 +12,7 @@ use super::values::{positive_duration, time_zone};
 use crate::statuses::help;
 
 /// The options of `run` that make the command a job.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Jobs, run once per slot")]
 #[group(skip)]
 pub(crate) struct JobArgs {

@@ -53,7 +53,7 @@ fn long_help() -> String {
 }
 
 /// `lockkeeper run`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "All options, exit statuses and more examples: lockkeeper run --help",
     after_long_help = long_help(),
@@ -165,7 +165,7 @@ pub(crate) fn is_option(name: &str) -> bool {
 }
 
 /// The kind of lock: at most one, with its own options.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "How the lock is held")]
 pub(crate) struct KindArgs {
     /// Share the lock with other --shared holders

@@ -8,6 +8,7 @@ pub(crate) mod epoch;
 pub(crate) mod fence;
 pub(crate) mod init;
 pub(crate) mod jobs;
+pub(crate) mod lead;
 pub(crate) mod list;
 pub(crate) mod requests;
 pub(crate) mod revoke;

@@ -6,6 +6,7 @@
 
 mod job;
 mod line;
+mod locked;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -36,6 +37,7 @@ use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting::Report;
 
 use line::Line;
+pub(crate) use locked::{LeaderCommands, LockedRun};
 
 /// Time limit for leaving the queue after a signal ended the wait.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -51,17 +53,33 @@ const PUBLISHED_CHARS: usize = 200;
 
 /// Runs a command under a lock; returns the exit status.
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure> {
+    run_under(args, &mut LockedRun::default(), &mut Signals::default(), printer).await
+}
+
+/// Runs a command, and what is run before and after it, under a lock; returns the exit status.
+pub(crate) async fn run_under(
+    args: RunArgs,
+    locked: &mut LockedRun,
+    signals: &mut Signals,
+    printer: &Printer,
+) -> Result<u8, Failure> {
     let paths = lock_paths(&args.names)?;
     if args.leased.lease.is_some() && paths.len() > 1 {
         return Err(Failure::new(Code::Usage, "--lease takes one lock"));
     }
     let settings = Settings::read(args.connect.clone(), printer)?.at(paths.iter().map(LockPath::as_str))?;
     let (place, printer) = (settings.place.clone(), printer.at(&settings.place));
-    run_at(args, paths, settings, &printer).await.map_err(|failure| failure.at(&place))
+    run_at(args, paths, settings, (locked, signals), &printer).await.map_err(|failure| failure.at(&place))
 }
 
 /// Runs a command under locks at the place that the settings name.
-async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, printer: &Printer) -> Result<u8, Failure> {
+async fn run_at(
+    mut args: RunArgs,
+    paths: Vec<LockPath>,
+    settings: Settings,
+    (locked, signals): (&mut LockedRun, &mut Signals),
+    printer: &Printer,
+) -> Result<u8, Failure> {
     check_wait_for_ever(&args.leased)?;
     if job::is_job(&args.job) && paths.len() > 1 {
         return Err(Failure::new(Code::Usage, format!("a job has one lock, not {}", paths.len()))
@@ -82,7 +100,6 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
     }
     let kind = Kind::of(&args.kind, &settings.all)?;
     let retries = RetryPolicy::of(&args, &settings)?;
-    let mut signals = Signals::default();
     signals.add(ENDING)?;
     if let Some(limit) = args.jitter {
         tokio::select! {
@@ -110,6 +127,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         rules: settings.all.transfers.iter().map(|rule| rule.value.clone()).collect(),
         lock: None,
         preemption: None,
+        stands_by: locked.leader.is_some(),
         builder: settings.builder().program(command_line(&args.command, args.publish_command)),
         connect_timeout: settings.connect_timeout(),
         asked_timeout: Some(settings.all.session_timeout.value),
@@ -125,12 +143,12 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
         printer: *printer,
     };
     if job::is_job(&args.job) {
-        return job::run(&args, line, &mut signals, *printer).await;
+        return job::run(&args, line, signals, *printer).await;
     }
     let about = line.about();
     let outcome = tokio::select! {
         biased;
-        signal = signals.next() => Err(signal),
+        signal = locked.interrupted(signals) => Err(signal),
         stood = retries.run(about, async || line.attempt().await) => Ok(stood),
     };
     let guard = match outcome {
@@ -162,7 +180,7 @@ async fn run_at(mut args: RunArgs, paths: Vec<LockPath>, settings: Settings, pri
     let terms = RunTerms { grace, on_revoke, on_suspect, preemption: line.preemption.take(), max_run };
     let keeper = line.keeper.as_ref().expect("it granted the lock");
     let extras = Extras { watchdog: line.watchdog.take(), ..Extras::default() };
-    let ran = hold(&args.command, Some(keeper), Held::All(&guard), &mut signals, (terms, extras), *printer).await;
+    let ran = locked.run(&args.command, (keeper, &guard), signals, (terms, extras), *printer).await;
     let preempted = ran.as_ref().is_ok_and(|outcome| outcome.preempted);
     if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
         // The loss was reported when it happened. There is nothing to release; closing the session deletes a node that
@@ -243,7 +261,7 @@ async fn hold(
     keeper: Option<&Lockkeeper>,
     guard: Held<'_>,
     signals: &mut Signals,
-    (terms, extras): (RunTerms, Extras),
+    (terms, extras): (RunTerms, Extras<'_>),
     printer: Printer,
 ) -> Result<CommandEnd, Failure> {
     let job = Job::start(command, guard, terms.grace, extras)?;

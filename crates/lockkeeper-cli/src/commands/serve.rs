@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use lockkeeper::embedded::{Home, RunningServer, server_config};
 use lockkeeper::engine::read_credentials;
 use lockkeeper_server::{Accounts, Secret, Server, Storage, Tls, raise_descriptor_limit};
-use sd_notify::NotifyState;
 
 use crate::advice;
 use crate::args::connect::ConnectArgs;
 use crate::args::serve::ServeArgs;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
+use crate::service::{self, NotifyState};
 use crate::settings::{self, Settings};
 use crate::signals::{ENDING, Signals};
 use crate::streams;
@@ -87,14 +87,14 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         ));
     }
     printer.note("this is one server on one machine, not an ensemble: if its disk is lost, so are its locks");
-    tell_service_manager(&[NotifyState::Ready], printer);
+    service::tell(&[NotifyState::Ready], printer);
     tokio::select! {
         error = server.stopped() => {
             let message = format!("the server has stopped: {error}");
             Err(Failure::new(Code::CannotServe, message).hint(error.hint()))
         }
         _ = signals.next() => {
-            tell_service_manager(&[NotifyState::Stopping], printer);
+            service::tell(&[NotifyState::Stopping], printer);
             match served {
                 Served::Alone(server) => server.shutdown().await?,
                 Served::Home(hosted) => hosted.shutdown().await?,
@@ -137,25 +137,17 @@ async fn serve_machine(home: &Home, args: &ServeArgs, mut signals: Signals, prin
     streams::STDOUT.push(format!("{}\n", hosted.endpoint().connect_string()));
     let (dir, machine) = (home.dir().display(), advice::machine(home));
     printer.note(&format!("serving all users who may enter {dir}; they use it with {machine}"));
-    tell_service_manager(&[NotifyState::Ready], printer);
+    service::tell(&[NotifyState::Ready], printer);
     tokio::select! {
         error = hosted.server().stopped() => {
             let message = format!("the server has stopped: {error}");
             Err(Failure::new(Code::CannotServe, message).hint(error.hint()))
         }
         _ = signals.next() => {
-            tell_service_manager(&[NotifyState::Stopping], printer);
+            service::tell(&[NotifyState::Stopping], printer);
             hosted.shutdown().await?;
             Ok(0)
         }
-    }
-}
-
-/// Tells systemd, if it started this process and wants to know (`Type=notify`).
-fn tell_service_manager(states: &[NotifyState<'_>], printer: &Printer) {
-    if let Err(error) = sd_notify::notify(states) {
-        let socket = std::env::var("NOTIFY_SOCKET").unwrap_or_default();
-        printer.note(&format!("cannot tell the service manager at NOTIFY_SOCKET={socket}: {error}"));
     }
 }
 

@@ -25,6 +25,7 @@ mod jobs_pictures;
 #[cfg(all(feature = "kafka", real_servers))]
 mod kafka;
 mod kinds;
+mod leading;
 mod leasing;
 mod limits;
 mod losing;

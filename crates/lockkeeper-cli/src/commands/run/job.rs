@@ -351,7 +351,7 @@ async fn command(
     let tail = args.job.keep_output.filter(|size| *size > 0).map(Tail::start).transpose();
     let tail = tail.map_err(|error| Failure::system("cannot keep the command's output", error))?;
     let (tail, stderr) = tail.unzip();
-    let extras = Extras { stderr, slot: Some(run.slot().name.clone()), watchdog: None };
+    let extras = Extras { stderr, slot: Some(run.slot().name.clone()), ..Extras::default() };
     let held = Held::One(run.guard());
     let ended = hold(&args.command, line.keeper.as_ref(), held, signals, (terms(args, grace), extras), printer).await;
     let output = tail.map(Tail::end);

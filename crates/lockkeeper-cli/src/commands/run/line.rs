@@ -23,6 +23,7 @@ use crate::local;
 use crate::nested;
 use crate::output::Printer;
 use crate::place::Place;
+use crate::service::{self, NotifyState};
 use crate::waiting::{self, Report, Wait};
 use crate::watchdog::Watchdog;
 
@@ -43,6 +44,8 @@ pub(super) struct Line {
     pub(super) lock: Option<HelixLock>,
     /// The preemption of the granted leased lock.
     pub(super) preemption: Option<watch::Receiver<Option<Preemption>>>,
+    /// Whether the service manager is told when it waits.
+    pub(super) stands_by: bool,
     pub(super) builder: Builder,
     pub(super) place: Place,
     pub(super) connect_timeout: Duration,
@@ -120,6 +123,9 @@ impl Line {
             }
         };
         self.keeper = Some(keeper.clone());
+        if self.stands_by {
+            service::tell(&[NotifyState::Ready, NotifyState::Status("standby")], &self.printer);
+        }
         self.tell_granted_timeout(&keeper);
         if let Some(lease) = self.leased.lease {
             let leased = self.lease(&keeper, lease).await;

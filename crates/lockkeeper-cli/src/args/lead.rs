@@ -1,0 +1,103 @@
+//! The options of `lockkeeper lead`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use super::connect::ConnectArgs;
+use super::run::{NodeFormatArg, OnRevoke, OnSuspect};
+use super::values::duration;
+use crate::statuses::{EXIT_STATUS, lines};
+
+/// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
+const BEFORE_STATUSES: &str = "\
+Every machine runs the same command. One of them leads and runs COMMAND; the others stand by. When the leadership is lost, or when \
+somebody asks the leader to step down (lockkeeper revoke), COMMAND is stopped, the next machine leads, and this one stands by again. \
+When COMMAND ends by itself, lead resigns and ends with its status. On SIGTERM, SIGINT or SIGQUIT, lead passes the signal on, resigns \
+when COMMAND has ended, and ends with 0.
+
+COMMAND runs as under run: in a process group of its own, stopped before another machine can lead, with LOCKKEEPER_TOKEN, \
+LOCKKEEPER_PATH and LOCKKEEPER_NODE. So does the command of --on-promote. That of --on-demote has no LOCKKEEPER_TOKEN if the \
+leadership is lost, and is not stopped then.
+
+As a service of systemd with Type=notify, it is ready when it stands by. Its status is standby or leader.";
+
+const EXAMPLES: &str = "\
+Examples:
+  lockkeeper lead scheduler --servers zk1:2181,zk2:2181 -- ./scheduler
+  lockkeeper lead db --on-promote ./take-ip --on-demote ./drop-ip -- ./primary
+  lockkeeper lead /election --format leader-latch -- ./beside-java";
+
+fn long_help() -> String {
+    let status = "that of the command; 128+n if signal n killed it. Of lockkeeper itself:";
+    format!("{BEFORE_STATUSES}\n\n{EXIT_STATUS} {status}\n{}\n\n{EXAMPLES}", lines("lead"))
+}
+
+/// `lockkeeper lead`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "All options, exit statuses and more examples: lockkeeper lead --help",
+    after_long_help = long_help(),
+    override_usage = "lockkeeper lead <NAME> [OPTIONS] -- <COMMAND>..."
+)]
+pub(crate) struct LeadArgs {
+    /// The election: the lock that the leader holds
+    pub name: String,
+    /// Run this shell command before COMMAND; if it fails, resign and end with its status
+    #[arg(long, value_name = "COMMAND")]
+    pub on_promote: Option<OsString>,
+    /// Run this shell command when COMMAND has ended, before this machine resigns
+    ///
+    /// Once for each leadership, also if --on-promote failed. The next machine waits for it, unless the leadership is lost.
+    #[arg(long, value_name = "COMMAND")]
+    pub on_demote: Option<OsString>,
+    /// End after the first leadership, instead of standing by again
+    #[arg(long)]
+    pub once: bool,
+    /// Show this id or reason to everyone who looks at the election
+    #[arg(long, short, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// Show the whole command line to everyone who may read the election, not only the program's name
+    #[arg(long, hide_short_help = true)]
+    pub publish_command: bool,
+    /// Send this signal to the command when a revoke asks the leader to step down: TERM, INT, HUP, USR1, USR2; or ignore
+    ///
+    /// With ignore, the command gets no signal, and lockkeeper refuses the request.
+    #[arg(
+        long,
+        value_name = "SIGNAL",
+        value_enum,
+        ignore_case = true,
+        default_value = "TERM",
+        hide_possible_values = true,
+        hide_short_help = true
+    )]
+    pub on_revoke: OnRevoke,
+    /// Give the command this long to end when the leadership can no longer be relied on; then kill it [default: a fifth of the
+    /// session timeout, at most 5s]
+    ///
+    /// At most a fifth of the session timeout.
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
+    pub grace: Option<Duration>,
+    /// After a loss, let nobody lead for this long
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
+    pub lock_delay: Option<Duration>,
+    /// When the connection is lost while this machine may still lead: wait for the servers until the grace period begins, or
+    /// stop the command immediately
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "wait", hide_short_help = true)]
+    pub on_suspect: OnSuspect,
+    /// Name the nodes as these foreign candidates do, to stand for election with them [default: curator]
+    #[arg(long = "format", value_name = "FORMAT", value_enum, hide_short_help = true)]
+    pub node_format: Option<NodeFormatArg>,
+    /// Say nothing about the wait
+    #[arg(long, short, hide_short_help = true)]
+    pub quiet: bool,
+    /// Print messages as JSON lines on standard error
+    #[arg(long)]
+    pub json: bool,
+    /// The place of the election.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND", help_heading = None::<&'static str>)]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,77 @@
+//! `lockkeeper lead`: `run` again and again, so that one machine of several leads.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::run::{LeaderCommands, LockedRun, run_under};
+use crate::args::lead::LeadArgs;
+use crate::args::parse_run;
+use crate::args::run::RunArgs;
+use crate::exit::{Code, Failure};
+use crate::output::Printer;
+use crate::service::{self, NotifyState};
+use crate::signals::{self, ENDING, STOPPING, Signals};
+
+/// Pause before another attempt to reach the servers.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Stands by, leads, and stands by again; returns the exit status.
+pub(crate) async fn lead(args: LeadArgs, printer: &Printer) -> Result<u8, Failure> {
+    let mut signals = Signals::default();
+    signals.add(ENDING)?;
+    let (once, commands) = (args.once, LeaderCommands::of(&args));
+    let run = run_args(args)?;
+    let mut unreachable = String::new();
+    let ended = loop {
+        let mut locked = LockedRun { leader: Some(commands.clone()), demoted: false };
+        match run_under(run.clone(), &mut locked, &mut signals, printer).await {
+            Ok(_) if locked.demoted && !once && !signals.are_to_stop() => {}
+            // A standby machine outlasts its servers, and so does a former leader.
+            Err(failure) if failure.code == Code::Unreachable && !signals.are_to_stop() => {
+                if unreachable != failure.message {
+                    printer.note(&format!("{}; trying again", failure.message));
+                    unreachable = failure.message;
+                }
+                tokio::select! {
+                    _ = locked.interrupted(&mut signals) => break Ok(0),
+                    () = sleep(PAUSE) => {}
+                }
+            }
+            Ok(status) if signals.are_to_stop() && is_of_a_stop(status) => break Ok(0),
+            ended => break ended,
+        }
+    };
+    service::tell(&[NotifyState::Stopping], printer);
+    ended
+}
+
+/// Whether a command that such a signal stops ends like this.
+fn is_of_a_stop(status: u8) -> bool {
+    STOPPING.iter().any(|signal| status == signals::status(signal.as_raw()))
+}
+
+impl LeaderCommands {
+    fn of(args: &LeadArgs) -> Self {
+        LeaderCommands { on_promote: args.on_promote.clone(), on_demote: args.on_demote.clone() }
+    }
+}
+
+/// Returns the same command line as one of `run`, whose other options are as by default.
+fn run_args(args: LeadArgs) -> Result<RunArgs, Failure> {
+    let words = [args.name.into(), "--".into()].into_iter().chain(args.command);
+    let mut run = parse_run(words).map_err(|problem| Failure::new(Code::Usage, problem))?;
+    run.kind.node_format = args.node_format;
+    Ok(RunArgs {
+        message: args.message,
+        publish_command: args.publish_command,
+        on_revoke: args.on_revoke,
+        grace: args.grace,
+        lock_delay: args.lock_delay,
+        on_suspect: args.on_suspect,
+        quiet: args.quiet,
+        json: args.json,
+        connect: args.connect,
+        ..run
+    })
+}
