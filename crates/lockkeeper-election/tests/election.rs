@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::future::select_all;
 use lockkeeper::error::{AcquireError, AdminError, Mismatch, SessionError};
 use lockkeeper::{CancellationToken, Error, FencingToken, Lockkeeper, Loss, NodeFormat};
-use lockkeeper_election::{Candidacy, Demotion, Election, Event, Leader, Leadership, Observer};
+use lockkeeper_election::{Candidacy, Demotion, Election, Event, Leader, Observer};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::Proxy;
 use tokio::sync::mpsc;
@@ -88,31 +88,31 @@ fn a_leader_that_is_cut_off_is_demoted_before_the_next_one_is_promoted() {
                 .map_err(Error::from)?;
             fleet.push((proxy, Election::new(&keeper, ELECTION).candidate(name).stand()));
         }
-        let mut last = None;
+        let (mut last, mut cut) = (None, None);
         for _ in 0..5 {
-            let (event, leader) = loop {
-                let calls = fleet.iter_mut().map(|(_, candidacy)| Box::pin(candidacy.next()));
-                let (event, at, _) = select_all(calls).await;
+            let (token, leader) = loop {
+                // The old leader is not asked meanwhile: only its clock can demote it.
+                let others = fleet.iter_mut().enumerate().filter(|(at, _)| Some(*at) != cut);
+                let calls = others.map(|(at, (_, candidacy))| Box::pin(async move { (candidacy.next().await, at) }));
+                let ((event, at), ..) = select_all(calls).await;
                 match event {
-                    Ok(event @ Event::Promoted(_)) => break (event, at),
+                    Ok(Event::Promoted(token)) => break (token, at),
                     Ok(Event::Demoted(_)) => {}
                     // A candidate behind a network that fails.
                     Err(error) if error.is_retryable() => {}
                     other => panic!("{other:?}"),
                 }
             };
-            let lead = |(at, (_, candidacy)): (usize, &(Proxy, Candidacy))| {
-                candidacy.leadership().is_some_and(Leadership::is_leading).then_some(at)
-            };
-            let leaders: Vec<_> = fleet.iter().enumerate().filter_map(lead).collect();
-            // It may have been demoted again since.
-            assert!(leaders.is_empty() || leaders == [leader], "{leaders:?} lead when {leader} is promoted");
-            let Event::Promoted(token) = event else { unreachable!() };
             assert!(last < Some(token), "{token} after {last:?}");
             last = Some(token);
-            for (at, (proxy, _)) in fleet.iter().enumerate() {
-                if at == leader { proxy.stall() } else { proxy.heal() }
+            if let Some(cut) = cut {
+                let (proxy, old) = &mut fleet[cut];
+                assert!(!old.leadership().unwrap().is_leading(), "{cut} leads when {leader} is promoted");
+                assert!(matches!(old.next().await?, Event::Demoted(_)));
+                proxy.heal();
             }
+            fleet[leader].0.stall();
+            cut = Some(leader);
         }
         Ok(())
     });
@@ -210,6 +210,8 @@ fn an_observer_reports_each_change_in_order() {
         let mut second = election.candidate("second").stand();
         let waiting = tokio::spawn(async move { promoted(&mut second).await.map(|token| (second, token)) });
         candidates(&ours, 2).await;
+        // A candidate that comes is no change of the leader.
+        assert!(tokio::time::timeout(Duration::from_millis(300), next(&mut before)).await.is_err());
         first.resign().await?;
         let (mut second, token) = waiting.await.unwrap()?;
         for observer in [&mut before, &mut late] {
@@ -347,14 +349,16 @@ fn a_leader_that_is_asked_to_step_down_ends_its_work_first() {
         let election = Election::new(&keeper, ELECTION);
         let (work_ended, terms) = (CancellationToken::new(), Arc::new(Mutex::new(Vec::new())));
         let (ended, stopping, counted) = (work_ended.clone(), stop.clone(), terms.clone());
+        let (heard, mut hears) = mpsc::unbounded_channel();
         let candidate = election.candidate("steps down");
         let running = tokio::spawn(async move {
             let running = candidate.run(
                 &stopping,
                 |leadership, demoted| {
-                    let (ended, counted) = (ended.clone(), counted.clone());
+                    let (ended, counted, heard) = (ended.clone(), counted.clone(), heard.clone());
                     Box::pin(async move {
                         demoted.cancelled().await;
+                        heard.send(()).unwrap();
                         ended.cancelled().await;
                         assert!(leadership.is_leading());
                         counted.lock().unwrap().push(leadership.token());
@@ -374,7 +378,9 @@ fn a_leader_that_is_asked_to_step_down_ends_its_work_first() {
         while observer.next().await?.is_none() {}
         let asked = keeper.admin().revoke(ELECTION, Some("update")).await.map_err(Error::from)?;
         assert_eq!(asked.len(), 1);
-        assert!(election.leader().await?.is_some() && terms.lock().unwrap().is_empty());
+        hears.recv().await.unwrap();
+        let still = election.leader().await?.map(|leader| leader.node.clone());
+        assert!(still.is_some_and(|node| node == asked[0].contender().node) && terms.lock().unwrap().is_empty());
         work_ended.cancel();
         // It may be seen between its terms.
         while observer.next().await?.is_none() {}
