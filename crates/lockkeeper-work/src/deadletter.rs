@@ -5,8 +5,8 @@
 //! or dropped.
 //!
 //! A sink keeps a log of [`LetterRecord`]s, to which records are only added: letters, and marks that say what happened to
-//! them. [`fold`] derives the current state from it by operation id, so a record may be added more than once. That is
-//! all that a sink must guarantee:
+//! them. [`fold`] derives the current state from it by the letters' ids, so a record may be added more than once. An operation that is
+//! given up again has another letter. That is all that a sink must guarantee:
 //!
 //! - **[`Sink::append`] returns only after the record is stored**, as durably as the sink can. An acknowledged letter
 //!   survives a crash of this process and of the machine. It may be called again with the same record, after an error

@@ -53,7 +53,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Operation {
-    /// Its unique id, which identifies its dead letter.
+    /// Its unique id, which its dead letter names. If an operation is given up again under the same id, it has another letter.
     pub id: String,
     /// The work to do, in the caller's own form. A replay uses it.
     pub payload: Value,

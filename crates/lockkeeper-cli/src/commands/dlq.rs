@@ -105,21 +105,38 @@ impl Desk {
         Ok((fold(std::mem::take(&mut read.records)), read))
     }
 
-    /// Returns the letter that an id, or the beginning of one, means.
+    /// Returns the letter that an id, or the beginning of one, means: its own id or that of its operation. Of several letters of one
+    /// operation, that is the only one that is not settled, or the last one.
     fn find<'a>(&self, filed: &'a [Filed], id: &str) -> Result<&'a Filed, Failure> {
-        let all: Vec<_> = filed.iter().filter(|filed| filed.letter.operation.starts_with(id)).collect();
-        let exact = all.iter().find(|filed| filed.letter.operation == id);
-        match (exact, &all[..]) {
-            (Some(filed), _) | (None, [filed]) => Ok(filed),
-            (None, []) => {
+        if let Some(filed) = filed.iter().find(|filed| filed.letter.id == id) {
+            return Ok(filed);
+        }
+        let names = |filed: &Filed| filed.letter.operation.starts_with(id) || filed.letter.id.starts_with(id);
+        let mut all: Vec<_> = filed.iter().filter(|filed| names(filed)).collect();
+        if all.iter().any(|filed| filed.letter.operation == id) {
+            all.retain(|filed| filed.letter.operation == id);
+        }
+        if let [first, .., last] = &all[..]
+            && all.iter().all(|filed| filed.letter.operation == first.letter.operation)
+        {
+            let open: Vec<_> = all.iter().filter(|filed| !filed.fate.is_settled()).collect();
+            return match open[..] {
+                [] => Ok(last),
+                [filed] => Ok(filed),
+                _ => Err(Failure::new(Code::Usage, format!("{} dead letters of {id:?} wait", open.len()))
+                    .hint("name one by its own id")
+                    .advise("see which there are", self.command(["list"]))),
+            };
+        }
+        match all[..] {
+            [filed] => Ok(filed),
+            [] => {
                 Err(Failure::new(Code::NoSuchLock, format!("there is no dead letter {id:?} in {}", self.sink.name()))
                     .advise("see which there are", self.command(["list", "--all"])))
             }
-            (None, several) => {
-                Err(Failure::new(Code::Usage, format!("{} dead letters begin with {id:?}", several.len()))
-                    .hint("write more of the id")
-                    .advise("see which there are", self.command(["list", "--all"])))
-            }
+            _ => Err(Failure::new(Code::Usage, format!("{} dead letters begin with {id:?}", all.len()))
+                .hint("write more of the id")
+                .advise("see which there are", self.command(["list", "--all"]))),
         }
     }
 
@@ -132,7 +149,9 @@ impl Desk {
         } else if filed.is_empty() {
             self.printer.note(&format!("no dead letter waits in {}", self.sink.name()));
         } else {
-            output::data(&filed.iter().map(|filed| line(filed) + "\n").collect::<String>())?;
+            let has_others = |operation: &str| filed.iter().filter(|it| it.letter.operation == operation).count() > 1;
+            let lines = filed.iter().map(|filed| line(filed, has_others(&filed.letter.operation)) + "\n");
+            output::data(&lines.collect::<String>())?;
         }
         Ok(0)
     }
@@ -165,7 +184,7 @@ impl Desk {
     }
 
     async fn mark(&self, letter: &Letter, event: LetterEvent) -> Result<(), Failure> {
-        self.sink.append(&LetterRecord::Mark(Mark::new(&letter.operation, event))).await?;
+        self.sink.append(&LetterRecord::Mark(Mark::new(letter, event))).await?;
         Ok(())
     }
 
@@ -286,7 +305,7 @@ impl Desk {
         let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
         // Read again under the lock of the replay.
         let now = fold(self.sink.records().await?.records);
-        let filed = self.find(&now, operation)?;
+        let filed = self.find(&now, &letter.id)?;
         settled(filed)?;
         if let Fate::Begun { at_ms, by } = &filed.fate
             && !replay.again
@@ -348,10 +367,12 @@ fn when(ms: u64) -> String {
     moment(SystemTime::UNIX_EPOCH + Duration::from_millis(ms))
 }
 
-/// `0c3f…  waiting  /locks/index  6 attempts until 10:42:03, InstanceLock (bulk): ./propagate.sh P1`
-fn line(filed: &Filed) -> String {
+/// `0c3f…  waiting  /locks/index  6 attempts until 10:42:03, InstanceLock (bulk): ./propagate.sh P1`. The letter's own id follows
+/// that of its operation if other letters have the same operation.
+fn line(filed: &Filed, has_others: bool) -> String {
     let Filed { letter, fate, failures, .. } = filed;
-    let Letter { operation, path, attempts, error, last_ms, .. } = letter;
+    let Letter { id, operation, path, attempts, error, last_ms, .. } = letter;
+    let operation = if has_others { format!("{operation} (letter {id})") } else { operation.clone() };
     let mut line = format!(
         "{operation}  {}  {path}  {} until {}, {error}",
         fate.name(),
@@ -380,6 +401,7 @@ fn text(filed: &Filed) -> String {
     let Filed { letter, fate, failures, last_failure, .. } = filed;
     let mut text = String::new();
     let mut row = |name: &str, value: &str| _ = writeln!(text, "{name:<16}{}", plain(value));
+    row("letter", &letter.id);
     row("operation", &letter.operation);
     row("fate", fate.name());
     match fate {

@@ -335,7 +335,7 @@ fn a_letter_planted_by_another_user_is_not_run() {
     let payload = serde_json::json!({"directory": home.file(""), "run": ["x"], "command": ["touch", "planted"]});
     let owner = serde_json::json!({"user": "root", "host": "here", "pid": 1});
     let letter = serde_json::json!({"letter": {
-        "operation": "0-0", "monitor_object": "x", "path": "/locks/x", "payload": payload, "attempts": 1,
+        "id": "0", "operation": "0-0", "monitor_object": "x", "path": "/locks/x", "payload": payload, "attempts": 1,
         "error": "InstanceLock", "detail": "", "first_ms": 1, "last_ms": 1, "waited_ms": 1, "owner": owner,
     }});
     let ids = ["--reuid=65534", "--regid=1234", "--clear-groups", "sh", "-c", "printf '%s\\n' \"$1\" >> \"$2\"", "sh"];
@@ -366,6 +366,33 @@ fn a_person_sees_all_commands_before_they_run() {
     screen.press(b"y\r");
     assert_eq!(screen.end().code(), Some(0));
     assert_eq!(text(&home.file("ran")), "one\ntwo\n");
+}
+
+/// A service that gives up the same operation again has another letter; one letter that is stored twice is one.
+#[test]
+fn letters_of_one_operation_are_told_apart_by_their_own_ids() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.state()).unwrap();
+    let letter = |id: &str, payload: u32| {
+        let letter = serde_json::json!({"letter": {
+            "id": id, "operation": "op", "monitor_object": "x", "path": "/locks/x", "payload": payload, "attempts": 1,
+            "error": "InstanceLock", "detail": "", "first_ms": 1, "last_ms": 1, "waited_ms": 1,
+            "owner": {"user": "root", "host": "here", "pid": 1},
+        }});
+        format!("{letter}\n")
+    };
+    let file = home.state().join("dead-letters.jsonl");
+    std::fs::write(file, letter("one", 7) + &letter("two", 8) + &letter("one", 7)).unwrap();
+    let said = |words: &[&str]| String::from_utf8(home.output(&[&["dlq"], words].concat()).stdout).unwrap();
+    let list = said(&["list"]);
+    assert_eq!(list.lines().count(), 2, "{list}");
+    assert!(list.contains("op (letter one)  waiting") && list.contains("op (letter two)  waiting"), "{list}");
+    let (code, line) = failure(&home.output(&["dlq", "drop", "op"]));
+    assert!(code == Some(64) && line.contains("2 dead letters of \"op\" wait"), "{code:?} {line}");
+    assert!(home.output(&["dlq", "drop", "one"]).status.success());
+    let list = said(&["list"]);
+    assert!(list.starts_with("op  waiting") && list.lines().count() == 1, "{list}");
+    assert!(said(&["show", "op"]).lines().any(|row| row.starts_with("payload") && row.ends_with(" 8")));
 }
 
 #[test]

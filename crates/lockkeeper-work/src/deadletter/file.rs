@@ -148,14 +148,14 @@ impl FileSink {
         let settled: std::collections::HashSet<_> = fold(self.read_now()?.records)
             .into_iter()
             .filter(|filed| filed.fate.is_settled())
-            .map(|filed| filed.letter.operation)
+            .map(|filed| filed.letter.id)
             .collect();
         // From the oldest on: a letter comes before its marks, which mean nothing without it.
         for (_, path) in aside {
             let mut read = Records::default();
             read_file(&path, &mut read)?;
             let unsettled = read.records.iter().any(|record| match record {
-                LetterRecord::Letter(letter) => !settled.contains(&letter.operation),
+                LetterRecord::Letter(letter) => !settled.contains(&letter.id),
                 LetterRecord::Mark(_) => false,
             });
             if unsettled || !read.unreadable.is_empty() {
@@ -249,6 +249,11 @@ mod tests {
         LetterRecord::Letter(Box::new(Letter::new(operation, "P1", "/P1")))
     }
 
+    fn mark(letter: &LetterRecord, event: LetterEvent) -> LetterRecord {
+        let LetterRecord::Letter(letter) = letter else { panic!("{letter:?} is no letter") };
+        LetterRecord::Mark(Mark::new(letter, event))
+    }
+
     fn sink() -> (tempfile::TempDir, FileSink) {
         let dir = tempfile::tempdir().unwrap();
         let sink = FileSink::new(dir.path().join("deep/dead-letters.jsonl"));
@@ -269,7 +274,7 @@ mod tests {
         let (dir, sink) = sink();
         assert_eq!(block(sink.records()).unwrap(), Records::default());
         assert!(!dir.path().join("deep").exists(), "looking makes nothing");
-        let records = [letter("a"), LetterRecord::Mark(Mark::new("a", LetterEvent::Failed { why: "x\ny".to_owned() }))];
+        let records = [letter("a"), mark(&letter("a"), LetterEvent::Failed { why: "x\ny".to_owned() })];
         records.iter().for_each(|record| append(&sink, record));
         assert_eq!(block(sink.records()).unwrap().records, records);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -294,12 +299,13 @@ mod tests {
     #[test]
     fn a_torn_line_is_reported_and_spoils_no_other() {
         let (_dir, sink) = sink();
-        append(&sink, &letter("a"));
+        let [a, b] = ["a", "b"].map(letter);
+        append(&sink, &a);
         let mut file = OpenOptions::new().append(true).open(sink.path()).unwrap();
         file.write_all(b"{\"letter\":{\"operation\":\"torn").unwrap();
-        append(&sink, &letter("b"));
+        append(&sink, &b);
         let read = block(sink.records()).unwrap();
-        assert_eq!(read.records, [letter("a"), letter("b")]);
+        assert_eq!(read.records, [a, b]);
         assert!(matches!(&read.unreadable[..], [problem] if problem.contains("dead-letters.jsonl:2: ")), "{read:?}");
     }
 
@@ -322,9 +328,10 @@ mod tests {
     fn a_rotated_file_is_deleted_only_once_it_is_settled() {
         let (_dir, sink) = sink();
         let sink = sink.rotate_at(1);
-        append(&sink, &letter("first"));
-        append(&sink, &letter("second"));
-        append(&sink, &LetterRecord::Mark(Mark::new("first", LetterEvent::Replayed)));
+        let [first, second, again] = ["first", "second", "first"].map(letter);
+        append(&sink, &first);
+        append(&sink, &second);
+        append(&sink, &mark(&first, LetterEvent::Replayed));
         let open = |sink: &FileSink| {
             let filed = fold(block(sink.records()).unwrap().records);
             filed
@@ -334,17 +341,18 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         for at in 0..20 {
-            append(&sink, &letter(&format!("{at}")));
-            append(&sink, &LetterRecord::Mark(Mark::new(format!("{at}"), LetterEvent::Dropped { why: None })));
+            let letter = letter(&format!("{at}"));
+            append(&sink, &letter);
+            append(&sink, &mark(&letter, LetterEvent::Dropped { why: None }));
         }
         assert_eq!(open(&sink), ["second"]);
-        let first = sink.beside(".1");
-        assert!(!first.exists(), "everything in it was settled");
+        let oldest = sink.beside(".1");
+        assert!(!oldest.exists(), "everything in it was settled");
         assert!(sink.beside(".2").exists(), "its letter waits");
-        append(&sink, &LetterRecord::Mark(Mark::new("second", LetterEvent::Replayed)));
-        append(&sink, &letter("last"));
+        append(&sink, &mark(&second, LetterEvent::Replayed));
+        append(&sink, &again);
         append(&sink, &letter("very last"));
         assert!(!sink.beside(".2").exists());
-        assert_eq!(open(&sink), ["last", "very last"]);
+        assert_eq!(open(&sink), ["first", "very last"]);
     }
 }

@@ -70,21 +70,22 @@ impl Fate {
 
 /// Returns every letter once, in the order of the records, with its fate.
 ///
-/// A letter that occurs again is the same letter: its sink may return it twice. A settled letter stays settled,
-/// whatever comes later. A mark without a letter belongs to a letter that was deleted.
+/// A letter whose id occurs again is the same letter: its sink may return it twice. Letters of one operation that was given up
+/// several times have several ids, and each has a fate of its own. A settled letter stays settled, whatever comes later. A mark
+/// without a letter belongs to a letter that was deleted.
 pub fn fold(records: impl IntoIterator<Item = LetterRecord>) -> Vec<Filed> {
     let mut filed: Vec<Filed> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for record in records {
         match record {
             LetterRecord::Letter(letter) => {
-                if !places.contains_key(&letter.operation) {
-                    places.insert(letter.operation.clone(), filed.len());
+                if !places.contains_key(&letter.id) {
+                    places.insert(letter.id.clone(), filed.len());
                     filed.push(Filed { letter: *letter, fate: Fate::Waiting, failures: 0, last_failure: None });
                 }
             }
             LetterRecord::Mark(mark) => {
-                if let Some(place) = places.get(&mark.operation) {
+                if let Some(place) = places.get(&mark.letter) {
                     filed[*place].take(mark);
                 }
             }
@@ -98,7 +99,7 @@ impl Filed {
         if self.fate.is_settled() {
             return;
         }
-        let Mark { operation: _, event, at_ms, by } = mark;
+        let Mark { letter: _, operation: _, event, at_ms, by } = mark;
         match event {
             LetterEvent::Begun => self.fate = Fate::Begun { at_ms, by },
             LetterEvent::Replayed => self.fate = Fate::Replayed { at_ms, by },
@@ -116,12 +117,16 @@ impl Filed {
 mod tests {
     use super::*;
 
-    fn letter(operation: &str) -> LetterRecord {
-        LetterRecord::Letter(Box::new(Letter::new(operation, "P1", "/P1")))
+    fn letter(operation: &str) -> Letter {
+        Letter::new(operation, "P1", "/P1")
     }
 
-    fn mark(operation: &str, event: LetterEvent) -> LetterRecord {
-        LetterRecord::Mark(Mark::new(operation, event))
+    fn kept(letter: &Letter) -> LetterRecord {
+        LetterRecord::Letter(Box::new(letter.clone()))
+    }
+
+    fn mark(letter: &Letter, event: LetterEvent) -> LetterRecord {
+        LetterRecord::Mark(Mark::new(letter, event))
     }
 
     fn failed() -> LetterEvent {
@@ -131,24 +136,45 @@ mod tests {
     /// C-47: once, however often its sink returns it.
     #[test]
     fn a_letter_that_comes_twice_is_one_letter() {
-        let filed = fold([letter("a"), letter("b"), mark("a", LetterEvent::Replayed), letter("a")]);
+        let (a, b) = (letter("a"), letter("b"));
+        let filed = fold([kept(&a), kept(&b), mark(&a, LetterEvent::Replayed), kept(&a)]);
         let fates: Vec<_> = filed.iter().map(|filed| (filed.letter.operation.as_str(), filed.fate.name())).collect();
         assert_eq!(fates, [("a", "replayed"), ("b", "waiting")]);
     }
 
+    /// While the first one waits, and after it was replayed; also if a sink returns all letters before all marks.
+    #[test]
+    fn an_operation_that_is_given_up_again_has_another_letter() {
+        let [first, second, third] = [7, 8, 9].map(|payload| {
+            let mut letter = letter("a");
+            letter.payload = payload.into();
+            letter
+        });
+        let replayed = || mark(&first, LetterEvent::Replayed);
+        let in_order = [kept(&first), kept(&second), replayed(), kept(&third)];
+        let marks_last = [kept(&first), kept(&second), kept(&third), replayed()];
+        for records in [in_order, marks_last] {
+            let filed = fold(records);
+            let fates: Vec<_> = filed.iter().map(|filed| (filed.letter.payload.as_i64(), filed.fate.name())).collect();
+            assert_eq!(fates, [(Some(7), "replayed"), (Some(8), "waiting"), (Some(9), "waiting")]);
+        }
+    }
+
     #[test]
     fn a_failed_replay_leaves_the_letter_and_the_reason() {
-        let filed = fold([letter("a"), mark("a", LetterEvent::Begun), mark("a", failed()), mark("a", failed())]);
+        let a = letter("a");
+        let filed = fold([kept(&a), mark(&a, LetterEvent::Begun), mark(&a, failed()), mark(&a, failed())]);
         assert_eq!((filed.len(), filed[0].fate.name(), filed[0].failures), (1, "waiting", 2));
         assert_eq!(filed[0].last_failure.as_deref(), Some("taken"));
     }
 
     #[test]
     fn a_settled_letter_stays_settled() {
+        let a = letter("a");
         for settled in [LetterEvent::Replayed, LetterEvent::Dropped { why: None }] {
             let name = if settled == LetterEvent::Replayed { "replayed" } else { "dropped" };
             for later in [LetterEvent::Begun, failed(), LetterEvent::Replayed, LetterEvent::Dropped { why: None }] {
-                let filed = fold([letter("a"), mark("a", settled.clone()), mark("a", later)]);
+                let filed = fold([kept(&a), mark(&a, settled.clone()), mark(&a, later)]);
                 assert_eq!((filed[0].fate.name(), filed[0].failures), (name, 0));
             }
         }
@@ -156,7 +182,8 @@ mod tests {
 
     #[test]
     fn a_replay_without_an_end_is_shown_as_begun() {
-        let filed = fold([mark("gone", LetterEvent::Begun), letter("a"), mark("a", LetterEvent::Begun)]);
+        let a = letter("a");
+        let filed = fold([mark(&letter("gone"), LetterEvent::Begun), kept(&a), mark(&a, LetterEvent::Begun)]);
         assert_eq!((filed.len(), filed[0].fate.name()), (1, "begun"));
         assert!(!filed[0].fate.is_settled());
     }

@@ -216,7 +216,7 @@ impl Sink for KafkaSink {
                 }
             }
             spooled.into_iter().for_each(|entry| sort(entry.record));
-            // Marks of one operation have one key, so they are in order already.
+            // Marks of one letter have one key, so they are in order already.
             letters.append(&mut marks);
             // The connection has no encryption and no login, so neither the topic's lists nor the network tell who wrote a message.
             let foreign = vec![format!("{} may be written by others", shared.address)];

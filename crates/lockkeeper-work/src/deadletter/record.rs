@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Letter {
-    /// The unique id of the operation.
+    /// The unique id of this letter. An operation that is given up again has another letter.
+    pub id: String,
+    /// The id of the operation.
     pub operation: String,
     /// The locked object, in the caller's words.
     pub monitor_object: String,
@@ -42,9 +44,10 @@ pub struct Letter {
 }
 
 impl Letter {
-    /// Creates a letter with these fields; the others are set by the caller.
+    /// Creates a letter with a new id and these fields; the others are set by the caller.
     pub fn new(operation: impl Into<String>, monitor_object: impl Into<String>, path: impl Into<String>) -> Self {
         Letter {
+            id: uuid::Uuid::new_v4().to_string(),
             operation: operation.into(),
             monitor_object: monitor_object.into(),
             path: path.into(),
@@ -67,6 +70,8 @@ impl Letter {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Mark {
+    /// The id of the letter.
+    pub letter: String,
     /// The operation of the letter.
     pub operation: String,
     /// The event.
@@ -78,10 +83,10 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Creates a mark with the current time and this process.
-    pub fn new(operation: impl Into<String>, event: LetterEvent) -> Self {
-        let (operation, at_ms) = (operation.into(), crate::wall_clock_ms());
-        Mark { operation, event, at_ms, by: lockkeeper::this_process() }
+    /// Creates a mark of this letter with the current time and this process.
+    pub fn new(letter: &Letter, event: LetterEvent) -> Self {
+        let Letter { id, operation, .. } = letter.clone();
+        Mark { letter: id, operation, event, at_ms: crate::wall_clock_ms(), by: lockkeeper::this_process() }
     }
 }
 

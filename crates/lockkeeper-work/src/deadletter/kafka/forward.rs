@@ -154,7 +154,7 @@ fn batch(
     // A letter that was added again, because its writer was not sure, is the same letter.
     let mut letters = HashSet::new();
     let (entries, again): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| match &entry.record {
-        LetterRecord::Letter(letter) => letters.insert(letter.operation.clone()),
+        LetterRecord::Letter(letter) => letters.insert(letter.id.clone()),
         LetterRecord::Mark(_) => true,
     });
     if entries.is_empty() {

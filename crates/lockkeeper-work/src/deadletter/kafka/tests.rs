@@ -174,7 +174,9 @@ fn letters_and_marks_are_read_as_they_were_written_and_the_rest_is_named() {
     let foreign = vec![format!("kafka:{}/MdmDeadLetterQueue may be written by others", broker.addr())];
     let nothing = Records { foreign, ..Records::default() };
     assert_eq!(block(sink.records()).unwrap(), nothing, "there is no topic yet");
-    let records = [letter("a"), letter("b"), LetterRecord::Mark(Mark::new("a", LetterEvent::Replayed))];
+    let (a, b) = (Letter::new("a", "P1", "/P"), letter("b"));
+    let replayed = LetterRecord::Mark(Mark::new(&a, LetterEvent::Replayed));
+    let records = [LetterRecord::Letter(Box::new(a)), b, replayed];
     for record in &records {
         block(sink.append(record)).unwrap();
     }
