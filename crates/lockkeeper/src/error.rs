@@ -9,7 +9,7 @@
 //! | `connect`, `embedded`, `Realms` | [`ConnectError`] | none |
 //! | `acquire`, `try_acquire`, `multi_lock`, `lock` | [`AcquireError`] | `Held`, `Timeout`, `TooManyWaiters`; `Cancelled`; `Revoked`, `Evicted`, `ParentVanishes`; `SessionLost`; `Mismatch`; `NoSuchLock`; `AlreadyHeld` |
 //! | `release`, `unlock` | [`ReleaseError`] | `NotHeld`, `NotLocked`, `Failed`, `Timeout` (not `Misuse`, not `Session`) |
-//! | `upgrade`, `downgrade` | [`ChangeError`] | `Timeout`, `Cancelled`, `Lost` (not `Misuse`, not `Session`) |
+//! | `upgrade`, `downgrade` | [`ChangeError`] | `Timeout`, `NoAnswer`, `Cancelled`, `Lost` (not `Misuse`, not `Session`) |
 //! | `verify` | [`VerifyError`] | `Lost`, `Refused` (not `Misuse`, not `Session`) |
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |
 //! | `HelixLock::acquire` | [`AcquireLeaseError`](crate::helix::AcquireLeaseError) | `Outranked`, `Preempted`, `CleanupUnfinished`, `Timeout`; `Cancelled`; `Mismatch` |

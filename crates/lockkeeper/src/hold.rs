@@ -107,6 +107,8 @@ pub(crate) struct Hold {
     pub(crate) lost: CancellationToken,
     /// The latest request to release the lock.
     pub(crate) asked: latest::Sender<Option<Revocation>>,
+    /// Whether an upgrade is known to wait for readers ahead of it.
+    pub(crate) waits_for_readers: AtomicBool,
     /// Whether its guard was dropped. A task that runs sees this before the end of its channel wakes it.
     pub(crate) dropped: AtomicBool,
     /// Notified when the program has missed its liveness limit: the driver gives the lock up.
@@ -165,6 +167,7 @@ impl Hold {
             loss: OnceLock::new(),
             lost: CancellationToken::new(),
             asked: latest::Sender::new(None),
+            waits_for_readers: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
             unattended: Notify::new(),
             writes: AtomicUsize::new(0),

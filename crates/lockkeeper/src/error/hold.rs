@@ -56,7 +56,7 @@ impl ReleaseError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// The deadline passed first. The hold is unchanged.
+    /// The deadline passed while readers ahead held the lock. The hold is unchanged.
     #[error("waited {} for the readers of {path} to release", spell(*waited))]
     Timeout {
         /// The lock.
@@ -64,8 +64,16 @@ pub enum ChangeError {
         /// The timeout.
         waited: Duration,
     },
+    /// The deadline passed before a server answered, so it is unknown whether readers ahead hold the lock. The hold is unchanged.
+    #[error("no server answered the upgrade of {path} within {}", spell(*waited))]
+    NoAnswer {
+        /// The lock.
+        path: String,
+        /// The timeout.
+        waited: Duration,
+    },
     /// The caller's cancellation token was cancelled first. The hold is unchanged.
-    #[error("the wait for the readers of {path} was cancelled")]
+    #[error("the upgrade of {path} was cancelled")]
     Cancelled {
         /// The lock.
         path: String,
@@ -80,6 +88,7 @@ impl ChangeError {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             ChangeError::Timeout { .. } => ErrorKind::Taken,
+            ChangeError::NoAnswer { .. } => ErrorKind::Unavailable,
             ChangeError::Cancelled { .. } => ErrorKind::Cancelled,
             ChangeError::Lost(_) => ErrorKind::Lost,
         }

@@ -42,7 +42,7 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Lost`] if the lock is lost before the change is done.
+    /// [`ChangeError::Lost`] if the lock is lost before the change is done, as soon as it is.
     pub async fn downgrade(self) -> Result<Guard, ChangeError> {
         self.0.0.change(HoldRequest::Downgrade, None, None).await?;
         Ok(self.0)
@@ -84,7 +84,7 @@ impl UpgradeableGuard {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Lost`] if the lock is lost before the change is done.
+    /// [`ChangeError::Lost`] if the lock is lost before the change is done, as soon as it is.
     pub async fn downgrade(self) -> Result<Guard, ChangeError> {
         WriteGuard(self.0).downgrade().await
     }

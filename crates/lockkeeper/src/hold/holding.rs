@@ -510,7 +510,7 @@ impl Holding {
         _ = self.parts.requests.unbounded_send(request);
     }
 
-    /// Asks the driver to change the hold, and waits until it has done so.
+    /// Asks the driver to change the hold, and waits until it has done so or the hold is lost.
     pub(super) async fn change(
         &self,
         request: impl FnOnce(oneshot::Sender<()>) -> HoldRequest,
@@ -520,6 +520,7 @@ impl Holding {
         if !self.parts.is_ours() {
             return Err(ChangeError::Lost(Loss::Forked));
         }
+        self.parts.hold.judge();
         let (done, changed) = oneshot::channel();
         _ = self.parts.requests.unbounded_send(request(done));
         let lost = || ChangeError::Lost(self.parts.hold.loss().unwrap_or(Loss::Closed));
@@ -529,9 +530,14 @@ impl Holding {
         let path = || self.parts.hold.path.clone();
         let unchanged = tokio::select! {
             biased;
+            // The driver waits for the servers meanwhile: it has the node to delete.
+            loss = self.lost() => return Err(ChangeError::Lost(loss)),
             changed = wait => return changed,
             () = cancelled(cancel) => ChangeError::Cancelled { path: path() },
-            () = deadline => ChangeError::Timeout { path: path(), waited },
+            () = deadline => match self.parts.hold.waits_for_readers.load(Ordering::Relaxed) {
+                true => ChangeError::Timeout { path: path(), waited },
+                false => ChangeError::NoAnswer { path: path(), waited },
+            },
         };
         _ = self.parts.requests.unbounded_send(HoldRequest::StayReader);
         Err(unchanged)

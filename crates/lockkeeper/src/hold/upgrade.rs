@@ -49,7 +49,8 @@ impl UpgradeableGuard {
 ///
 /// # Errors
 ///
-/// [`UpgradeError`] contains the guard, still a reader's, and the reason.
+/// [`UpgradeError`] contains the guard, still a reader's, and the reason: [`ChangeError::Lost`] as soon as the lock is lost, also
+/// while no server answers.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited; dropping it releases the lock"]
 pub struct Upgrade {
@@ -59,8 +60,8 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// Fails with [`ChangeError::Timeout`] after `timeout`, counted from when the request is awaited. The default is no
-    /// limit. Zero is no try, unlike for an acquire: it leaves no time for a round trip, so the request may fail although no other
+    /// Fails with [`ChangeError::Timeout`] after `timeout`, counted from when the request is awaited; with
+    /// [`ChangeError::NoAnswer`] if no server has answered by then. The default is no limit. Zero is no try, unlike for an acquire: it leaves no time for a round trip, so the request may fail although no other
     /// reader holds the lock.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -113,7 +114,7 @@ impl IntoFuture for Upgrade {
 pub struct UpgradeError {
     /// The guard, still a reader's.
     pub guard: UpgradeableGuard,
-    /// The reason: [`ChangeError::Timeout`], [`ChangeError::Cancelled`] or [`ChangeError::Lost`].
+    /// The reason: [`ChangeError::Timeout`], [`ChangeError::NoAnswer`], [`ChangeError::Cancelled`] or [`ChangeError::Lost`].
     pub reason: ChangeError,
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ChangeError, ErrorKind};
-use lockkeeper::{Lockkeeper, NodeFormat, RwLock, UpgradeError, WriteGuard};
+use lockkeeper::{Lockkeeper, Loss, NodeFormat, RwLock, UpgradeError, WriteGuard};
 use lockkeeper_testkit::proxy::OpCode;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,8 @@ for_kinds!(
     a_downgrade_whose_reply_is_lost_is_found,
     an_upgradeable_reader_shares_with_earlier_readers_and_excludes_later_ones,
     an_upgrade_times_out_and_keeps_reading,
+    a_change_of_a_hold_ends_with_the_hold_although_no_server_answers,
+    an_upgrade_that_no_server_answers_names_no_readers,
     a_cancelled_upgrade_keeps_reading,
     two_upgrades_never_wait_for_each_other,
     case_17_readers_and_writers_never_wait_in_a_circle,
@@ -349,7 +351,8 @@ async fn an_upgrade_times_out_and_keeps_reading(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let before = lock(world, &other).read().acquire().await.unwrap();
     let guard = lock(world, &one).upgradeable().acquire().await.unwrap();
-    let waited = Duration::from_millis(50);
+    // Long enough that the servers say who reads.
+    let waited = Duration::from_secs(3);
     let error = guard.upgrade().timeout(waited).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Taken);
     assert!(error.to_string().contains(&world.lock()), "{error}");
@@ -367,6 +370,42 @@ async fn an_upgrade_times_out_and_keeps_reading(world: &World) {
     drop(upgrade);
     world.queued(1).await;
     before.release().await.unwrap();
+}
+
+/// Whether the change begins before the loss or after it.
+async fn a_change_of_a_hold_ends_with_the_hold_although_no_server_answers(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
+    let lost = ChangeError::Lost(Loss::Unreachable);
+    let guard = lock(world, &keeper).upgradeable().acquire().await.unwrap();
+    proxy.black_hole();
+    let UpgradeError { guard, reason, .. } = guard.upgrade().await.unwrap_err();
+    assert_eq!(reason, lost);
+    let UpgradeError { guard, reason, .. } = guard.upgrade().timeout(PATIENCE).await.unwrap_err();
+    assert_eq!(reason, lost);
+    assert_eq!(guard.downgrade().await.unwrap_err(), lost);
+    proxy.heal();
+    world.queued(0).await;
+    let guard = lock(world, &keeper).write().acquire().await.unwrap();
+    proxy.black_hole();
+    assert_eq!(guard.downgrade().await.unwrap_err(), lost);
+    proxy.heal();
+    world.queued(0).await;
+}
+
+/// There are no readers to wait for.
+async fn an_upgrade_that_no_server_answers_names_no_readers(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = lock(world, &keeper).upgradeable().acquire().await.unwrap();
+    proxy.black_hole();
+    let waited = Duration::from_millis(50);
+    let error = guard.upgrade().timeout(waited).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let UpgradeError { guard, reason, .. } = error;
+    assert_eq!(reason, ChangeError::NoAnswer { path: world.lock(), waited });
+    proxy.heal();
+    guard.upgrade().await.unwrap().release().await.unwrap();
 }
 
 /// It keeps its hold, and the reader ahead is not affected.
