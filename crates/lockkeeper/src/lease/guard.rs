@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use lockkeeper_core::Loss;
 use lockkeeper_core::helix::Terms;
 
 use crate::error::{ReleaseError, SessionError};
@@ -13,6 +14,7 @@ use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 use crate::lease::error::LeaseError;
 use crate::queue::multi::MultiGuard;
+use crate::session::context::Context;
 use crate::session::process::Owned;
 use crate::wait::reply;
 
@@ -52,6 +54,10 @@ pub(super) enum Order {
 /// A held leased lock. Dropping it releases the lock in the background; [`Holding`](crate::Holding) has its other
 /// methods.
 ///
+/// That release begins with a read. An acquire of another user id right after the drop, also in the same program, may therefore find this
+/// owner and fail with [`AcquireLeaseError::Outranked`](crate::lease::AcquireLeaseError::Outranked). Await
+/// [`HelixGuard::release`] before it.
+///
 /// It is held until its lease expires by the *server's* clock, whatever happens to the session. While there is no
 /// connection it is [`Suspected`](crate::HoldState::Suspected), because a preemption could not be reported.
 ///
@@ -63,6 +69,7 @@ pub(super) enum Order {
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct HelixGuard {
     guard: Guard,
+    context: Context,
     orders: Owned<mpsc::UnboundedSender<Order>>,
     preemption: Owned<watch::Receiver<Option<Preemption>>>,
     /// The owner's user id.
@@ -72,11 +79,12 @@ pub struct HelixGuard {
 impl HelixGuard {
     pub(super) fn new(
         guard: Guard,
+        context: Context,
         orders: mpsc::UnboundedSender<Order>,
         preemption: watch::Receiver<Option<Preemption>>,
         id: String,
     ) -> Self {
-        HelixGuard { guard, orders: Owned::new(orders), preemption: Owned::new(preemption), id }
+        HelixGuard { guard, context, orders: Owned::new(orders), preemption: Owned::new(preemption), id }
     }
 
     /// Waits until a request of a higher priority wants the lock, and returns the requestor and the deadlines.
@@ -119,7 +127,8 @@ impl HelixGuard {
     ///
     /// # Errors
     ///
-    /// [`LeaseError::Lost`] if the hold has ended; [`LeaseError::Preempted`] if it ends now because a requestor waits.
+    /// [`LeaseError::Lost`] if the hold has ended, or ends before a server answers; [`LeaseError::Preempted`] if it ends now because
+    /// a requestor waits.
     pub async fn renew(&self) -> Result<(), LeaseError> {
         self.order(Order::Renew).await
     }
@@ -143,9 +152,17 @@ impl HelixGuard {
     ///
     /// [`LeaseError::Misuse`] if the id is empty, reserved or this owner's own; the hold continues.
     /// [`LeaseError::Lost`] if the hold had ended. If a server refuses the write, the lock is released.
+    /// [`SessionError::Unreachable`] if no server answers for the session timeout and the connect timeout together, or up to half as
+    /// long again: the transfer goes on in the background.
     pub async fn transfer(&self, to: &str) -> Result<(), LeaseError> {
         Terms::new(self.id.as_str(), 1).check_transfer(to)?;
-        self.order(|done| Order::Transfer(to.to_owned(), done)).await
+        let context = self.context.clone();
+        let silence = self.context.run(async move { Err(context.silence().await.into()) });
+        tokio::select! {
+            biased;
+            handed = self.order(|done| Order::Transfer(to.to_owned(), done)) => handed,
+            silent = silence => silent,
+        }
     }
 
     async fn order(
@@ -155,12 +172,27 @@ impl HelixGuard {
         if !self.orders.is_ours() {
             return Err(SessionError::Forked.into());
         }
+        let lost = |loss| LeaseError::Lost { path: self.path().to_owned(), loss };
+        if let Some(loss) = self.loss() {
+            return Err(lost(loss));
+        }
         let (done, outcome) = oneshot::channel();
         _ = self.orders.send(order(done));
-        match reply(self.orders.closed(), outcome).await {
-            Some(outcome) => outcome,
-            // The task has ended, because the hold has.
-            None => Err(LeaseError::Lost { path: self.path().to_owned(), loss: self.lost().await }),
+        // The task may wait for the servers meanwhile. A transfer begins with the loss that it causes.
+        let ended = async {
+            match self.lost().await {
+                Loss::Transferred => std::future::pending().await,
+                loss => loss,
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = reply(self.orders.closed(), outcome) => match outcome {
+                Some(outcome) => outcome,
+                // The task has ended, because the hold has.
+                None => Err(lost(self.lost().await)),
+            },
+            loss = ended => Err(lost(loss)),
         }
     }
 

@@ -126,7 +126,7 @@ impl LeaseTask {
         status.send_replace(LockStatus::Locked);
         tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
         let account = HoldAccount::open(recorder.clone(), &terms.id, session_ref.session.now(), terms.lease_ms);
-        let id = terms.id.clone();
+        let guard = HelixGuard::new(guard, context.clone(), order, preempted, terms.id.clone());
         let task = LeaseTask {
             context,
             node,
@@ -153,7 +153,7 @@ impl LeaseTask {
             account: Some(account),
             cleaning: None,
         };
-        (task, HelixGuard::new(guard, order, preempted, id))
+        (task, guard)
     }
 
     /// Replaces the previous hold of the same owner.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper::error::{ReleaseError, SessionError};
-use lockkeeper::helix::{AcquireLeaseError, HelixLock, LockOperations, LockStatus};
+use lockkeeper::helix::{AcquireLeaseError, HelixLock, LeaseError, LockOperations, LockStatus};
 use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_testkit::sim::{Settings, Sim};
@@ -22,6 +22,8 @@ on_every_record_server!(
     a_hold_outlives_its_session,
     closing_the_handle_releases_the_lock,
     a_release_without_servers_ends_after_the_session_timeout_and_goes_on,
+    a_call_about_a_hold_ends_with_its_lease_although_no_server_answers,
+    a_transfer_that_no_server_answers_ends_and_goes_on,
     a_record_in_a_recreated_node_is_not_mistaken_for_the_old_one,
 );
 
@@ -204,6 +206,36 @@ async fn a_release_without_servers_ends_after_the_session_timeout_and_goes_on(wo
         proxy.heal();
         eventually("the release went on", async || stored(world).await.is_free()).await;
     }
+}
+
+/// Whether the call begins before the end of the lease or after it.
+async fn a_call_about_a_hold_ends_with_its_lease_although_no_server_answers(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, Duration::from_secs(2)).await;
+    let brief = HelixLock::new(&keeper, world.lock(), Duration::from_secs(4)).user_id("a").skew(Duration::ZERO);
+    let guard = brief.acquire().await.unwrap();
+    proxy.black_hole();
+    for outcome in [guard.renew().await, guard.renew().await, guard.transfer("b").await] {
+        assert!(matches!(outcome, Err(LeaseError::Lost { loss: Loss::LeaseEnded, .. })), "{outcome:?}");
+    }
+    proxy.heal();
+    assert_eq!(guard.release().await, Err(ReleaseError::NotHeld { loss: Loss::LeaseEnded }));
+    eventually("the lock is free", async || stored(world).await.is_free()).await;
+}
+
+async fn a_transfer_that_no_server_answers_ends_and_goes_on(world: &World) {
+    let proxy = world.proxy().await;
+    let builder = Lockkeeper::builder().session_timeout(Duration::from_secs(2)).connect_timeout(Duration::from_secs(1));
+    let keeper = builder.create_chroot(true).connect(&proxy.connect_string()).await.unwrap();
+    world.keep_open(&keeper);
+    let guard = lock(world, &keeper, "a").acquire().await.unwrap();
+    proxy.black_hole();
+    let outcome = guard.transfer("b").await;
+    assert!(matches!(outcome, Err(LeaseError::Session(SessionError::Unreachable { .. }))), "{outcome:?}");
+    proxy.heal();
+    owned_by(world, "b").await;
+    assert_eq!(guard.loss(), Some(Loss::Transferred));
+    lock(world, &keeper, "b").acquire().await.unwrap().release().await.unwrap();
 }
 
 /// H-10: the hold ends with its lease, not with the session; without a connection it is suspected.
