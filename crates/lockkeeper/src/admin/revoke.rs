@@ -58,7 +58,8 @@ impl Asked {
         self.had_ended
     }
 
-    /// Waits for the answer, for at most `timeout`. May be called again.
+    /// Waits for the answer, for at most `timeout`, also while no server answers. May be called again. A `timeout` of zero leaves no
+    /// time for a round trip.
     ///
     /// # Cost
     ///
@@ -74,36 +75,42 @@ impl Asked {
     pub async fn answer(&self, timeout: Duration) -> Result<RevokeAnswer, AdminError> {
         let Some(czxid) = self.czxid else { return Ok(RevokeAnswer::Released) };
         let (path, contender) = (self.path.clone(), self.contender.clone());
-        self.admin
-            .on_session(move |ensemble| async move {
-                let deadline = Instant::now().checked_add(timeout);
-                let at = contender.node_path(&path);
-                loop {
-                    // This session may differ from the one that sent the request, at a server that does not have the
-                    // node yet.
-                    let (node, changed) = match linearizable(&*ensemble, ensemble.read_and_watch(&at)).await {
-                        Ok(read) => read,
-                        Err(OpError::NoNode) => return Ok(RevokeAnswer::Released),
-                        Err(fault) => return Err(refused(&path, fault)),
-                    };
-                    if node.czxid != czxid {
-                        return Ok(RevokeAnswer::Released);
-                    }
-                    let record = match contender.is_leased() {
-                        true => match owner_of(&node, &contender.described) {
-                            Some(revocation) => revocation,
-                            None => return Ok(RevokeAnswer::Released),
-                        },
-                        false => NodeData::read(&node.data).record().and_then(|record| record.revocation.clone()),
-                    };
-                    if let Some(why) = record.and_then(|revocation| revocation.refused) {
-                        return Ok(RevokeAnswer::Refused(why));
-                    }
-                    tokio::select! {
-                        biased;
-                        _ = changed => {}
-                        () = passed(deadline) => return Ok(RevokeAnswer::None),
-                    }
+        let deadline = Instant::now().checked_add(timeout);
+        let (context, session) = (self.admin.context(), self.admin.context().clone());
+        let answer = async move {
+            let (_session, ensemble) = session.session(None).await?;
+            let at = contender.node_path(&path);
+            loop {
+                // This session may differ from the one that sent the request, at a server that does not have the
+                // node yet.
+                let (node, changed) = match linearizable(&*ensemble, ensemble.read_and_watch(&at)).await {
+                    Ok(read) => read,
+                    Err(OpError::NoNode) => return Ok(RevokeAnswer::Released),
+                    Err(fault) => return Err(refused(&path, fault)),
+                };
+                if node.czxid != czxid {
+                    return Ok(RevokeAnswer::Released);
+                }
+                let record = match contender.is_leased() {
+                    true => match owner_of(&node, &contender.described) {
+                        Some(revocation) => revocation,
+                        None => return Ok(RevokeAnswer::Released),
+                    },
+                    false => NodeData::read(&node.data).record().and_then(|record| record.revocation.clone()),
+                };
+                if let Some(why) = record.and_then(|revocation| revocation.refused) {
+                    return Ok(RevokeAnswer::Refused(why));
+                }
+                _ = changed.await;
+            }
+        };
+        context
+            .run_while_answered(async move {
+                tokio::select! {
+                    biased;
+                    answer = answer => answer,
+                    // Also while the session's server is silent, or another one is searched for.
+                    () = passed(deadline) => Ok(RevokeAnswer::None),
                 }
             })
             .await

@@ -19,6 +19,7 @@ on_every_server!(
     foreign_revocation_words_are_seen_and_the_nodes_data_is_restored,
     a_waiter_that_is_asked_withdraws,
     a_revocation_request_takes_nothing_by_force,
+    a_wait_for_an_answer_ends_in_time_although_no_server_answers,
     foreign_holders_are_asked_with_their_own_word,
 );
 
@@ -96,6 +97,21 @@ async fn a_holder_may_refuse_and_is_asked_again(world: &World) {
         assert_eq!(guard.revocation_requested(), None);
     }
     guard.release().await.unwrap();
+}
+
+/// The session is suspected then; it is lost only after most of its timeout.
+async fn a_wait_for_an_answer_ends_in_time_although_no_server_answers(world: &World) {
+    let proxy = world.proxy().await;
+    let admin = world.keeper_through(&proxy, STEADY).await.admin();
+    let guard = world.keeper().await.mutex(world.lock()).acquire().await.unwrap();
+    let asked = admin.revoke(&world.lock(), None).await.unwrap();
+    proxy.black_hole();
+    for timeout in [200, 200, 0].map(Duration::from_millis) {
+        assert_eq!(asked[0].answer(timeout).await.unwrap(), RevokeAnswer::None);
+    }
+    proxy.heal();
+    guard.release().await.unwrap();
+    assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), RevokeAnswer::Released);
 }
 
 /// N-32, N-33, T-25, T-26, T-29, T-30: the word is read at whatever time it was written, and other data means nothing. The same
