@@ -6,12 +6,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockkeeper::LockPath;
 use tokio::sync::OnceCell;
 
 use lockkeeper::engine::check_servers;
-use lockkeeper::error::{ConnectError, Misuse};
+use lockkeeper::error::{ConnectError, Misuse, SessionError};
 use lockkeeper::{Builder, Lockkeeper};
 
 /// A routing of paths to ensembles. Cheap to clone; all clones share one session for each ensemble, which is opened
@@ -34,6 +35,7 @@ pub struct Realms {
     table: RealmTable,
     /// The handle of each ensemble, by its connect string.
     keepers: Arc<HashMap<String, OnceCell<Lockkeeper>>>,
+    closed: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -108,11 +110,11 @@ impl Realms {
             table.push(Realm { prefix, servers });
         }
         if table.is_empty() {
-            return Err(invalid("", "no realm is configured"));
+            return Err(Misuse::new("realm", "no realm is configured"));
         }
         table.sort_by_key(|realm| std::cmp::Reverse(realm.prefix.len()));
         let keepers = table.iter().map(|realm| (realm.servers.clone(), OnceCell::new())).collect();
-        Ok(Realms { builder, table: RealmTable(table.into()), keepers: Arc::new(keepers) })
+        Ok(Realms { builder, table: RealmTable(table.into()), keepers: Arc::new(keepers), closed: Arc::default() })
     }
 
     /// Returns the connect string of the realm that has this path. No round trip.
@@ -126,7 +128,7 @@ impl Realms {
     }
 
     /// Returns the handle of the realm that has this path. The first call connects it. The handle refuses to acquire a lock at a path of
-    /// another realm or of none, with the variant `Misuse` of the acquire's error.
+    /// another realm or of none, with the variant `Misuse` of the call's error. So do its admin calls.
     ///
     /// # Cancel safety
     ///
@@ -134,10 +136,13 @@ impl Realms {
     ///
     /// # Errors
     ///
-    /// As [`Realms::servers`] and [`Lockkeeper::connect`].
+    /// As [`Realms::servers`] and [`Lockkeeper::connect`]; [`SessionError::Closed`] after [`Realms::close`].
     pub async fn keeper(&self, path: impl AsRef<str>) -> Result<Lockkeeper, ConnectError> {
         let path = path.as_ref();
         let servers = &self.table.route(path)?.servers;
+        if self.closed.load(Ordering::Acquire) {
+            return Err(SessionError::Closed.into());
+        }
         let connect = || {
             let (table, ours) = (self.table.clone(), servers.clone());
             let check = move |path: &str| table.check(path, &ours);
@@ -146,12 +151,13 @@ impl Realms {
         Ok(self.keepers[servers].get_or_try_init(connect).await?.clone())
     }
 
-    /// Closes the connected handles, as [`Lockkeeper::close`] does.
+    /// Closes the connected handles, as [`Lockkeeper::close`] does. The routing and its clones connect no others.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the rest open; dropping the routing closes it.
     pub async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
         for keeper in self.keepers.values().filter_map(OnceCell::get) {
             keeper.close().await;
         }

@@ -69,6 +69,15 @@ where
     keeper.context().run(task).await
 }
 
+/// Fails if the handle is that of a realm, and the path is in another one.
+///
+/// # Errors
+///
+/// [`Misuse`] that names both realms.
+pub fn check_path(keeper: &Lockkeeper, path: &str) -> Result<(), Misuse> {
+    keeper.context().check_path(path)
+}
+
 /// Returns the operations of the handle's session, and opens a session if there is none. Call it in [`ask`] or [`run`].
 ///
 /// # Cancel safety

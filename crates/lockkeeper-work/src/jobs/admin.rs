@@ -2,7 +2,7 @@
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper::engine::{self, Ensemble, JOBS, Node, OpError, READS_IN_FLIGHT, Watcher, is_below, linearizable};
-use lockkeeper::error::{PathError, SessionError};
+use lockkeeper::error::SessionError;
 use lockkeeper::{LockPath, Lockkeeper};
 use serde::Serialize;
 
@@ -141,6 +141,18 @@ impl JobsAdmin {
         JobsAdmin { keeper: keeper.clone() }
     }
 
+    /// Returns this path of a job. Fails if it is not a path, or if the handle is that of a realm that does not have it.
+    fn path(&self, path: &str) -> Result<String, JobError> {
+        let path = LockPath::parse_node(path)?.to_string();
+        engine::check_path(&self.keeper, &path)?;
+        Ok(path)
+    }
+
+    /// Returns the root of a question about jobs; empty for all jobs.
+    pub(super) fn root(&self, root: &str) -> Result<String, JobError> {
+        if root == "/" { Ok(String::new()) } else { self.path(root) }
+    }
+
     /// Returns the jobs at and below `root` that have records, by path. `root` may be `/`. A job whose records the server does
     /// not show to this client is [`JobState::Unreadable`].
     ///
@@ -157,7 +169,7 @@ impl JobsAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn jobs(&self, root: impl AsRef<str>) -> Result<Vec<JobStatus>, JobError> {
-        let root = root_of(root.as_ref())?;
+        let root = self.root(root.as_ref())?;
         engine::ask(&self.keeper, move |ensemble| async move {
             let paths = jobs::paths(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;
             let looks = paths.into_iter().filter(|path| is_below(path, &root)).map(|path| {
@@ -189,7 +201,7 @@ impl JobsAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn job(&self, path: impl AsRef<str>) -> Result<Option<JobStatus>, JobError> {
-        let path = LockPath::parse_node(path.as_ref())?.to_string();
+        let path = self.path(path.as_ref())?;
         engine::ask(&self.keeper, move |ensemble| async move {
             let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
             Ok(looked.map_err(|fault| refused(&path, fault))?.map(|looked| JobStatus::of(path, looked)))
@@ -260,7 +272,7 @@ impl JobsAdmin {
         path: &str,
         decision: impl Fn(&str, Option<&mut JobLog>) -> Result<RunRecord, JobError> + Send + Sync + 'static,
     ) -> Result<RunRecord, JobError> {
-        let path = LockPath::parse_node(path)?.to_string();
+        let path = self.path(path)?;
         engine::ask(&self.keeper, move |ensemble| async move {
             for _ in 0..MAX_ATTEMPTS {
                 let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
@@ -303,7 +315,7 @@ impl JobsAdmin {
     ///
     /// The server refuses or cannot be reached.
     pub async fn forget(&self, path: impl AsRef<str>) -> Result<bool, JobError> {
-        let path = LockPath::parse_node(path.as_ref())?.to_string();
+        let path = self.path(path.as_ref())?;
         engine::ask(&self.keeper, move |ensemble| async move {
             match ensemble.delete(&jobs::node(&path), None).await {
                 Ok(()) => Ok(true),
@@ -367,11 +379,6 @@ async fn read(ensemble: &dyn Ensemble, path: &str, changes: Option<&mut Vec<Watc
     let (node, changed) = ensemble.read_and_watch(path).await?;
     changes.push(changed);
     Ok(node)
-}
-
-/// The root of a question about jobs; empty for all jobs.
-pub(super) fn root_of(root: &str) -> Result<String, PathError> {
-    if root == "/" { Ok(String::new()) } else { Ok(LockPath::parse_node(root)?.to_string()) }
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@ use std::task::Poll;
 use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper::engine::{self, JOBS, READS_IN_FLIGHT, Watcher, is_below};
-use lockkeeper::error::PathError;
 
-use super::admin::{JobStatus, JobsAdmin, look, root_of};
+use super::admin::{JobStatus, JobsAdmin, look};
 use super::error::{JobError, refused};
 use super::stored as jobs;
 
@@ -20,7 +19,7 @@ use super::stored as jobs;
 /// show are read again with each change of another job. It is meant for a person, not for a fleet.
 pub struct FollowJobs {
     admin: JobsAdmin,
-    root: Result<String, PathError>,
+    root: Result<String, JobError>,
     /// Watches the list of the jobs; `None` before the first listing and after a change.
     list: Option<Watcher>,
     jobs: BTreeMap<String, Followed>,
@@ -38,7 +37,7 @@ impl JobsAdmin {
     /// Returns a [`FollowJobs`] of the jobs at and below `root`, which may be `/`: each call of [`FollowJobs::next`] returns the
     /// jobs after their next change.
     pub fn follow(&self, root: impl AsRef<str>) -> FollowJobs {
-        FollowJobs { admin: self.clone(), root: root_of(root.as_ref()), list: None, jobs: BTreeMap::new() }
+        FollowJobs { admin: self.clone(), root: self.root(root.as_ref()), list: None, jobs: BTreeMap::new() }
     }
 }
 

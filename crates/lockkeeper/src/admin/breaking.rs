@@ -7,7 +7,7 @@
 
 use std::time::SystemTime;
 
-use lockkeeper_core::{HOLDER_MARKER, LockPath};
+use lockkeeper_core::HOLDER_MARKER;
 use tracing::warn;
 
 use super::describe::{describe, list};
@@ -105,7 +105,7 @@ impl Admin {
         root: &str,
         pick: impl Fn(JournalEntry) -> Option<(String, T)> + Send + 'static,
     ) -> Result<Vec<T>, AdminError> {
-        let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
+        let root = if root == "/" { String::new() } else { self.path(root)? };
         self.on_session(move |ensemble| async move {
             let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
             let picked = entries.into_iter().filter_map(pick);
@@ -115,10 +115,10 @@ impl Admin {
     }
 
     async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, AdminError> {
-        let path = LockPath::parse_node(path)?;
-        let reason = Misuse::check_reason(path.as_str(), reason)?;
+        let path = self.path(path)?;
+        let reason = Misuse::check_reason(&path, reason)?;
         let context = self.context.clone();
-        self.context.run_while_answered(async move { remove(&context, path.as_str(), &whom, &reason).await }).await
+        self.context.run_while_answered(async move { remove(&context, &path, &whom, &reason).await }).await
     }
 }
 

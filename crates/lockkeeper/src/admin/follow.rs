@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 
 use futures_util::future::select_all;
-use lockkeeper_core::LockPath;
 
 use super::describe::{Listed, describe, list_and_watch};
 use super::handle::Admin;
@@ -19,7 +18,7 @@ use crate::error::AdminError;
 /// waiting costs a read, with a watch, until its record says when it was granted the lock. Use it for a person, not for a fleet.
 pub struct Follow {
     admin: Admin,
-    path: Result<LockPath, lockkeeper_core::PathError>,
+    path: Result<String, AdminError>,
     /// The watches of the last look: on the children, and on the record of each holder that is about to say when it was granted
     /// the lock.
     watchers: Vec<Watcher>,
@@ -34,7 +33,7 @@ impl Admin {
     /// change.
     pub fn follow(&self, path: impl AsRef<str>) -> Follow {
         let path = path.as_ref();
-        let (path, watchers, known) = (LockPath::parse_node(path), Vec::new(), HashMap::new());
+        let (path, watchers, known) = (self.path(path), Vec::new(), HashMap::new());
         Follow { admin: self.clone(), path, watchers, known, or_absent: false }
     }
 }
@@ -58,7 +57,7 @@ impl Follow {
     ///
     /// As [`Admin::show`]; also [`AdminError::NoSuchLock`] if the lock has no node, without [`Follow::or_absent`].
     pub async fn next(&mut self) -> Result<LockInfo, AdminError> {
-        let path = self.path.clone()?.to_string();
+        let path = self.path.clone()?;
         if !self.watchers.is_empty() {
             select_all(&mut self.watchers).await;
             self.watchers.clear();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::Owner;
+use lockkeeper_core::{LockPath, Owner};
 
 use crate::ensemble::Ensemble;
 use crate::error::AdminError;
@@ -18,6 +18,9 @@ use crate::session::context::Context;
 /// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost). Without any server it fails with
 /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable), after the session timeout and the connect
 /// timeout together, or up to half as long again.
+///
+/// Through the handle of a realm, calls about a path of another realm fail with
+/// [`AdminError::Misuse`](crate::error::AdminError::Misuse), before anything is sent. The root `/` means all paths of its servers.
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub(crate) context: Context,
@@ -39,6 +42,13 @@ impl Admin {
     /// The owner of this client.
     pub(crate) fn owner(&self) -> &Owner {
         self.context.owner()
+    }
+
+    /// Returns this path of a lock. Fails if it is not a path, or if this is the handle of a realm that does not have it.
+    pub(crate) fn path(&self, path: &str) -> Result<String, AdminError> {
+        let path = LockPath::parse_node(path)?;
+        self.context.check_path(path.as_str())?;
+        Ok(path.to_string())
     }
 
     /// Runs `question` on the I/O thread, so that any runtime, or none, can wait for it.

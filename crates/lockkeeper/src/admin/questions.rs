@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper_core::{LockPath, node_path};
+use lockkeeper_core::node_path;
 
 use super::describe::{Listed, describe, list, list_beside, permits_in};
 use super::handle::Admin;
@@ -37,13 +37,12 @@ impl Admin {
     /// [`AdminError::NoSuchLock`] if the path has no node; a node without contenders is not an error.
     /// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost) without a majority. Otherwise, the server refuses the read or cannot be reached.
     pub async fn show(&self, path: impl AsRef<str>) -> Result<LockInfo, AdminError> {
-        let path = path.as_ref();
-        let path = LockPath::parse_node(path)?;
+        let path = self.path(path.as_ref())?;
         let shown = self.on_session(move |ensemble| async move {
-            let listed = list(&*ensemble, path.as_str()).await.map_err(|fault| refused(path.as_str(), fault))?;
-            let mut info = describe(&*ensemble, path.as_str(), listed, &mut HashMap::new()).await;
+            let listed = list(&*ensemble, &path).await.map_err(|fault| refused(&path, fault))?;
+            let mut info = describe(&*ensemble, &path, listed, &mut HashMap::new()).await;
             if info.is_quiet()
-                && let Ok(seen) = ensemble.read(path.as_str()).await
+                && let Ok(seen) = ensemble.read(&path).await
             {
                 info.permits = permits_in(&seen);
                 if let Some(record) = lease::read(&seen) {
@@ -90,7 +89,7 @@ impl Admin {
     /// As [`Admin::list`].
     pub async fn survey(&self, root: impl AsRef<str>) -> Result<LockListing, AdminError> {
         let root = root.as_ref();
-        let root = if root == "/" { root.to_owned() } else { LockPath::parse_node(root)?.to_string() };
+        let root = if root == "/" { root.to_owned() } else { self.path(root)? };
         let listed = self.on_session(move |ensemble| async move {
             let (mut found, mut quiet, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
             // Later reads of a session are never older than earlier ones.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::helix::{Record, Rules, Terms, Wish};
-use lockkeeper_core::{AttemptId, LockPath, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path};
+use lockkeeper_core::{AttemptId, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path};
 use tokio::time::Instant;
 
 use crate::admin::Admin;
@@ -170,7 +170,7 @@ impl Admin {
     }
 
     async fn ask(&self, path: &str, mut contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, AdminError> {
-        let path = LockPath::parse_node(path)?.to_string();
+        let path = self.path(path)?;
         Misuse::check_length("reason", &path, reason, MAX_MESSAGE_BYTES)?;
         let clock = self.context().clock();
         let request = Revocation::new(AttemptId::new(clock.unique_id()), self.owner().clone(), reason, clock.wall_ms());

@@ -1,6 +1,5 @@
 //! `HelixAdmin`, the handle for questions about leased locks and for decisions about them.
 
-use lockkeeper_core::LockPath;
 use lockkeeper_core::helix::Statistics;
 
 use crate::admin::Admin;
@@ -40,7 +39,7 @@ impl HelixAdmin {
     /// The server refuses the read or cannot be reached.
     pub async fn requests(&self, root: impl AsRef<str>) -> Result<Vec<TransferRequest>, AdminError> {
         let root = root.as_ref();
-        let root = if root == "/" { String::new() } else { LockPath::parse_node(root)?.to_string() };
+        let root = if root == "/" { String::new() } else { self.admin.path(root)? };
         self.admin
             .on_session(move |ensemble| async move {
                 let mut requests = pending::waiting(&*ensemble).await?;
@@ -143,9 +142,8 @@ impl HelixAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn statistics(&self, path: impl AsRef<str>) -> Result<Option<Statistics>, AdminError> {
-        let path = path.as_ref();
-        let path = LockPath::parse_node(path)?;
-        self.admin.on_session(move |ensemble| async move { published::read(&*ensemble, path.as_str()).await }).await
+        let path = self.admin.path(path.as_ref())?;
+        self.admin.on_session(move |ensemble| async move { published::read(&*ensemble, &path).await }).await
     }
 
     /// Deletes the fleet's counters of the leased lock at `path`; `false` if there were none.
@@ -162,8 +160,7 @@ impl HelixAdmin {
     ///
     /// As [`HelixAdmin::statistics`].
     pub async fn forget_statistics(&self, path: impl AsRef<str>) -> Result<bool, AdminError> {
-        let path = path.as_ref();
-        let path = LockPath::parse_node(path)?;
-        self.admin.on_session(move |ensemble| async move { published::forget(&*ensemble, path.as_str()).await }).await
+        let path = self.admin.path(path.as_ref())?;
+        self.admin.on_session(move |ensemble| async move { published::forget(&*ensemble, &path).await }).await
     }
 }

@@ -1,7 +1,7 @@
 //! Locks on several ensembles.
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::error::{AcquireError, ConnectError, Misuse};
+use lockkeeper::error::{AcquireError, AdminError, ConnectError, Misuse, SessionError};
 use lockkeeper::helix::{AcquireLeaseError, HelixLock, Scope};
 use lockkeeper_config::realms::Realms;
 use lockkeeper_server::Server;
@@ -47,6 +47,12 @@ async fn a_lock_is_in_the_one_realm_that_has_its_path(world: &World) {
     assert!(matches!(nowhere, Err(AcquireError::Misuse(Misuse { argument: "path", .. }))), "{nowhere:?}");
     let leased = HelixLock::new(&handle, &one, LONG).acquire().await;
     assert!(matches!(leased, Err(AcquireLeaseError::Misuse(Misuse { argument: "path", .. }))), "{leased:?}");
+    let admin = handle.admin();
+    let asked = [admin.show(&one).await.map(drop), admin.revoke(&one, None).await.map(drop)];
+    let changed = [admin.list(&one).await.map(drop), admin.break_lock(&one, "stuck").await.map(drop)];
+    for refused in asked.into_iter().chain(changed) {
+        assert!(matches!(refused, Err(AdminError::Misuse(Misuse { argument: "path", .. }))), "{refused:?}");
+    }
     for path in [world.path("nowhere"), Scope::cluster("c").path().unwrap().to_string()] {
         match realms.keeper(path).await {
             Err(ConnectError::Misuse(Misuse { argument: "path", problem, .. })) => {
@@ -58,6 +64,7 @@ async fn a_lock_is_in_the_one_realm_that_has_its_path(world: &World) {
     first.release().await.unwrap();
     other.release().await.unwrap();
     realms.close().await;
+    assert!(matches!(realms.keeper(&two).await, Err(ConnectError::Session(SessionError::Closed))));
     elsewhere.close().await;
     second.shutdown().await.unwrap();
 }
