@@ -76,14 +76,14 @@ pub enum AcquireError {
         /// The requestor and its reason.
         by: Box<Revocation>,
     },
-    /// Another client deleted the waiter's node.
+    /// Another client deleted the waiter's node, or that of a lock that a call for several locks held already.
     #[error("{}", evicted(path, node, by.as_deref()))]
     Evicted {
         /// The lock.
         path: String,
         /// The node.
         node: String,
-        /// The client that broke the wait and its reason, if it gave one.
+        /// The client that broke the wait or the hold, and its reason, if it gave one.
         by: Option<Box<Broken>>,
     },
     /// The session ended before the lock was granted, and the position in the queue with it. A request reports an expired
@@ -146,6 +146,9 @@ impl AcquireError {
             AcquireError::Mismatch(error) => return error.hint(),
             AcquireError::Held { holder: None, .. } => {
                 "try again: it may be free by now, or in use by this process; see Admin::show"
+            }
+            AcquireError::Timeout { holder: None, .. } => {
+                "see the holders and the waiters with Admin::show; another call of this process may hold the lock"
             }
             AcquireError::Timeout { .. } | AcquireError::Held { .. } => {
                 "see the holders and the waiters with Admin::show"

@@ -10,9 +10,10 @@ use crate::contender::ContenderInfo;
 pub(super) fn evicted(path: &str, node: &str, by: Option<&Broken>) -> String {
     match by {
         Some(broken) => {
-            format!("the wait for {path} was broken by {}{}: {}", broken.by, broken.proof, plain(&broken.reason))
+            let what = if broken.held { "hold of" } else { "wait for" };
+            format!("the {what} {path} was broken by {}{}: {}", broken.by, broken.proof, plain(&broken.reason))
         }
-        None => format!("the waiter's node {path}/{} was deleted by someone else", plain(node)),
+        None => format!("the node {path}/{} was deleted by someone else", plain(node)),
     }
 }
 

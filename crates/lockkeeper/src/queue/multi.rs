@@ -11,16 +11,18 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all, select_all};
-use lockkeeper_core::{FencingToken, Loss, Revocation};
+use lockkeeper_core::{FencingToken, Loss, Revocation, node_path};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{AcquireError, Misuse, ReleaseError, VerifyError};
+use crate::ensemble::Ensemble;
+use crate::error::{AcquireError, Misuse, ReleaseError, SessionError, VerifyError};
 use crate::hold::fenced::FencedWrite;
 use crate::hold::holding::{HoldState, Holding, run_until};
 use crate::queue::acquire::Acquire;
 use crate::queue::requeue::Requeued;
+use crate::registers::journal;
 use crate::session::on_lost::OnLost;
 
 /// A request for several locks that is not sent yet: await it, or set options first. Created by
@@ -195,12 +197,29 @@ impl MultiAcquire {
             // the next one, the call fails, so that no work starts.
             let holding = tokio::select! {
                 biased;
-                _ = taken.lost(), if granted > 0 => return Err(taken.lost_in_between()),
+                _ = taken.lost(), if granted > 0 => {
+                    let lost = taken.lost_in_between();
+                    // The other locks are free before the servers are asked for the reason.
+                    drop(taken);
+                    return Err(Self::explain(lost, &parts[0].1).await);
+                }
                 holding = part.requeue(again).into_future() => holding?,
             };
             taken.holdings.push(holding);
         }
         Ok(taken)
+    }
+
+    /// Finds out who broke a hold that is lost, for the caller's error.
+    async fn explain(error: AcquireError, part: &Acquire<Holding>) -> AcquireError {
+        let AcquireError::Evicted { path, node, by: None } = error else { return error };
+        let (lock, at) = (path.clone(), node_path(&path, &node));
+        let question = async move |ensemble: Arc<dyn Ensemble>| {
+            Ok::<_, SessionError>(journal::who_removed(&*ensemble, &lock, &at).await)
+        };
+        // Without a server, the error says what is known.
+        let by = part.context().ask(question).await.unwrap_or_default();
+        AcquireError::Evicted { path, node, by }
     }
 }
 

@@ -20,6 +20,9 @@ use crate::ensemble::{Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, TxnSte
 use crate::error::{AdminError, SessionError};
 use crate::session::context::Context;
 
+/// How long a client whose node was removed searches the journal for who removed it.
+const SEARCH: Duration = Duration::from_secs(1);
+
 /// How often writing an entry is tried.
 const MAX_ATTEMPTS: usize = 10;
 
@@ -134,6 +137,16 @@ impl JournalEntry {
             JournalEntry::Decision(_) | JournalEntry::Emergency(_) => None,
         }
     }
+}
+
+/// Returns who removed this node of the lock at `path`, and why: the same transaction writes the record. This takes one ordered write,
+/// one listing and the reads, at most a second.
+pub(crate) async fn who_removed(ensemble: &dyn Ensemble, path: &str, node: &str) -> Option<Box<Broken>> {
+    let looked = async {
+        let mut breaks = entries(ensemble).await.ok()?.into_iter().rev().filter_map(JournalEntry::into_break);
+        breaks.find(|broken| broken.path == path && broken.removed(node, None))
+    };
+    tokio::time::timeout(SEARCH, looked).await.ok()?.map(Box::new)
 }
 
 /// The kinds of entries, as the names of their nodes begin.

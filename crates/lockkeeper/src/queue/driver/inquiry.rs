@@ -1,7 +1,5 @@
 //! The reads behind the caller's error: the holder, the client that removed the node, and how the session ended.
 
-use std::time::Duration;
-
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{End, Link, LinkState, QueuePlace, node_path};
@@ -16,9 +14,6 @@ use crate::ensemble::{Node, OpError};
 use crate::latest;
 use crate::registers::journal;
 use crate::wait::passed;
-
-/// How long a waiter whose node was removed searches the journal for who removed it.
-const JOURNAL: Duration = Duration::from_secs(1);
 
 impl Driver {
     /// Finds out why a waiter's node is deleted: another client deleted it, or the session ended and the server
@@ -69,20 +64,14 @@ impl Driver {
         }
     }
 
-    /// Returns who removed the waiter's node, and why: the same transaction writes the record. This takes one ordered
-    /// write, one listing and the reads, at most a second, and does not go past the deadline.
+    /// Returns who removed the waiter's node, and why. Does not go past the deadline.
     async fn who_broke_it(&self) -> Option<Box<Broken>> {
         let path = &self.attempt.path;
-        let looked = async {
-            let entries = journal::entries(&*self.attempt.ensemble).await.ok()?;
-            let mut breaks = entries.into_iter().rev().filter_map(journal::JournalEntry::into_break);
-            breaks.find(|broken| broken.path == *path && broken.removed(&node_path(path, &self.node), None))
-        };
+        let node = node_path(path, &self.node);
         tokio::select! {
             biased;
-            broken = looked => broken.map(Box::new),
+            broken = journal::who_removed(&*self.attempt.ensemble, path, &node) => broken,
             () = passed(self.attempt.deadline) => None,
-            () = tokio::time::sleep(JOURNAL) => None,
         }
     }
 

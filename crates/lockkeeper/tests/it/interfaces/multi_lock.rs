@@ -20,6 +20,7 @@ on_every_server!(
     a_call_fails_when_an_acquired_lock_is_lost_before_the_next_is_granted,
     a_call_whose_session_ends_acquires_all_of_its_locks_again,
     the_guard_answers_for_all_of_its_locks,
+    a_call_whose_first_lock_is_broken_says_by_whom_and_why,
     a_release_or_a_drop_of_several_locks_releases_each_of_them,
     a_program_without_async_releases_all,
 );
@@ -259,6 +260,22 @@ async fn the_guard_answers_for_all_of_its_locks(world: &World) {
     assert!(guard.cancelled_when_lost().is_cancelled());
     assert!(!guard.alive());
     assert_eq!(guard.verify().await, Err(VerifyError::Lost(Loss::Removed)));
+}
+
+/// The lock that it holds already is broken while it waits for the other.
+async fn a_call_whose_first_lock_is_broken_says_by_whom_and_why(world: &World) {
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let [a, b] = ["a", "b"].map(|name| world.path(name));
+    let second = other.mutex(&b).acquire().await.unwrap();
+    let call = tokio::spawn(keeper.multi_lock([&a, &b].map(|path| keeper.mutex(path).acquire())).into_future());
+    eventually("the first lock is held", async || world.children(&a).await.len() == 1).await;
+    eventually("the call waits", async || world.children(&b).await.len() == 2).await;
+    let broken = other.admin().break_lock(&a, "stuck deploy").await.unwrap();
+    let error = call.await.unwrap().unwrap_err();
+    assert!(error.to_string().starts_with(&format!("the hold of {a} was broken by ")), "{error}");
+    assert!(error.to_string().ends_with(": stuck deploy"), "{error}");
+    assert!(matches!(error, AcquireError::Evicted { by: Some(by), .. } if *by == broken));
+    second.release().await.unwrap();
 }
 
 /// It returns when the server has confirmed the release.
