@@ -77,6 +77,8 @@ impl JobError {
             JobError::Unknown { .. } => ErrorKind::Unconfirmed,
             JobError::Refused { .. } => ErrorKind::Refused,
             JobError::Unreadable { .. } => ErrorKind::Mismatch,
+            // The slot may run again later.
+            JobError::NoRerun { why: NoRerun::Running { .. } | NoRerun::Waits { .. }, .. } => ErrorKind::Taken,
             JobError::NothingToDecide { .. } | JobError::NoRerun { .. } => ErrorKind::NotFound,
         }
     }
@@ -144,6 +146,7 @@ mod tests {
     #[test]
     fn every_error_of_a_job_has_a_kind() {
         let (path, text) = (|| "/jobs/nightly".to_owned(), || "text".to_owned());
+        let by = || Box::new(lockkeeper::this_process());
         let unreadable = |problem| JobError::Unreadable { path: path(), problem };
         let all = [
             (JobError::from(Misuse::new("slot", "none")), ErrorKind::Misuse),
@@ -156,6 +159,8 @@ mod tests {
             (unreadable(LogError::Damaged(text())), ErrorKind::Mismatch),
             (JobError::NothingToDecide { path: path() }, ErrorKind::NotFound),
             (JobError::NoRerun { path: path(), why: NoRerun::NeverRan { slot: None } }, ErrorKind::NotFound),
+            (JobError::NoRerun { path: path(), why: NoRerun::Running { slot: text(), by: by() } }, ErrorKind::Taken),
+            (JobError::NoRerun { path: path(), why: NoRerun::Waits { slot: text(), by: by() } }, ErrorKind::Taken),
         ];
         for (error, kind) in all {
             assert_eq!((error.kind(), Error::from(error.clone()).kind()), (kind, kind), "{error}");

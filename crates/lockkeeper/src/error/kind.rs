@@ -37,7 +37,7 @@ pub enum ErrorKind {
     Unconfirmed,
     /// The lock, its holder, the node or the request does not exist.
     NotFound,
-    /// The servers hold something else than the call states: other permits, another node format, a decision.
+    /// The servers hold something else than the call states: other permits, another node format, another owner, a decision.
     Mismatch,
     /// A server does not allow the operation, or a foreign client does not understand it.
     Refused,

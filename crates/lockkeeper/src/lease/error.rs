@@ -41,7 +41,8 @@ pub enum AcquireLeaseError {
         message: Option<String>,
         /// After how long every clock shows that the owner's lease is over, counted from when the owner was read: the rest of the lease
         /// and the allowed difference of clocks. The lease itself may have ended before. The owner may renew it, or release before.
-        /// `None` if every clock showed that it was over, and for the next owner.
+        /// Zero if every clock showed that it was over: the owner keeps the lock until it is asked, which a try does not do.
+        /// `None` for the next owner.
         lease_left: Option<Duration>,
     },
     /// A request of a higher priority replaced this one.
@@ -113,6 +114,12 @@ impl AcquireLeaseError {
             AcquireLeaseError::Session(error) => return error.hint(),
             AcquireLeaseError::Mismatch(error) => return error.hint(),
             AcquireLeaseError::Timeout { .. } => "see the owner and the requestor with Admin::show",
+            AcquireLeaseError::Outranked { lease_left: Some(Duration::ZERO), .. } => {
+                "acquire asks the owner, which keeps the lock until then; try_acquire does not ask"
+            }
+            AcquireLeaseError::CleanupUnfinished { elapsed, allotted, .. } if elapsed >= allotted => {
+                "wait for the owner after the cleanup timeout with HelixLock::wait_past_cleanup, or force the acquire"
+            }
             AcquireLeaseError::CleanupUnfinished { .. } => {
                 "wait longer, longer than the cleanup may take, or force the acquire"
             }
@@ -179,7 +186,8 @@ impl LeaseError {
             LeaseError::Misuse(error) => error.kind(),
             LeaseError::Session(error) => error.kind(),
             LeaseError::Mismatch(error) => error.kind(),
-            LeaseError::NotOwner { .. } | LeaseError::Lost { .. } | LeaseError::Preempted { .. } => ErrorKind::Lost,
+            LeaseError::NotOwner { .. } => ErrorKind::Mismatch,
+            LeaseError::Lost { .. } | LeaseError::Preempted { .. } => ErrorKind::Lost,
             LeaseError::StillOwner { .. } => ErrorKind::Misuse,
         }
     }
@@ -258,8 +266,11 @@ fn owned_by(owner: Option<&str>) -> impl fmt::Display {
 /// "; its lease is over in 9 s at the latest, unless it is renewed". The time includes the allowed difference of clocks, so the lease
 /// may have ended already.
 fn lease_over_in(left: Option<Duration>) -> impl fmt::Display {
-    left.map(|left| format!("; its lease is over in {} at the latest, unless it is renewed", spell(left)))
-        .unwrap_or_default()
+    match left {
+        None => String::new(),
+        Some(Duration::ZERO) => "; its lease is over".to_owned(),
+        Some(left) => format!("; its lease is over in {} at the latest, unless it is renewed", spell(left)),
+    }
 }
 
 /// " (nightly index)".
@@ -301,12 +312,39 @@ mod tests {
         let lost = vec![
             LeaseError::Lost { path: path(), loss: Loss::SessionExpired },
             LeaseError::Preempted { path: path(), by: text(), priority: 1 },
-            LeaseError::NotOwner { path: path(), id: text(), owner: None },
         ];
         are(ErrorKind::Lost, own, lost);
+        // It may never have been the owner.
+        are(ErrorKind::Mismatch, own, vec![LeaseError::NotOwner { path: path(), id: text(), owner: None }]);
         are(ErrorKind::Misuse, own, vec![LeaseError::StillOwner { path: path() }, Misuse::no_locks().into()]);
         are(ErrorKind::Mismatch, own, mismatches().into_iter().map(LeaseError::from).collect());
         are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into()]);
+    }
+
+    /// A longer wait does not help if it is the cleanup timeout that ended it; nor does another try after the end of a lease.
+    #[test]
+    fn hints_name_what_helps() {
+        let unfinished = |elapsed| AcquireLeaseError::CleanupUnfinished {
+            path: path(),
+            owner: text(),
+            message: None,
+            priority: 1,
+            elapsed,
+            allotted: WAITED,
+        };
+        assert!(unfinished(WAITED).hint().is_some_and(|hint| hint.contains("wait_past_cleanup")));
+        assert!(unfinished(WAITED / 2).hint().is_some_and(|hint| hint.contains("wait longer")));
+        let outranked = |lease_left| AcquireLeaseError::Outranked {
+            path: path(),
+            by: text(),
+            priority: 1,
+            message: None,
+            lease_left,
+        };
+        let over = outranked(Some(Duration::ZERO));
+        assert!(over.to_string().ends_with("; its lease is over"), "{over}");
+        assert!(over.hint().is_some_and(|hint| hint.contains("acquire asks the owner")));
+        assert!(outranked(Some(WAITED)).hint().is_none() && outranked(None).hint().is_none());
     }
 
     /// A caller with one error type for all calls gets back what a call of a leased lock returned.

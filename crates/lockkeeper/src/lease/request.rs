@@ -457,7 +457,7 @@ impl LeaseAttempt {
         let (by, priority, message) = match refusal {
             Refusal::Held(owner) => {
                 let over_ms = owner.until_ms.saturating_add(self.node.rules.skew_ms);
-                lease_left = Some(millis(over_ms.saturating_sub(now.earliest_ms))).filter(|left| !left.is_zero());
+                lease_left = Some(millis(over_ms.saturating_sub(now.earliest_ms)));
                 (owner.id, owner.priority, owner.message)
             }
             Refusal::Requested(request) => (request.id, request.priority, None),

@@ -423,6 +423,10 @@ impl From<JobError> for Failure {
     fn from(error: JobError) -> Self {
         let path = match &error {
             JobError::Unreadable { path, .. } | JobError::Unknown { path } => path.clone(),
+            // Whichever slot runs or waits, this one has no run to repeat.
+            JobError::NoRerun { .. } => {
+                return Failure { code: Code::NoSuchLock, ..Failure::from(lockkeeper::Error::from(error)) };
+            }
             _ => return Failure::from(lockkeeper::Error::from(error)),
         };
         // The library's hint names a call of the library.
