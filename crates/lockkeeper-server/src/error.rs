@@ -53,7 +53,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// Another server uses this directory.
-    #[error("data directory {} is in use by another process", path.display())]
+    #[error("data directory {} is in use by another server", path.display())]
     InUse {
         /// The data directory.
         path: PathBuf,

@@ -270,7 +270,7 @@ impl Home {
     ///
     /// # Errors
     ///
-    /// [`EmbeddedError::Server`] with [`ServerError::InUse`] if another process hosts it already.
+    /// [`EmbeddedError::Server`] with [`ServerError::InUse`] if this process or another one hosts it already.
     pub async fn host(&self) -> Result<RunningServer, EmbeddedError> {
         self.host_with(server_config()).await
     }

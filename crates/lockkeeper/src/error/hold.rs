@@ -151,7 +151,7 @@ pub enum WriteError {
     /// A node to set or to delete does not exist, or the parent of a node to create does not exist.
     #[error("nothing was written: node {path} does not exist")]
     NoNode {
-        /// The node.
+        /// The node that does not exist: the parent if a node was to be created.
         path: String,
     },
     /// A node to create exists.

@@ -13,6 +13,7 @@ use futures_util::future::{BoxFuture, select_all};
 use lockkeeper_core::{LockPath, Loss};
 use tokio::sync::oneshot;
 
+use crate::ensemble::paths::above;
 use crate::ensemble::{Done, Ensemble, NodeKind, OpError, TxnError, TxnStep};
 use crate::error::WriteError;
 use crate::hold::Hold;
@@ -365,6 +366,7 @@ fn written(steps: &[TxnStep], done: &[Done]) -> FencedWritten {
 fn refused(step: &TxnStep, fault: OpError) -> WriteError {
     let path = step.path().to_owned();
     match (fault, step) {
+        (OpError::NoNode, TxnStep::Create { path, .. }) => WriteError::NoNode { path: above(path).to_owned() },
         (OpError::NoNode, _) => WriteError::NoNode { path },
         (OpError::NodeExists, _) => WriteError::NodeExists { path },
         (

@@ -134,6 +134,8 @@ impl Builder {
     /// The first session fails without that wait if every server shows a mistake about TLS that does not pass by itself in each of
     /// 16 rounds of attempts: a certificate from an unknown authority or for another name, or a port for TLS and no certificate
     /// authority. With [`Builder::reconnect`], only the number of retries counts.
+    ///
+    /// Connecting fails with [`ConnectError::Misuse`] if the timeout is shorter than 1 ms.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -474,14 +476,16 @@ impl Builder {
     }
 
     fn check_timeout(&self) -> Result<(), Misuse> {
-        match self.session_timeout {
-            Some(given) if given.as_millis() == 0 => {
+        for (name, given) in
+            [("session timeout", self.session_timeout), ("connect timeout", Some(self.connect_timeout))]
+        {
+            if let Some(given) = given.filter(|given| given.as_millis() == 0) {
                 let given = typed(given);
-                let problem = format!("session timeout {given} is not supported: must be at least 1ms, or unset");
-                Err(Misuse::new("session timeout", problem))
+                let problem = format!("{name} {given} is not supported: must be at least 1ms, or unset");
+                return Err(Misuse::new(name, problem));
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Fails if the program has set an option that has no effect with an embedded server.

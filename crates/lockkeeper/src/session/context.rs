@@ -212,22 +212,22 @@ impl Context {
             let (since, patience) = (Instant::now(), timeout.saturating_add(self.inner.connect_timeout));
             drop(session);
             tokio::time::sleep(patience / 2).await;
-            let answered = match self.ready_session().map(|(session, _)| session) {
+            let (answered, detail) = match self.ready_session().map(|(session, _)| session) {
                 Some(session) => {
                     let (mut heartbeats, _dependant) = (session.heartbeats(), session.keep_trusted());
-                    tokio::time::timeout(patience / 2, heartbeats.changed()).await.is_ok()
+                    let answer = tokio::time::timeout(patience / 2, heartbeats.changed()).await;
+                    (answer.is_ok(), "a request was not answered")
                 }
                 None => {
                     tokio::time::sleep(patience / 2).await;
-                    self.ready_session().is_some()
+                    (self.ready_session().is_some(), "the connection is lost")
                 }
             };
             if !answered {
-                let detail = "no server answered in time".to_owned();
                 return SessionError::Unreachable {
                     servers: self.servers().to_string(),
                     waited: since.elapsed(),
-                    detail,
+                    detail: detail.to_owned(),
                 };
             }
         }

@@ -277,7 +277,8 @@ impl Line {
 
     async fn connect_quietly(&self) -> Result<Lockkeeper, Failure> {
         let patience = self.connect_limit();
-        let builder = self.builder.clone().connect_timeout(patience);
+        // The wait may be over, which the tries notice.
+        let builder = self.builder.clone().connect_timeout(patience.max(Duration::from_millis(1)));
         match &self.place {
             Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
             Place::Machine(home) => {
