@@ -182,7 +182,7 @@ impl Sources {
 
 impl Settings {
     /// Reads the settings of the usual places. See [`Sources::usual`]. The first call of a process logs the probable mistakes as
-    /// warnings: unknown keys, and unknown environment variables that begin with `LOCKKEEPER_`.
+    /// warnings, as [`Settings::warnings`] returns them.
     ///
     /// # Errors
     ///
@@ -195,7 +195,9 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Returns probable mistakes that are not errors, such as unknown keys and variables. In strict mode they are errors.
+    /// Returns probable mistakes that are not errors: unknown `zookeeper.*` keys in properties files, unknown environment variables that
+    /// begin with `LOCKKEEPER_`, and a foreground that is served after the background. In strict mode they are errors. An unknown key
+    /// in TOML is always an error.
     pub fn warnings(&self) -> &[Fault] {
         &self.warnings
     }

@@ -77,7 +77,7 @@ pub struct Settings {
     pub state_dir: Setting<Option<PathBuf>>,
     /// The directory of the server that all users of this machine share; `None` means this user's own server.
     pub machine: Setting<Option<PathBuf>>,
-    /// Whether unknown keys are errors.
+    /// Whether probable mistakes are errors: what [`Settings::warnings`] returns otherwise. An unknown key in TOML is always an error.
     pub strict: Setting<bool>,
     /// The realms of the table `[realms]`: which paths belong to which ensemble.
     pub realms: Vec<Setting<RealmSetting>>,

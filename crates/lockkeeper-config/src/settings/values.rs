@@ -104,10 +104,10 @@ fn one_place(settings: &Settings, layers: &mut Layers) {
     }
 }
 
-/// The classes must differ.
+/// The classes must differ, and the foreground is probably meant to be served first.
 fn differ(settings: &Settings, layers: &mut Layers) {
     let (foreground, background) = (&settings.foreground.prefix, &settings.background.prefix);
-    if foreground.value != background.value {
+    if foreground.value < background.value {
         return;
     }
     let given = |key, origin: &Origin| layers.given.iter().rfind(|given| given.key == key && given.origin == *origin);
@@ -119,6 +119,14 @@ fn differ(settings: &Settings, layers: &mut Layers) {
         Key::BackgroundPrefix => ("foreground", &foreground.origin),
         _ => ("background", &background.origin),
     };
+    if foreground.value != background.value {
+        let problem = format!(
+            "the background is served first: its prefix {} sorts before {}",
+            background.value, foreground.value
+        );
+        layers.warnings.push(given.fault(problem).remedy("give the foreground the prefix that sorts first"));
+        return;
+    }
     let problem = format!("{:?} is the prefix of the {other} as well ({origin})", given.text);
     let fault = given.fault(problem).remedy("give them two; the one that sorts first has priority");
     layers.faults.push(fault);
@@ -263,6 +271,15 @@ mod tests {
         assert!(message("5s", Unit::Millis).contains("milliseconds, as in 5000"));
         assert!(message("5000", Unit::Written).contains("500ms, 30s"));
         assert_eq!(message("5000", Unit::Millis), "fine");
+    }
+
+    #[test]
+    fn a_foreground_that_is_served_last_is_a_probable_mistake() {
+        let warned = |prefix| settings(given(Key::ForegroundPrefix, prefix, Unit::Written), false).unwrap().warnings;
+        assert_eq!(warned("A"), []);
+        let warnings = warned("Z");
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.to_string().contains("the background is served first"), "{warning}");
     }
 
     #[test]

@@ -412,7 +412,8 @@ async fn the_background_goes_first(world: &World, foreground: &str, background: 
         "zookeeper.foreground.lock.prefix={foreground}\nzookeeper.background.lock.prefix={background}\n\
          zookeeper.foreground.task.timeout=30000\nzookeeper.background.task.timeout=30000\n"
     );
-    let settings = settings_for(world, &text);
+    let settings = properties(&format!("zookeeper.servers={}\n{text}", world.servers())).unwrap();
+    assert!(settings.warnings()[0].to_string().contains("the background is served first"), "{:?}", settings.warnings());
     let keeper = settings.connect().await.unwrap();
     world.keep_open(&keeper);
     let object = world.object("P1");
