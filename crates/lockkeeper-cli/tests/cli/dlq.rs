@@ -157,7 +157,7 @@ fn two_replays_at_once_run_a_letter_once() {
     let operation = id(&letters(&home)[0]).to_owned();
     let start = || Running::start(&mut home.command(&["dlq", "replay", &operation]));
     let mut first = start();
-    until("it runs", || home.file("ran").exists());
+    until("it runs", || home.file("ran").metadata().is_ok_and(|ran| ran.len() > 0));
     let (code, told) = start().end();
     assert!(code == Some(75) && told.contains("is being replayed by"), "{told}");
     std::fs::write(home.file("go"), "").unwrap();
@@ -178,7 +178,7 @@ fn a_replay_that_died_is_not_run_again_unless_asked_for() {
     let_go(holder);
     let operation = id(&letters(&home)[0]).to_owned();
     let mut replay = Running::start(&mut home.command(&["dlq", "replay", &operation]));
-    until("it runs", || home.file("ran").exists());
+    until("it runs", || home.file("ran").metadata().is_ok_and(|ran| ran.len() > 0));
     replay.signal(rustix::process::Signal::KILL);
     replay.wait();
     assert_eq!(letters(&home)[0]["fate"], "begun");
@@ -281,7 +281,7 @@ fn the_advice_about_a_letter_that_another_user_may_have_written_says_foreign() {
     let operation = id(&letters(&home)[0]).to_owned();
     let words = ["dlq", "replay", &operation, "--foreign", "--yes"];
     let mut replay = Running::start(&mut home.command(&words));
-    until("it runs", || home.file("ran").exists());
+    until("it runs", || home.file("ran").metadata().is_ok_and(|ran| ran.len() > 0));
     replay.signal(rustix::process::Signal::KILL);
     replay.wait();
     let path = format!("/lockkeeper/replays/{operation}");
