@@ -245,6 +245,9 @@ fn hint_of_lease(error: &ProductError) -> Option<String> {
         (Some(AcquireLeaseError::Mismatch(mismatch)), _) | (_, Some(LeaseError::Mismatch(mismatch))) => {
             hint_of_mismatch(mismatch)
         }
+        (Some(AcquireLeaseError::CleanupUnfinished { elapsed, allotted, .. }), _) if elapsed >= allotted => {
+            Some("ask operators with --ask, or take it with --forceful".to_owned())
+        }
         (Some(AcquireLeaseError::CleanupUnfinished { .. }), _) => {
             Some("wait longer with --waiting, ask operators with --ask, or take it with --forceful".to_owned())
         }
