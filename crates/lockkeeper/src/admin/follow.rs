@@ -41,7 +41,8 @@ impl Admin {
 impl Follow {
     /// Also follows a lock before its node is created, and after the node is deleted: [`Follow::next`] then returns it without
     /// contenders, instead of [`AdminError::NoSuchLock`], and waits for the next creation. A mistyped path is not noticed. A lock in the
-    /// node format [`Numbered`](crate::NodeFormat::Numbered) has no node before its first contender, so it must have one at the first call.
+    /// node format [`Numbered`](crate::NodeFormat::Numbered) has no node while it has no contender, so a contender that comes then may not be
+    /// noticed.
     pub fn or_absent(mut self) -> Self {
         self.or_absent = true;
         self
@@ -95,9 +96,10 @@ impl Follow {
                 Ok((info, watchers, known))
             })
             .await?;
-        self.watchers = watchers;
-        self.known = known;
-        Ok(info.in_epoch(self.admin.known_epoch().await?))
+        // The watches are kept only with the answer: without it, the next call looks again.
+        let epoch = self.admin.known_epoch().await?;
+        (self.watchers, self.known) = (watchers, known);
+        Ok(info.in_epoch(epoch))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::session::context::Context;
 /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable), after the session timeout and the connect
 /// timeout together, or up to half as long again.
 ///
-/// Through the handle of a realm, calls about a path of another realm fail with
+/// Through the handle of a realm, calls about a path of another realm or of none fail with
 /// [`AdminError::Misuse`](crate::error::AdminError::Misuse), before anything is sent. The root `/` means all paths of its servers.
 #[derive(Clone, Debug)]
 pub struct Admin {

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use lockkeeper_core::helix::{Record, Rules, Terms, Wish};
 use lockkeeper_core::{AttemptId, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path};
-use tokio::time::Instant;
 
 use crate::admin::Admin;
 use crate::contender::ContenderInfo;
@@ -75,7 +74,7 @@ impl Asked {
     pub async fn answer(&self, timeout: Duration) -> Result<RevokeAnswer, AdminError> {
         let Some(czxid) = self.czxid else { return Ok(RevokeAnswer::Released) };
         let (path, contender) = (self.path.clone(), self.contender.clone());
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = self.admin.context().clock().instant().checked_add(timeout);
         let (context, session) = (self.admin.context(), self.admin.context().clone());
         let answer = async move {
             let (_session, ensemble) = session.session(None).await?;
@@ -183,6 +182,8 @@ impl Admin {
             contender.revocation = written.or(contender.revocation.take());
             czxid
         });
+        // A node that is gone needs nobody to obey.
+        let had_ended = had_ended && czxid.is_some();
         Ok(Asked { admin: self.clone(), path, contender, had_ended, czxid })
     }
 }
