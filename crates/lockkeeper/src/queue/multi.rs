@@ -16,7 +16,6 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::ensemble::Ensemble;
 use crate::error::{AcquireError, Misuse, ReleaseError, SessionError, VerifyError};
 use crate::hold::fenced::FencedWrite;
 use crate::hold::holding::{HoldState, Holding, run_until};
@@ -24,6 +23,7 @@ use crate::queue::acquire::Acquire;
 use crate::queue::requeue::Requeued;
 use crate::registers::journal;
 use crate::session::on_lost::OnLost;
+use crate::wait::passed;
 
 /// A request for several locks that is not sent yet: await it, or set options first. Created by
 /// [`Lockkeeper::multi_lock`](crate::Lockkeeper::multi_lock).
@@ -201,7 +201,7 @@ impl MultiAcquire {
                     let lost = taken.lost_in_between();
                     // The other locks are free before the servers are asked for the reason.
                     drop(taken);
-                    return Err(Self::explain(lost, &parts[0].1).await);
+                    return Err(Self::explain(lost, parts, bounds.map(|(_, deadline)| deadline)).await);
                 }
                 holding = part.requeue(again).into_future() => holding?,
             };
@@ -210,15 +210,29 @@ impl MultiAcquire {
         Ok(taken)
     }
 
-    /// Finds out who broke a hold that is lost, for the caller's error.
-    async fn explain(error: AcquireError, part: &Acquire<Holding>) -> AcquireError {
+    /// Finds out who broke a hold that is lost, for the caller's error. Without a session, or after the deadline, the error says what
+    /// is known.
+    async fn explain(
+        error: AcquireError,
+        parts: &[(String, Acquire<Holding>)],
+        deadline: Option<Instant>,
+    ) -> AcquireError {
         let AcquireError::Evicted { path, node, by: None } = error else { return error };
-        let (lock, at) = (path.clone(), node_path(&path, &node));
-        let question = async move |ensemble: Arc<dyn Ensemble>| {
-            Ok::<_, SessionError>(journal::who_removed(&*ensemble, &lock, &at).await)
+        let context = parts.iter().find(|(lock, _)| *lock == path).map(|(_, part)| part.context().clone());
+        let by = match context.and_then(|context| Some((context.ready_session()?, context))) {
+            Some(((_session, ensemble), context)) => {
+                let (lock, at) = (path.clone(), node_path(&path, &node));
+                let asked = context.run(async move {
+                    Ok::<_, SessionError>(tokio::select! {
+                        biased;
+                        by = journal::who_removed(&*ensemble, &lock, &at) => by,
+                        () = passed(deadline) => None,
+                    })
+                });
+                asked.await.unwrap_or_default()
+            }
+            None => None,
         };
-        // Without a server, the error says what is known.
-        let by = part.context().ask(question).await.unwrap_or_default();
         AcquireError::Evicted { path, node, by }
     }
 }
