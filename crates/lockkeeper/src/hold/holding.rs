@@ -521,6 +521,10 @@ impl Holding {
             return Err(ChangeError::Lost(Loss::Forked));
         }
         self.parts.hold.judge();
+        if let Some(loss) = self.parts.hold.loss() {
+            return Err(ChangeError::Lost(loss));
+        }
+        self.parts.hold.waits_for_readers.store(false, Ordering::Relaxed);
         let (done, changed) = oneshot::channel();
         _ = self.parts.requests.unbounded_send(request(done));
         let lost = || ChangeError::Lost(self.parts.hold.loss().unwrap_or(Loss::Closed));
@@ -534,10 +538,13 @@ impl Holding {
             loss = self.lost() => return Err(ChangeError::Lost(loss)),
             changed = wait => return changed,
             () = cancelled(cancel) => ChangeError::Cancelled { path: path() },
-            () = deadline => match self.parts.hold.waits_for_readers.load(Ordering::Relaxed) {
-                true => ChangeError::Timeout { path: path(), waited },
-                false => ChangeError::NoAnswer { path: path(), waited },
-            },
+            () = deadline => {
+                let is_answered = self.parts.hold.waits_for_readers.load(Ordering::Relaxed);
+                match is_answered && self.parts.hold.session().link().borrow().connected {
+                    true => ChangeError::Timeout { path: path(), waited },
+                    false => ChangeError::NoAnswer { path: path(), waited },
+                }
+            }
         };
         _ = self.parts.requests.unbounded_send(HoldRequest::StayReader);
         Err(unchanged)
@@ -573,7 +580,6 @@ impl fmt::Debug for Holding {
     }
 }
 
-/// Runs `work` until it ends or `lost` resolves.
 /// Runs `work` until it is done, or drops it at its next await when `lost` resolves.
 pub async fn run_until<T>(lost: impl Future<Output = Loss>, work: impl Future<Output = T>) -> Result<T, Loss> {
     let (lost, work) = (std::pin::pin!(lost), std::pin::pin!(work));

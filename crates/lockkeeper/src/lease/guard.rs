@@ -130,14 +130,15 @@ impl HelixGuard {
     /// [`LeaseError::Lost`] if the hold has ended, or ends before a server answers; [`LeaseError::Preempted`] if it ends now because
     /// a requestor waits.
     pub async fn renew(&self) -> Result<(), LeaseError> {
-        self.order(Order::Renew).await
+        self.order(Order::Renew, false).await
     }
 
     /// Hands the lock to another owner in one step: with the same lease, priority and cleanup timeout, and without a
     /// gap. The new owner acquires it with its own [`HelixLock`](crate::lease::HelixLock) of that user id, on any
     /// machine, which begins a new lease. Until then the current lease continues.
     ///
-    /// This hold is lost from the call on, as [`Loss::Transferred`](crate::Loss): work under it must have ended.
+    /// Work under this hold must have ended before the call. The hold is lost, as [`Loss::Transferred`](crate::Loss), before the transfer
+    /// is written.
     /// Requestors continue to wait, for no longer than before.
     ///
     /// # Cost
@@ -160,7 +161,7 @@ impl HelixGuard {
         let silence = self.context.run(async move { Err(context.silence().await.into()) });
         tokio::select! {
             biased;
-            handed = self.order(|done| Order::Transfer(to.to_owned(), done)) => handed,
+            handed = self.order(|done| Order::Transfer(to.to_owned(), done), true) => handed,
             silent = silence => silent,
         }
     }
@@ -168,6 +169,7 @@ impl HelixGuard {
     async fn order(
         &self,
         order: impl FnOnce(oneshot::Sender<Result<(), LeaseError>>) -> Order,
+        transfers: bool,
     ) -> Result<(), LeaseError> {
         if !self.orders.is_ours() {
             return Err(SessionError::Forked.into());
@@ -181,13 +183,14 @@ impl HelixGuard {
         // The task may wait for the servers meanwhile. A transfer begins with the loss that it causes.
         let ended = async {
             match self.lost().await {
-                Loss::Transferred => std::future::pending().await,
+                Loss::Transferred if transfers => std::future::pending().await,
                 loss => loss,
             }
         };
         tokio::select! {
             biased;
             outcome = reply(self.orders.closed(), outcome) => match outcome {
+                Some(Ok(())) if !transfers => self.loss().map_or(Ok(()), |loss| Err(lost(loss))),
                 Some(outcome) => outcome,
                 // The task has ended, because the hold has.
                 None => Err(lost(self.lost().await)),

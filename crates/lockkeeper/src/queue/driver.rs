@@ -334,8 +334,8 @@ impl Driver {
     /// then start with almost no time left, and its work would be stopped immediately. The second contender in the
     /// queue sends heartbeats, so its grant needs no round trip here. Others need one heartbeat.
     fn hand_over_if_fresh(&mut self) {
-        if let Some(hold) = self.caller.hold() {
-            hold.waits_for_readers.store(self.contender.waits_for().is_some(), Ordering::Relaxed);
+        if let (Some(hold), Some(_)) = (self.caller.hold(), self.contender.waits_for()) {
+            hold.waits_for_readers.store(true, Ordering::Relaxed);
         }
         let next = self.contender.holds() || self.contender.place().is_some_and(|place| place.ahead <= 1);
         if next != self.dependant.is_some() {

@@ -216,11 +216,13 @@ impl Context {
                 Some(session) => {
                     let (mut heartbeats, _dependant) = (session.heartbeats(), session.keep_trusted());
                     let answer = tokio::time::timeout(patience / 2, heartbeats.changed()).await;
-                    (answer.is_ok(), "a request was not answered")
+                    let is_connected = session.link().borrow().connected;
+                    let detail = if is_connected { "a request was not answered" } else { "the connection is lost" };
+                    (answer.is_ok(), detail)
                 }
                 None => {
                     tokio::time::sleep(patience / 2).await;
-                    (self.ready_session().is_some(), "the connection is lost")
+                    (self.ready_session().is_some(), "there is no session")
                 }
             };
             if !answered {
