@@ -3,7 +3,6 @@
 //! - [`settings`]: files, environment variables and flags in layers;
 //! - [`realms`]: which ensemble has which paths.
 
-#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
 pub mod realms;

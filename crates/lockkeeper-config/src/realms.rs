@@ -148,7 +148,13 @@ impl Realms {
             let check = move |path: &str| table.check(path, &ours);
             self.builder.clone().path_check(check).connect(servers)
         };
-        Ok(self.keepers[servers].get_or_try_init(connect).await?.clone())
+        let keeper = self.keepers[servers].get_or_try_init(connect).await?.clone();
+        if self.closed.load(Ordering::Acquire) {
+            // The routing was closed meanwhile, and did not see this one.
+            keeper.close().await;
+            return Err(SessionError::Closed.into());
+        }
+        Ok(keeper)
     }
 
     /// Closes the connected handles, as [`Lockkeeper::close`] does. The routing and its clones connect no others.

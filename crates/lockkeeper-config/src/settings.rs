@@ -206,7 +206,6 @@ impl Settings {
     /// file or a variable may set them for programs that use an ensemble.
     pub fn builder(&self) -> Builder {
         let builder = Lockkeeper::builder().session_timeout(self.session_timeout.value).with_settings();
-        let builder = builder.with_settings();
         let TlsSettings { ca, cert, key } = &self.tls;
         let builder = match &ca.value {
             Some(authorities) => builder.tls_files(authorities, cert.value.as_ref().zip(key.value.as_ref())),
