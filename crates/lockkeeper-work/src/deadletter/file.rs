@@ -150,18 +150,27 @@ impl FileSink {
             .filter(|filed| filed.fate.is_settled())
             .map(|filed| filed.letter.id)
             .collect();
-        // From the oldest on: a letter comes before its marks, which mean nothing without it.
-        for (_, path) in aside {
+        let mut files = Vec::new();
+        for (_, path) in self.aside()? {
             let mut read = Records::default();
             read_file(&path, &mut read)?;
-            let unsettled = read.records.iter().any(|record| match record {
+            files.push((path, read));
+        }
+        let has_letter = |read: &Records, id: &str| {
+            read.records.iter().any(|record| matches!(record, LetterRecord::Letter(letter) if letter.id == id))
+        };
+        // From the oldest on: a letter comes before its marks, which mean nothing without it. The newest file stays.
+        for at in 0..files.len() - 1 {
+            let (path, read) = &files[at];
+            let is_needed = read.records.iter().any(|record| match record {
                 LetterRecord::Letter(letter) => !settled.contains(&letter.id),
-                LetterRecord::Mark(_) => false,
+                // A letter that was appended again behind its mark would wait again without the mark.
+                LetterRecord::Mark(mark) => files[at + 1..].iter().any(|(_, later)| has_letter(later, &mark.letter)),
             });
-            if unsettled || !read.unreadable.is_empty() {
+            if is_needed || !read.unreadable.is_empty() {
                 break;
             }
-            fs::remove_file(&path)?;
+            fs::remove_file(path)?;
         }
         Ok(())
     }
