@@ -105,13 +105,13 @@ impl Desk {
         Ok((fold(std::mem::take(&mut read.records)), read))
     }
 
-    /// Returns the letter that an id, or the beginning of one, means: its own id or that of its operation. Of several letters of one
+    /// Returns the letter that an id means: its own id, or the id of its operation or the beginning of that. Of several letters of one
     /// operation, that is the only one that is not settled, or the last one.
     fn find<'a>(&self, filed: &'a [Filed], id: &str) -> Result<&'a Filed, Failure> {
         if let Some(filed) = filed.iter().find(|filed| filed.letter.id == id) {
             return Ok(filed);
         }
-        let names = |filed: &Filed| filed.letter.operation.starts_with(id) || filed.letter.id.starts_with(id);
+        let names = |filed: &Filed| filed.letter.operation.starts_with(id);
         let mut all: Vec<_> = filed.iter().filter(|filed| names(filed)).collect();
         if all.iter().any(|filed| filed.letter.operation == id) {
             all.retain(|filed| filed.letter.operation == id);
