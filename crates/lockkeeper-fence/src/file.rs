@@ -286,7 +286,9 @@ impl FencedFile {
         if path.file_name().is_none() {
             return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it has no name")));
         }
-        if path.as_os_str().as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
+        let (name, suffix) = (path.as_os_str().as_encoded_bytes(), SUFFIX.as_bytes());
+        // Some file systems do not tell capitals from small letters.
+        if name.len() >= suffix.len() && name[name.len() - suffix.len()..].eq_ignore_ascii_case(suffix) {
             return Err(FileError::Mark { path });
         }
         let mut fence = OsString::from(&path);
