@@ -118,8 +118,8 @@ impl ContenderInfo {
             && NodeFormat::of_node(&self.node).allows_new_data()
     }
 
-    /// Returns when it joined the queue. `None` if it was granted the lock within a second, so that it hardly waited. Also `None` for
-    /// owners of leased locks and for abandoned holds, whose [`since`](ContenderInfo::since) means something else.
+    /// Returns when it joined the queue. `None` if its record shows that it was granted the lock within a second, so that it hardly waited;
+    /// in the node format `LeaderLatch` no record shows that. Also `None` for owners of leased locks and for abandoned holds, whose [`since`](ContenderInfo::since) means something else.
     pub fn queued_since(&self) -> Option<SystemTime> {
         let at_once = self.granted.is_some_and(|granted| granted <= self.since + Duration::from_secs(1));
         (!at_once && !self.abandoned && !self.is_leased()).then_some(self.since)
