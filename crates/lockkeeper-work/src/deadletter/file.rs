@@ -160,7 +160,7 @@ impl FileSink {
             read.records.iter().any(|record| matches!(record, LetterRecord::Letter(letter) if letter.id == id))
         };
         // From the oldest on: a letter comes before its marks, which mean nothing without it. The newest file stays.
-        for at in 0..files.len() - 1 {
+        for at in 0..files.len().saturating_sub(1) {
             let (path, read) = &files[at];
             let is_needed = read.records.iter().any(|record| match record {
                 LetterRecord::Letter(letter) => !settled.contains(&letter.id),
@@ -363,5 +363,24 @@ mod tests {
         append(&sink, &letter("very last"));
         assert!(!sink.beside(".2").exists());
         assert_eq!(open(&sink), ["first", "very last"]);
+    }
+
+    /// A sink may be told a record again whose append it had acknowledged.
+    #[test]
+    fn a_letter_that_is_appended_again_behind_its_mark_never_waits_again() {
+        let (_dir, sink) = sink();
+        let sink = sink.rotate_at(1);
+        let [first, second] = ["first", "second"].map(letter);
+        for record in [&first, &mark(&first, LetterEvent::Replayed), &second, &first] {
+            append(&sink, record);
+        }
+        for at in 0..20 {
+            let letter = letter(&format!("{at}"));
+            append(&sink, &letter);
+            append(&sink, &mark(&letter, LetterEvent::Dropped { why: None }));
+        }
+        let filed = fold(block(sink.records()).unwrap().records);
+        let open: Vec<_> = filed.iter().filter(|filed| !filed.fate.is_settled()).collect();
+        assert!(matches!(&open[..], [filed] if filed.letter.operation == "second"), "{open:?}");
     }
 }
