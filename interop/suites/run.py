@@ -49,7 +49,7 @@ def need(usable, packages, what, status=1):
     """Installs missing tools as root on Debian; otherwise ends the program with a message that names them."""
     is_usable = lambda: subprocess.run(["sh", "-c", usable], **QUIET).returncode == 0
     install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *packages]
-    if is_usable() or os.geteuid() == 0 and subprocess.run(install).returncode == 0 and is_usable():
+    if is_usable() or os.geteuid() == 0 and subprocess.run(install, stdout=sys.stderr).returncode == 0 and is_usable():
         return
     print(f"no {what}: as root on Debian: apt-get install {' '.join(packages)}", file=sys.stderr)
     sys.exit(status)
@@ -211,8 +211,8 @@ def c_source():
     # A separate source list: this machine's list does not change, and root is not needed.
     options = ["Dir::Etc::SourceList=/dev/null", f"Dir::Etc::SourceParts={apt}", f"Dir::State={apt}/state", f"Dir::Cache={apt}/cache"]
     get = ["apt-get", "--quiet", "--quiet", *(f"-o={option}" for option in options)]
-    subprocess.run([*get, "update"], check=True)
-    subprocess.run([*get, "--download-only", "source", C_SOURCE], cwd=HOME, check=True)
+    fetched("the C client's suite", *get, "update")
+    fetched("the C client's suite", *get, "--download-only", "source", C_SOURCE, cwd=HOME)
     described = next(HOME.glob("*.dsc"))
     subprocess.run(["dpkg-source", "--extract", described, HOME / "source"], check=True, stdout=subprocess.DEVNULL)
     generated = client / "generated"
@@ -304,7 +304,7 @@ def rust(arguments):
     needs = "".join(f'{name} = "={suite["version"]}"\n' for name, suite in RUST.items())
     head = '[package]\nname = "fetched"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n[dependencies]\n'
     (user / "Cargo.toml").write_text(head + needs)
-    metadata = subprocess.check_output(["cargo", "metadata", "--quiet", "--format-version", "1"], cwd=user)
+    metadata = fetched("the suites of Rust clients", "cargo", "metadata", "--quiet", "--format-version", "1", cwd=user)
     manifests = {(package["name"], package["version"]): package["manifest_path"] for package in json.loads(metadata)["packages"]}
     java = HOME / "bin/java"
     java.parent.mkdir(exist_ok=True)

@@ -244,7 +244,7 @@ impl Part {
             Part::Features => features(&sh),
             Part::Acceptance => {
                 Tests { package: "xtask", target: programs::MAIN, features: "" }.run(&sh, &[], [])?;
-                Tests { package: "lockkeeper-lab", target: programs::LIB, features: "" }.run(&sh, &[], [])?;
+                Tests { package: "lab", target: programs::LIB, features: "" }.run(&sh, &[], [])?;
                 crate::acceptance::run(&root(), &crate::acceptance::Options { gaps: true })
             }
         }
@@ -285,7 +285,14 @@ const FETCH_SECONDS: &str = "90";
 fn features(sh: &Shell) -> Result<()> {
     // Tests that need a broker have a step of their own.
     let arguments = ["--skip", "kafka"].map(str::to_owned);
-    Tests { package: "lockkeeper", target: programs::LIB, features: "metrics" }.run(sh, &arguments, [])
+    for (package, target, features) in [
+        ("lockkeeper", programs::LIB, "metrics"),
+        ("lockkeeper-fence", "http", "tower"),
+        ("lockkeeper-fence", "gate", "persistent"),
+    ] {
+        Tests { package, target, features }.run(sh, &arguments, [])?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

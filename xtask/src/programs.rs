@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use xshell::{Shell, cmd};
 
@@ -28,7 +28,7 @@ const BIN: &str = "bin";
 
 /// Tests that need more than `cargo test` has.
 pub(crate) struct Tests {
-    /// The package of the tests.
+    /// The directory of the package of the tests, below `crates` or at the top.
     pub package: &'static str,
     /// [`LIB`], [`MAIN`], or the name of a test program.
     pub target: &'static str,
@@ -50,8 +50,13 @@ impl Tests {
         let Tests { package, target, .. } = *self;
         let program = self.program(sh)?;
         // Cargo runs tests in the directory of their package.
-        let directory = sh.current_dir().join(if package == "xtask" { "" } else { "crates" }).join(package);
+        let above = if matches!(package, "xtask" | "lab") { "" } else { "crates" };
+        let directory = sh.current_dir().join(above).join(package);
         let _there = sh.push_dir(&directory);
+        let tests = cmd!(sh, "{program} --list {arguments...}").quiet().read().context("listing tests")?;
+        if !tests.lines().any(|line| line.ends_with(": test")) {
+            bail!("{target} of {package} has no test of {arguments:?}");
+        }
         cmd!(sh, "{program} {arguments...}")
             .env("CARGO_MANIFEST_DIR", &directory)
             .envs(environment)
@@ -72,7 +77,8 @@ impl Tests {
                     name => vec!["--test", name],
                 };
                 let features = if features.is_empty() { vec![] } else { vec!["--features", features] };
-                built(sh, &[vec!["--package", package], features, which].concat())?
+                let name = if package == "lab" { "lockkeeper-lab" } else { package };
+                built(sh, &[vec!["--package", name], features, which].concat())?
             }
         };
         programs.remove(&key).with_context(|| format!("no test program {key} was built"))

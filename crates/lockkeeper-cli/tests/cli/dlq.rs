@@ -299,7 +299,7 @@ fn the_advice_about_a_letter_that_another_user_may_have_written_says_foreign() {
 
 #[cfg(feature = "kafka")]
 #[test]
-fn a_letter_for_a_topic_without_a_broker_is_said_to_be_in_the_spool() {
+fn a_letter_for_kafka_without_a_broker_is_said_to_be_in_the_spool() {
     let home = Home::new();
     let holder = hold(&home, "a");
     let place = "kafka:127.0.0.1:1/Letters";
