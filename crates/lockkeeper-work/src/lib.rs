@@ -25,16 +25,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
+mod clock;
 pub mod contentserv;
 pub mod deadletter;
 pub mod jobs;
 pub mod retry;
-
-/// The time by this machine's clock, in milliseconds since 1970; 0 if the clock is before that.
-fn wall_clock_ms() -> u64 {
-    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// Compiles the examples of the guide.
 #[cfg(doctest)]

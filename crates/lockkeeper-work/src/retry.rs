@@ -35,7 +35,7 @@ use lockkeeper::Loss;
 use serde_json::Value;
 use tracing::{debug, warn};
 
-use crate::wall_clock_ms;
+use crate::clock::wall_clock_ms;
 use lockkeeper::Lockkeeper;
 pub use lockkeeper::engine::About;
 use lockkeeper::engine::{Timer, about};
