@@ -310,9 +310,9 @@ fn a_sasl_user_of_an_apache_server_gets_the_lock_and_a_wrong_password_is_refused
     });
 }
 
-/// The server tells each client without SASL so, and closes its connection. Nothing is gained by another one.
+/// The server tells each client without SASL so, and closes its connection. Nothing is gained by more connections.
 #[test]
-fn an_apache_server_that_requires_sasl_ends_the_session_with_one_connection() {
+fn an_apache_server_that_requires_sasl_ends_a_call_without_further_connections() {
     block_on(async {
         let options = Options::default().property("zookeeper.sessionRequireClientSASLAuth", "true");
         let options = options.sasl_user("jobs", "secret");
@@ -325,7 +325,8 @@ fn an_apache_server_that_requires_sasl_ends_the_session_with_one_connection() {
         };
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
         assert!(error.to_string().contains("SASL") && error.hint().unwrap().contains("Builder::sasl"), "{error}");
-        assert_eq!(proxy.counts().accepted, 1, "{error}");
+        // Two if the server has ended the session before the acquire begins, which then opens another.
+        assert!(proxy.counts().accepted <= 2, "{error}: {:?}", proxy.counts());
 
         // Calls that open another session end as well.
         let begin = proxy.counts().accepted;
