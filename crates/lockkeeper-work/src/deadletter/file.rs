@@ -150,27 +150,18 @@ impl FileSink {
             .filter(|filed| filed.fate.is_settled())
             .map(|filed| filed.letter.id)
             .collect();
-        let mut files = Vec::new();
-        for (_, path) in self.aside()? {
+        // From the oldest on: a letter comes before its marks, which mean nothing without it.
+        for (_, path) in aside {
             let mut read = Records::default();
             read_file(&path, &mut read)?;
-            files.push((path, read));
-        }
-        let has_letter = |read: &Records, id: &str| {
-            read.records.iter().any(|record| matches!(record, LetterRecord::Letter(letter) if letter.id == id))
-        };
-        // From the oldest on: a letter comes before its marks, which mean nothing without it. The newest file stays.
-        for at in 0..files.len().saturating_sub(1) {
-            let (path, read) = &files[at];
-            let is_needed = read.records.iter().any(|record| match record {
+            let unsettled = read.records.iter().any(|record| match record {
                 LetterRecord::Letter(letter) => !settled.contains(&letter.id),
-                // A letter that was appended again behind its mark would wait again without the mark.
-                LetterRecord::Mark(mark) => files[at + 1..].iter().any(|(_, later)| has_letter(later, &mark.letter)),
+                LetterRecord::Mark(_) => false,
             });
-            if is_needed || !read.unreadable.is_empty() {
+            if unsettled || !read.unreadable.is_empty() {
                 break;
             }
-            fs::remove_file(path)?;
+            fs::remove_file(&path)?;
         }
         Ok(())
     }
@@ -363,24 +354,5 @@ mod tests {
         append(&sink, &letter("very last"));
         assert!(!sink.beside(".2").exists());
         assert_eq!(open(&sink), ["first", "very last"]);
-    }
-
-    /// A sink may be told a record again whose append it had acknowledged.
-    #[test]
-    fn a_letter_that_is_appended_again_behind_its_mark_never_waits_again() {
-        let (_dir, sink) = sink();
-        let sink = sink.rotate_at(1);
-        let [first, second] = ["first", "second"].map(letter);
-        for record in [&first, &mark(&first, LetterEvent::Replayed), &second, &first] {
-            append(&sink, record);
-        }
-        for at in 0..20 {
-            let letter = letter(&format!("{at}"));
-            append(&sink, &letter);
-            append(&sink, &mark(&letter, LetterEvent::Dropped { why: None }));
-        }
-        let filed = fold(block(sink.records()).unwrap().records);
-        let open: Vec<_> = filed.iter().filter(|filed| !filed.fate.is_settled()).collect();
-        assert!(matches!(&open[..], [filed] if filed.letter.operation == "second"), "{open:?}");
     }
 }
