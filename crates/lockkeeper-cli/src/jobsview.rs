@@ -109,7 +109,7 @@ impl<'a> JobView<'a> {
         };
         let how = match &run.end {
             // The next machine that asks records the crash.
-            None => (self.job.state == JobState::Kept).then(|| "its machine ended without a record".to_owned()),
+            None => (self.job.state == JobState::Kept).then(|| "no end was recorded".to_owned()),
             Some(end) => (end.kind != EndKind::Succeeded).then(|| how(run)),
         };
         let cells = [name.to_owned(), self.state(), run.slot.name.clone(), start, took, run.by.host.clone()];

@@ -315,7 +315,7 @@ fn the_rule_says_what_follows_a_kill() {
             // No machine has recorded the crash yet.
             let table = || String::from_utf8(home.output(&["jobs", rule]).stdout).unwrap();
             until("its session has expired", || table().contains("needs a person"));
-            assert!(table().contains("its machine ended without a record"), "{}", table());
+            assert!(table().contains("no end was recorded"), "{}", table());
         }
         let file = format!("again-{rule}");
         let all = [&[rule], &args[..]].concat();
