@@ -168,8 +168,12 @@ impl Line {
         let failure = Failure::from(error);
         let decided = self.lock.as_ref().filter(|_| unfinished).and_then(|lock| lock.decisions().pop());
         let Some(Decision::Reject { by, why }) = decided.map(|decided| decided.decision) else { return failure };
-        let (decision, hint) = match by.as_str() {
-            "nobody" => (format!("nobody decided about the transfer: {why}"), "ask for longer with --ask"),
+        let (decision, hint) = match (by.as_str(), why.as_str()) {
+            ("nobody", "no answer in time") => {
+                (format!("nobody decided about the transfer: {why}"), "ask for longer with --ask")
+            }
+            // A decision has no effect before it is recorded.
+            ("nobody", _) => (why.clone(), "ask again"),
             _ => (format!("the transfer was rejected by {by}: {why}"), "talk to them"),
         };
         let message = format!("{}; {decision}", failure.message);
