@@ -42,6 +42,8 @@ impl Candidacy {
 
     /// Waits for the next event. Campaigns if it does not lead, at the end of the queue.
     ///
+    /// Keep polling it while it campaigns: the candidate may hold the lock already, and blocks the others.
+    ///
     /// # Cost
     ///
     /// That of [`Candidate::campaign`](crate::Candidate::campaign) until it is elected; nothing while it leads.

@@ -27,6 +27,8 @@ impl Candidate {
 
     /// Sets options of the library's request, for each campaign: a timeout, a lock delay after a loss, what happens on a loss.
     ///
+    /// With a timeout, [`Candidate::run`] leaves the queue when the time is over, and joins it again at its end.
+    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use lockkeeper_election::Election;
@@ -83,8 +85,12 @@ impl Candidate {
     /// | somebody asks the leader to step down, or `stop` is cancelled | is cancelled | goes on until it ends | while it still leads |
     /// | the leadership is lost | is cancelled | is dropped at its next await | after the loss |
     ///
-    /// So no work of `promoted` goes on when another candidate can lead, unless it is in tasks of its own: these need the token. If the
-    /// leadership is lost while `promoted` ends its work, its future is dropped.
+    /// A loss is noticed before another candidate can lead, unless the node was deleted (`lockkeeper break`) or this process was paused:
+    /// then only the fencing token protects. Work that does not await goes on, and so do tasks of its own: give them the cancellation
+    /// token. If the leadership is lost while `promoted` ends its work, its future is dropped.
+    ///
+    /// `demoted` has no time limit. Except after a loss, this candidate leads until `demoted` has ended, and the next one waits. When
+    /// `promoted` returns, the candidate campaigns again without a pause. Work that fails can end `run` only by cancelling `stop`.
     ///
     /// An error that may pass, such as servers that do not answer, is no end: the candidate tries again after 1 s.
     ///

@@ -67,6 +67,9 @@ impl Election {
     }
 
     /// Returns an observer, which says who leads after each change. Sends nothing.
+    ///
+    /// An election in the node format [`Numbered`](NodeFormat::Numbered) has no node before its first candidate, so it must have one at
+    /// the first call of [`Observer::next`].
     pub fn observe(&self) -> Observer {
         Observer::new(self.keeper.admin().follow(&self.path).or_absent())
     }

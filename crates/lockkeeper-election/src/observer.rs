@@ -51,7 +51,8 @@ impl Observer {
     /// Returns the leader: the first call the present one, later calls the next one that differs. `None`: nobody leads.
     ///
     /// Leaders are reported in the order of their terms. Terms that are shorter than a look may be left out, but never the last one: when
-    /// the changes end, the last report is the truth. A candidate that leads again is reported again.
+    /// the changes end, the last report is the truth. A candidate that leads again is reported again. While no server answers, the call waits, and the last
+    /// report may be old.
     ///
     /// # Cost
     ///
