@@ -72,6 +72,7 @@ pub(crate) struct Job {
     /// How many watchdogs have ended before the command.
     replaced: u32,
     pauses: Pauses,
+    withheld: &'static [Signal],
 }
 
 /// How the command is treated when something happens to its locks.
@@ -112,6 +113,8 @@ pub(crate) struct Extras<'a> {
     pub watchdog: Option<Watchdog>,
     /// The hold that its variables describe, if its end does not stop the command.
     pub described: Option<Held<'a>>,
+    /// The signals to lockkeeper that are not passed on to it.
+    pub withheld: &'static [Signal],
 }
 
 /// How the command ended.
@@ -179,7 +182,8 @@ impl Job {
         let mut pauses = Pauses::default();
         // A pause may begin before the hold is looked at again.
         pauses.trusted_until(end);
-        Ok(Job { pid, changed, continued, terminal, watchdog, unguarded, replaced: 0, pauses })
+        let withheld = extras.withheld;
+        Ok(Job { pid, changed, continued, terminal, watchdog, unguarded, replaced: 0, pauses, withheld })
     }
 
     /// Waits for the end of the command, passes on signals and revoke requests, and stops the command when a lock is
@@ -309,6 +313,9 @@ impl Job {
                     printer.note(&format!("{} is not wanted any more; the command may go on", locks(guard)));
                 }
                 signal = signals.next() => {
+                    if self.withheld.contains(&signal) {
+                        continue;
+                    }
                     let action = supervision.handle(Event::Signal(signal), watchdog::now());
                     if !self.is_sent_by_terminal(signal) {
                         self.carry_out(action);
@@ -556,6 +563,13 @@ fn ended(status: WaitStatus) -> Option<u8> {
         return Some(code as u8);
     }
     status.terminating_signal().map(signals::status)
+}
+
+/// Stops this process on Ctrl-Z, as if the signal were not caught.
+pub(crate) fn suspend() {
+    if has_shell() {
+        _ = kill_process(getpid(), Signal::STOP);
+    }
 }
 
 /// Whether a shell with job control started us. Without one, nothing continues us after we stop ourselves.

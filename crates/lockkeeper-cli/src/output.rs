@@ -165,11 +165,11 @@ impl Printer {
         }
     }
 
-    /// Prints for machines that `run` ends with a status of its own. For people, the cause was printed when it happened. Returns the
+    /// Prints for machines that this verb ends with a status of its own. For people, the cause was printed when it happened. Returns the
     /// status.
-    pub(crate) fn ended(self, code: Code) -> u8 {
+    pub(crate) fn ended(self, verb: &str, code: Code) -> u8 {
         if self.json {
-            let (message, commands) = (statuses::meaning("run", code), Vec::new());
+            let (message, commands) = (statuses::meaning(verb, code), Vec::new());
             self.event(&LogEvent::Error { exit_code: code as u8, message, hint: None, commands });
         }
         code as u8

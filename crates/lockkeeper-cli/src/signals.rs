@@ -17,6 +17,9 @@ pub(crate) const ENDING: &[Signal] =
 /// The signals that stop a service.
 pub(crate) const STOPPING: &[Signal] = &[Signal::INT, Signal::QUIT, Signal::TERM];
 
+/// The signals that a service uses for anything but its end.
+pub(crate) const RELOADING: &[Signal] = &[Signal::HUP, Signal::USR1, Signal::USR2];
+
 /// The signals that matter only while a command runs.
 pub(crate) const RUNNING: &[Signal] = &[Signal::TSTP, Signal::WINCH];
 
@@ -60,9 +63,7 @@ impl Signals {
         })
         .await
     }
-}
 
-impl Signals {
     /// Whether [`Signals::next`] has returned a signal that stops a service.
     pub(crate) fn are_to_stop(&self) -> bool {
         self.stop

@@ -105,7 +105,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
     (
         "lead",
         &[
-            (Code::Done, "SIGTERM, SIGINT or SIGQUIT has ended it, and it does not lead", ""),
+            (Code::Done, "SIGTERM, SIGINT or SIGQUIT has ended lead, and its command if one ran", ""),
             (Code::Usage, "the command line or a setting is wrong; nothing was done", ""),
             (Code::Internal, "the operating system or lockkeeper failed", ""),
             (Code::CannotServe, "the embedded server cannot use its directory, disk or address", ""),
@@ -114,7 +114,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
                 "the wait was cancelled",
                 "`revoke --node` cancels a wait, and so does deleting the waiting node",
             ),
-            (Code::Lost, "with --once: the leadership was lost", ""),
+            (Code::Lost, "the leadership was lost, with --once or after SIGTERM, SIGINT or SIGQUIT", ""),
             (Code::Refused, "the server refused", ""),
             (Code::Mismatch, "other candidates use another node format, or the chroot does not exist", ""),
             (

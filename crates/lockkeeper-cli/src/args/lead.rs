@@ -12,14 +12,15 @@ use crate::statuses::{EXIT_STATUS, lines};
 const BEFORE_STATUSES: &str = "\
 Every machine runs the same command. One of them leads and runs COMMAND; the others stand by. When the leadership is lost, or when \
 somebody asks the leader to step down (lockkeeper revoke), COMMAND is stopped, the next machine leads, and this one stands by again. \
-When COMMAND ends by itself, lead resigns and ends with its status. On SIGTERM, SIGINT or SIGQUIT, lead passes the signal on, resigns \
-when COMMAND has ended, and ends with 0.
+When COMMAND ends by itself, lead resigns and ends with its status. On SIGTERM, SIGINT or SIGQUIT, lead passes the signal on, and \
+resigns when COMMAND has ended. It ends with 0 if the signal ended COMMAND, otherwise with COMMAND's status.
 
-COMMAND runs as under run: in a process group of its own, stopped before another machine can lead, with LOCKKEEPER_TOKEN, \
-LOCKKEEPER_PATH and LOCKKEEPER_NODE. So does the command of --on-promote. That of --on-demote has no LOCKKEEPER_TOKEN if the \
-leadership is lost, and is not stopped then.
+COMMAND runs as under run: in a process group of its own, with LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and LOCKKEEPER_NODE. It is stopped \
+before another machine can lead, unless the node was deleted (lockkeeper break) or lockkeeper was paused: then only the token \
+protects. The command of --on-promote runs in the same way, but SIGHUP, SIGUSR1 and SIGUSR2 are not passed on to it. That of \
+--on-demote gets no signal, and a loss does not stop it. If the leadership is lost before it starts, it has none of the variables.
 
-As a service of systemd with Type=notify, it is ready when it stands by. Its status is standby or leader.";
+As a service of systemd with Type=notify, it is ready when it stands by. Its status is standby or leader, or that no server answers.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,7 +48,8 @@ pub(crate) struct LeadArgs {
     pub on_promote: Option<OsString>,
     /// Run this shell command when COMMAND has ended, before this machine resigns
     ///
-    /// Once for each leadership, also if --on-promote failed. The next machine waits for it, unless the leadership is lost.
+    /// At most once for each leadership, also if --on-promote failed; not if lockkeeper is killed or the machine fails. The next
+    /// machine waits for it, unless the leadership is lost.
     #[arg(long, value_name = "COMMAND")]
     pub on_demote: Option<OsString>,
     /// End after the first leadership, instead of standing by again

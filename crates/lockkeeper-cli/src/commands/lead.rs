@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::run::{LeaderCommands, LockedRun, run_under};
+use super::run::{LeaderCommands, LockedRun, PlacedRun};
 use crate::args::lead::LeadArgs;
 use crate::args::parse_run;
 use crate::args::run::RunArgs;
@@ -21,14 +21,21 @@ pub(crate) async fn lead(args: LeadArgs, printer: &Printer) -> Result<u8, Failur
     let mut signals = Signals::default();
     signals.add(ENDING)?;
     let (once, commands) = (args.once, LeaderCommands::of(&args));
-    let run = run_args(args)?;
+    let run = PlacedRun::read(run_args(args)?, printer)?;
+    let printer = run.printer;
+    let tell = |state| service::tell(&[state], &printer);
     let mut unreachable = String::new();
     let ended = loop {
-        let mut locked = LockedRun { leader: Some(commands.clone()), demoted: false };
-        match run_under(run.clone(), &mut locked, &mut signals, printer).await {
-            Ok(_) if locked.demoted && !once && !signals.are_to_stop() => {}
+        let mut locked = LockedRun { leader: Some(commands.clone()), ..LockedRun::default() };
+        match run.clone().run(&mut locked, &mut signals).await {
+            Ok(_) if locked.demoted && !once && !signals.are_to_stop() => {
+                tell(NotifyState::Status("standby"));
+                // The next outage is another one.
+                unreachable.clear();
+            }
             // A standby machine outlasts its servers, and so does a former leader.
             Err(failure) if failure.code == Code::Unreachable && !signals.are_to_stop() => {
+                tell(NotifyState::Status("no server answers; trying again"));
                 if unreachable != failure.message {
                     printer.note(&format!("{}; trying again", failure.message));
                     unreachable = failure.message;
@@ -39,10 +46,11 @@ pub(crate) async fn lead(args: LeadArgs, printer: &Printer) -> Result<u8, Failur
                 }
             }
             Ok(status) if signals.are_to_stop() && is_of_a_stop(status) => break Ok(0),
-            ended => break ended,
+            Ok(status) => break Ok(locked.own.map_or(status, |code| printer.ended("lead", code))),
+            Err(failure) => break Err(failure),
         }
     };
-    service::tell(&[NotifyState::Stopping], printer);
+    tell(NotifyState::Stopping);
     ended
 }
 
@@ -57,7 +65,7 @@ impl LeaderCommands {
     }
 }
 
-/// Returns the same command line as one of `run`, whose other options are as by default.
+/// Returns the same command line as one of `run`. Only the parser knows the defaults of the other options.
 fn run_args(args: LeadArgs) -> Result<RunArgs, Failure> {
     let words = [args.name.into(), "--".into()].into_iter().chain(args.command);
     let mut run = parse_run(words).map_err(|problem| Failure::new(Code::Usage, problem))?;

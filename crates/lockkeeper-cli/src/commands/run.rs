@@ -53,33 +53,44 @@ const PUBLISHED_CHARS: usize = 200;
 
 /// Runs a command under a lock; returns the exit status.
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure> {
-    run_under(args, &mut LockedRun::default(), &mut Signals::default(), printer).await
+    let (run, mut locked) = (PlacedRun::read(args, printer)?, LockedRun::default());
+    let printer = run.printer;
+    let status = run.run(&mut locked, &mut Signals::default()).await?;
+    Ok(locked.own.map_or(status, |code| printer.ended("run", code)))
 }
 
-/// Runs a command, and what is run before and after it, under a lock; returns the exit status.
-pub(crate) async fn run_under(
+/// A command line of `run`, and the place of its locks.
+#[derive(Clone, Debug)]
+pub(crate) struct PlacedRun {
     args: RunArgs,
-    locked: &mut LockedRun,
-    signals: &mut Signals,
-    printer: &Printer,
-) -> Result<u8, Failure> {
-    let paths = lock_paths(&args.names)?;
-    if args.leased.lease.is_some() && paths.len() > 1 {
-        return Err(Failure::new(Code::Usage, "--lease takes one lock"));
-    }
-    let settings = Settings::read(args.connect.clone(), printer)?.at(paths.iter().map(LockPath::as_str))?;
-    let (place, printer) = (settings.place.clone(), printer.at(&settings.place));
-    run_at(args, paths, settings, (locked, signals), &printer).await.map_err(|failure| failure.at(&place))
-}
-
-/// Runs a command under locks at the place that the settings name.
-async fn run_at(
-    mut args: RunArgs,
     paths: Vec<LockPath>,
     settings: Settings,
-    (locked, signals): (&mut LockedRun, &mut Signals),
-    printer: &Printer,
-) -> Result<u8, Failure> {
+    /// Prints with the place.
+    pub printer: Printer,
+}
+
+impl PlacedRun {
+    /// Reads the settings, once for any number of runs.
+    pub(crate) fn read(args: RunArgs, printer: &Printer) -> Result<Self, Failure> {
+        let paths = lock_paths(&args.names)?;
+        if args.leased.lease.is_some() && paths.len() > 1 {
+            return Err(Failure::new(Code::Usage, "--lease takes one lock"));
+        }
+        let settings = Settings::read(args.connect.clone(), printer)?.at(paths.iter().map(LockPath::as_str))?;
+        let printer = printer.at(&settings.place);
+        Ok(PlacedRun { args, paths, settings, printer })
+    }
+
+    /// Runs the command, and what is run before and after it, under the locks; returns the exit status.
+    pub(crate) async fn run(self, locked: &mut LockedRun, signals: &mut Signals) -> Result<u8, Failure> {
+        let place = self.settings.place.clone();
+        run_at(self, locked, signals).await.map_err(|failure| failure.at(&place))
+    }
+}
+
+async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -> Result<u8, Failure> {
+    let PlacedRun { mut args, paths, settings, printer } = run;
+    let printer = &printer;
     check_wait_for_ever(&args.leased)?;
     if job::is_job(&args.job) && paths.len() > 1 {
         return Err(Failure::new(Code::Usage, format!("a job has one lock, not {}", paths.len()))
@@ -187,7 +198,7 @@ async fn run_at(
         // is left.
         drop(guard);
         line.leave(LEAVING).await;
-        return Ok(printer.ended(if preempted { Code::Preempted } else { Code::Lost }));
+        return Ok(locked.end_with(if preempted { Code::Preempted } else { Code::Lost }));
     }
     let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
     let deadline = Instant::now() + RELEASING;
@@ -206,22 +217,26 @@ async fn run_at(
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
     let outcome = ran?;
     match released {
-        Ok(_) if preempted => Ok(printer.ended(Code::Preempted)),
+        Ok(_) if preempted => Ok(locked.end_with(Code::Preempted)),
         // The lock was not lost after all, but the command got SIGTERM.
         Ok(problem) if outcome.stopped => {
             problem.iter().for_each(|problem| printer.note(problem));
-            Ok(printer.ended(Code::Lost))
+            Ok(locked.end_with(Code::Lost))
         }
         Ok(problem) => {
             problem.iter().for_each(|problem| printer.note(problem));
-            Ok(if outcome.too_long { printer.ended(Code::TooLong) } else { outcome.status })
+            Ok(if outcome.too_long { locked.end_with(Code::TooLong) } else { outcome.status })
         }
-        Err(Loss::Preempted) => Ok(printer.ended(Code::Preempted)),
-        Err(Loss::Removed) => Ok(printer.ended(Code::NoNode)),
+        Err(loss) if locked.outlived && !outcome.stopped => {
+            printer.note(&format!("{} was lost while --on-demote ran: {loss}", line.locks()));
+            Ok(outcome.status)
+        }
+        Err(Loss::Preempted) => Ok(locked.end_with(Code::Preempted)),
+        Err(Loss::Removed) => Ok(locked.end_with(Code::NoNode)),
         Err(loss) => {
             let cause = outcome.cause.unwrap_or_else(|| loss.to_string());
             printer.note(&format!("{} was lost before the command ended: {cause}", line.locks()));
-            Ok(printer.ended(Code::Lost))
+            Ok(locked.end_with(Code::Lost))
         }
     }
 }

@@ -297,6 +297,31 @@ fn ctrl_z_stops_the_job_and_fg_continues_it_under_the_lock() {
     assert!(screen.end().success());
 }
 
+#[test]
+fn ctrl_z_stops_a_former_leader_that_stands_by_again() {
+    let home = Home::new();
+    let mut screen = Screen::start(&home, "bash", &["--norc", "-i"]);
+    screen.expect("ready> ");
+    screen.press(b"$lockkeeper lead e -- sh -c 'echo leads $LOCKKEEPER_PATH; exec sleep 1000'\n");
+    screen.expect("leads /locks/e");
+    let mut next = home.spawn("e", &[], "echo in; cat");
+    until("the next one waits", || home.count("e") == (1, 1));
+    assert!(home.output(&["revoke", "e"]).status.success());
+    assert_eq!(next.line(), "in");
+    until("the former leader stands by", || home.count("e") == (1, 1));
+    screen.press(SUSPEND);
+    screen.expect("Stopped");
+    screen.expect("ready> ");
+    screen.press(b"fg\n");
+    screen.expect("fg\r\n");
+    next.close_stdin();
+    screen.expect("leads /locks/e");
+    screen.press(INTERRUPT);
+    screen.expect("ready> ");
+    screen.press(b"exit 0\n");
+    assert!(screen.end().success());
+}
+
 /// It prints the loss before it ends the command, and the author of a break when the records have been read.
 #[test]
 fn a_job_stopped_past_its_session_does_not_go_on() {

@@ -80,7 +80,7 @@ async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: 
                 let extras = Extras { slot: args.job.slot.clone(), ..Extras::default() };
                 let terms = terms(args, args.grace.unwrap_or(GRACE));
                 let ended = hold(&args.command, None, Held::Nothing, signals, (terms, extras), printer).await?;
-                return Ok(own_status(&ended).map_or(ended.status, |code| printer.ended(code)));
+                return Ok(own_status(&ended).map_or(ended.status, |code| printer.ended("run", code)));
             }
         };
         let more = run.record().catch_up;
@@ -317,23 +317,23 @@ async fn run_slot(
     let released = finish(run, record(&ended, output.as_deref(), args.max_run), &path, printer).await;
     Ok(match released {
         // Reported when it happened.
-        _ if ended.loss.is_some() => printer.ended(Code::Lost),
+        _ if ended.loss.is_some() => printer.ended("run", Code::Lost),
         Err(Loss::Removed) => {
             printer.note(&format!("the node of {path} was removed before the release"));
             if let (None, Some(keeper)) = (&ended.cause, &line.keeper) {
                 broken::tell_author(keeper, held, printer).await;
             }
-            printer.ended(Code::NoNode)
+            printer.ended("run", Code::NoNode)
         }
         Err(loss) => {
             let cause = ended.cause.unwrap_or_else(|| loss.to_string());
             printer.note(&format!("{path} was lost before the command ended: {cause}"));
-            printer.ended(Code::Lost)
+            printer.ended("run", Code::Lost)
         }
         Ok(recorded) => match own_status(&ended) {
-            Some(code) => printer.ended(code),
+            Some(code) => printer.ended("run", code),
             // The other machines find a crash, or may find one.
-            None if !recorded && ended.status == 0 => printer.ended(Code::NotRecorded),
+            None if !recorded && ended.status == 0 => printer.ended("run", Code::NotRecorded),
             None => ended.status,
         },
     })

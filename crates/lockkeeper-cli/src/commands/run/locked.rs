@@ -6,12 +6,12 @@ use lockkeeper::{Lockkeeper, MultiGuard};
 use rustix::process::Signal;
 
 use super::hold;
-use crate::child::{CommandEnd, Extras, RunTerms};
-use crate::exit::Failure;
+use crate::child::{self, CommandEnd, Extras, RunTerms};
+use crate::exit::{Code, Failure};
 use crate::held::Held;
 use crate::output::Printer;
 use crate::service::{self, NotifyState};
-use crate::signals::{ENDING, STOPPING, Signals};
+use crate::signals::{ENDING, RELOADING, STOPPING, Signals};
 
 /// What is run under the locks, and how that ended.
 #[derive(Debug, Default)]
@@ -20,6 +20,10 @@ pub(crate) struct LockedRun {
     pub leader: Option<LeaderCommands>,
     /// Whether it ended because the locks were lost or somebody asked for them, and not by itself.
     pub demoted: bool,
+    /// Whether the locks were still held when the command had ended and --on-demote was started.
+    pub outlived: bool,
+    /// The exit status, if it is one of lockkeeper's own.
+    pub own: Option<Code>,
 }
 
 /// The shell commands around the command of a leader.
@@ -30,6 +34,12 @@ pub(crate) struct LeaderCommands {
 }
 
 impl LockedRun {
+    /// Notes that the exit status is one of lockkeeper's own; returns it.
+    pub(super) fn end_with(&mut self, code: Code) -> u8 {
+        self.own = Some(code);
+        code as u8
+    }
+
     /// Waits for a signal that ends the wait for the locks.
     pub(crate) async fn interrupted(&self, signals: &mut Signals) -> Signal {
         let ending = if self.leader.is_some() { STOPPING } else { ENDING };
@@ -37,6 +47,10 @@ impl LockedRun {
             let signal = signals.next().await;
             if ending.contains(&signal) {
                 return signal;
+            }
+            if signal == Signal::TSTP {
+                // It has been caught since the first command ran.
+                child::suspend();
             }
         }
     }
@@ -58,7 +72,7 @@ impl LockedRun {
         // The first command gets the watchdog that was started before the grant.
         let (promoted, extras) = match on_promote {
             Some(on_promote) => {
-                let command = shell(&on_promote);
+                let (command, extras) = (shell(&on_promote), Extras { withheld: RELOADING, ..extras });
                 let end = hold(&command, Some(keeper), held, signals, (terms.clone(), extras), printer).await;
                 (end.map(Some), Extras::default())
             }
@@ -66,16 +80,28 @@ impl LockedRun {
         };
         let ended = match promoted {
             Ok(Some(end)) if end.status != 0 || is_demoted(&end) || signals.are_to_stop() => {
-                printer.note(&format!("the command is not run: --on-promote has ended with {}", end.status));
+                let why = match &end {
+                    _ if end.loss.is_some() => "the leadership is lost".to_owned(),
+                    _ if end.stopped => "the leadership cannot be relied on".to_owned(),
+                    _ if end.why.is_some() => "this machine is asked to step down".to_owned(),
+                    _ if signals.are_to_stop() => "a signal ends lockkeeper".to_owned(),
+                    _ => format!("--on-promote has ended with {}", end.status),
+                };
+                printer.note(&format!("the command is not run: {why}"));
                 Ok(end)
             }
             Ok(_) => hold(command, Some(keeper), held, signals, (terms.clone(), extras), printer).await,
             Err(failure) => Err(failure),
         };
         self.demoted = ended.as_ref().is_ok_and(is_demoted);
+        let is_held = guard.is_held();
+        if !is_held {
+            service::tell(&[NotifyState::Status("standby")], &printer);
+        }
         if let Some(on_demote) = on_demote {
-            // Not stopped by a loss: what it undoes must be undone all the more.
-            let extras = Extras { described: guard.is_held().then_some(held), ..Extras::default() };
+            self.outlived = is_held;
+            // Not stopped by a loss or a signal: what it undoes must be undone all the more.
+            let extras = Extras { described: is_held.then_some(held), withheld: ENDING, ..Extras::default() };
             let end = hold(&shell(&on_demote), None, Held::Nothing, signals, (terms, extras), printer).await?;
             if end.status != 0 {
                 printer.note(&format!("--on-demote has ended with {}", end.status));
