@@ -8,13 +8,9 @@
 use std::time::Duration;
 
 use lockkeeper::engine::{self, About, GuardSlot, run_until};
-use lockkeeper::{Class, LockPath, Loss};
-use thiserror::Error as ThisError;
-
-use lockkeeper::Acquire;
-use lockkeeper::Lockkeeper;
-use lockkeeper::PriorityLock;
 use lockkeeper::error::{AcquireError, Error, ErrorKind, ProductError, ReleaseError, SessionError};
+use lockkeeper::{Acquire, Class, LockPath, Lockkeeper, Loss, PriorityLock};
+use thiserror::Error as ThisError;
 
 /// The default timeout of [`MonitorLock::lock_with_timeout`], for both classes.
 pub const TASK_TIMEOUT: Duration = Duration::from_millis(2000);
@@ -324,10 +320,7 @@ impl MonitorLock {
     pub(crate) async fn work<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
         let lost = self.slot.look(|slot| slot.as_ref().map(|guard| guard.cancelled_when_lost()));
         let lost = async {
-            match &lost {
-                Some(lost) => lost.cancelled().await,
-                None => std::future::pending().await,
-            }
+            engine::cancelled(lost.as_ref()).await;
             self.slot.loss().unwrap_or(Loss::Closed)
         };
         let done = run_until(lost, work).await;

@@ -25,7 +25,6 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
-mod clock;
 pub mod contentserv;
 pub mod deadletter;
 pub mod jobs;

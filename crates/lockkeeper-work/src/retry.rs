@@ -35,10 +35,9 @@ use lockkeeper::Loss;
 use serde_json::Value;
 use tracing::{debug, warn};
 
-use crate::clock::wall_clock_ms;
 use lockkeeper::Lockkeeper;
 pub use lockkeeper::engine::About;
-use lockkeeper::engine::{Timer, about};
+use lockkeeper::engine::{Timer, about, wall_clock_ms};
 use lockkeeper::error::{AcquireError, Error, ErrorKind, SessionError};
 use lockkeeper::helix::AcquireLeaseError;
 

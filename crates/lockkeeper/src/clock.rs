@@ -77,7 +77,7 @@ fn boot_time() -> Duration {
 const SIMULATED_START_MS: u64 = 1_700_000_000_000;
 
 /// The current time by this machine's clock, in milliseconds since 1970, for people.
-pub(crate) fn wall_clock_ms() -> u64 {
+pub fn wall_clock_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 

@@ -11,7 +11,7 @@ use lockkeeper_core::{LockPath, NodeData, PathError};
 pub use lockkeeper_core::{excerpt, is_active, plain, spell};
 use tokio::sync::oneshot;
 
-pub use crate::clock::typed;
+pub use crate::clock::{typed, wall_clock_ms};
 pub use crate::ensemble::paths::is_below;
 pub use crate::ensemble::shared::JOBS;
 pub use crate::ensemble::{
@@ -31,6 +31,7 @@ pub use crate::recipes::distributed::GuardSlot;
 pub use crate::registers::records;
 pub use crate::registers::time::{known_server_now_ms, server_now_ms};
 use crate::session::Io;
+pub use crate::wait::cancelled;
 
 /// Runs `question` on the library's own thread, with the operations of the handle's session. Opens a session if there is none.
 ///
@@ -120,8 +121,8 @@ pub fn about<G>(request: &Acquire<G>) -> About {
 
 /// Returns whether the process that a contender's node names has ended on this machine. `false` if this process cannot know.
 pub fn process_has_ended(node: &Node) -> bool {
-    let record = NodeData::read(&node.data);
-    record.record().and_then(|record| record.process.as_ref().map(crate::identity::has_ended)).unwrap_or(false)
+    let process = NodeData::read(&node.data).record().and_then(|record| record.process);
+    process.as_ref().is_some_and(crate::identity::has_ended)
 }
 
 /// Fails if a connect string is not valid.

@@ -37,7 +37,7 @@ pub(crate) fn passed(deadline: Option<Instant>) -> Either<Sleep, Pending<()>> {
 }
 
 /// Resolves when the token is cancelled; without one, never.
-pub(crate) async fn cancelled(token: Option<&CancellationToken>) {
+pub async fn cancelled(token: Option<&CancellationToken>) {
     or_never(token.map(CancellationToken::cancelled)).await;
 }
 

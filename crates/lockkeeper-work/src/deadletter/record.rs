@@ -86,7 +86,13 @@ impl Mark {
     /// Creates a mark of this letter with the current time and this process.
     pub fn new(letter: &Letter, event: LetterEvent) -> Self {
         let Letter { id, operation, .. } = letter.clone();
-        Mark { letter: id, operation, event, at_ms: crate::clock::wall_clock_ms(), by: lockkeeper::this_process() }
+        Mark {
+            letter: id,
+            operation,
+            event,
+            at_ms: lockkeeper::engine::wall_clock_ms(),
+            by: lockkeeper::this_process(),
+        }
     }
 }
 
