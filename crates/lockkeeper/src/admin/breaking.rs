@@ -105,7 +105,7 @@ impl Admin {
         root: &str,
         pick: impl Fn(JournalEntry) -> Option<(String, T)> + Send + 'static,
     ) -> Result<Vec<T>, AdminError> {
-        let root = if root == "/" { String::new() } else { self.path(root)? };
+        let root = self.root(root)?;
         self.on_session(move |ensemble| async move {
             let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
             let picked = entries.into_iter().filter_map(pick);

@@ -51,6 +51,11 @@ impl Admin {
         Ok(path.to_string())
     }
 
+    /// Returns the root of a question about locks; empty for `/`, which is all paths.
+    pub(crate) fn root(&self, root: &str) -> Result<String, AdminError> {
+        if root == "/" { Ok(String::new()) } else { self.path(root) }
+    }
+
     /// Runs `question` on the I/O thread, so that any runtime, or none, can wait for it.
     pub(crate) async fn on_session<T, F, Fut>(&self, question: F) -> Result<T, AdminError>
     where

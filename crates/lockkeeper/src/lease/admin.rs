@@ -38,8 +38,7 @@ impl HelixAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn requests(&self, root: impl AsRef<str>) -> Result<Vec<TransferRequest>, AdminError> {
-        let root = root.as_ref();
-        let root = if root == "/" { String::new() } else { self.admin.path(root)? };
+        let root = self.admin.root(root.as_ref())?;
         self.admin
             .on_session(move |ensemble| async move {
                 let mut requests = pending::waiting(&*ensemble).await?;
