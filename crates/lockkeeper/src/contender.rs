@@ -100,8 +100,7 @@ impl ContenderInfo {
 
     /// Notes that it holds the lock.
     pub(crate) fn holds(&mut self) {
-        let is_dated = self.owner.is_some() && NodeFormat::of_node(&self.node).allows_new_data();
-        let at_once = is_dated && !self.waited && !self.abandoned;
+        let at_once = self.dates_grants() && !self.waited && !self.abandoned;
         self.granted = self.granted.or(at_once.then_some(self.since));
     }
 
@@ -112,10 +111,12 @@ impl ContenderInfo {
 
     /// Whether its record may soon say when it was granted the lock.
     pub(crate) fn is_undated(&self) -> bool {
-        self.granted.is_none()
-            && self.waited
-            && self.owner.is_some()
-            && NodeFormat::of_node(&self.node).allows_new_data()
+        self.granted.is_none() && self.waited && self.dates_grants()
+    }
+
+    /// Whether it writes into its record when it was granted the lock, unless that was at once.
+    fn dates_grants(&self) -> bool {
+        self.owner.is_some() && NodeFormat::of_node(&self.node).allows_new_data()
     }
 
     /// Returns when it joined the queue. `None` if its record shows that it was granted the lock within a second, so that it hardly waited;

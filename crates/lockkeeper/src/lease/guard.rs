@@ -130,7 +130,7 @@ impl HelixGuard {
     /// [`LeaseError::Lost`] if the hold has ended, or ends before a server answers; [`LeaseError::Preempted`] if it ends now because
     /// a requestor waits.
     pub async fn renew(&self) -> Result<(), LeaseError> {
-        self.order(Order::Renew, false).await
+        self.order(Order::Renew).await
     }
 
     /// Hands the lock to another owner in one step: with the same lease, priority and cleanup timeout, and without a
@@ -161,7 +161,7 @@ impl HelixGuard {
         let silence = self.context.run(async move { Err(context.silence().await.into()) });
         tokio::select! {
             biased;
-            handed = self.order(|done| Order::Transfer(to.to_owned(), done), true) => handed,
+            handed = self.order(|done| Order::Transfer(to.to_owned(), done)) => handed,
             silent = silence => silent,
         }
     }
@@ -169,7 +169,6 @@ impl HelixGuard {
     async fn order(
         &self,
         order: impl FnOnce(oneshot::Sender<Result<(), LeaseError>>) -> Order,
-        transfers: bool,
     ) -> Result<(), LeaseError> {
         if !self.orders.is_ours() {
             return Err(SessionError::Forked.into());
@@ -179,7 +178,9 @@ impl HelixGuard {
             return Err(lost(loss));
         }
         let (done, outcome) = oneshot::channel();
-        _ = self.orders.send(order(done));
+        let order = order(done);
+        let transfers = matches!(order, Order::Transfer(..));
+        _ = self.orders.send(order);
         // The task may wait for the servers meanwhile. A transfer begins with the loss that it causes.
         let ended = async {
             match self.lost().await {

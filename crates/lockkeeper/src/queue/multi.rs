@@ -218,21 +218,20 @@ impl MultiAcquire {
         deadline: Option<Instant>,
     ) -> AcquireError {
         let AcquireError::Evicted { path, node, by: None } = error else { return error };
-        let context = parts.iter().find(|(lock, _)| *lock == path).map(|(_, part)| part.context().clone());
-        let by = match context.and_then(|context| Some((context.ready_session()?, context))) {
-            Some(((_session, ensemble), context)) => {
-                let (lock, at) = (path.clone(), node_path(&path, &node));
-                let asked = context.run(async move {
-                    Ok::<_, SessionError>(tokio::select! {
-                        biased;
-                        by = journal::who_removed(&*ensemble, &lock, &at) => by,
-                        () = passed(deadline) => None,
-                    })
-                });
-                asked.await.unwrap_or_default()
-            }
-            None => None,
+        let by = async {
+            let context = parts.iter().find(|(lock, _)| *lock == path)?.1.context();
+            let (_session, ensemble) = context.ready_session()?;
+            let (lock, at) = (path.clone(), node_path(&path, &node));
+            let asked = context.run(async move {
+                Ok::<_, SessionError>(tokio::select! {
+                    biased;
+                    by = journal::who_removed(&*ensemble, &lock, &at) => by,
+                    () = passed(deadline) => None,
+                })
+            });
+            asked.await.ok()?
         };
+        let by = by.await;
         AcquireError::Evicted { path, node, by }
     }
 }
