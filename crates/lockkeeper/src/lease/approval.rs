@@ -89,8 +89,8 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The decision if no answer comes in time.
-    pub(super) fn no_answer() -> Self {
+    /// Returns the decision that counts if no answer comes in time: a no by nobody.
+    pub fn no_answer() -> Self {
         Decision::Reject { by: "nobody".to_owned(), why: "no answer in time".to_owned() }
     }
 

@@ -167,13 +167,13 @@ impl Line {
         let unfinished = matches!(error, AcquireLeaseError::CleanupUnfinished { .. });
         let failure = Failure::from(error);
         let decided = self.lock.as_ref().filter(|_| unfinished).and_then(|lock| lock.decisions().pop());
-        let Some(Decision::Reject { by, why }) = decided.map(|decided| decided.decision) else { return failure };
-        let (decision, hint) = match (by.as_str(), why.as_str()) {
-            ("nobody", "no answer in time") => {
-                (format!("nobody decided about the transfer: {why}"), "ask for longer with --ask")
-            }
+        let Some(decision) = decided.map(|decided| decided.decision) else { return failure };
+        let has_answer = decision != Decision::no_answer();
+        let Decision::Reject { by, why } = decision else { return failure };
+        let (decision, hint) = match by.as_str() {
+            _ if !has_answer => (format!("nobody decided about the transfer: {why}"), "ask for longer with --ask"),
             // A decision has no effect before it is recorded.
-            ("nobody", _) => (why.clone(), "ask again"),
+            "nobody" => (why, "ask again"),
             _ => (format!("the transfer was rejected by {by}: {why}"), "talk to them"),
         };
         let message = format!("{}; {decision}", failure.message);
