@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockkeeper::engine::spell;
-use lockkeeper_work::jobs::{EndKind, Resolution, RunEnd, RunRecord};
-use lockkeeper_work::jobs::{JobState, JobStatus};
+use lockkeeper_work::jobs::{EndKind, JobState, JobStatus, Resolution, RunEnd, RunRecord};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

@@ -111,8 +111,7 @@ impl Desk {
         if let Some(filed) = filed.iter().find(|filed| filed.letter.id == id) {
             return Ok(filed);
         }
-        let names = |filed: &Filed| filed.letter.operation.starts_with(id);
-        let mut all: Vec<_> = filed.iter().filter(|filed| names(filed)).collect();
+        let mut all: Vec<_> = filed.iter().filter(|filed| filed.letter.operation.starts_with(id)).collect();
         if all.iter().any(|filed| filed.letter.operation == id) {
             all.retain(|filed| filed.letter.operation == id);
         }

@@ -10,7 +10,7 @@ use lockkeeper::engine::spell;
 use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
 use lockkeeper_config::settings::IfUnreachable;
 use lockkeeper_work::jobs::{
-    Claim, EndKind, Job, JobError, JobState, JobsAdmin, NotRecorded, Rule, Run, RunEnd, RunRecord, Skipped,
+    Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NotRecorded, Rule, Run, RunEnd, RunRecord, Skipped,
 };
 use tokio::time::{Instant, timeout};
 
@@ -240,11 +240,15 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
     }
 }
 
+/// Reads the job; `None` if it has no records, or nobody answers.
+async fn read(line: &Line) -> Option<JobStatus> {
+    let path = line.paths.first().expect("the parser asks for a name").as_str();
+    JobsAdmin::new(line.keeper.as_ref()?).job(path).await.ok()?
+}
+
 /// Whether the process of the open run has ended on this machine. No answer means that this is not known.
 async fn is_gone(line: &Line) -> bool {
-    let Some(keeper) = &line.keeper else { return false };
-    let path = line.paths.first().expect("the parser asks for a name").as_str();
-    matches!(JobsAdmin::new(keeper).job(path).await, Ok(Some(job)) if job.process_gone)
+    read(line).await.is_some_and(|job| job.process_gone)
 }
 
 /// Says who keeps a run for a person: the records of the job, or only the rule of this machine.
@@ -255,10 +259,11 @@ async fn who_keeps(args: &RunArgs, line: &Line, run: &RunRecord) -> String {
         false => ("--on-failure", args.job.on_failure),
     };
     let waits = "the job waits for a person".to_owned();
-    let (Some(Rule::Keep), Some(keeper)) = (rule, &line.keeper) else { return waits };
-    let path = line.paths.first().expect("the parser asks for a name").as_str();
-    match JobsAdmin::new(keeper).job(path).await {
-        Ok(Some(job)) if job.state == JobState::Kept => waits,
+    if rule != Some(Rule::Keep) || line.keeper.is_none() {
+        return waits;
+    }
+    match read(line).await {
+        Some(job) if job.state == JobState::Kept => waits,
         _ => format!("the rule {option} keep of this run lets no slot run before a person decides"),
     }
 }
@@ -421,16 +426,15 @@ async fn finish(run: Run, end: RunEnd, path: &str, printer: Printer) -> Result<b
 
 impl From<JobError> for Failure {
     fn from(error: JobError) -> Self {
-        let path = match &error {
-            JobError::Unreadable { path, .. } | JobError::Unknown { path } => path.clone(),
-            // Whichever slot runs or waits, this one has no run to repeat.
-            JobError::NoRerun { .. } => {
-                return Failure { code: Code::NoSuchLock, ..Failure::from(lockkeeper::Error::from(error)) };
+        let failure = Failure::from(lockkeeper::Error::from(error.clone()));
+        match error {
+            // The library's hint names a call of the library.
+            JobError::Unreadable { path, .. } | JobError::Unknown { path } => {
+                Failure { hint: None, ..failure }.advise("see its runs", Suggested::new(["jobs", path.as_str()]))
             }
-            _ => return Failure::from(lockkeeper::Error::from(error)),
-        };
-        // The library's hint names a call of the library.
-        let failure = Failure { hint: None, ..Failure::from(lockkeeper::Error::from(error)) };
-        failure.advise("see its runs", Suggested::new(["jobs", path.as_str()]))
+            // Whichever slot runs or waits, this one has no run to repeat.
+            JobError::NoRerun { .. } => Failure { code: Code::NoSuchLock, ..failure },
+            _ => failure,
+        }
     }
 }
