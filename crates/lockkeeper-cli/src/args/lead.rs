@@ -43,15 +43,9 @@ fn long_help() -> String {
 pub(crate) struct LeadArgs {
     /// The election: the lock that the leader holds
     pub name: String,
-    /// Run this shell command before COMMAND; if it fails, resign and end with its status
-    #[arg(long, value_name = "COMMAND")]
-    pub on_promote: Option<OsString>,
-    /// Run this shell command when COMMAND has ended, before this machine resigns
-    ///
-    /// At most once for each leadership, also if --on-promote failed; not if lockkeeper is killed or the machine fails. The next
-    /// machine waits for it, unless the leadership is lost.
-    #[arg(long, value_name = "COMMAND")]
-    pub on_demote: Option<OsString>,
+    /// The shell commands around it.
+    #[command(flatten)]
+    pub around: LeaderCommands,
     /// End after the first leadership, instead of standing by again
     #[arg(long)]
     pub once: bool,
@@ -102,4 +96,19 @@ pub(crate) struct LeadArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND", help_heading = None::<&'static str>)]
     pub command: Vec<OsString>,
+}
+
+/// The shell commands around the command of a leader.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct LeaderCommands {
+    /// Run this shell command before COMMAND; if it fails, resign and end with its status
+    #[arg(long, value_name = "COMMAND")]
+    pub on_promote: Option<OsString>,
+    /// Run this shell command when COMMAND has ended, before this machine resigns
+    ///
+    /// At most once for each leadership, also if --on-promote failed; not if lockkeeper is killed or the machine fails. The next
+    /// machine waits for it, unless the leadership is lost.
+    #[arg(long, value_name = "COMMAND")]
+    pub on_demote: Option<OsString>,
 }

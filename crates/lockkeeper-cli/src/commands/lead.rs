@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::run::{LeaderCommands, LockedRun, PlacedRun};
+use super::run::{LockedRun, PlacedRun};
 use crate::args::lead::LeadArgs;
 use crate::args::parse_run;
 use crate::args::run::RunArgs;
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) async fn lead(args: LeadArgs, printer: &Printer) -> Result<u8, Failure> {
     let mut signals = Signals::default();
     signals.add(ENDING)?;
-    let (once, commands) = (args.once, LeaderCommands::of(&args));
+    let (once, commands) = (args.once, args.around.clone());
     let run = PlacedRun::read(run_args(args)?, printer)?;
     let printer = run.printer;
     let tell = |state| service::tell(&[state], &printer);
@@ -57,12 +57,6 @@ pub(crate) async fn lead(args: LeadArgs, printer: &Printer) -> Result<u8, Failur
 /// Whether a command that such a signal stops ends like this.
 fn is_of_a_stop(status: u8) -> bool {
     STOPPING.iter().any(|signal| status == signals::status(signal.as_raw()))
-}
-
-impl LeaderCommands {
-    fn of(args: &LeadArgs) -> Self {
-        LeaderCommands { on_promote: args.on_promote.clone(), on_demote: args.on_demote.clone() }
-    }
 }
 
 /// Returns the same command line as one of `run`. Only the parser knows the defaults of the other options.

@@ -37,7 +37,7 @@ use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting::Report;
 
 use line::Line;
-pub(crate) use locked::{LeaderCommands, LockedRun};
+pub(crate) use locked::LockedRun;
 
 /// Time limit for leaving the queue after a signal ended the wait.
 const LEAVING: Duration = Duration::from_secs(2);

@@ -6,6 +6,7 @@ use lockkeeper::{Lockkeeper, MultiGuard};
 use rustix::process::Signal;
 
 use super::hold;
+use crate::args::lead::LeaderCommands;
 use crate::child::{self, CommandEnd, Extras, RunTerms};
 use crate::exit::{Code, Failure};
 use crate::held::Held;
@@ -24,13 +25,6 @@ pub(crate) struct LockedRun {
     pub outlived: bool,
     /// The exit status, if it is one of lockkeeper's own.
     pub own: Option<Code>,
-}
-
-/// The shell commands around the command of a leader.
-#[derive(Clone, Debug)]
-pub(crate) struct LeaderCommands {
-    pub on_promote: Option<OsString>,
-    pub on_demote: Option<OsString>,
 }
 
 impl LockedRun {
