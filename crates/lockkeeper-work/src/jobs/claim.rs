@@ -148,7 +148,7 @@ impl Job {
         let request = ClaimRequest { path, schedule, calendar, job: self.clone() };
         let acquire = self.keeper.mutex(&request.path).acquire();
         match options(acquire).await {
-            Ok(guard) => engine::run(&self.keeper, async move { request.claim(guard).await }).await,
+            Ok(guard) => engine::run(&self.keeper, request.claim(guard)).await,
             Err(error @ (AcquireError::Held { .. } | AcquireError::Timeout { .. })) => match self.open_run().await {
                 Some(run) => Ok(Claim::Skipped(Skipped::Running { run: Box::new(run) })),
                 None => Err(error.into()),
