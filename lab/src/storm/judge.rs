@@ -129,10 +129,7 @@ impl Attempt {
     fn seen_waiting(&self) -> Option<(Duration, usize, Duration)> {
         let (seen, lock) = self.waiting?;
         let one_attempt = !matches!(self.job.wait, Wait::Retries(_)) && !self.job.kind.is_lease();
-        let disturbed = self.done.iter().filter(|done| match done.what {
-            Trouble::Signal(_, whom) | Trouble::Stop(whom, _) => whom.has_keeper(),
-            Trouble::Revoke | Trouble::Break => true,
-        });
+        let disturbed = self.done.iter().filter(|done| done.what.meets_keeper());
         let kept = disturbed.map(|done| done.from).min().unwrap_or(Duration::MAX);
         (one_attempt && !self.said.contains("again")).then_some((seen, lock, kept))
     }
@@ -283,10 +280,7 @@ impl Storm {
     /// Returns how long a job's wait may take, with the lateness of the machine; `None`: as long as it likes.
     fn limit(&self, a: &Attempt) -> Option<Duration> {
         let (ended, status) = a.ended?;
-        let stopped = a.done.iter().any(|done| match done.what {
-            Trouble::Stop(whom, _) | Trouble::Signal(_, whom) => whom.has_keeper(),
-            Trouble::Revoke | Trouble::Break => true,
-        });
+        let stopped = a.done.iter().any(|done| done.what.meets_keeper());
         // At its end lockkeeper waits for a reader of its standard error.
         let unread = if a.job.stderr == Stderr::Full { Duration::from_secs(1) } else { Duration::ZERO };
         let late = LATE + unread + self.lateness(a.started, ended) * 4;

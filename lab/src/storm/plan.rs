@@ -195,6 +195,14 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
+    /// Whether it may disturb `lockkeeper` itself, and not only what it started.
+    pub(super) fn meets_keeper(self) -> bool {
+        match self {
+            Trouble::Signal(_, whom) | Trouble::Stop(whom, _) => whom.has_keeper(),
+            Trouble::Revoke | Trouble::Break => true,
+        }
+    }
+
     /// Whether it may end a hold while its command still works.
     fn ends_the_hold(self) -> bool {
         match self {

@@ -62,6 +62,7 @@ impl Runner<'_> {
             started,
             waiting: None,
             lines: vec![],
+            // The second process may outlive the first; its lines are read at the end of the round.
             second: vec![],
             ended: None,
             done: vec![],
@@ -115,8 +116,6 @@ impl Runner<'_> {
             stop.end(&mut attempt);
         }
         attempt.lines = lines(&log);
-        // It may outlive the first process, and is read at the end of the round.
-        attempt.second = vec![];
         attempt.said = String::from_utf8_lossy(&fs::read(said).unwrap_or_default()).into_owned();
         Ok(attempt)
     }
