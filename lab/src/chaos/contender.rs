@@ -88,25 +88,22 @@ async fn live(options: &Contender) -> Result<()> {
         log.say(&Line::Asking { lock, from, limit })?;
         let asked = ask(rng, &keeper, lock, limit).await;
         let event = |from, what| Line::Event(Event { contender, lock, from, until: now(), what });
-        let held = match asked {
-            Some(Ok(held)) => held,
-            Some(Err(AcquireError::Held { .. })) => {
-                log.say(&event(from, What::Asked { limit, outcome: Outcome::Refused }))?;
-                continue;
-            }
-            Some(Err(AcquireError::Timeout { .. })) => {
-                log.say(&event(from, What::Asked { limit, outcome: Outcome::TimedOut }))?;
-                continue;
-            }
+        let outcome = match asked {
+            Some(Ok(held)) => Ok(held),
+            Some(Err(AcquireError::Held { .. })) => Err(Outcome::Refused),
+            Some(Err(AcquireError::Timeout { .. })) => Err(Outcome::TimedOut),
             Some(Err(error)) => {
                 if !error.kind().is_retryable() {
                     log.say(&Line::Unexpected(format!("contender {contender} at {}: {error}", LOCKS[lock as usize])))?;
                 }
-                log.say(&event(from, What::Asked { limit, outcome: Outcome::Failed(error.to_string()) }))?;
-                continue;
+                Err(Outcome::Failed(error.to_string()))
             }
-            None => {
-                log.say(&event(from, What::Asked { limit, outcome: Outcome::Dropped }))?;
+            None => Err(Outcome::Dropped),
+        };
+        let held = match outcome {
+            Ok(held) => held,
+            Err(outcome) => {
+                log.say(&event(from, What::Asked { limit, outcome }))?;
                 continue;
             }
         };
