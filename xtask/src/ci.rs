@@ -286,7 +286,7 @@ fn features(sh: &Shell) -> Result<()> {
     // Tests that need a broker have a step of their own.
     let arguments = ["--skip", "kafka"].map(str::to_owned);
     for (package, target, features) in [
-        ("lockkeeper", programs::LIB, "metrics"),
+        ("lockkeeper-helix", programs::LIB, "metrics"),
         ("lockkeeper-fence", "http", "tower"),
         ("lockkeeper-fence", "gate", "persistent"),
     ] {

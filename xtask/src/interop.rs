@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     match options.with {
         With::Curator => beside_ours(sh, QUEUES, "CURATOR", &build(sh, "curator")?, &or("curator")),
         With::Kazoo => beside_ours(sh, QUEUES, "KAZOO", &kazoo_python(sh)?, &or("kazoo")),
-        With::Helix => beside_ours(sh, &[("lockkeeper", "helix_interop")], "HELIX", &build(sh, "helix")?, &or("")),
+        With::Helix => beside_ours(sh, &[("lockkeeper-helix", "interop")], "HELIX", &build(sh, "helix")?, &or("")),
         With::Kafka => {
             let jars = build(sh, "kafka")?;
             for (package, target) in [("lockkeeper-work", LIB), ("lockkeeper-cli", "cli")] {

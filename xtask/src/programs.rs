@@ -95,8 +95,8 @@ pub(crate) const DEEP: &str = "LOCKKEEPER_DEEP";
 
 /// Runs the tests that are small in `cargo test` at their full size. The model checker is optimised: it explores millions of states.
 pub(crate) fn deep(sh: &Shell) -> Result<()> {
-    for test in ["model", "helix_model"] {
-        cmd!(sh, "cargo test --quiet --profile worlds -p lockkeeper-core --test {test}").env(DEEP, "1").run()?;
+    for package in ["lockkeeper-core", "lockkeeper-helix"] {
+        cmd!(sh, "cargo test --quiet --profile worlds -p {package} --test model").env(DEEP, "1").run()?;
     }
     cmd!(sh, "cargo test --quiet --profile worlds -p lockkeeper-testkit --lib one_seed").env(DEEP, "1").run()?;
     for (package, target, tests) in [

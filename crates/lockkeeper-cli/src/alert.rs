@@ -7,7 +7,7 @@
 use std::process::Stdio;
 
 use futures_util::future::{BoxFuture, FutureExt, select_all};
-use lockkeeper::helix::{CleanupAlert, Decision};
+use lockkeeper_helix::{CleanupAlert, Decision};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

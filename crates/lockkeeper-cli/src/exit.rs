@@ -9,8 +9,8 @@ use lockkeeper::error::{
     AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, Mismatch, Misuse, PathError,
     ProductError, SessionError, TlsProblem,
 };
-use lockkeeper::helix::{AcquireLeaseError, LeaseError};
 use lockkeeper::{Error, LockAcl, Loss, NodeFormat};
+use lockkeeper_helix::{AcquireLeaseError, LeaseError};
 use lockkeeper_server::ServerError;
 use lockkeeper_work::jobs::JobError;
 use lockkeeper_work::retry::{Cause, NotGranted};
@@ -172,7 +172,7 @@ fn code(error: &Error) -> Code {
         {
             Code::SessionExpired
         }
-        Error::Admin(AdminError::Decided { .. }) => Code::Declined,
+        Error::Product(error) if matches!(error.get(), Some(LeaseError::Decided { .. })) => Code::Declined,
         Error::Session(SessionError::Embedded(EmbeddedError::Server(_) | EmbeddedError::File { .. })) => {
             Code::CannotServe
         }
@@ -346,6 +346,9 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
                 | AcquireLeaseError::Timeout { path, .. },
             ) => why(path),
             Some(AcquireLeaseError::Mismatch(Mismatch::Format { path, .. })) => show(path),
+            _ if let Some(LeaseError::NoSuchRequest { path, .. }) = error.get() => {
+                ("see the open decisions", Suggested::new(["requests", top(path)]))
+            }
             _ => match error.get() {
                 Some(JobError::NothingToDecide { path } | JobError::NoRerun { path, .. }) => {
                     ("see its runs", Suggested::new(["jobs", path.as_str(), "--history"]))
@@ -358,9 +361,6 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
             AdminError::CannotAsk { path, .. } => ("see who holds it", Suggested::new(["why", path])),
             AdminError::SeveralHold { path, .. } => ("see their nodes", Suggested::new(["show", path])),
             AdminError::NotContending { path, .. } => show(path),
-            AdminError::NoSuchRequest { path, .. } => {
-                ("see the open decisions", Suggested::new(["requests", top(path)]))
-            }
             _ => return Vec::new(),
         },
         _ => return Vec::new(),

@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use lockkeeper::admin::{Asked, Broken, ContenderInfo, LeaseInfo, LockInfo, Proof};
-use lockkeeper::helix::TransferFacts;
 use lockkeeper::{Owner, Revocation};
+use lockkeeper_helix::TransferFacts;
 use lockkeeper_work::jobs::RunRecord;
 use serde::Serialize;
 

@@ -5,7 +5,8 @@
 //! explores the code that runs in production, not a copy of it.
 //!
 //! Where to start reading: [`Discipline::decide`] answers who blocks whom in a [`Queue`]. [`Contender`] is the protocol around
-//! that one question. [`helix`] is the other protocol, one record for a lock. [`NodeFormat`] says how the nodes of a path are
+//! that one question. [`leased`] is the record of a leased lock,
+//! whose protocol is in the crate `lockkeeper-helix`. [`NodeFormat`] says how the nodes of a path are
 //! named. [`SessionClock`] judges how long a session may be trusted.
 
 #![warn(missing_docs)]
@@ -14,8 +15,8 @@ mod attempt;
 mod class;
 mod contender;
 mod discipline;
-pub mod helix;
 mod hold;
+pub mod leased;
 mod local;
 mod mode;
 mod naming;

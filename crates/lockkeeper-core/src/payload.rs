@@ -458,6 +458,6 @@ mod tests {
         for foreign in [&b"10.1.2.3"[..], &PathRecord::new(3).to_bytes(), &more] {
             assert_eq!(ReleaseRecord::last(foreign, 4), last(None, None), "{}", foreign.escape_ascii());
         }
-        assert!(record.len() < crate::helix::Record::SHORTEST, "a listing would read it as a leased lock's");
+        assert!(record.len() < crate::leased::Record::SHORTEST, "a listing would read it as a leased lock's");
     }
 }

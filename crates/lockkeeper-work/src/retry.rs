@@ -39,7 +39,7 @@ use lockkeeper::Lockkeeper;
 pub use lockkeeper::engine::About;
 use lockkeeper::engine::{Timer, about, wall_clock_ms};
 use lockkeeper::error::{AcquireError, Error, ErrorKind, SessionError};
-use lockkeeper::helix::AcquireLeaseError;
+use lockkeeper_helix::AcquireLeaseError;
 
 use crate::contentserv::{MonitorError, MonitorLock};
 use crate::deadletter::{Letter, LetterRecord, Sink, SinkError};

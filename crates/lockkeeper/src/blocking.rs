@@ -17,8 +17,6 @@
 //! println!("holding with token {}", guard.token());
 //! keeper.block_on(guard.verify())?;
 //! guard.release_blocking()?;
-//! let leased = lockkeeper::helix::HelixLock::new(&keeper, "/locks/leased", std::time::Duration::from_secs(60));
-//! leased.acquire().wait()?.release_blocking()?;
 //! keeper.close_blocking();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -14,7 +14,7 @@ pub fn typed(time: Duration) -> String {
 
 /// A source of the current time, as the time since a fixed origin.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Clock {
+pub enum Clock {
     /// The operating system's, which runs during suspend if the system has such a clock.
     System,
     /// The runtime's, counted from this moment, which follows paused time.
@@ -22,7 +22,8 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    pub(crate) fn now(self) -> Duration {
+    /// The current time by which holds are trusted.
+    pub fn now(self) -> Duration {
         match self {
             Clock::System => boot_time(),
             Clock::Runtime(origin) => origin.elapsed(),
@@ -31,7 +32,7 @@ impl Clock {
 
     /// The current time for the deadline of a call, which the library's thread measures. The caller's runtime may be one with paused
     /// time.
-    pub(crate) fn instant(self) -> tokio::time::Instant {
+    pub fn instant(self) -> tokio::time::Instant {
         match self {
             Clock::System => std::time::Instant::now().into(),
             Clock::Runtime(_) => tokio::time::Instant::now(),
@@ -87,7 +88,7 @@ pub(crate) fn as_millis_since_1970(time: SystemTime) -> u64 {
 }
 
 /// Serialises a time as milliseconds since 1970.
-pub(crate) fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(as_millis_since_1970(*time))
 }
 
@@ -97,7 +98,7 @@ pub(crate) fn as_some_millis<S: Serializer>(time: &Option<SystemTime>, serialize
 }
 
 /// A time in a record, in milliseconds since 1970; `None` for never and for values that are not a time.
-pub(crate) fn moment(ms: i64) -> Option<SystemTime> {
+pub fn moment(ms: i64) -> Option<SystemTime> {
     // Times beyond the year 9999 mean forever.
     const LAST_MS: i64 = 253_402_300_799_000;
     let ms = u64::try_from(ms).ok().filter(|_| ms <= LAST_MS)?;
@@ -105,6 +106,6 @@ pub(crate) fn moment(ms: i64) -> Option<SystemTime> {
 }
 
 /// The value of a time that a record does not have.
-pub(crate) fn unix_epoch() -> SystemTime {
+pub fn unix_epoch() -> SystemTime {
     UNIX_EPOCH
 }

@@ -13,7 +13,7 @@ use crate::clock::{as_millis, as_some_millis};
 use crate::identity;
 
 /// The mode of a leased lock's owner, which distinguishes it from the contenders of a queue.
-pub(crate) const LEASE: &str = "lease";
+pub const LEASE: &str = "lease";
 
 /// A contender of a lock.
 #[derive(Clone, Debug, PartialEq, Serialize)]

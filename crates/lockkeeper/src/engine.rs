@@ -1,95 +1,60 @@
 //! What jobs, leased locks and other products are built from that have a crate of their own. **Unstable:** unlike the rest of this
 //! crate, it may change in any release. A program that only uses locks needs nothing of it.
 //!
-//! [`ask`] runs a question with the [`Ensemble`] of a [`Lockkeeper`]'s session, [`run`] a task without one, and [`ensemble_of`] returns the
-//! operations of the session that granted a hold. Their futures need a tokio runtime, so run them in [`ask`] or [`run`], which is the
-//! library's own thread.
+//! - [`Context`] is what the locks of a [`Lockkeeper`] share. [`Context::ask`] runs a question with the [`Ensemble`] of its session,
+//!   [`Context::run`] a task without one, and [`ensemble_of`] returns the operations of the session that granted a hold. Their futures
+//!   need a tokio runtime, so run them in [`Context::ask`] or [`Context::run`], which is the library's own thread.
+//! - [`Hold::trusting`] creates a hold with its own [`TrustSource`], such as a lease, and [`guard_of`] its guard.
+//! - [`records`] and [`journal`] keep records below `/lockkeeper`.
 
 use std::sync::Arc;
 
+use futures_channel::mpsc::UnboundedSender;
+pub use lockkeeper_core::{Limit, Link, LinkState, PathRecord, Trust, Zxid, excerpt, is_active, leased, plain, spell};
 use lockkeeper_core::{LockPath, NodeData, PathError};
-pub use lockkeeper_core::{excerpt, is_active, plain, spell};
 use tokio::sync::oneshot;
 
-pub use crate::clock::{typed, wall_clock_ms};
-pub use crate::ensemble::paths::is_below;
+pub use crate::clock::{Clock, as_millis, moment, typed, unix_epoch, wall_clock_ms};
+pub use crate::contender::LEASE;
+pub use crate::ensemble::paths::{above, is_below, make_path};
 pub use crate::ensemble::shared::JOBS;
 pub use crate::ensemble::{
     Children, Done, Ensemble, Fired, Node, NodeKind, OpError, READS_IN_FLIGHT, Reply, TxnError, TxnStep, Watcher,
-    Written, linearizable,
+    Written, linearizable, refused, zxid_of,
 };
-use crate::error::{Misuse, ReleaseError, SessionError};
+use crate::error::{Misuse, ReleaseError};
+pub use crate::hold::account::Call;
+use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 pub use crate::hold::holding::run_until;
-use crate::hold::{AtRelease, HoldRequest};
+pub use crate::hold::trust::{HeldRecord, TrustSource};
+pub use crate::hold::{AtRelease, Hold, HoldOptions, HoldRequest};
 use crate::keeper::Lockkeeper;
+pub use crate::meters::{Group, Meter};
 pub use crate::ownership::{other_replacer, other_writer, read_credentials};
 pub use crate::queue::about::About;
 use crate::queue::acquire::Acquire;
 use crate::queue::priority::PriorityLock;
 pub use crate::recipes::distributed::GuardSlot;
-pub use crate::registers::records;
 pub use crate::registers::time::{known_server_now_ms, server_now_ms};
+pub use crate::registers::{REQUESTS, STATISTICS, journal, records};
 use crate::session::Io;
-pub use crate::wait::cancelled;
+pub use crate::session::context::Context;
+pub use crate::session::epoch::unreadable as no_epoch;
+pub use crate::session::process::Owned;
+pub use crate::session::{KeepTrusted, Session};
+pub use crate::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, judged_at, or_never, passed, reply};
 
-/// Runs `question` on the library's own thread, with the operations of the handle's session. Opens a session if there is none.
-///
-/// # Cancel safety
-///
-/// Dropping the future ends `question`.
-///
-/// # Errors
-///
-/// As `question`. [`SessionError::Unreachable`] when no server has answered for the session timeout and the connect timeout
-/// together, or up to half as long again.
-pub async fn ask<T, E, F, Fut>(keeper: &Lockkeeper, question: F) -> Result<T, E>
-where
-    T: Send + 'static,
-    E: From<SessionError> + Send + 'static,
-    F: FnOnce(Arc<dyn Ensemble>) -> Fut + Send + 'static,
-    Fut: Future<Output = Result<T, E>> + Send + 'static,
-{
-    keeper.context().ask(question).await
+/// Returns the state that the locks of a handle share: its session, its thread, its owner.
+pub fn context(keeper: &Lockkeeper) -> Context {
+    keeper.context().clone()
 }
 
-/// Runs `task` on the library's own thread. Unlike [`ask`], it needs no session, and silent servers do not end it.
+/// Creates the guard of a hold that is not a node of a session ([`Hold::trusting`]). The task of the hold receives its requests.
 ///
-/// # Cancel safety
-///
-/// Dropping the future ends `task`.
-///
-/// # Errors
-///
-/// As `task`. [`SessionError::Closed`] if the handle is closed, and [`SessionError::Forked`] in a forked child.
-pub async fn run<T, E>(keeper: &Lockkeeper, task: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
-where
-    T: Send + 'static,
-    E: From<SessionError> + Send + 'static,
-{
-    keeper.context().run(task).await
-}
-
-/// Fails if the handle is that of a realm, and the path is in another one.
-///
-/// # Errors
-///
-/// [`Misuse`] that names both realms.
-pub fn check_path(keeper: &Lockkeeper, path: &str) -> Result<(), Misuse> {
-    keeper.context().check_path(path)
-}
-
-/// Returns the operations of the handle's session, and opens a session if there is none. Call it in [`ask`] or [`run`].
-///
-/// # Cancel safety
-///
-/// Dropping the future leaves nothing behind.
-///
-/// # Errors
-///
-/// No session was opened within the connect timeout.
-pub async fn ensemble(keeper: &Lockkeeper) -> Result<Arc<dyn Ensemble>, SessionError> {
-    Ok(keeper.context().session(None).await?.1)
+/// Whoever creates such a hold answers for what its guard promises.
+pub fn guard_of(hold: Arc<Hold>, requests: UnboundedSender<HoldRequest>) -> Guard {
+    Guard::of(Holding::new(hold, requests))
 }
 
 /// Returns the operations of the session that granted the lock; `None` if that session is over.
@@ -158,4 +123,9 @@ impl Timer {
 /// [`Lockkeeper::priority_lock`], it sends nothing, and the acquire reports an invalid path.
 pub fn priority_lock(keeper: &Lockkeeper, path: Result<LockPath, PathError>) -> PriorityLock {
     PriorityLock::new(keeper.context().clone(), path)
+}
+
+/// A value that wakes its listeners when it changes, in the order in which they wait, so that a seed of the simulator gives one history.
+pub mod latest {
+    pub use crate::latest::{Closed, Receiver, Sender};
 }

@@ -261,7 +261,7 @@ impl From<TxnError> for OpError {
 }
 
 /// Returns the transaction that did it, if a step names it.
-pub(crate) fn zxid_of(done: &[Done]) -> Option<Zxid> {
+pub fn zxid_of(done: &[Done]) -> Option<Zxid> {
     done.iter().rev().find_map(|done| match done {
         Done::Created(zxid) => *zxid,
         Done::Written(written) => Some(written.mzxid),
@@ -351,7 +351,7 @@ pub async fn linearizable<T>(
 }
 
 /// The caller's error for a failed operation on this path.
-pub(crate) fn refused(path: &str, fault: OpError) -> AdminError {
+pub fn refused(path: &str, fault: OpError) -> AdminError {
     let path = path.to_owned();
     match fault {
         OpError::NoNode => AdminError::NoSuchLock { path },

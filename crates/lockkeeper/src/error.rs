@@ -12,9 +12,7 @@
 //! | `upgrade`, `downgrade` | [`ChangeError`] | `Timeout`, `NoAnswer`, `Cancelled`, `Lost` (not `Misuse`, not `Session`) |
 //! | `verify` | [`VerifyError`] | `Lost`, `Refused` (not `Misuse`, not `Session`) |
 //! | fenced writes | [`WriteError`] | `Lost`, `Unknown`, `NotSent`, `NoNode`, `NodeExists`, `BadVersion`, `Refused`, `TooLarge` (not `Session`) |
-//! | `HelixLock::acquire` | [`AcquireLeaseError`](crate::helix::AcquireLeaseError) | `Outranked`, `Preempted`, `CleanupUnfinished`, `Timeout`; `Cancelled`; `Mismatch` |
-//! | `HelixGuard::renew`, `transfer`; `HelixLock::unlock`, `info`, `close` | [`LeaseError`](crate::helix::LeaseError) | `Lost`, `Preempted`, `NotOwner`, `StillOwner`; `Mismatch` |
-//! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk`; `NoSuchRequest`, `Decided` |
+//! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk` |
 //!
 //! What is special about an error of a crate that builds on this one becomes [`Error::Product`]: of leased locks, of jobs and of
 //! `MonitorLock`. The errors of repeated attempts and of dead letters have no conversion. [`AclError`](crate::AclError), of a text that is no access list,

@@ -34,15 +34,16 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// A write in the transaction that deletes the node of a hold.
 #[derive(Debug)]
-pub(crate) struct AtRelease {
-    pub(crate) step: TxnStep,
+pub struct AtRelease {
+    /// The write.
+    pub step: TxnStep,
     /// Notified when the write is done; dropped if it is not done, or if that is unknown.
-    pub(crate) written: oneshot::Sender<Written>,
+    pub written: oneshot::Sender<Written>,
 }
 
 /// A message from a guard to its driver. Dropping the guard requests the release without an answer.
 #[derive(Debug)]
-pub(crate) enum HoldRequest {
+pub enum HoldRequest {
     /// Write this node in the transaction of the release that follows.
     WriteAtRelease(Box<AtRelease>),
     /// Release, and confirm it.
@@ -61,14 +62,15 @@ pub(crate) enum HoldRequest {
 
 /// The caller's options for a hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HoldOptions {
-    pub(crate) on_lost: OnLost,
+pub struct HoldOptions {
+    /// What happens when the hold is lost.
+    pub on_lost: OnLost,
     /// How often the program must call `alive`.
-    pub(crate) liveness: Option<Duration>,
+    pub liveness: Option<Duration>,
     /// How long the lock stays unavailable after a loss.
-    pub(crate) delay: Option<Duration>,
+    pub delay: Option<Duration>,
     /// Reports the request and its hold.
-    pub(crate) meter: Meter,
+    pub meter: Meter,
 }
 
 impl HoldOptions {
@@ -86,8 +88,9 @@ struct Liveness {
 }
 
 /// One hold.
-pub(crate) struct Hold {
-    pub(crate) path: String,
+pub struct Hold {
+    /// The path of its lock.
+    pub path: String,
     /// It changes with a downgrade.
     node: Mutex<String>,
     /// The holder marker of a lock with classes, besides the node.
@@ -106,13 +109,13 @@ pub(crate) struct Hold {
     loss: OnceLock<Loss>,
     pub(crate) lost: CancellationToken,
     /// The latest request to release the lock.
-    pub(crate) asked: latest::Sender<Option<Revocation>>,
+    pub asked: latest::Sender<Option<Revocation>>,
     /// Whether an upgrade is known to wait for readers ahead of it.
     pub(crate) waits_for_readers: AtomicBool,
     /// Whether its guard was dropped. A task that runs sees this before the end of its channel wakes it.
     pub(crate) dropped: AtomicBool,
     /// Notified when the program has missed its liveness limit: the driver gives the lock up.
-    pub(crate) unattended: Notify,
+    pub unattended: Notify,
     /// How many fenced writes may still take effect.
     writes: AtomicUsize,
     ward: OnceLock<Registration>,
@@ -134,7 +137,7 @@ impl Hold {
     }
 
     /// A hold that is not a node of a session, but depends on this source of trust.
-    pub(crate) fn trusting(
+    pub fn trusting(
         path: String,
         token: FencingToken,
         source: Arc<dyn TrustSource>,
@@ -216,7 +219,7 @@ impl Hold {
     }
 
     /// Marks it lost and reports the loss. The first reason stays.
-    pub(crate) fn lose(&self, loss: Loss) {
+    pub fn lose(&self, loss: Loss) {
         if self.mark(loss) {
             self.report_loss();
         }
@@ -232,12 +235,13 @@ impl Hold {
         first
     }
 
-    pub(crate) fn loss(&self) -> Option<Loss> {
+    /// Why it is lost; `None` if it is not known to be.
+    pub fn loss(&self) -> Option<Loss> {
         self.loss.get().copied()
     }
 
     /// Marks it lost if its clock says so. Returns whether it is lost.
-    pub(crate) fn judge(&self) -> bool {
+    pub fn judge(&self) -> bool {
         match self.trust() {
             Trust::Lost(loss) => self.lose(loss),
             Trust::Held { .. } | Trust::Suspected { .. } => return false,
@@ -276,7 +280,7 @@ impl Hold {
     }
 
     /// When the clock ends it, unless something renews it first.
-    pub(crate) fn ends(&self) -> Duration {
+    pub fn ends(&self) -> Duration {
         let ends = self.source.ends();
         match &self.liveness {
             Some(liveness) => ends.min(Duration::from_nanos(liveness.until.load(Ordering::Relaxed))),

@@ -24,10 +24,10 @@ impl<T> Shared<T> {
 }
 
 /// Changes the value. Dropping it ends all waits.
-pub(crate) struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<Shared<T>>);
 
 /// Waits for changes of the value.
-pub(crate) struct Receiver<T> {
+pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
     /// The last version that was seen.
     seen: u64,
@@ -35,28 +35,30 @@ pub(crate) struct Receiver<T> {
 
 /// The [`Sender`] was dropped: there are no more changes.
 #[derive(Debug)]
-pub(crate) struct Closed;
+pub struct Closed;
 
 impl<T> Sender<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// Creates the value; it has no listener.
+    pub fn new(value: T) -> Self {
         let (version, closed) = (AtomicU64::new(0), AtomicBool::new(false));
         Sender(Arc::new(Shared { value: RwLock::new(value), version, closed, changed: Notify::new() }))
     }
 
     /// Returns a listener that has seen the current value.
-    pub(crate) fn subscribe(&self) -> Receiver<T> {
+    pub fn subscribe(&self) -> Receiver<T> {
         let value = self.borrow();
         let receiver = Receiver { shared: self.0.clone(), seen: self.0.version.load(Ordering::Acquire) };
         drop(value);
         receiver
     }
 
-    pub(crate) fn borrow(&self) -> RwLockReadGuard<'_, T> {
+    /// Returns the current value. No change is possible while the result lives.
+    pub fn borrow(&self) -> RwLockReadGuard<'_, T> {
         self.0.borrow()
     }
 
     /// Changes the value, and wakes the listeners if `change` returns true.
-    pub(crate) fn send_if_modified(&self, change: impl FnOnce(&mut T) -> bool) {
+    pub fn send_if_modified(&self, change: impl FnOnce(&mut T) -> bool) {
         let mut value = self.0.value.write().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut value);
         if changed {
@@ -69,7 +71,8 @@ impl<T> Sender<T> {
         }
     }
 
-    pub(crate) fn send_modify(&self, change: impl FnOnce(&mut T)) {
+    /// Changes the value, and wakes the listeners.
+    pub fn send_modify(&self, change: impl FnOnce(&mut T)) {
         self.send_if_modified(|value| {
             change(value);
             true
@@ -77,7 +80,7 @@ impl<T> Sender<T> {
     }
 
     /// Returns the value before.
-    pub(crate) fn send_replace(&self, mut new: T) -> T {
+    pub fn send_replace(&self, mut new: T) -> T {
         self.send_modify(|value| std::mem::swap(value, &mut new));
         new
     }
@@ -91,19 +94,20 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    pub(crate) fn borrow(&self) -> RwLockReadGuard<'_, T> {
+    /// Returns the current value. No change is possible while the result lives.
+    pub fn borrow(&self) -> RwLockReadGuard<'_, T> {
         self.shared.borrow()
     }
 
     /// As [`Receiver::borrow`]; [`Receiver::changed`] waits for a later change than this one.
-    pub(crate) fn borrow_and_update(&mut self) -> RwLockReadGuard<'_, T> {
+    pub fn borrow_and_update(&mut self) -> RwLockReadGuard<'_, T> {
         let value = self.shared.borrow();
         self.seen = self.shared.version.load(Ordering::Acquire);
         value
     }
 
     /// Waits for a change since the last one that was seen. Dropping the future loses nothing.
-    pub(crate) async fn changed(&mut self) -> Result<(), Closed> {
+    pub async fn changed(&mut self) -> Result<(), Closed> {
         loop {
             let mut notified = pin!(self.shared.changed.notified());
             // From here on, no change is missed.
@@ -122,7 +126,7 @@ impl<T> Receiver<T> {
     }
 
     /// Waits until the value is as wanted, and returns it; at once if it is. Dropping the future loses nothing.
-    pub(crate) async fn wait_for(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Result<T, Closed>
+    pub async fn wait_for(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Result<T, Closed>
     where
         T: Clone,
     {

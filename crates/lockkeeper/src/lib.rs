@@ -89,8 +89,7 @@
 //! - `embedded`: `Lockkeeper::embedded` and the module `embedded`: a ZooKeeper-compatible server inside this process,
 //!   for one machine.
 //! - `tls`: TLS to the servers, with `Builder::tls`: rustls with ring.
-//! - `metrics`: reports calls, waiters, hold times and losses of every kind of lock through the crate `metrics`, and the counters of
-//!   leased locks. No label is a path; the program names a group, with `Builder::metrics_group` or `Acquire::metrics_group`. The guide's
+//! - `metrics`: reports calls, waiters, hold times and losses of every kind of lock through the crate `metrics`. No label is a path; the program names a group, with `Builder::metrics_group` or `Acquire::metrics_group`. The guide's
 //!   [page](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guide/metrics.md) has the table.
 //!
 //! # Guide
@@ -116,7 +115,6 @@ mod hold;
 mod identity;
 mod keeper;
 mod latest;
-mod lease;
 mod meters;
 mod ownership;
 mod queue;
@@ -160,14 +158,6 @@ pub mod fenced {
     pub use crate::hold::fenced::{FencedWrite, FencedWritten};
 }
 
-/// Leased locks with priorities, on nodes shared with Apache Helix.
-pub mod helix {
-    pub use crate::lease::admin::HelixAdmin;
-    pub use crate::lease::*;
-    pub use crate::recipes::queue_lock::QueueLock;
-    pub use tokio::sync::watch::Receiver as WatchReceiver;
-}
-
 /// Compiles the README's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
@@ -194,8 +184,6 @@ mod guide {
     struct Asking;
     #[doc = include_str!("../../../docs/guide/objects.md")]
     struct Objects;
-    #[doc = include_str!("../../../docs/guide/helix.md")]
-    struct Helix;
     #[doc = include_str!("../../../docs/guide/metrics.md")]
     struct Metrics;
     #[doc = include_str!("../../../docs/guide/shutdown.md")]

@@ -9,17 +9,18 @@ pub(crate) use self::reports::{Waiting, describe};
 
 /// The group that the program has chosen for some of its locks, if it has.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Group(#[cfg(feature = "metrics")] Option<SharedString>);
+pub struct Group(#[cfg(feature = "metrics")] Option<SharedString>);
 
 #[cfg(feature = "metrics")]
 impl Group {
-    pub(crate) fn named(name: impl Into<String>) -> Self {
+    /// Creates the group of this name.
+    pub fn named(name: impl Into<String>) -> Self {
         // All requests and holds of the group share the text.
         Group(Some(SharedString::from_shared(std::sync::Arc::from(name.into()))))
     }
 
     /// These labels and, if there is one, the group.
-    pub(crate) fn with<const N: usize>(&self, labels: [(&'static str, SharedString); N]) -> Vec<Label> {
+    pub fn with<const N: usize>(&self, labels: [(&'static str, SharedString); N]) -> Vec<Label> {
         let group = self.0.clone().map(|name| ("group", name));
         group.into_iter().chain(labels).map(|(key, value)| Label::new(key, value)).collect()
     }
@@ -27,7 +28,7 @@ impl Group {
 
 /// Reports a request for a lock, and its hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Meter {
+pub struct Meter {
     /// What was requested, as [`ContenderInfo::mode`](crate::admin::ContenderInfo::mode) names it.
     pub(crate) mode: &'static str,
     #[cfg(feature = "metrics")]
@@ -35,8 +36,9 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
+    /// Reports requests of this mode, in this group.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "only metrics have groups"))]
-    pub(crate) fn new(mode: &'static str, group: &Group) -> Self {
+    pub fn new(mode: &'static str, group: &Group) -> Self {
         Meter {
             mode,
             #[cfg(feature = "metrics")]
@@ -63,14 +65,6 @@ mod reports {
         describe_gauge!(names::WAITERS, Unit::Count, "Calls of this process that wait for a lock now");
         describe_histogram!(names::HOLD, Unit::Seconds, "How long locks were held, until the release or the loss");
         describe_counter!(names::LOSSES, Unit::Count, "Holds that ended without a release, by the reason");
-        describe_histogram!(names::LEASE_HELD, Unit::Seconds, "How long leased locks were held, by owner");
-        describe_histogram!(names::LEASE, Unit::Seconds, "The leases of leased locks, with their renewals, by owner");
-        describe_histogram!(names::CLEANUP, Unit::Seconds, "How long the cleanups of preempted owners took, by owner");
-        describe_histogram!(
-            names::PREEMPTION_WAIT,
-            Unit::Seconds,
-            "How long calls waited for the cleanup of an owner, by that owner"
-        );
     }
 
     impl Meter {
@@ -145,8 +139,4 @@ pub(crate) mod names {
     pub(crate) const WAITERS: &str = "lockkeeper_waiters";
     pub(crate) const HOLD: &str = "lockkeeper_hold_seconds";
     pub(crate) const LOSSES: &str = "lockkeeper_losses_total";
-    pub(crate) const LEASE: &str = "lockkeeper_lease_seconds";
-    pub(crate) const LEASE_HELD: &str = "lockkeeper_lease_held_seconds";
-    pub(crate) const CLEANUP: &str = "lockkeeper_cleanup_seconds";
-    pub(crate) const PREEMPTION_WAIT: &str = "lockkeeper_preemption_wait_seconds";
 }

@@ -1,4 +1,3 @@
-//! Locks as objects: `DistributedLock` and Helix's.
+//! Locks as objects.
 
 pub(crate) mod distributed;
-pub(crate) mod queue_lock;

@@ -2,7 +2,7 @@
 //!
 //! A lock's own node has none of them.
 
-pub(crate) mod journal;
+pub mod journal;
 pub mod records;
 pub(crate) mod time;
 
@@ -14,10 +14,10 @@ pub(crate) use crate::ensemble::shared::JOBS;
 pub(crate) const ALL: [&str; 5] = [journal::ROOT, JOBS, REPLAYS, REQUESTS, STATISTICS];
 
 /// The parent of the pending decisions about leased locks.
-pub(crate) const REQUESTS: &str = "/lockkeeper/requests";
+pub const REQUESTS: &str = "/lockkeeper/requests";
 
 /// The parent of the statistics of leased locks.
-pub(crate) const STATISTICS: &str = "/lockkeeper/stats";
+pub const STATISTICS: &str = "/lockkeeper/stats";
 
 /// The directory of the locks of replays of dead letters.
 pub const REPLAYS: &str = "/lockkeeper/replays";

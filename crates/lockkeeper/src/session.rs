@@ -174,7 +174,7 @@ impl Life {
 }
 
 /// While it lives, heartbeats keep the session trusted at all times.
-pub(crate) struct KeepTrusted(Arc<Life>);
+pub struct KeepTrusted(Arc<Life>);
 
 impl Drop for KeepTrusted {
     fn drop(&mut self) {
@@ -183,7 +183,7 @@ impl Drop for KeepTrusted {
 }
 
 /// A session that a keeper and its guards use.
-pub(crate) struct Session {
+pub struct Session {
     id: SessionId,
     timeout: Duration,
     /// Weak: the supervisor and the contenders keep it alive, so that the session can close while a guard still exists.
@@ -262,7 +262,7 @@ impl Session {
 
     /// See [`Io::block_on`].
     #[track_caller]
-    pub(crate) fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
+    pub fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
         self.io.block_on(outcome)
     }
 
@@ -272,7 +272,7 @@ impl Session {
     }
 
     /// Runs a contender; the session does not close before it ends.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.contenders.spawn_on(task, &self.io.handle);
     }
 
@@ -302,12 +302,13 @@ impl Session {
         queues.entry(node_format).or_default().clone()
     }
 
-    pub(crate) fn id(&self) -> SessionId {
+    /// Its id.
+    pub fn id(&self) -> SessionId {
         self.id
     }
 
     /// Its timeout, as agreed with the server.
-    pub(crate) fn timeout(&self) -> Duration {
+    pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
@@ -316,12 +317,13 @@ impl Session {
         self.ensemble.upgrade().filter(|_| self.is_usable())
     }
 
-    pub(crate) fn link(&self) -> latest::Receiver<Link> {
+    /// Follows its state. Changes with the connection and with the session's end, not with every heartbeat.
+    pub fn link(&self) -> latest::Receiver<Link> {
         self.life.link.subscribe()
     }
 
     /// The current time of the clock by which holds are trusted.
-    pub(crate) fn now(&self) -> Duration {
+    pub fn now(&self) -> Duration {
         self.life.clock.now()
     }
 
@@ -331,7 +333,7 @@ impl Session {
     }
 
     /// Changes with every confirmed heartbeat and write.
-    pub(crate) fn heartbeats(&self) -> latest::Receiver<()> {
+    pub fn heartbeats(&self) -> latest::Receiver<()> {
         self.life.heartbeats.subscribe()
     }
 
@@ -348,7 +350,7 @@ impl Session {
     }
 
     /// Keeps the session trusted at all times until the value is dropped.
-    pub(crate) fn keep_trusted(&self) -> KeepTrusted {
+    pub fn keep_trusted(&self) -> KeepTrusted {
         self.life.dependants.fetch_add(1, Ordering::Relaxed);
         self.life.wanted.notify_one();
         KeepTrusted(self.life.clone())
@@ -361,7 +363,7 @@ impl Session {
 
     /// The epoch of its tokens; waits for it in a session that was just opened. Dropping the future leaves nothing
     /// behind.
-    pub(crate) async fn epoch(&self) -> Result<TokenEpoch, SessionError> {
+    pub async fn epoch(&self) -> Result<TokenEpoch, SessionError> {
         let mut known = self.epoch.subscribe();
         match known.wait_for(|known| *known != epoch::Known::Unknown).await.unwrap_or(epoch::Known::Over) {
             epoch::Known::Epoch(epoch) => Ok(epoch),
@@ -372,12 +374,13 @@ impl Session {
         }
     }
 
-    pub(crate) fn closing(&self) -> CancellationToken {
+    /// Cancelled when the session begins to close.
+    pub fn closing(&self) -> CancellationToken {
         self.closing.clone()
     }
 
     /// Until when a hold that was granted when `missed_deadlines` deadlines had passed can be trusted. No round trip.
-    pub(crate) fn trust(&self, missed_deadlines: u32) -> Trust {
+    pub fn trust(&self, missed_deadlines: u32) -> Trust {
         self.life.look(|clock, now| clock.trust(missed_deadlines, now))
     }
 
@@ -393,7 +396,7 @@ impl Session {
 
     /// When a hold that was granted when `missed_deadlines` deadlines had passed is lost, unless a heartbeat is
     /// confirmed before.
-    pub(crate) fn due(&self, missed_deadlines: u32) -> Duration {
+    pub fn due(&self, missed_deadlines: u32) -> Duration {
         self.life.look(|clock, _| clock.due(missed_deadlines))
     }
 

@@ -9,30 +9,30 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a `try_acquire` without a timeout waits for the servers. This is several times what an answer takes
 /// from a slow disk or from another continent. It is short enough for a caller that does not want to wait.
-pub(crate) const TRY: Duration = Duration::from_secs(2);
+pub const TRY: Duration = Duration::from_secs(2);
 
 /// How old a request without an answer must be at the deadline before the error calls the servers unreachable. A
 /// younger one may only have met a busy server.
-pub(crate) const SILENCE: Duration = Duration::from_secs(2);
+pub const SILENCE: Duration = Duration::from_secs(2);
 
 /// How old a call that got no answer at all must be at its deadline before its error calls the servers unreachable. Such a call does
 /// not know either whether the lock is held.
-pub(crate) const FIRST_SILENCE: Duration = Duration::from_millis(250);
+pub const FIRST_SILENCE: Duration = Duration::from_millis(250);
 
 /// The moment for which a call is judged at its end: now, or its deadline if that has passed. If this process was stalled beyond the
 /// deadline, the answer may be there, unread, and the servers were not silent.
-pub(crate) fn judged_at(deadline: Option<Instant>) -> Instant {
+pub fn judged_at(deadline: Option<Instant>) -> Instant {
     let now = Instant::now();
     deadline.map_or(now, |deadline| deadline.min(now))
 }
 
 /// Awaits a future that may be absent: without one it never resolves. (An async function would contain the future twice.)
-pub(crate) fn or_never<F: Future>(future: Option<F>) -> Either<F, Pending<F::Output>> {
+pub fn or_never<F: Future>(future: Option<F>) -> Either<F, Pending<F::Output>> {
     future.map_or_else(|| Either::Right(pending()), Either::Left)
 }
 
 /// Resolves when the deadline has passed; without one, never.
-pub(crate) fn passed(deadline: Option<Instant>) -> Either<Sleep, Pending<()>> {
+pub fn passed(deadline: Option<Instant>) -> Either<Sleep, Pending<()>> {
     or_never(deadline.map(sleep_until))
 }
 
@@ -48,7 +48,7 @@ pub async fn cancelled(token: Option<&CancellationToken>) {
 /// tokio's channel, and the reply's sender with it, for as long as the channel has a sender.
 ///
 /// So the task must keep its receiver until it has replied. Dropping the future leaves nothing behind.
-pub(crate) async fn reply<T>(ended: impl Future<Output = ()>, mut reply: oneshot::Receiver<T>) -> Option<T> {
+pub async fn reply<T>(ended: impl Future<Output = ()>, mut reply: oneshot::Receiver<T>) -> Option<T> {
     tokio::select! {
         biased;
         reply = &mut reply => reply.ok(),

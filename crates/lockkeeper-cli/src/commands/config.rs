@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use lockkeeper::helix::TransferRule;
 use lockkeeper_config::settings::{Key, Origin, RealmSetting, Setting, SettingEntry};
+use lockkeeper_helix::TransferRule;
 use serde::Serialize;
 
 use crate::args::ask::ConfigArgs;

@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::engine::spell;
 use lockkeeper::error::{AdminError, Misuse};
-use lockkeeper::helix::{Decision, DecisionRecord, EmergencyRecord, HelixAdmin, TransferFacts, TransferRequest};
+use lockkeeper_helix::{
+    Decision, DecisionRecord, EmergencyRecord, HelixAdmin, LeaseError, TransferFacts, TransferRequest,
+};
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -103,7 +105,7 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
     });
     let decided = match asking.await? {
         Ok(decided) => decided,
-        Err((waiting, id)) if waiting.is_empty() => return Err(AdminError::NoSuchRequest { path, id }.into()),
+        Err((waiting, id)) if waiting.is_empty() => return Err(LeaseError::NoSuchRequest { path, id }.into()),
         Err((waiting, _)) => {
             let ids: Vec<_> = waiting.iter().map(|request| request.id.as_str()).collect();
             let problem = format!("{} decisions about {path} are open: {}", waiting.len(), ids.join(", "));

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use lockkeeper::engine::spell;
 use lockkeeper::error::{Misuse, ReleaseError};
-use lockkeeper::helix::{HelixLock, LeaseError};
 use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard};
+use lockkeeper_helix::{HelixLock, LeaseError};
 use lockkeeper_work::jobs::check_slot;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -97,7 +97,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
             .hint("give one NAME, or leave out --once-per, --every or --slot"));
     }
     if let Some(id) = &args.leased.id {
-        lockkeeper::helix::Terms::new(id, 1).check(false).map_err(Misuse::from)?;
+        lockkeeper_helix::Terms::new(id, 1).check(false).map_err(Misuse::from)?;
     }
     if let (Some(hand_to), id) = (&args.leased.hand_to, args.leased.id.as_deref().unwrap_or_default()) {
         HandoverTarget::check(id, hand_to)?;
@@ -356,7 +356,7 @@ impl HandoverTarget {
     /// Checks that the lock can be handed from one id to another; an empty `from` means a new id.
     fn check(from: &str, to: &str) -> Result<(), Failure> {
         let from = if from.is_empty() { "a new one" } else { from };
-        Ok(lockkeeper::helix::Terms::new(from, 1).check_transfer(to).map_err(Misuse::from)?)
+        Ok(lockkeeper_helix::Terms::new(from, 1).check_transfer(to).map_err(Misuse::from)?)
     }
 
     /// Hands the lock over, within the time limits of [`release`].

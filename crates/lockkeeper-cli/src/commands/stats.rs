@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockkeeper::engine::spell;
-use lockkeeper::helix::{HelixAdmin, Histogram, Statistics, Tally};
+use lockkeeper_helix::{HelixAdmin, Histogram, Statistics, Tally};
 use serde::Serialize;
 
 use crate::advice::Suggested;

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::keys::Key;
 use super::{RealmSetting, Setting};
 use crate::settings::error::{Fault, Origin};
-use lockkeeper::helix::TransferRule;
+use lockkeeper_helix::TransferRule;
 
 /// How a time is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

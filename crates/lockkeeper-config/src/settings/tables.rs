@@ -9,7 +9,7 @@ use super::{RealmSetting, Setting};
 use crate::realms::check_prefix;
 use crate::settings::error::{Fault, Origin};
 use lockkeeper::engine::check_servers;
-use lockkeeper::helix::TransferRule;
+use lockkeeper_helix::TransferRule;
 
 /// The table of realms.
 pub(super) const REALMS: &str = "realms";

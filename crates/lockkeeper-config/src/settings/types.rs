@@ -10,7 +10,7 @@ use lockkeeper_work::jobs::Rule;
 
 use crate::settings::error::{Fault, Origin};
 use lockkeeper::LockAcl;
-use lockkeeper::helix::TransferRule;
+use lockkeeper_helix::TransferRule;
 
 /// The variable that names the TOML file, as [`Sources::config`](super::Sources::config) does.
 pub const CONFIG_VARIABLE: &str = "LOCKKEEPER_CONFIG";

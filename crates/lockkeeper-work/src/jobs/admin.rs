@@ -144,7 +144,7 @@ impl JobsAdmin {
     /// Returns this path of a job. Fails if it is not a path, or if the handle is that of a realm that does not have it.
     fn path(&self, path: &str) -> Result<String, JobError> {
         let path = LockPath::parse_node(path)?.to_string();
-        engine::check_path(&self.keeper, &path)?;
+        engine::context(&self.keeper).check_path(&path)?;
         Ok(path)
     }
 
@@ -170,21 +170,22 @@ impl JobsAdmin {
     /// The server refuses the read or cannot be reached.
     pub async fn jobs(&self, root: impl AsRef<str>) -> Result<Vec<JobStatus>, JobError> {
         let root = self.root(root.as_ref())?;
-        engine::ask(&self.keeper, move |ensemble| async move {
-            let paths = jobs::paths(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;
-            let looks = paths.into_iter().filter(|path| is_below(path, &root)).map(|path| {
-                let ensemble = &*ensemble;
-                async move {
-                    let looked = look(ensemble, &path, None).await.map_err(|fault| refused(&path, fault))?;
-                    Ok::<_, JobError>(looked.map(|looked| JobStatus::of(path, looked)))
-                }
-            });
-            let found: Vec<_> = stream::iter(looks).buffered(READS_IN_FLIGHT).try_collect().await?;
-            let mut found: Vec<_> = found.into_iter().flatten().collect();
-            found.sort_by(|a, b| a.path.cmp(&b.path));
-            Ok(found)
-        })
-        .await
+        engine::context(&self.keeper)
+            .ask(move |ensemble| async move {
+                let paths = jobs::paths(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;
+                let looks = paths.into_iter().filter(|path| is_below(path, &root)).map(|path| {
+                    let ensemble = &*ensemble;
+                    async move {
+                        let looked = look(ensemble, &path, None).await.map_err(|fault| refused(&path, fault))?;
+                        Ok::<_, JobError>(looked.map(|looked| JobStatus::of(path, looked)))
+                    }
+                });
+                let found: Vec<_> = stream::iter(looks).buffered(READS_IN_FLIGHT).try_collect().await?;
+                let mut found: Vec<_> = found.into_iter().flatten().collect();
+                found.sort_by(|a, b| a.path.cmp(&b.path));
+                Ok(found)
+            })
+            .await
     }
 
     /// Returns the job whose lock is at `path`; `None` if it has no records.
@@ -202,11 +203,12 @@ impl JobsAdmin {
     /// The server refuses the read or cannot be reached.
     pub async fn job(&self, path: impl AsRef<str>) -> Result<Option<JobStatus>, JobError> {
         let path = self.path(path.as_ref())?;
-        engine::ask(&self.keeper, move |ensemble| async move {
-            let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
-            Ok(looked.map_err(|fault| refused(&path, fault))?.map(|looked| JobStatus::of(path, looked)))
-        })
-        .await
+        engine::context(&self.keeper)
+            .ask(move |ensemble| async move {
+                let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
+                Ok(looked.map_err(|fault| refused(&path, fault))?.map(|looked| JobStatus::of(path, looked)))
+            })
+            .await
     }
 
     /// Decides about the last run of a job, which failed or crashed, and returns its record. Whatever the rule of the job
@@ -273,31 +275,32 @@ impl JobsAdmin {
         decision: impl Fn(&str, Option<&mut JobLog>) -> Result<RunRecord, JobError> + Send + Sync + 'static,
     ) -> Result<RunRecord, JobError> {
         let path = self.path(path)?;
-        engine::ask(&self.keeper, move |ensemble| async move {
-            for _ in 0..MAX_ATTEMPTS {
-                let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
-                let Some(looked) = looked.map_err(|fault| refused(&path, fault))? else {
-                    return decision(&path, None);
-                };
-                let JobLook { stored, is_running, .. } = looked;
-                let version = Some(stored.version);
-                let unreadable = |problem: LogError| {
-                    JobError::from(SessionError::Refused { path: path.clone(), reason: problem.to_string() })
-                };
-                let Some(mut log) = stored.log.map_err(unreadable)? else { return decision(&path, None) };
-                if !is_running {
-                    log.close_crashed();
+        engine::context(&self.keeper)
+            .ask(move |ensemble| async move {
+                for _ in 0..MAX_ATTEMPTS {
+                    let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
+                    let Some(looked) = looked.map_err(|fault| refused(&path, fault))? else {
+                        return decision(&path, None);
+                    };
+                    let JobLook { stored, is_running, .. } = looked;
+                    let version = Some(stored.version);
+                    let unreadable = |problem: LogError| {
+                        JobError::from(SessionError::Refused { path: path.clone(), reason: problem.to_string() })
+                    };
+                    let Some(mut log) = stored.log.map_err(unreadable)? else { return decision(&path, None) };
+                    if !is_running {
+                        log.close_crashed();
+                    }
+                    let run = decision(&path, Some(&mut log))?;
+                    match ensemble.write(&jobs::node(&path), log.to_bytes(), version).await {
+                        Ok(_) => return Ok(run),
+                        Err(OpError::BadVersion | OpError::NoNode) => {}
+                        Err(fault) => return Err(refused(&path, fault)),
+                    }
                 }
-                let run = decision(&path, Some(&mut log))?;
-                match ensemble.write(&jobs::node(&path), log.to_bytes(), version).await {
-                    Ok(_) => return Ok(run),
-                    Err(OpError::BadVersion | OpError::NoNode) => {}
-                    Err(fault) => return Err(refused(&path, fault)),
-                }
-            }
-            Err(SessionError::ConnectionLost { path }.into())
-        })
-        .await
+                Err(SessionError::ConnectionLost { path }.into())
+            })
+            .await
     }
 
     /// Deletes the records of a job; `false` if it has none. The next claim is the first one. The end of a run that goes on is
@@ -316,14 +319,15 @@ impl JobsAdmin {
     /// The server refuses or cannot be reached.
     pub async fn forget(&self, path: impl AsRef<str>) -> Result<bool, JobError> {
         let path = self.path(path.as_ref())?;
-        engine::ask(&self.keeper, move |ensemble| async move {
-            match ensemble.delete(&jobs::node(&path), None).await {
-                Ok(()) => Ok(true),
-                Err(OpError::NoNode) => Ok(false),
-                Err(fault) => Err(refused(&path, fault)),
-            }
-        })
-        .await
+        engine::context(&self.keeper)
+            .ask(move |ensemble| async move {
+                match ensemble.delete(&jobs::node(&path), None).await {
+                    Ok(()) => Ok(true),
+                    Err(OpError::NoNode) => Ok(false),
+                    Err(fault) => Err(refused(&path, fault)),
+                }
+            })
+            .await
     }
 }
 

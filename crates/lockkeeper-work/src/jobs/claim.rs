@@ -148,7 +148,7 @@ impl Job {
         let request = ClaimRequest { path, schedule, calendar, job: self.clone() };
         let acquire = self.keeper.mutex(&request.path).acquire();
         match options(acquire).await {
-            Ok(guard) => engine::run(&self.keeper, request.claim(guard)).await,
+            Ok(guard) => engine::context(&self.keeper).run(request.claim(guard)).await,
             Err(error @ (AcquireError::Held { .. } | AcquireError::Timeout { .. })) => match self.open_run().await {
                 Some(run) => Ok(Claim::Skipped(Skipped::Running { run: Box::new(run) })),
                 None => Err(error.into()),
@@ -160,8 +160,8 @@ impl Job {
     /// The run that has no end, as far as the servers say.
     async fn open_run(&self) -> Option<RunRecord> {
         let (keeper, path) = (self.keeper.clone(), self.path.clone().ok()?.to_string());
-        let read = engine::run(&self.keeper, async move {
-            let ensemble = engine::ensemble(&keeper).await?;
+        let read = engine::context(&self.keeper).run(async move {
+            let ensemble = engine::context(&keeper).ensemble().await?;
             Ok::<_, SessionError>(jobs::find(&*ensemble, &path).await.ok().flatten())
         });
         let log = read.await.ok()??.log.ok()??;

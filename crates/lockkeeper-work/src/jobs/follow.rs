@@ -78,29 +78,30 @@ impl FollowJobs {
         let seen: BTreeSet<_> =
             self.jobs.iter().filter(|(_, job)| is_watched(job)).map(|(path, _)| path.clone()).collect();
         let known: Vec<_> = self.jobs.keys().cloned().collect();
-        let (list, paths, read) = engine::ask(&self.admin.keeper, move |ensemble| async move {
-            let (paths, list) = if lists {
-                let listed = jobs::watch(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;
-                (listed.0, Some(listed.1))
-            } else {
-                (known, None)
-            };
-            let paths: BTreeSet<_> = paths.into_iter().filter(|path| is_below(path, &root)).collect();
-            let changed: Vec<_> = paths.difference(&seen).cloned().collect();
-            let looks = changed.into_iter().map(|path| {
-                let ensemble = &*ensemble;
-                async move {
-                    let mut changes = Vec::new();
-                    let looked = look(ensemble, &path, Some(&mut changes)).await;
-                    let looked = looked.map_err(|fault| refused(&path, fault))?;
-                    let status = looked.map(|looked| JobStatus::of(path.clone(), looked));
-                    Ok::<_, JobError>((path, Followed { status, changes: Some(changes) }))
-                }
-            });
-            let read: Vec<_> = stream::iter(looks).buffered(READS_IN_FLIGHT).try_collect().await?;
-            Ok::<_, JobError>((list, paths, read))
-        })
-        .await?;
+        let (list, paths, read) = engine::context(&self.admin.keeper)
+            .ask(move |ensemble| async move {
+                let (paths, list) = if lists {
+                    let listed = jobs::watch(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;
+                    (listed.0, Some(listed.1))
+                } else {
+                    (known, None)
+                };
+                let paths: BTreeSet<_> = paths.into_iter().filter(|path| is_below(path, &root)).collect();
+                let changed: Vec<_> = paths.difference(&seen).cloned().collect();
+                let looks = changed.into_iter().map(|path| {
+                    let ensemble = &*ensemble;
+                    async move {
+                        let mut changes = Vec::new();
+                        let looked = look(ensemble, &path, Some(&mut changes)).await;
+                        let looked = looked.map_err(|fault| refused(&path, fault))?;
+                        let status = looked.map(|looked| JobStatus::of(path.clone(), looked));
+                        Ok::<_, JobError>((path, Followed { status, changes: Some(changes) }))
+                    }
+                });
+                let read: Vec<_> = stream::iter(looks).buffered(READS_IN_FLIGHT).try_collect().await?;
+                Ok::<_, JobError>((list, paths, read))
+            })
+            .await?;
         self.list = list.or(self.list.take());
         self.jobs.retain(|path, _| paths.contains(path));
         self.jobs.extend(read);

@@ -150,7 +150,7 @@ impl Run {
             None => {
                 let (keeper, id, log) = (job.keeper.clone(), record.id.clone(), log.clone());
                 let later = async move |_| Ok(record_later(&keeper, &path, &id, log, version).await);
-                engine::ask(&job.keeper, later).await.unwrap_or_else(|error| Err(NotRecorded::Unknown(error)))
+                engine::context(&job.keeper).ask(later).await.unwrap_or_else(|error| Err(NotRecorded::Unknown(error)))
             }
         };
         if let Ok(stamp) = recorded {
@@ -175,7 +175,7 @@ async fn record_later(
     // A lost read does not count: the caller bounds how long servers may be silent.
     let mut writes = 0;
     while writes < MAX_ATTEMPTS {
-        let ensemble = engine::ensemble(keeper).await.map_err(NotRecorded::Unknown)?;
+        let ensemble = engine::context(keeper).ensemble().await.map_err(NotRecorded::Unknown)?;
         let stored = match jobs::find(&*ensemble, path).await {
             Ok(stored) => stored.ok_or(NotRecorded::Deleted)?,
             Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,

@@ -18,7 +18,7 @@ use crate::contender::ContenderInfo;
 use crate::ensemble::paths::{above, is_below};
 use crate::ensemble::{Ensemble, OpError, TxnStep, refused};
 use crate::error::{AdminError, Misuse, SessionError};
-use crate::registers::journal::{self, EntryKind, JournalEntry};
+use crate::registers::journal;
 use crate::registers::make;
 use crate::session::context::Context;
 
@@ -96,20 +96,12 @@ impl Admin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn broken(&self, root: impl AsRef<str>) -> Result<Vec<Broken>, AdminError> {
-        self.entries_below(root.as_ref(), |entry| entry.into_break().map(|broken| (broken.path.clone(), broken))).await
-    }
-
-    /// The journal's entries of one kind about locks at and below `root`. `pick` returns each with its lock.
-    pub(crate) async fn entries_below<T: Send + 'static>(
-        &self,
-        root: &str,
-        pick: impl Fn(JournalEntry) -> Option<(String, T)> + Send + 'static,
-    ) -> Result<Vec<T>, AdminError> {
-        let root = self.root(root)?;
+        let root = self.context.root(root.as_ref())?;
         self.on_session(move |ensemble| async move {
-            let entries = journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
-            let picked = entries.into_iter().filter_map(pick);
-            Ok(picked.filter(|(path, _)| is_below(path, &root)).map(|(_, entry)| entry).collect())
+            let mut breaks: Vec<Broken> =
+                journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
+            breaks.retain(|broken| is_below(&broken.path, &root));
+            Ok(breaks)
         })
         .await
     }
@@ -131,8 +123,8 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
         let ensemble = &*ensemble;
         // The journal shows what happened, whatever happened to the reply.
         if sent {
-            match journal::find(ensemble, EntryKind::Break, id).await {
-                Ok(Some(JournalEntry::Break(broken))) => {
+            match journal::find::<Broken>(ensemble, id).await {
+                Ok(Some(broken)) => {
                     journal::prune(ensemble).await;
                     warn!(
                         target: "lockkeeper::audit",
@@ -164,7 +156,7 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,
         };
-        let mut steps = vec![journal::step(id, &JournalEntry::Break(broken))];
+        let mut steps = vec![journal::step(id, &broken)];
         match freed {
             // Keep the node, because Helix clients that share it must not find it created again. The next release
             // deletes it.

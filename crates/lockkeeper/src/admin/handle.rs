@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::{LockPath, Owner};
+use lockkeeper_core::Owner;
 
 use crate::ensemble::Ensemble;
 use crate::error::AdminError;
@@ -46,14 +46,7 @@ impl Admin {
 
     /// Returns this path of a lock. Fails if it is not a path, or if this is the handle of a realm that does not have it.
     pub(crate) fn path(&self, path: &str) -> Result<String, AdminError> {
-        let path = LockPath::parse_node(path)?;
-        self.context.check_path(path.as_str())?;
-        Ok(path.to_string())
-    }
-
-    /// Returns the root of a question about locks; empty for `/`, which is all paths.
-    pub(crate) fn root(&self, root: &str) -> Result<String, AdminError> {
-        if root == "/" { Ok(String::new()) } else { self.path(root) }
+        Ok(self.context.path(path)?)
     }
 
     /// Runs `question` on the I/O thread, so that any runtime, or none, can wait for it.

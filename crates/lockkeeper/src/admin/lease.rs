@@ -5,7 +5,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockkeeper_core::helix::{Held, Record, Requested};
+use lockkeeper_core::leased::{Held, Record, Requested};
 use lockkeeper_core::{FencingToken, SessionId, Zxid};
 
 use super::info::{LeaseInfo, LockInfo, RequestorInfo};

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::helix::{Record, Rules, Terms, Wish};
+use lockkeeper_core::leased::Record;
 use lockkeeper_core::{AttemptId, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path};
 
-use crate::admin::Admin;
+use super::{Admin, lease};
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Ensemble, Node, OpError, linearizable, refused};
+use crate::ensemble::paths::above;
+use crate::ensemble::{Ensemble, Node, OpError, TxnStep, linearizable, refused};
 use crate::error::{AdminError, Misuse, SessionError};
-use crate::lease::node::{LockNode, Stepped};
 use crate::wait::passed;
 
 /// How often a node is read again because another client wrote it meanwhile, before the request fails.
@@ -196,22 +196,12 @@ impl Admin {
         mut contender: ContenderInfo,
         request: Revocation,
     ) -> Result<Asked, AdminError> {
-        let sent = request.clone();
-        let (context, node) = (self.context().clone(), LockNode::new(path.clone(), Rules::default(), true));
-        let owner = contender.described.clone();
-        let asking = self.context().run_while_answered(async move {
-            // A unique id: the record names only owners and requestors, and this client is neither.
-            let asker = Terms::new(request.id.as_str(), 1);
-            node.settle(&context, &asker, Wish::Revoke { owner: &owner, request: &request }).await
-        });
-        let czxid = match asking.await? {
-            Stepped::Done { look, .. } => {
-                contender.revocation = Some(sent);
-                look.czxid()
-            }
-            // The owner has changed meanwhile, so the one that was meant has released the lock.
-            Stepped::Refused(_) | Stepped::Again { .. } => None,
-        };
+        let (at, owner, sent) = (path.clone(), contender.described.clone(), request.clone());
+        let czxid = self.on_session(move |ensemble| put_in_record(ensemble, at, owner, request)).await?;
+        // Otherwise the owner has changed meanwhile, so the one that was meant has released the lock.
+        if czxid.is_some() {
+            contender.revocation = Some(sent);
+        }
         // A lease does not name its process.
         Ok(Asked { admin: self.clone(), path, contender, had_ended: false, czxid })
     }
@@ -221,6 +211,39 @@ impl Admin {
 fn owner_of(node: &Node, id: &str) -> Option<Option<Revocation>> {
     let owner = Record::from_bytes(&node.data).ok()?.owner?;
     (owner.id == id).then_some(owner.revocation.map(|revocation| *revocation))
+}
+
+/// Writes the request into the record of a leased lock. Returns which node that was, or `None` if the lock has another owner, or none.
+async fn put_in_record(
+    ensemble: Arc<dyn Ensemble>,
+    path: String,
+    owner: String,
+    request: Revocation,
+) -> Result<Option<Zxid>, AdminError> {
+    for _ in 0..MAX_ATTEMPTS {
+        // Read the parent first: then its version is not newer than the record. Each delete of a record also writes the parent.
+        let both = async { tokio::join!(biased; ensemble.read(above(&path)), ensemble.read(&path)) };
+        let (parent, node) = match both.await {
+            (Ok(parent), Ok(node)) => (parent, node),
+            (Err(OpError::NoNode), _) | (_, Err(OpError::NoNode)) => return Ok(None),
+            // The next read waits for the connection.
+            (Err(OpError::ConnectionLoss), _) | (_, Err(OpError::ConnectionLoss)) => continue,
+            (Err(fault), _) | (_, Err(fault)) => return Err(refused(&path, fault)),
+        };
+        let Some(mut record) = lease::read(&node) else { return Ok(None) };
+        if !record.ask(&owner, &request, node.mzxid.0) {
+            return Ok(None);
+        }
+        let same = TxnStep::Check { path: above(&path).to_owned(), version: Some(parent.version) };
+        let write = TxnStep::Write { path: path.clone(), data: record.to_bytes(), version: Some(node.version) };
+        match ensemble.transact(vec![same, write]).await.map_err(OpError::from) {
+            Ok(_) => return Ok(Some(node.czxid)),
+            // Another client wrote meanwhile. After a lost reply, the same request is written once more.
+            Err(OpError::BadVersion | OpError::NoNode | OpError::ConnectionLoss) => {}
+            Err(fault) => return Err(refused(&path, fault)),
+        }
+    }
+    Err(written_too_often(path, "the record"))
 }
 
 /// Writes the request into the node. Returns which node that was, with the request if its record has it, or `None` if it was
@@ -263,6 +286,10 @@ async fn put(
             Err(fault) => return Err(refused(&path, fault)),
         }
     }
-    let reason = format!("{name} is written to as often as it is read");
-    Err(SessionError::Refused { path, reason }.into())
+    Err(written_too_often(path, &name))
+}
+
+fn written_too_often(path: String, what: &str) -> AdminError {
+    let reason = format!("{what} is written to as often as it is read");
+    SessionError::Refused { path, reason }.into()
 }

@@ -4,7 +4,7 @@ use crate::ensemble::shared::LOCKS;
 use crate::ensemble::{Ensemble, NodeKind, OpError, Reply};
 
 /// The path of the parent.
-pub(crate) fn above(path: &str) -> &str {
+pub fn above(path: &str) -> &str {
     match path.rfind('/') {
         Some(0) | None => "/",
         Some(at) => &path[..at],
@@ -22,12 +22,7 @@ pub fn is_below(path: &str, root: &str) -> bool {
 /// The parents are containers, so that the server deletes an unused path. Servers before 3.5 do not know containers;
 /// there the parents are persistent. All clients share the parents. The path itself is of the requested kind and gets the data; an
 /// existing one keeps its data. It belongs to the lock, unless it is the directory of all locks.
-pub(crate) async fn make_path(
-    ensemble: &dyn Ensemble,
-    path: &str,
-    last: NodeKind,
-    data: Vec<u8>,
-) -> Result<(), OpError> {
+pub async fn make_path(ensemble: &dyn Ensemble, path: &str, last: NodeKind, data: Vec<u8>) -> Result<(), OpError> {
     let mut missing = vec![path];
     let mut containers = true;
     while let Some(deepest) = missing.last() {

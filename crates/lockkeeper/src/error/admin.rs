@@ -1,12 +1,9 @@
 //! Why an admin call failed.
 
-use lockkeeper_core::plain;
-
 use super::kind::ErrorKind;
 use super::mismatch::Mismatch;
 use super::misuse::{Misuse, from_misuse};
 use super::session::SessionError;
-use super::text::named;
 use crate::contender::ContenderInfo;
 
 /// Why a call of [`Admin`](crate::admin::Admin) failed.
@@ -59,26 +56,6 @@ pub enum AdminError {
         /// The node.
         node: String,
     },
-    /// No request waits for this decision, or not any more. Nothing was changed.
-    #[error("no pending request for a decision about {path}{}", named(id.as_deref()))]
-    NoSuchRequest {
-        /// The lock.
-        path: String,
-        /// The id, if the call named one.
-        id: Option<String>,
-    },
-    /// The request is already decided. Nothing was changed.
-    #[error("{path}: {} already {} the request ({})", plain(by), if *approved { "approved" } else { "rejected" }, plain(why))]
-    Decided {
-        /// The lock.
-        path: String,
-        /// The decision.
-        approved: bool,
-        /// The client that decided.
-        by: String,
-        /// Its reason.
-        why: String,
-    },
 }
 
 impl AdminError {
@@ -88,13 +65,11 @@ impl AdminError {
             AdminError::Misuse(error) => error.kind(),
             AdminError::Session(error) => error.kind(),
             AdminError::Mismatch(error) => error.kind(),
-            AdminError::NoSuchLock { .. }
-            | AdminError::NobodyHolds { .. }
-            | AdminError::NotContending { .. }
-            | AdminError::NoSuchRequest { .. } => ErrorKind::NotFound,
+            AdminError::NoSuchLock { .. } | AdminError::NobodyHolds { .. } | AdminError::NotContending { .. } => {
+                ErrorKind::NotFound
+            }
             AdminError::SeveralHold { .. } => ErrorKind::Misuse,
             AdminError::CannotAsk { .. } => ErrorKind::Refused,
-            AdminError::Decided { .. } => ErrorKind::Mismatch,
         }
     }
 
@@ -108,7 +83,6 @@ impl AdminError {
             AdminError::SeveralHold { .. } | AdminError::NotContending { .. } => {
                 "see the holders and the waiters with Admin::show"
             }
-            AdminError::NoSuchRequest { .. } => "see the pending requests with HelixAdmin::requests",
             AdminError::CannotAsk { .. } => "ask its owner in another way, or break the lock with Admin::evict",
             _ => return None,
         };

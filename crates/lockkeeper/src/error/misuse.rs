@@ -60,8 +60,8 @@ impl Misuse {
         Misuse::new("reason", problem)
     }
 
-    /// The lock object is closed.
-    pub(crate) fn closed(path: &str) -> Self {
+    /// Creates the error of a call of an object that was closed.
+    pub fn closed(path: &str) -> Self {
         Misuse::new("state", format!("this lock object for {path} is closed"))
     }
 
@@ -85,7 +85,11 @@ impl Misuse {
     }
 
     /// The reason of an intervention as it is recorded: not empty, at most 1024 bytes.
-    pub(crate) fn check_reason(path: &str, reason: &str) -> Result<String, Misuse> {
+    ///
+    /// # Errors
+    ///
+    /// It is empty or too long.
+    pub fn check_reason(path: &str, reason: &str) -> Result<String, Misuse> {
         let reason = reason.trim();
         if reason.is_empty() {
             return Err(Misuse::no_reason(path));

@@ -169,14 +169,11 @@ fn every_error_of_an_admin_call_has_a_kind() {
             AdminError::NoSuchLock { path: path() },
             AdminError::NobodyHolds { path: path() },
             AdminError::NotContending { path: path(), node: text() },
-            AdminError::NoSuchRequest { path: path(), id: None },
         ],
     );
     let several = AdminError::SeveralHold { path: path(), holders: Vec::new() };
     are(ErrorKind::Misuse, own, vec![several, Misuse::no_reason("/a").into()]);
     are(ErrorKind::Refused, own, vec![AdminError::CannotAsk { path: path(), node: text() }]);
-    let decided = AdminError::Decided { path: path(), approved: true, by: text(), why: text() };
-    are(ErrorKind::Mismatch, own, vec![decided]);
     are(ErrorKind::Mismatch, own, mismatches().into_iter().map(AdminError::from).collect());
     are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into()]);
 }
@@ -227,7 +224,6 @@ fn the_texts_of_other_clients_are_shown_without_control_characters() {
         AcquireError::Revoked { path: path(), by: Box::new(asked) }.into(),
         evicted(None).into(),
         evicted(Some(Box::new(broken))).into(),
-        AdminError::Decided { path: path(), approved: true, by: text(), why: text() }.into(),
     ]);
 }
 

@@ -56,11 +56,6 @@ pub(super) fn contenders(count: usize) -> impl fmt::Display {
     }
 }
 
-/// " as 0aa5…".
-pub(super) fn named(id: Option<&str>) -> impl fmt::Display {
-    id.map(|id| format!(" as {id}")).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use crate::meters::{Meter, Waiting};
 
 /// One call, from its begin to its result. Keep it where the caller polls, so that the event is in the caller's span and the metrics
 /// reach the caller's recorder. Dropped without a result, it counts as a call whose caller has stopped waiting.
-pub(crate) struct Call {
+pub struct Call {
     path: String,
     meter: Meter,
     started: Instant,
@@ -18,16 +18,13 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn begin(path: String, meter: &Meter) -> Self {
+    /// The call begins now.
+    pub fn begin(path: String, meter: &Meter) -> Self {
         Call { path, meter: meter.clone(), started: Instant::now(), waiting: Some(meter.waits()) }
     }
 
     /// Reports the result, and returns it.
-    pub(crate) fn end<G, E: Display>(
-        mut self,
-        outcome: Result<G, E>,
-        holding: impl FnOnce(&G) -> &Holding,
-    ) -> Result<G, E> {
+    pub fn end<G, E: Display>(mut self, outcome: Result<G, E>, holding: impl FnOnce(&G) -> &Holding) -> Result<G, E> {
         let waited = self.started.elapsed();
         let (path, mode) = (&*self.path, self.meter.mode);
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);

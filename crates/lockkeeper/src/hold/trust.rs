@@ -10,7 +10,7 @@ use crate::ensemble::{Ensemble, OpError, TxnStep};
 use crate::session::Session;
 
 /// The source of trust of a hold. Its times are those of the session's clock.
-pub(crate) trait TrustSource: Send + Sync {
+pub trait TrustSource: Send + Sync {
     /// The session whose heartbeats keep the hold. A hold that outlives it continues in another one.
     fn session(&self) -> Arc<Session>;
 
@@ -27,7 +27,7 @@ pub(crate) trait TrustSource: Send + Sync {
 }
 
 /// A record that a hold depends on. It outlives sessions.
-pub(crate) trait HeldRecord: Send + Sync {
+pub trait HeldRecord: Send + Sync {
     /// Resolves when the hold continues in another session, until another time, or with another version of the record than
     /// at the call.
     fn changed(&self) -> BoxFuture<'static, ()>;

@@ -228,9 +228,8 @@ impl Builder {
         self
     }
 
-    /// Labels the metrics of this handle's locks with `group="…"`. The default is no such label. A request and a leased lock can
-    /// have a group of their own: [`Acquire::metrics_group`](crate::Acquire::metrics_group),
-    /// [`HelixLock::metrics_group`](crate::helix::HelixLock::metrics_group).
+    /// Labels the metrics of this handle's locks with `group="…"`. The default is no such label. A request can have
+    /// a group of its own: [`Acquire::metrics_group`](crate::Acquire::metrics_group).
     ///
     /// Each group is a series of its own in the exporter. Choose few names that stay, such as `articles`; never the name of a
     /// single article.

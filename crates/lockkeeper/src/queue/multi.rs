@@ -558,6 +558,13 @@ impl MultiGuard {
     }
 }
 
+/// Wraps a single hold of any kind, for code that takes several.
+impl From<Holding> for MultiGuard {
+    fn from(holding: Holding) -> Self {
+        MultiGuard::of(vec![holding])
+    }
+}
+
 impl Drop for MultiGuard {
     fn drop(&mut self) {
         while self.holdings.pop().is_some() {}

@@ -1,4 +1,5 @@
-//! The journal of breaks, of decisions about forced transfers, and of requests with the emergency priority.
+//! The journal of interventions: of breaks and, from the crate of leased locks, of decisions about forced transfers and of requests
+//! with the emergency priority.
 //!
 //! It is in the ensemble, so that every client that may read finds it, whichever machine the break came from. It has
 //! its own parent node, because the server removes a lock's node when the lock is not used for a while. It is bounded:
@@ -7,10 +8,11 @@
 //! What an entry says about its writer is the writer's claim. A server of this machine knows the user of each client. There
 //! an entry is a record that names that user in its access list and that nobody can change ([`NodeKind::Record`]).
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper_core::Owner;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use futures_util::stream::{self, StreamExt};
 
@@ -27,7 +29,7 @@ const SEARCH: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: usize = 10;
 
 /// The parent of all entries.
-pub(crate) const ROOT: &str = "/lockkeeper/audit";
+pub const ROOT: &str = "/lockkeeper/audit";
 
 /// How many entries of a kind are kept. Each has at most 10 KiB (a reason, a message and an owner), so a few megabytes in all.
 const LIMIT: usize = 256;
@@ -35,164 +37,65 @@ const LIMIT: usize = 256;
 /// How many more are deleted when there are too many, so that not every break has to read them all.
 const SPARE: usize = 32;
 
-/// The facts about an owner that has not finished its cleanup in time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct TransferFacts {
-    /// The path of the lock.
-    pub path: String,
-    /// The owner's user id.
-    pub owner: String,
-    /// The owner's message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner_message: Option<String>,
-    /// The owner's priority.
-    pub owner_priority: i32,
-    /// How long the cleanup has run, in milliseconds.
-    pub elapsed_ms: u64,
-    /// How long the cleanup may take, in milliseconds.
-    pub allotted_ms: u64,
-    /// The requestor's user id.
-    pub requestor: String,
-    /// The requestor's message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requestor_message: Option<String>,
-    /// The requestor's priority.
-    pub requestor_priority: i32,
+/// The content of an entry. It is stored as JSON with the field `kind`.
+pub trait Entry: Serialize + DeserializeOwned + Send {
+    /// The kind of the entry: a word with which the name of its node begins.
+    const KIND: &'static str;
+
+    /// Adds what the server knows: who wrote the entry, and when.
+    fn stamp(&mut self, proof: Proof, at: SystemTime);
 }
 
-/// A decision about taking a leased lock from an owner that has not finished its cleanup in time. Returned by
-/// [`HelixAdmin::decisions`](crate::helix::HelixAdmin::decisions).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct DecisionRecord {
-    /// The request that was decided.
-    pub facts: TransferFacts,
-    /// Whether the lock may be taken.
-    pub approved: bool,
-    /// The client that decided, as it says itself. If a rule decided, the process that applied it.
-    pub by: Owner,
-    /// Whether the server knows its user.
-    #[serde(skip)]
-    pub proof: Proof,
-    /// The name of the rule, or the name that the deciding program gave.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on_behalf_of: Option<String>,
-    /// Whether a rule decided.
-    #[serde(default)]
-    pub by_rule: bool,
-    /// The reason that it gave.
-    pub why: String,
-    /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
-    #[serde(skip, default = "crate::clock::unix_epoch")]
-    pub at: SystemTime,
-}
+impl Entry for Broken {
+    const KIND: &'static str = "break";
 
-/// A request for a leased lock with the emergency priority. Returned by
-/// [`HelixAdmin::emergencies`](crate::helix::HelixAdmin::emergencies).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct EmergencyRecord {
-    /// The path of the lock.
-    pub path: String,
-    /// The requestor's user id.
-    pub requestor: String,
-    /// The requestor's message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// The requestor's process, as it says itself.
-    pub by: Owner,
-    /// Whether the server knows its user.
-    #[serde(skip)]
-    pub proof: Proof,
-    /// The reason that it gave.
-    pub why: String,
-    /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
-    #[serde(skip, default = "crate::clock::unix_epoch")]
-    pub at: SystemTime,
+    fn stamp(&mut self, proof: Proof, at: SystemTime) {
+        (self.proof, self.at) = (proof, at);
+    }
 }
 
 /// An entry as it is stored.
-#[derive(Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum JournalEntry {
-    Break(Broken),
-    Decision(DecisionRecord),
-    Emergency(EmergencyRecord),
-}
-
-impl JournalEntry {
-    fn kind(&self) -> EntryKind {
-        match self {
-            JournalEntry::Break(_) => EntryKind::Break,
-            JournalEntry::Decision(_) => EntryKind::Decision,
-            JournalEntry::Emergency(_) => EntryKind::Emergency,
-        }
-    }
-
-    /// The break, if it is one.
-    pub(crate) fn into_break(self) -> Option<Broken> {
-        match self {
-            JournalEntry::Break(broken) => Some(broken),
-            JournalEntry::Decision(_) | JournalEntry::Emergency(_) => None,
-        }
-    }
+#[derive(Serialize)]
+struct StoredEntry<'a, T> {
+    kind: &'static str,
+    #[serde(flatten)]
+    entry: &'a T,
 }
 
 /// Returns who removed this node of the lock at `path`, and why: the same transaction writes the record. This takes one ordered write,
 /// one listing and the reads, at most a second.
 pub(crate) async fn who_removed(ensemble: &dyn Ensemble, path: &str, node: &str) -> Option<Box<Broken>> {
     let looked = async {
-        let mut breaks = entries(ensemble).await.ok()?.into_iter().rev().filter_map(JournalEntry::into_break);
-        breaks.find(|broken| broken.path == path && broken.removed(node, None))
+        let breaks = entries::<Broken>(ensemble).await.ok()?;
+        breaks.into_iter().rev().find(|broken| broken.path == path && broken.removed(node, None))
     };
     tokio::time::timeout(SEARCH, looked).await.ok()?.map(Box::new)
 }
 
-/// The kinds of entries, as the names of their nodes begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryKind {
-    Break,
-    Decision,
-    Emergency,
+/// The kind in the name of an entry's node; `None` if it is nobody's entry.
+fn kind_of(name: &str) -> Option<&str> {
+    name.split_once('-').filter(|(_, id)| uuid::Uuid::parse_str(id).is_ok()).map(|(kind, _)| kind)
 }
 
-impl EntryKind {
-    const ALL: [EntryKind; 3] = [EntryKind::Break, EntryKind::Decision, EntryKind::Emergency];
-
-    fn prefix(self) -> &'static str {
-        match self {
-            EntryKind::Break => "break-",
-            EntryKind::Decision => "decision-",
-            EntryKind::Emergency => "emergency-",
-        }
-    }
-
-    /// The kind of the node with this name; `None` if it is nobody's entry.
-    fn of(name: &str) -> Option<EntryKind> {
-        EntryKind::ALL.into_iter().find(|kind| name.starts_with(kind.prefix()))
-    }
-
-    /// The node of one entry.
-    fn node(self, id: uuid::Uuid) -> String {
-        format!("{ROOT}/{}{id}", self.prefix())
-    }
+/// The node of one entry.
+fn node<T: Entry>(id: uuid::Uuid) -> String {
+    format!("{ROOT}/{}-{id}", T::KIND)
 }
 
-/// The step of a transaction that writes an entry.
-pub(crate) fn step(id: uuid::Uuid, entry: &JournalEntry) -> TxnStep {
-    let data =
-        serde_json::to_vec(entry).expect("a struct of strings and numbers, with text for keys, always serialises");
-    TxnStep::Create { path: entry.kind().node(id), data, kind: NodeKind::Record }
+/// Returns the step of a transaction that writes an entry.
+pub fn step<T: Entry>(id: uuid::Uuid, entry: &T) -> TxnStep {
+    let data = serde_json::to_vec(&StoredEntry { kind: T::KIND, entry })
+        .expect("a struct of strings and numbers, with text for keys, always serialises");
+    TxnStep::Create { path: node::<T>(id), data, kind: NodeKind::Record }
 }
 
 /// Reads one entry, no older than anything that this session has sent; `None` if it does not exist.
-pub(crate) async fn find(
-    ensemble: &dyn Ensemble,
-    kind: EntryKind,
-    id: uuid::Uuid,
-) -> Result<Option<JournalEntry>, OpError> {
-    let path = kind.node(id);
+///
+/// # Errors
+///
+/// The entry cannot be read.
+pub async fn find<T: Entry>(ensemble: &dyn Ensemble, id: uuid::Uuid) -> Result<Option<T>, OpError> {
+    let path = node::<T>(id);
     match linearizable(ensemble, ensemble.read(&path)).await {
         Ok(seen) => Ok(parse(&seen, ensemble.proof(&path).await?)),
         Err(OpError::NoNode) => Ok(None),
@@ -200,10 +103,15 @@ pub(crate) async fn find(
     }
 }
 
-/// Returns all entries, the oldest first. Data that is not an entry, or of a later version, is left out.
-pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<JournalEntry>, OpError> {
-    let entries = oldest_first(ensemble, records::names(ensemble, ROOT).await?).await;
-    let proved = entries.into_iter().map(|(name, seen)| {
+/// Returns all entries of a kind, the oldest first. Data that is not an entry, or of a later version, is left out.
+///
+/// # Errors
+///
+/// The entries cannot be listed.
+pub async fn entries<T: Entry>(ensemble: &dyn Ensemble) -> Result<Vec<T>, OpError> {
+    let mut names = records::names(ensemble, ROOT).await?;
+    names.retain(|name| kind_of(name) == Some(T::KIND));
+    let proved = oldest_first(ensemble, names).await.into_iter().map(|(name, seen)| {
         let proof = ensemble.proof(&format!("{ROOT}/{name}"));
         // An error: it was deleted meanwhile, or the next reply has the error too.
         async move { parse(&seen, proof.await.unwrap_or(Proof::Missing)) }
@@ -212,10 +120,11 @@ pub(crate) async fn entries(ensemble: &dyn Ensemble) -> Result<Vec<JournalEntry>
 }
 
 /// Deletes the oldest entries of a kind if there are too many of it. What fails is left to the next break.
-pub(crate) async fn prune(ensemble: &dyn Ensemble) {
+pub async fn prune(ensemble: &dyn Ensemble) {
     let Ok(names) = records::names(ensemble, ROOT).await else { return };
-    for kind in EntryKind::ALL.map(Some).into_iter().chain([None]) {
-        let names: Vec<_> = names.iter().filter(|name| EntryKind::of(name) == kind).cloned().collect();
+    let kinds: BTreeSet<_> = names.iter().map(|name| kind_of(name)).collect();
+    for kind in kinds {
+        let names: Vec<_> = names.iter().filter(|name| kind_of(name) == kind).cloned().collect();
         if names.len() <= LIMIT {
             continue;
         }
@@ -234,15 +143,9 @@ async fn oldest_first(ensemble: &dyn Ensemble, names: Vec<String>) -> Vec<(Strin
     entries
 }
 
-fn parse(seen: &Node, proof: Proof) -> Option<JournalEntry> {
-    let mut entry = serde_json::from_slice(&seen.data).ok()?;
-    let (at, shown) = match &mut entry {
-        JournalEntry::Break(broken) => (&mut broken.at, &mut broken.proof),
-        JournalEntry::Decision(decision) => (&mut decision.at, &mut decision.proof),
-        JournalEntry::Emergency(emergency) => (&mut emergency.at, &mut emergency.proof),
-    };
-    *shown = proof;
-    *at = UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0));
+fn parse<T: Entry>(seen: &Node, proof: Proof) -> Option<T> {
+    let mut entry: T = serde_json::from_slice(&seen.data).ok()?;
+    entry.stamp(proof, UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)));
     Some(entry)
 }
 
@@ -251,7 +154,7 @@ fn parse(seen: &Node, proof: Proof) -> Option<JournalEntry> {
 /// # Errors
 ///
 /// The entry could not be confirmed.
-pub(crate) async fn write(context: &Context, id: uuid::Uuid, entry: &JournalEntry) -> Result<(), AdminError> {
+pub async fn write<T: Entry>(context: &Context, id: uuid::Uuid, entry: &T) -> Result<(), AdminError> {
     for _ in 0..MAX_ATTEMPTS {
         let (_session, ensemble) = context.session(None).await?;
         let ensemble = &*ensemble;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper_core::{LinkState, Loss, Owner, ProcessInstance, SessionId};
+use lockkeeper_core::{LinkState, LockPath, Loss, Owner, ProcessInstance, SessionId};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -35,7 +35,7 @@ fn needs_login(session: &Session) -> bool {
 
 /// The shared state of a `Lockkeeper` and all locks that it creates. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Context {
+pub struct Context {
     inner: Arc<Inner>,
 }
 
@@ -108,8 +108,28 @@ impl Context {
     }
 
     /// Fails if this is the handle of a realm, and the path is in another one.
-    pub(crate) fn check_path(&self, path: &str) -> Result<(), Misuse> {
+    pub fn check_path(&self, path: &str) -> Result<(), Misuse> {
         self.inner.path_check.as_ref().map_or(Ok(()), |check| check(path))
+    }
+
+    /// Returns this path of a lock or of a node above locks.
+    ///
+    /// # Errors
+    ///
+    /// It is not a path, or this is the handle of a realm that does not have it.
+    pub fn path(&self, path: &str) -> Result<String, Misuse> {
+        let path = LockPath::parse_node(path)?;
+        self.check_path(path.as_str())?;
+        Ok(path.to_string())
+    }
+
+    /// Returns the root of a question about locks; empty for `/`, which is all paths.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::path`].
+    pub fn root(&self, root: &str) -> Result<String, Misuse> {
+        if root == "/" { Ok(String::new()) } else { self.path(root) }
     }
 
     /// Lets calls wait for the first session until their own deadline, not for the connect timeout.
@@ -147,7 +167,7 @@ impl Context {
 
     /// Runs `question` on the I/O thread and returns a future of its result, which any runtime can await. Dropping the
     /// future also ends the task.
-    pub(crate) fn run<T: Send + 'static, E: From<SessionError> + Send + 'static>(
+    pub fn run<T: Send + 'static, E: From<SessionError> + Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, E>> + Send + 'static,
     ) -> impl Future<Output = Result<T, E>> + Send + 'static {
@@ -170,7 +190,7 @@ impl Context {
 
     /// As [`Context::run`], if the call has no timeout and retries after lost connections and sessions. It fails with
     /// [`SessionError::Unreachable`] when no server answers.
-    pub(crate) fn run_while_answered<T: Send + 'static, E: From<SessionError> + Send + 'static>(
+    pub fn run_while_answered<T: Send + 'static, E: From<SessionError> + Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, E>> + Send + 'static,
     ) -> impl Future<Output = Result<T, E>> + Send + 'static {
@@ -186,7 +206,7 @@ impl Context {
 
     /// Runs `question` with the operations of the session on the I/O thread, so that any runtime, or none, can wait for it. Dropping
     /// the future ends it.
-    pub(crate) async fn ask<T, E, F, Fut>(&self, question: F) -> Result<T, E>
+    pub async fn ask<T, E, F, Fut>(&self, question: F) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<SessionError> + Send + 'static,
@@ -205,7 +225,7 @@ impl Context {
     /// timeout together, or up to half as long again.
     ///
     /// Asks for heartbeats only after half of that time. Dropping the future ends the heartbeats.
-    pub(crate) async fn silence(&self) -> SessionError {
+    pub async fn silence(&self) -> SessionError {
         loop {
             let session = self.ready_session().map(|(session, _)| session);
             let timeout = session.as_ref().map_or(Duration::ZERO, |session| session.timeout());
@@ -236,37 +256,47 @@ impl Context {
     }
 
     /// Fails in a forked child of the process that created the handle.
-    pub(crate) fn check_process(&self) -> Result<(), SessionError> {
+    pub fn check_process(&self) -> Result<(), SessionError> {
         if self.inner.io.is_ours() { Ok(()) } else { Err(SessionError::Forked) }
     }
 
     /// The group of its locks in metrics.
-    pub(crate) fn group(&self) -> &Group {
+    pub fn group(&self) -> &Group {
         &self.inner.group
     }
 
     /// What to do when a lock is lost.
-    pub(crate) fn on_lost(&self) -> &OnLost {
+    pub fn on_lost(&self) -> &OnLost {
         &self.inner.on_lost
     }
 
     /// Runs a task on the I/O thread.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.inner.io.spawn(task);
     }
 
     /// The clock of the sessions.
-    pub(crate) fn clock(&self) -> Clock {
+    pub fn clock(&self) -> Clock {
         self.inner.clock
     }
 
     /// Cancelled when the handle is closed.
-    pub(crate) fn closed(&self) -> CancellationToken {
+    pub fn closed(&self) -> CancellationToken {
         self.inner.closed.clone()
     }
 
+    /// Blocks the calling thread until the future resolves.
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
+        self.inner.io.block_on(outcome)
+    }
+
     /// The owner that the nodes of this context name.
-    pub(crate) fn owner(&self) -> &Owner {
+    pub fn owner(&self) -> &Owner {
         &self.inner.owner
     }
 
@@ -298,10 +328,7 @@ impl Context {
 
     /// The current session, or a new one if it has ended. Tries until `deadline` or for the connect timeout, whichever
     /// is shorter; for the first session of a lazy handle, until `deadline` if there is one.
-    pub(crate) async fn session(
-        &self,
-        deadline: Option<Instant>,
-    ) -> Result<(Arc<Session>, Arc<dyn Ensemble>), SessionError> {
+    pub async fn session(&self, deadline: Option<Instant>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), SessionError> {
         let (inner, started) = (&self.inner, Instant::now());
         let is_lazy = inner.is_lazy.load(Ordering::Relaxed);
         // Another call may wait for the first session for longer than this one wants to.
@@ -343,6 +370,19 @@ impl Context {
                 Err(SessionError::Unreachable { servers: self.servers().to_string(), waited: started.elapsed(), detail })
             }
         }
+    }
+
+    /// The operations of the current session, or of a new one if it has ended. Tries for the connect timeout.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// No session was opened within that time.
+    pub async fn ensemble(&self) -> Result<Arc<dyn Ensemble>, SessionError> {
+        Ok(self.session(None).await?.1)
     }
 
     /// Proves that the session is alive, and returns its id. Opens a session if there is none.
@@ -387,14 +427,14 @@ impl Context {
 
     /// The one value of this type in this context, created when it is first asked for: what the locks of one kind share.
     /// Called on the I/O thread only: a forked child may have a locked copy of the mutex, but has no such thread.
-    pub(crate) fn shared<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+    pub fn shared<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         let mut shared = self.inner.shared.lock().expect("held for a look only");
         let value = shared.entry(TypeId::of::<T>()).or_insert_with(|| Arc::<T>::default()).clone();
         value.downcast().expect("the key is the type")
     }
 
     /// The servers, for messages.
-    pub(crate) fn servers(&self) -> Arc<str> {
+    pub fn servers(&self) -> Arc<str> {
         self.inner.servers.clone()
     }
 }

@@ -89,7 +89,7 @@ pub(crate) async fn follow(
 }
 
 /// The error for a grant without a token.
-pub(crate) fn unreadable(problem: String) -> SessionError {
+pub fn unreadable(problem: String) -> SessionError {
     SessionError::TokenEpoch { node: EPOCH_NODE.to_owned(), problem }
 }
 

@@ -26,19 +26,20 @@ impl Process {
 
 /// A value of one process. Dropping the copy in a forked child does nothing.
 #[derive(Debug)]
-pub(crate) struct Owned<T> {
+pub struct Owned<T> {
     /// `None` only while it is dropped.
     value: Option<T>,
     process: Process,
 }
 
 impl<T> Owned<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// The value belongs to the current process.
+    pub fn new(value: T) -> Self {
         Owned { value: Some(value), process: Process::current() }
     }
 
     /// Whether this process created it, and not its parent before a fork.
-    pub(crate) fn is_ours(&self) -> bool {
+    pub fn is_ours(&self) -> bool {
         self.process.is_current()
     }
 }

@@ -2,9 +2,9 @@
 
 use lockkeeper::admin::TokenEpoch;
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::helix::{AcquireLeaseError, HelixLock};
 use lockkeeper::{FencingToken, Lockkeeper};
 use lockkeeper_fence::{Refused, TokenGate};
+use lockkeeper_helix::{AcquireLeaseError, HelixLock};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client as zk;

@@ -4,8 +4,6 @@
 mod errors;
 #[path = "../../examples/fencing.rs"]
 mod fencing;
-#[path = "../../examples/leased.rs"]
-mod leased;
 #[path = "../../examples/mutex.rs"]
 mod mutex;
 #[path = "../../examples/object.rs"]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::Loss;
 use lockkeeper::error::WriteError;
 use lockkeeper::fenced::FencedWritten;
-use lockkeeper::helix::HelixLock;
+use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 
 use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};

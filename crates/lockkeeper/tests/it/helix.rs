@@ -20,8 +20,8 @@ mod transfers;
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::helix::{AcquireLeaseError, HelixGuard, HelixLock, LockAttributes};
-use lockkeeper_core::helix::Record;
+use lockkeeper_core::leased::Record;
+use lockkeeper_helix::{AcquireLeaseError, HelixGuard, HelixLock, LockAttributes};
 
 use crate::support::{Waiter, World, eventually};
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::helix::HelixLock;
 use lockkeeper::{HoldState, Lockkeeper, Loss};
 use lockkeeper_client::{Connect, Searching};
+use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::history::Tally;
 use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::engine::{excerpt, spell};
-use lockkeeper::helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
+use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper_work::retry::{About, Cause};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};

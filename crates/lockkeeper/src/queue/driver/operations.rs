@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::{self, StreamExt};
-use lockkeeper_core::helix::Record;
+use lockkeeper_core::leased::Record;
 use lockkeeper_core::{
     Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathRecord,
     Payload, ReleaseRecord, Zxid, node_path,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::error::{AcquireError, ConnectError, ReleaseError, SessionError, VerifyError};
-use lockkeeper::helix::HelixLock;
 use lockkeeper::{Lockkeeper, Loss};
+use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio::time::Instant;
 

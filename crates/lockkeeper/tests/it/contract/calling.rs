@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, PathError, SessionError};
-use lockkeeper::helix::HelixLock;
 use lockkeeper::{DistributedLock, HoldState, LockPath, Lockkeeper, Loss, OnLost};
+use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{EVERY_KIND, Held, PATIENCE, STEADY, World, for_every_kind, for_kinds, misused};

@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::Loss;
-use lockkeeper::error::AdminError;
-use lockkeeper::helix::{
-    AcquireLeaseError, CleanupAlert, Decision, HelixAdmin, HelixGuard, TransferRequest, TransferRule,
+use lockkeeper_helix::{
+    AcquireLeaseError, CleanupAlert, Decision, HelixAdmin, HelixGuard, LeaseError, TransferRequest, TransferRule,
 };
 use lockkeeper_testkit::proxy::OpCode;
 
@@ -192,11 +191,11 @@ async fn an_operator_elsewhere_rejects_and_the_first_answer_counts(world: &World
         tokio::join!(one.decide(&request, rejected("let it finish")), other.decide(&request, approved("now")));
     let outcome = asking.outcome().await;
     match (no, yes) {
-        (Ok(_), Err(AdminError::Decided { approved: false, .. } | AdminError::NoSuchRequest { .. })) => {
+        (Ok(_), Err(LeaseError::Decided { approved: false, .. } | LeaseError::NoSuchRequest { .. })) => {
             assert!(matches!(outcome, Err(AcquireLeaseError::CleanupUnfinished { .. })), "{outcome:?}");
             assert!(guard.is_held());
         }
-        (Err(AdminError::Decided { approved: true, .. } | AdminError::NoSuchRequest { .. }), Ok(_)) => {
+        (Err(LeaseError::Decided { approved: true, .. } | LeaseError::NoSuchRequest { .. }), Ok(_)) => {
             outcome.map(drop).unwrap()
         }
         other => panic!("{other:?}"),
@@ -224,7 +223,7 @@ async fn an_operators_late_decision_is_refused(world: &World) {
     assert!(matches!(asking.outcome().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     let late = admin.decide(&request, approved("late")).await;
     assert!(
-        matches!(&late, Err(AdminError::Decided { approved: false, why, .. }) if why == "no answer in time"),
+        matches!(&late, Err(LeaseError::Decided { approved: false, why, .. }) if why == "no answer in time"),
         "{late:?}"
     );
     assert_eq!(admin.decisions(&world.lock()).await.unwrap().len(), 1);

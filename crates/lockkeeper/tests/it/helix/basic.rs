@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, IncompatibleFormat, Mismatch};
-use lockkeeper::helix::{
+use lockkeeper::{Error, HoldState, Loss, NodeFormat};
+use lockkeeper_core::leased::Record;
+use lockkeeper_helix::{
     AcquireLeaseError, HelixLock, LeaseError, LockAttributes, LockOperations, QueueLock, Scope, Unlocked,
 };
-use lockkeeper::{Error, HoldState, Loss, NodeFormat};
-use lockkeeper_core::helix::Record;
 
 use super::{LONG, ask, info, lock, on_every_record_server, server_time, stored};
 use crate::support::{PATIENCE, World, eventually, misused};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
 use lockkeeper::error::ReleaseError;
-use lockkeeper::helix::{AcquireLeaseError, HelixLock};
+use lockkeeper_helix::{AcquireLeaseError, HelixLock};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};

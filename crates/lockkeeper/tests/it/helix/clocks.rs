@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::helix::HelixLock;
 use lockkeeper::{Lockkeeper, Loss};
+use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::apache::{Apache, Options};
 
 use crate::support::{STEADY, block_on, eventually};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lockkeeper::Loss;
 use lockkeeper::error::ReleaseError;
-use lockkeeper::helix::{HelixLock, LeaseError, LockStatus};
-use lockkeeper_core::helix::Record;
+use lockkeeper_core::leased::Record;
+use lockkeeper_helix::{HelixLock, LeaseError, LockStatus};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, lock, on_every_record_server, requested_by, server_time, stored};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::error::ReleaseError;
-use lockkeeper::helix::{AcquireLeaseError, HelixAdmin, LockOperations, LockStatus};
 use lockkeeper::{HoldState, Loss};
+use lockkeeper_helix::{AcquireLeaseError, HelixAdmin, LockOperations, LockStatus};
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
 use crate::support::{World, eventually, misused};
@@ -81,7 +81,7 @@ async fn a_request_leaves_the_owner_unchanged(world: &World) {
     let now = info(world).await;
     assert_eq!((now.requestor_priority, now.requestor_waiting_timeout), (3, 600_000));
     assert!(now.requesting_timestamp > 0 && now.requesting_timestamp < now.timeout);
-    let owner_part = |info: lockkeeper::helix::LockAttributes| {
+    let owner_part = |info: lockkeeper_helix::LockAttributes| {
         (info.owner, info.message, info.timeout, info.priority, info.waiting_timeout, info.cleanup_timeout)
     };
     assert_eq!(owner_part(now), owner_part(before));

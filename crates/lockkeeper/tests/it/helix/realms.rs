@@ -2,8 +2,8 @@
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, Misuse, SessionError};
-use lockkeeper::helix::{AcquireLeaseError, HelixLock, Scope};
 use lockkeeper_config::realms::Realms;
+use lockkeeper_helix::{AcquireLeaseError, HelixLock, Scope};
 use lockkeeper_server::Server;
 
 use super::{LONG, on_every_record_server};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper::error::SessionError;
-use lockkeeper::helix::{AcquireLeaseError, HelixLock};
 use lockkeeper::{Lockkeeper, Loss, OnLost};
+use lockkeeper_helix::{AcquireLeaseError, HelixLock};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio_util::sync::CancellationToken;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
-use lockkeeper::helix::{HelixAdmin, HelixLock, Tally};
+use lockkeeper_helix::{HelixAdmin, HelixLock, Tally};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, lock, on_every_record_server, requested_by, stored};
@@ -31,7 +31,7 @@ async fn each_preemption_is_counted_with_its_outcome(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard();
     let b = lock(world, &other, "b").priority(1);
-    let counted = |lock: &lockkeeper::helix::HelixLock| outcomes(&lock.statistics().owners["a"]);
+    let counted = |lock: &lockkeeper_helix::HelixLock| outcomes(&lock.statistics().owners["a"]);
     // In time: this cleanup takes no time, however busy the machine is.
     let at_once = lock(world, &one, "a").cleanup(LONG).on_cleanup(async |_| {});
     let guard = at_once.acquire().await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper::Loss;
-use lockkeeper::helix::{AcquireLeaseError, HelixLock, LockOperations};
+use lockkeeper_helix::{AcquireLeaseError, HelixLock, LockOperations};
 
 use super::{LONG, ask, info, lock, on_every_record_server, requested_by, server_time, stored};
 use crate::support::{World, eventually};

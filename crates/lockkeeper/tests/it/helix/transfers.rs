@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::Loss;
 use lockkeeper::admin::RevokeAnswer;
 use lockkeeper::error::{AdminError, ReleaseError};
-use lockkeeper::helix::{AcquireLeaseError, HelixLock, LeaseError, LockOperations};
+use lockkeeper_helix::{AcquireLeaseError, HelixLock, LeaseError, LockOperations};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, requested_by, stored};
@@ -38,7 +38,7 @@ async fn case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step(worl
     // The same record with another owner.
     let after = info(world).await;
     assert_eq!(after.owner, "b");
-    assert_eq!(lockkeeper::helix::LockAttributes { owner: "a".into(), ..after }, before);
+    assert_eq!(lockkeeper_helix::LockAttributes { owner: "a".into(), ..after }, before);
     one.close().await;
     // No other client can take it, not even the previous owner; the new owner acquires it elsewhere.
     assert!(

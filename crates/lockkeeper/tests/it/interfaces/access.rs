@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lockkeeper::admin::{SetUp, SharedNode};
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, Error, Misuse, SessionError};
-use lockkeeper::helix::HelixLock;
 use lockkeeper::{LockAcl, Lockkeeper, NodeFormat};
+use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_work::jobs::{Job, JobError, JobState, JobsAdmin, Ran};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};

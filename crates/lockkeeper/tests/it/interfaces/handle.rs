@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::helix::HelixLock;
 use lockkeeper::{DistributedLock, Guard, Holding, LockPath, Lockkeeper, UpgradeableGuard, WriteGuard};
+use lockkeeper_helix::HelixLock;
 
 use super::on_every_server;
 use crate::support::{PATIENCE, STEADY, World, misused};

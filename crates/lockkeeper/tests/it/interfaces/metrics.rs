@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::error::AcquireError;
-use lockkeeper::helix::{HelixLock, LockOperations, QueueLock};
 use lockkeeper::{DistributedLock, Holding, Lockkeeper};
+use lockkeeper_helix::{HelixLock, LockOperations, QueueLock};
 use lockkeeper_work::contentserv::MonitorLock;
 use metrics::Unit;
 

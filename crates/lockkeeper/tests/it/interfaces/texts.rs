@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use lockkeeper::OnLost;
-use lockkeeper::helix::HelixLock;
+use lockkeeper_helix::HelixLock;
 use lockkeeper_work::jobs::JobsAdmin;
 
 use crate::support::{STEADY, World, on_the_embedded_server_for};

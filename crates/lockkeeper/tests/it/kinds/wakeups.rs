@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::AdminError;
-use lockkeeper::helix::HelixLock;
 use lockkeeper_core::ReleaseRecord;
+use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::apache::four_letter_word;
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

@@ -1,0 +1,170 @@
+//! `HelixAdmin`, the handle for questions about leased locks and for decisions about them.
+
+use lockkeeper::Lockkeeper;
+use lockkeeper::engine::journal::{self, Entry};
+use lockkeeper::engine::{self, Context, is_below, refused};
+use lockkeeper::error::{AdminError, Misuse};
+
+use crate::approval::Decision;
+use crate::error::LeaseError;
+use crate::journal::{DecisionRecord, EmergencyRecord};
+use crate::pending::{self, OperatorDecision, TransferRequest};
+use crate::protocol::Statistics;
+use crate::published;
+
+/// The admin calls about leased locks alone: pending decisions, their records, and statistics. [`Admin`](lockkeeper::admin::Admin) shows, revokes and
+/// breaks leased locks, as all others.
+#[derive(Clone, Debug)]
+pub struct HelixAdmin {
+    context: Context,
+}
+
+impl HelixAdmin {
+    /// Creates the handle. Sends nothing.
+    pub fn new(keeper: &Lockkeeper) -> Self {
+        HelixAdmin { context: engine::context(keeper) }
+    }
+
+    /// Returns the pending decisions about locks at and below `root`, the oldest first. `root` may be `/`.
+    ///
+    /// # Cost
+    ///
+    /// An ordered write and a listing in one round trip, then one read for each decision.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the read or cannot be reached.
+    pub async fn requests(&self, root: impl AsRef<str>) -> Result<Vec<TransferRequest>, AdminError> {
+        let root = self.context.root(root.as_ref())?;
+        self.context
+            .ask(move |ensemble| async move {
+                let mut requests = pending::waiting(&*ensemble).await?;
+                requests.retain(|request| is_below(&request.facts.path, &root));
+                requests.sort_by_key(|request| request.since);
+                Ok(requests)
+            })
+            .await
+    }
+
+    /// Decides a request: the lock is taken from its owner by force, or the owner keeps it. The reason is recorded with this
+    /// client, the time and the facts ([`HelixAdmin::decisions`]). It has at most 1024 bytes. `by` of the decision is recorded as
+    /// the person or program on whose behalf this client decides; leave it empty if there is none.
+    ///
+    /// An approved request that is granted the lock meanwhile takes nothing by force.
+    ///
+    /// # Cost
+    ///
+    /// One read and one transaction.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the request either decided or not decided.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseError::Misuse`] if the reason is empty; [`LeaseError::NoSuchRequest`] if the request has ended;
+    /// [`LeaseError::Decided`] if another decision came first.
+    pub async fn decide(&self, request: &TransferRequest, decision: Decision) -> Result<DecisionRecord, LeaseError> {
+        let (approved, by, why) = decision.into_parts();
+        let why = Misuse::check_reason(&request.facts.path, &why)?;
+        let decision = OperatorDecision { approved, by, why };
+        let (context, id, path) = (self.context.clone(), request.id.clone(), request.facts.path.clone());
+        self.context.run_while_answered(async move { pending::decide(&context, &id, path, decision).await }).await
+    }
+
+    /// Returns the decisions about locks at and below `root`, the oldest first. They are those of people, of rules and of
+    /// programs, and the rejections because no answer came in time. `root` may be `/`. The ensemble keeps the last 224 to 256
+    /// of them.
+    ///
+    /// # Cost
+    ///
+    /// An ordered write and a listing in one round trip, then one read for each entry.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the read or cannot be reached.
+    pub async fn decisions(&self, root: impl AsRef<str>) -> Result<Vec<DecisionRecord>, AdminError> {
+        self.entries(root.as_ref(), |decision: &DecisionRecord| &decision.facts.path).await
+    }
+
+    /// Returns the requests with the emergency priority for locks at and below `root`, the oldest first, whether they
+    /// were granted or not. `root` may be `/`. The ensemble keeps the last 224 to 256 of them.
+    ///
+    /// # Cost
+    ///
+    /// An ordered write and a listing in one round trip, then one read for each entry.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the read or cannot be reached.
+    pub async fn emergencies(&self, root: impl AsRef<str>) -> Result<Vec<EmergencyRecord>, AdminError> {
+        self.entries(root.as_ref(), |emergency: &EmergencyRecord| &emergency.path).await
+    }
+
+    /// The journal's entries of one kind about locks at and below `root`.
+    async fn entries<T: Entry + 'static>(
+        &self,
+        root: &str,
+        path: impl Fn(&T) -> &String + Send + 'static,
+    ) -> Result<Vec<T>, AdminError> {
+        let root = self.context.root(root)?;
+        self.context
+            .ask(move |ensemble| async move {
+                let entries = journal::entries::<T>(&*ensemble).await;
+                let mut entries = entries.map_err(|fault| refused(journal::ROOT, fault))?;
+                entries.retain(|entry| is_below(path(entry), &root));
+                Ok(entries)
+            })
+            .await
+    }
+
+    /// Returns the fleet's counters of the leased lock at `path`, by owner; `None` if there are none.
+    ///
+    /// Lock objects with [`HelixLock::publish_statistics`](crate::HelixLock::publish_statistics) count.
+    ///
+    /// # Cost
+    ///
+    /// One round trip, and one from its server to the leader.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the read or cannot be reached.
+    pub async fn statistics(&self, path: impl AsRef<str>) -> Result<Option<Statistics>, AdminError> {
+        let path = self.context.path(path.as_ref())?;
+        self.context.ask(move |ensemble| async move { published::read(&*ensemble, &path).await }).await
+    }
+
+    /// Deletes the fleet's counters of the leased lock at `path`; `false` if there were none.
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the deletion either done or not done.
+    ///
+    /// # Errors
+    ///
+    /// As [`HelixAdmin::statistics`].
+    pub async fn forget_statistics(&self, path: impl AsRef<str>) -> Result<bool, AdminError> {
+        let path = self.context.path(path.as_ref())?;
+        self.context.ask(move |ensemble| async move { published::forget(&*ensemble, &path).await }).await
+    }
+}
