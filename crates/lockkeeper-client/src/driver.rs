@@ -183,6 +183,9 @@ thread_local! {
     static UNWOKEN: Cell<*const SharedState> = const { Cell::new(ptr::null()) };
 }
 
+/// Longer than any process lives.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// The requests that this thread makes for a session do not wake the driver until this is dropped.
 pub(crate) struct Unwoken {
     before: *const SharedState,
@@ -421,7 +424,9 @@ impl Driver {
             }
             // Each reply moves the deadline. The timer is set only when it has elapsed or must elapse earlier.
             if deadline < sleeps_until || sleep.is_elapsed() {
-                sleep.as_mut().reset(shared.origin + deadline);
+                // A pause that a caller chose may be beyond the clock's range.
+                let due = shared.origin.checked_add(deadline).unwrap_or_else(|| shared.origin + FOR_EVER);
+                sleep.as_mut().reset(due);
                 sleeps_until = deadline;
             }
             let reason = poll_fn(|context| match wire.poll(shared, context) {

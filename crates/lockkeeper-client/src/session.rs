@@ -532,7 +532,7 @@ impl Session {
         // Jitter: clients that lost the same server must not come back in the same moment.
         let jitter = longest.mul_f64(0.5 + self.random.f64() / 2.0);
         let pause = self.config.pause.unwrap_or(jitter);
-        self.state = State::Pause { until: now + pause };
+        self.state = State::Pause { until: now.saturating_add(pause) };
         self.events.push_back(SessionEvent::Paused);
     }
 

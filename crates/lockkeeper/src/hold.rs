@@ -179,7 +179,7 @@ impl Hold {
         };
         hold.began = hold.session().now();
         if let Some(every) = options.liveness {
-            let until = AtomicU64::new(nanos(hold.began + every));
+            let until = AtomicU64::new(nanos(hold.began.saturating_add(every)));
             hold.liveness = Some(Liveness { every, until });
         }
         if matches!(hold.on_lost, OnLost::Call(_)) {
@@ -399,7 +399,7 @@ impl Hold {
     /// The program is at work.
     pub(crate) fn attend(&self) {
         if let Some(Liveness { every, until }) = &self.liveness {
-            until.fetch_max(nanos(self.session().now() + *every), Ordering::Relaxed);
+            until.fetch_max(nanos(self.session().now().saturating_add(*every)), Ordering::Relaxed);
         }
     }
 
@@ -421,7 +421,7 @@ impl Hold {
     /// Work begins after [`Hold::attend_later`].
     pub(crate) fn attend_again(&self) {
         if let Some(Liveness { every, until }) = &self.liveness {
-            until.store(nanos(self.session().now() + *every), Ordering::Relaxed);
+            until.store(nanos(self.session().now().saturating_add(*every)), Ordering::Relaxed);
             self.ward.get().into_iter().for_each(|ward| ward.look_by(self.due()));
         }
     }

@@ -260,7 +260,11 @@ impl Session {
         Arc::new(session)
     }
 
-    /// See [`Io::block_on`].
+    /// Blocks the calling thread until the future resolves.
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
         self.io.block_on(outcome)

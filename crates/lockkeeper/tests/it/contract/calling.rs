@@ -359,10 +359,20 @@ async fn a_missing_chroot_is_refused_or_created_and_hidden(world: &World) {
 async fn case_47_a_wait_may_last_the_longest_duration(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.rival(&keeper).acquire().timeout(Duration::MAX).await.unwrap();
+    let alive = keeper.mutex(world.path("alive")).acquire().with_liveness(Duration::MAX).await.unwrap();
+    assert!(alive.alive());
     let waiting = tokio::spawn(world.subject(&keeper).acquire().timeout(Duration::MAX).into_future());
     world.queued(2).await;
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
     let builder = Lockkeeper::builder().session_timeout(Duration::MAX).connect_timeout(Duration::MAX);
     builder.connect(&world.servers()).await.unwrap().close().await;
+    // So may the pause before the next attempt to connect.
+    let proxy = world.proxy().await;
+    let builder = Lockkeeper::builder().session_timeout(Duration::from_secs(1)).reconnect(1, Duration::MAX);
+    let keeper = builder.connect(&proxy.connect_string()).await.unwrap();
+    let guard = world.rival(&keeper).acquire().await.unwrap();
+    proxy.black_hole();
+    assert_eq!(guard.lost().await, Loss::Unreachable);
+    proxy.heal();
 }
