@@ -133,6 +133,7 @@ enum Early {
     Cancelled,
     TimedOut,
     Silent(SessionError),
+    Closed,
 }
 
 /// What ended a wait.
@@ -147,10 +148,12 @@ impl LeaseAttempt {
     /// Runs the attempt and, if it succeeds, the hold.
     pub(super) async fn run(mut self) {
         let (context, limits) = (self.context.clone(), self.limits.clone());
+        let closed = context.closed();
         let ended = async {
             tokio::select! {
                 biased;
                 () = cancelled(limits.cancel.as_ref()) => Early::Cancelled,
+                () = closed.cancelled() => Early::Closed,
                 () = passed(limits.deadline()) => Early::TimedOut,
             }
         };
@@ -211,6 +214,7 @@ impl LeaseAttempt {
         let detail = match (early, session_ref) {
             (Early::Cancelled, _) => return AcquireLeaseError::Cancelled { path },
             (Early::Silent(silence), _) => return silence.into(),
+            (Early::Closed, _) => return SessionError::Closed.into(),
             (Early::TimedOut, Some(session_ref)) if !session_ref.session.link().borrow().connected => {
                 "the connection is lost"
             }

@@ -166,7 +166,7 @@ impl Lockkeeper {
     /// [`Lockkeeper::connect`], and [`SessionError::Closed`].
     pub async fn check(&self) -> Result<SessionId, SessionError> {
         let context = self.context.clone();
-        self.context.run(async move { context.check().await }).await
+        self.context.run_while_answered(async move { context.check().await }).await
     }
 
     pub(crate) fn new(context: Context) -> Self {

@@ -269,6 +269,7 @@ impl MultiGuard {
                 let node = holding.node();
                 AcquireError::Evicted { node: node.rsplit('/').next().unwrap_or_default().to_owned(), path, by: None }
             }
+            Loss::Closed => SessionError::Closed.into(),
             loss => AcquireError::SessionLost { path, loss },
         }
     }

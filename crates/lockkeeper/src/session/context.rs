@@ -199,6 +199,8 @@ impl Context {
             tokio::select! {
                 biased;
                 answered = question => answered,
+                // It may wait for a change, and its use of the session would delay the close.
+                () = context.inner.closed.cancelled() => Err(SessionError::Closed.into()),
                 silence = context.silence() => Err(silence.into()),
             }
         })

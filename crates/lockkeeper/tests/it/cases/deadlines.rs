@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::error::{AcquireError, ConnectError, ReleaseError, SessionError, VerifyError};
+use lockkeeper::error::{AcquireError, AdminError, ConnectError, ReleaseError, SessionError, VerifyError};
 use lockkeeper::{Lockkeeper, Loss};
-use lockkeeper_helix::HelixLock;
+use lockkeeper_helix::{AcquireLeaseError, HelixLock};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio::time::Instant;
 
@@ -238,13 +238,23 @@ async fn a_release_and_a_close_in_an_outage_end_at_the_callers_deadline_and_go_o
     world.queued(0).await;
 
     let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let leased = HelixLock::new(&keeper, world.path("leased"), PATIENCE);
     proxy.black_hole();
+    let (admin, checked, lock) = (keeper.admin(), keeper.clone(), world.lock());
+    let shown = tokio::spawn(async move { admin.show(&lock).await });
+    let checked = tokio::spawn(async move { checked.check().await });
+    let leased = tokio::spawn(leased.acquire().into_future());
     // A caller that stops waiting leaves the session to the next call.
     assert!(tokio::time::timeout(limit, keeper.close()).await.is_err(), "closed without a server");
     let started = Instant::now();
     assert!(!keeper.close_within(limit).await, "closed without a server");
     on_time(started);
     assert_eq!(guard.loss(), Some(Loss::Closed));
+    // Calls that wait for a server end with the handle.
+    assert!(matches!(shown.await.unwrap(), Err(AdminError::Session(SessionError::Closed))));
+    assert!(matches!(checked.await.unwrap(), Err(SessionError::Closed)));
+    assert!(matches!(leased.await.unwrap(), Err(AcquireLeaseError::Session(SessionError::Closed))));
+    assert!(started.elapsed() < limit + SLACK);
     world.queued(1).await;
     proxy.heal();
     assert!(keeper.close_within(PATIENCE).await, "the close that goes on is another call's too");

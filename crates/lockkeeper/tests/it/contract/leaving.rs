@@ -285,7 +285,21 @@ async fn close_ends_waits_and_holds_and_deletes_all_nodes(world: &World) {
     let guard = world.subject(&keeper).acquire().await.unwrap();
     let waiter = world.enqueue(world.rival(&keeper).acquire()).await;
     let elsewhere = world.kind.lock(&keeper, &world.path("elsewhere")).acquire().await.unwrap();
+    let [free, taken] = ["free", "taken"].map(|name| world.path(name));
+    let (other, admin) = (world.keeper().await, keeper.admin());
+    let taken_by = other.mutex(&taken).acquire().await.unwrap();
+    let both = keeper.multi_lock([keeper.mutex(&free).acquire(), keeper.mutex(&taken).acquire()]);
+    let both = tokio::spawn(both.into_future());
+    eventually("one is granted and the other waited for", async || {
+        world.children_of(Kind::Native, &taken).await.len() == 2
+    })
+    .await;
+    let asked = admin.revoke(&taken, None).await.unwrap().remove(0);
+    let answer = tokio::spawn(async move { asked.answer(PATIENCE).await });
     keeper.close().await;
+    assert!(matches!(both.await.unwrap(), Err(AcquireError::Session(SessionError::Closed))));
+    assert!(matches!(answer.await.unwrap(), Err(AdminError::Session(SessionError::Closed))));
+    drop(taken_by);
     assert_eq!(world.queue().await, [""; 0]);
     assert!(!world.exists(&elsewhere.node()).await);
     assert!(matches!(waiter.outcome().await, Err(AcquireError::Session(SessionError::Closed))));
