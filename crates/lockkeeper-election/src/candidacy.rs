@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockkeeper::error::AcquireError;
+use lockkeeper::error::{AcquireError, Misuse};
 use lockkeeper::{Acquire, BoxFuture, Error, FencingToken, Guard, Loss, Revocation};
 
 use crate::leadership::Leadership;
@@ -24,7 +24,7 @@ pub enum Event {
 /// [`Candidate::stand`](crate::Candidate::stand). Dropping it withdraws the candidate, or resigns, in
 /// the background.
 pub struct Candidacy {
-    request: Box<dyn Fn() -> Acquire + Send + Sync>,
+    request: Box<dyn Fn() -> Result<Acquire, Misuse> + Send + Sync>,
     stage: Stage,
 }
 
@@ -36,7 +36,7 @@ enum Stage {
 }
 
 impl Candidacy {
-    pub(crate) fn new(request: impl Fn() -> Acquire + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(request: impl Fn() -> Result<Acquire, Misuse> + Send + Sync + 'static) -> Self {
         Candidacy { request: Box::new(request), stage: Stage::Idle }
     }
 
@@ -58,7 +58,7 @@ impl Candidacy {
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
             match &mut self.stage {
-                Stage::Idle => self.stage = Stage::Campaigning(IntoFuture::into_future((self.request)())),
+                Stage::Idle => self.stage = Stage::Campaigning(IntoFuture::into_future((self.request)()?)),
                 Stage::Campaigning(campaign) => {
                     let elected = campaign.await;
                     self.stage = Stage::Idle;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use lockkeeper::error::Misuse;
 use lockkeeper::{Acquire, BoxFuture, CancellationToken, Error, Mutex};
 
 use crate::candidacy::Candidacy;
@@ -15,13 +16,14 @@ type Options = Arc<dyn Fn(Acquire) -> Acquire + Send + Sync>;
 /// A candidate of an election. Created by [`Election::candidate`](crate::Election::candidate); cheap to clone. A clone is another candidate with the same id.
 #[derive(Clone)]
 pub struct Candidate {
-    lock: Mutex,
+    /// An election cannot use every node format.
+    lock: Result<Mutex, Misuse>,
     id: String,
     options: Option<Options>,
 }
 
 impl Candidate {
-    pub(crate) fn new(lock: Mutex, id: String) -> Self {
+    pub(crate) fn new(lock: Result<Mutex, Misuse>, id: String) -> Self {
         Candidate { lock, id, options: None }
     }
 
@@ -64,7 +66,7 @@ impl Candidate {
     ///
     /// Those of [`AcquireError`](lockkeeper::error::AcquireError). [`Error::is_retryable`] says whether campaigning again may succeed.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
-        Ok(Leadership::new(self.request().await?))
+        Ok(Leadership::new(self.request()?.await?))
     }
 
     /// Returns the candidacy, which reports promotions and demotions as events, and campaigns again after each term.
@@ -116,12 +118,12 @@ impl Candidate {
     }
 
     /// A request to be elected.
-    fn request(&self) -> Acquire {
-        let request = self.lock.acquire().message(&self.id);
-        match &self.options {
+    fn request(&self) -> Result<Acquire, Misuse> {
+        let request = self.lock.clone()?.acquire().message(&self.id);
+        Ok(match &self.options {
             Some(options) => options(request),
             None => request,
-        }
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! An election: a path that all candidates share.
 
-use lockkeeper::error::AdminError;
+use lockkeeper::error::{AdminError, Misuse};
 use lockkeeper::{Error, Lockkeeper, NodeFormat};
 
 use crate::candidate::Candidate;
@@ -21,8 +21,12 @@ impl Election {
         Election { keeper: keeper.clone(), path: path.into(), node_format: NodeFormat::default() }
     }
 
-    /// Sets the node format of this path. All candidates of a path must use the same one; another one is
-    /// [`Mismatch`](lockkeeper::error::Mismatch).
+    /// Sets the node format of this path. All candidates of a path must use the same one. Another one is
+    /// [`Mismatch`](lockkeeper::error::Mismatch), except that a candidate in the format `Curator` waits behind one in the format
+    /// [`Recipe`](NodeFormat::Recipe).
+    ///
+    /// A campaign in the format [`Numbered`](NodeFormat::Numbered) fails with [`Misuse`](lockkeeper::error::Misuse): its nodes are beside
+    /// the path, where candidates in other formats do not look.
     ///
     /// | the others | format |
     /// |---|---|
@@ -42,7 +46,14 @@ impl Election {
     /// Returns a candidate. Its `id` is what observers and `lockkeeper show` see; at most 4096 bytes. Two candidates may have the
     /// same one. Sends nothing.
     pub fn candidate(&self, id: impl Into<String>) -> Candidate {
-        Candidate::new(self.keeper.mutex(&self.path).node_format(self.node_format), id.into())
+        let lock = match self.node_format {
+            NodeFormat::Numbered => {
+                let problem = "an election cannot have the node format Numbered: candidates in other formats do not see its nodes";
+                Err(Misuse::new("node format", problem).remedy("use the default, or that of the foreign candidates"))
+            }
+            node_format => Ok(self.keeper.mutex(&self.path).node_format(node_format)),
+        };
+        Candidate::new(lock, id.into())
     }
 
     /// Returns the leader of this moment; `None` if nobody leads, also before the first candidate.
@@ -67,9 +78,6 @@ impl Election {
     }
 
     /// Returns an observer, which says who leads after each change. Sends nothing.
-    ///
-    /// An election in the node format [`Numbered`](NodeFormat::Numbered) has no node before its first candidate, so it must have one at
-    /// the first call of [`Observer::next`].
     pub fn observe(&self) -> Observer {
         Observer::new(self.keeper.admin().follow(&self.path).or_absent())
     }

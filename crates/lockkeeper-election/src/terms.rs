@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::error::{AcquireError, ReleaseError};
+use lockkeeper::error::{AcquireError, Misuse, ReleaseError};
 use lockkeeper::{Acquire, BoxFuture, CancellationToken, Error};
 
 use crate::leadership::{Demotion, Leadership};
@@ -11,13 +11,13 @@ use crate::leadership::{Demotion, Leadership};
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(
-    request: impl Fn() -> Acquire,
+    request: impl Fn() -> Result<Acquire, Misuse>,
     stop: &CancellationToken,
     mut promoted: impl for<'a> FnMut(&'a Leadership, CancellationToken) -> BoxFuture<'a, ()> + Send,
     mut demoted: impl for<'a> FnMut(&'a Demotion) -> BoxFuture<'a, ()> + Send,
 ) -> Result<(), Error> {
     while !stop.is_cancelled() {
-        let leadership = match request().cancel_on(stop.clone()).await {
+        let leadership = match request()?.cancel_on(stop.clone()).await {
             Ok(guard) => Leadership::new(guard),
             Err(AcquireError::Cancelled { .. }) if stop.is_cancelled() => return Ok(()),
             Err(error) if error.kind().is_retryable() => {

@@ -470,6 +470,22 @@ fn leader_latch_names_are_their_own_format() {
     });
 }
 
+/// Candidates in another format would not see it, so two would lead.
+#[test]
+fn an_election_has_no_nodes_beside_its_path() {
+    block_on(async {
+        let server = server().await;
+        let beside =
+            Election::new(&keeper(&server).await, ELECTION).node_format(NodeFormat::Numbered).candidate("beside");
+        let stop = CancellationToken::new();
+        let run = beside.run(&stop, |_, _| unreachable!(), |_| unreachable!()).await;
+        for refused in [beside.campaign().await.err(), beside.stand().next().await.err(), run.err()] {
+            assert!(matches!(&refused, Some(Error::Misuse(_))), "{refused:?}");
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn a_closed_handle_ends_a_candidate_and_options_reach_the_request() {
     block_on(async {
