@@ -376,7 +376,7 @@ impl MonitorLock {
     fn acquiring(&self, error: AcquireError) -> MonitorError {
         let (monitor_object, lock_info) = self.names();
         match error {
-            AcquireError::Timeout { .. } => {
+            AcquireError::Timeout { .. } | AcquireError::Held { .. } => {
                 MonitorError::InstanceLock { monitor_object, lock_info, source: Box::new(error) }
             }
             AcquireError::SessionLost { loss: Loss::Unreachable, .. }

@@ -318,8 +318,15 @@ impl Retrying {
     ) -> Result<G, GivenUp<AcquireError>> {
         let first = request();
         let about = about(&first);
-        let mut first = Some(first);
-        self.attempt(operation, about, async || first.take().unwrap_or_else(&mut request).await).await
+        let (mut attempts, mut next) = (Attempts::begin(self, operation, about), first);
+        loop {
+            let since = Instant::now();
+            match next.await {
+                Ok(guard) => return Ok(guard),
+                Err(error) => attempts.failed(since, error).await?,
+            }
+            next = request();
+        }
     }
 
     /// Locks a monitor object until it is granted or the retries are used up. Each attempt is limited by the task
@@ -333,7 +340,14 @@ impl Retrying {
     ///
     /// [`GivenUp`] with the last attempt's error.
     pub async fn lock(&self, operation: &Operation, lock: &MonitorLock) -> Result<(), GivenUp<MonitorError>> {
-        self.attempt(operation, lock.about(), async || lock.lock_with_timeout().await).await
+        let mut attempts = Attempts::begin(self, operation, lock.about());
+        loop {
+            let since = Instant::now();
+            match lock.lock_with_timeout().await {
+                Ok(()) => return Ok(()),
+                Err(error) => attempts.failed(since, error).await?,
+            }
+        }
     }
 
     /// Runs [`Retrying::lock`], the work, and [`MonitorLock::unlock`]. The work begins only after a grant, and is
@@ -374,54 +388,14 @@ impl Retrying {
         about: About,
         mut attempt: impl AsyncFnMut() -> Result<T, E>,
     ) -> Result<T, GivenUp<E>> {
-        let (first_ms, mut waited, mut attempts) = (wall_clock_ms(), Duration::ZERO, 0);
-        let mut pauses = self.pauses();
-        let error = loop {
-            attempts += 1;
+        let mut attempts = Attempts::begin(self, operation, about);
+        loop {
             let since = Instant::now();
-            let error = match attempt().await {
+            match attempt().await {
                 Ok(granted) => return Ok(granted),
-                Err(error) => error,
-            };
-            waited += since.elapsed();
-            match pauses.next().filter(|_| error.cause().is_passing()) {
-                Some(pause) => {
-                    debug!(operation = %operation.id, path = %about.path, attempts, %error, ?pause, "retrying");
-                    match &self.timer {
-                        Some(timer) => timer.after(pause).await,
-                        None => tokio::time::sleep(pause).await,
-                    }
-                }
-                None => break error,
+                Err(error) => attempts.failed(since, error).await?,
             }
-        };
-        let letter = match &self.sink {
-            Some(sink) if error.cause() != Cause::Mistake => {
-                let mut letter = Letter::new(&operation.id, about.monitor_object, about.path);
-                if let Some(object) = &operation.monitor_object {
-                    letter.monitor_object.clone_from(object);
-                }
-                letter.lock_info = about.lock_info;
-                letter.class = about.class;
-                letter.payload = operation.payload.clone();
-                letter.attempts = attempts;
-                letter.error = error.cause().name().to_owned();
-                letter.detail = error.to_string();
-                letter.behind = error.behind();
-                letter.first_ms = first_ms;
-                letter.last_ms = wall_clock_ms();
-                letter.waited_ms = waited.as_millis() as u64;
-                match sink.append(&LetterRecord::Letter(Box::new(letter))).await {
-                    Ok(place) => Kept::In(place),
-                    Err(failed) => {
-                        warn!(operation = %operation.id, %failed, cause = %failed.source, "a dead letter could not be kept");
-                        Kept::Failed(failed)
-                    }
-                }
-            }
-            _ => Kept::Nowhere,
-        };
-        Err(GivenUp { error, attempts, letter })
+        }
     }
 
     fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
@@ -431,6 +405,70 @@ impl Retrying {
             .with_jitter()
             .with_max_times(self.retries as usize)
             .build()
+    }
+}
+
+/// The attempts of one operation so far.
+struct Attempts<'a> {
+    retrying: &'a Retrying,
+    operation: &'a Operation,
+    about: About,
+    pauses: Box<dyn Iterator<Item = Duration> + Send + Sync>,
+    first_ms: u64,
+    waited: Duration,
+    count: u32,
+}
+
+impl<'a> Attempts<'a> {
+    fn begin(retrying: &'a Retrying, operation: &'a Operation, about: About) -> Self {
+        let (pauses, first_ms) = (Box::new(retrying.pauses()), wall_clock_ms());
+        Attempts { retrying, operation, about, pauses, first_ms, waited: Duration::ZERO, count: 0 }
+    }
+
+    /// The attempt that began then has failed. Pauses before the next one, or gives the operation up.
+    async fn failed<E: NotGranted>(&mut self, since: Instant, error: E) -> Result<(), GivenUp<E>> {
+        self.count += 1;
+        self.waited += since.elapsed();
+        let Some(pause) = self.pauses.next().filter(|_| error.cause().is_passing()) else {
+            let letter = self.keep(&error).await;
+            return Err(GivenUp { error, attempts: self.count, letter });
+        };
+        let (operation, path) = (&self.operation.id, &self.about.path);
+        debug!(%operation, %path, attempts = self.count, %error, ?pause, "retrying");
+        match &self.retrying.timer {
+            Some(timer) => timer.after(pause).await,
+            None => tokio::time::sleep(pause).await,
+        }
+        Ok(())
+    }
+
+    /// Keeps the operation as a dead letter, unless a replay would fail too.
+    async fn keep<E: NotGranted>(&self, error: &E) -> Kept {
+        let Some(sink) = self.retrying.sink.as_ref().filter(|_| error.cause() != Cause::Mistake) else {
+            return Kept::Nowhere;
+        };
+        let (operation, about) = (self.operation, &self.about);
+        let mut letter = Letter::new(&operation.id, about.monitor_object.clone(), about.path.clone());
+        if let Some(object) = &operation.monitor_object {
+            letter.monitor_object.clone_from(object);
+        }
+        letter.lock_info.clone_from(&about.lock_info);
+        letter.class.clone_from(&about.class);
+        letter.payload = operation.payload.clone();
+        letter.attempts = self.count;
+        letter.error = error.cause().name().to_owned();
+        letter.detail = error.to_string();
+        letter.behind = error.behind();
+        letter.first_ms = self.first_ms;
+        letter.last_ms = wall_clock_ms();
+        letter.waited_ms = self.waited.as_millis() as u64;
+        match sink.append(&LetterRecord::Letter(Box::new(letter))).await {
+            Ok(place) => Kept::In(place),
+            Err(failed) => {
+                warn!(operation = %operation.id, %failed, cause = %failed.source, "a dead letter could not be kept");
+                Kept::Failed(failed)
+            }
+        }
     }
 }
 
@@ -449,6 +487,20 @@ pub enum RunError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A service spawns its background work.
+    #[test]
+    fn retried_work_can_be_spawned() {
+        fn spawned<T: Send>(_: impl FnOnce() -> T) {}
+        async fn run(keeper: Lockkeeper) {
+            let (retrying, operation) = (Retrying::new(&keeper, 5), Operation::new("propagation"));
+            let lock = MonitorLock::new("Bulk Propagation", &keeper, "P1");
+            _ = retrying.run(&operation, &lock, async {}).await;
+            _ = retrying.acquire(&operation, || keeper.mutex("/a").acquire()).await;
+        }
+        let keeper: Option<Lockkeeper> = None;
+        spawned(|| keeper.map(run));
+    }
 
     #[test]
     fn what_is_tried_again_is_what_the_kind_of_an_error_says() {

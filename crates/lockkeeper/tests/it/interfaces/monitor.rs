@@ -118,6 +118,9 @@ async fn the_errors_have_types_and_name_the_object_and_the_owner(world: &World) 
     assert!(matches!(named(lock.lock().await), MonitorError::Other { .. }), "it would wait for itself");
     let other = MonitorLock::new("save P1", &keeper, &object).task_timeout(Duration::from_millis(50));
     assert!(matches!(named(other.lock_with_timeout().await), MonitorError::InstanceLock { .. }));
+    // No time at all is a try.
+    let tried = other.lock_with(|request| request.timeout(Duration::ZERO)).await;
+    assert!(matches!(named(tried), MonitorError::InstanceLock { .. }));
 
     let node = children(world, &object).await.into_iter().find(|name| name.starts_with("A-")).unwrap();
     world.remove(&format!("/{object}/{node}")).await;
