@@ -181,7 +181,7 @@ impl Config {
         with_words(words: Words) = words;
         /// Sets where the state is kept.
         with_storage(storage: Storage) = storage;
-        /// Sets the tick; at least 1 ms.
+        /// Sets the tick; at least 1 ms, at most a day.
         with_tick(tick: Duration) = tick.max(Duration::from_millis(1));
         /// Sets the minimum and maximum session timeout.
         with_session_timeouts(session_timeouts: RangeInclusive<Duration>) = Some(session_timeouts);
@@ -189,7 +189,7 @@ impl Config {
         with_secret(secret: Secret) = Some(secret);
         /// Sets the superuser and the SASL users.
         with_accounts(accounts: Accounts) = accounts;
-        /// Sets the zxid before the first transaction of a new store.
+        /// Sets the zxid before the first transaction of a new store; at most half of the largest number.
         with_first_zxid(first_zxid: i64) = first_zxid;
         /// Sets the maximum length of a client's frame in bytes.
         with_max_frame(max_frame: usize) = max_frame;
@@ -197,9 +197,9 @@ impl Config {
         with_limits(limits: Limits) = limits;
         /// Enforces hard limits of quotas, or only logs them.
         enforce_quotas(enforce_quotas: bool) = enforce_quotas;
-        /// Sets how often containers and TTL nodes are checked; at least 1 ms.
+        /// Sets how often containers and TTL nodes are checked; at least 1 ms, at most a year.
         with_container_check(container_check: Duration) = container_check.max(Duration::from_millis(1));
-        /// Sets how long a container that never had a child is kept.
+        /// Sets how long a container that never had a child is kept; at most a hundred years.
         with_container_unused(container_unused: Duration) = container_unused;
     }
 
@@ -218,6 +218,15 @@ impl Config {
     #[must_use]
     pub fn with_directory(self, path: impl Into<PathBuf>) -> Self {
         self.with_storage(Storage::Directory(path.into()))
+    }
+
+    /// Limits the values, which may also have been set directly, to what no clock and no counter exceeds.
+    pub(crate) fn bound(&mut self) {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        self.tick = self.tick.clamp(Duration::from_millis(1), DAY);
+        self.container_check = self.container_check.clamp(Duration::from_millis(1), DAY * 365);
+        self.container_unused = self.container_unused.min(DAY * 36_500);
+        self.first_zxid = self.first_zxid.min(i64::MAX / 2);
     }
 
     /// Returns the minimum and maximum session timeout. The maximum is at least the minimum.

@@ -96,7 +96,8 @@ impl Server {
         Self::launch(config, Some(store)).await
     }
 
-    async fn launch(config: Config, store: Option<Box<dyn Store>>) -> Result<Self, ServerError> {
+    async fn launch(mut config: Config, store: Option<Box<dyn Store>>) -> Result<Self, ServerError> {
+        config.bound();
         let (commands, inbox) = Commands::channel();
         let (failed, failure) = watch::channel(None);
         let (ready, started) = oneshot::channel();
@@ -335,8 +336,7 @@ impl Parts {
         let mut sending = tokio::task::spawn_local(send(Rc::clone(&engine)));
         let mut working = tokio::task::spawn_local({
             let engine = Rc::clone(&engine);
-            // At least 1 ms, even if the fields were set directly.
-            let tick_interval = config.tick.min(config.container_check).max(Duration::from_millis(1));
+            let tick_interval = config.tick.min(config.container_check);
             let max_frame = config.max_frame;
             async move {
                 let mut connections = JoinSet::new();

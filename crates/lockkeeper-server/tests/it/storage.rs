@@ -21,6 +21,18 @@ fn start(directory: &Path) -> Server {
     wait(Server::start(config(directory))).unwrap()
 }
 
+/// The longest durations and the largest number are limited to what a clock and a counter take.
+#[test]
+fn no_setting_is_beyond_the_range_of_a_clock_or_a_counter() {
+    let mut config = Config::default().with_first_zxid(i64::MAX).with_container_unused(Duration::MAX);
+    config = config.with_container_check(Duration::MAX).with_tick(Duration::MAX);
+    let server = wait(Server::start(config)).unwrap();
+    let mut client = Client::connect(server.addr());
+    client.create("/a", 0).unwrap();
+    client.create("/b", 1).unwrap();
+    assert!(server.stats().zxid > i64::MAX / 2);
+}
+
 #[test]
 fn everything_acknowledged_is_there_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
