@@ -352,10 +352,11 @@ impl LeaseTask {
                 }
                 self.tell(request.id.clone(), request.priority, left(cleaned_ms), left(wanted_ms));
             }
-        } else if self.preemption.send_if_modified(|preemption| preemption.take().is_some()) {
-            // The requestor has given up, or an operator rejected it.
-            self.told = None;
+        } else if self.told.take().is_some() {
+            // The requestor has given up, or an operator rejected it. In this order, so that a task that sees that nobody preempts finds
+            // no such request.
             self.hold.asked.send_replace(self.asked.clone());
+            self.preemption.send_replace(None);
         }
         // Report a request once, until it is answered.
         let asked = owner.revocation.as_deref().filter(|revocation| revocation.refused.is_none());

@@ -15,6 +15,7 @@ use crate::support::{PATIENCE, STEADY, World, eventually, misused};
 on_every_record_server!(
     an_alert_has_all_facts_and_an_approval_transfers_the_lock,
     a_rejection_leaves_the_lock_to_its_owner,
+    a_request_that_is_withdrawn_is_not_seen_a_second_time,
     no_answer_in_time_is_a_rejection,
     an_owner_that_finishes_meanwhile_needs_no_decision,
     a_change_of_the_record_does_not_end_the_wait_for_a_decision,
@@ -83,6 +84,32 @@ async fn a_rejection_leaves_the_lock_to_its_owner(world: &World) {
     assert_eq!(b.decisions()[0].decision, reject());
     assert!(guard.is_held());
     guard.release().await.unwrap();
+}
+
+/// H-76: an owner that sees that nobody preempts it any more finds no request either, which it would take for another one.
+async fn a_request_that_is_withdrawn_is_not_seen_a_second_time(world: &World) {
+    let guard = Arc::new(acquire_without_cleanup(world, "a").await);
+    let b = lock(world, &world.keeper().await, "b").priority(4).waiting(Duration::ZERO);
+    let owner = guard.clone();
+    let b = b.on_unfinished(PATIENCE, move |_| {
+        let owner = owner.clone();
+        async move {
+            owner.preemption().await;
+            Decision::Reject { by: "sre".to_owned(), why: "let it finish".to_owned() }
+        }
+    });
+    for _ in 0..20 {
+        let seen = guard.clone();
+        let after = std::thread::spawn(move || {
+            while seen.preempted_by().is_none() {}
+            while seen.preempted_by().is_some() {}
+            seen.revocation_requested()
+        });
+        assert!(matches!(b.acquire().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
+        assert_eq!(after.join().unwrap(), None);
+    }
+    drop(b);
+    Arc::into_inner(guard).unwrap().release().await.unwrap();
 }
 
 /// H-76: without an answer the request is rejected, and the audit has the rejection.
