@@ -62,7 +62,7 @@ impl AcquireLease {
     }
 
     /// Fails after `timeout`, counted from when the request is awaited: with [`AcquireLeaseError::Timeout`], or with
-    /// [`SessionError::Unreachable`] if no server answers by then. A timeout of zero tries once, as
+    /// [`SessionError::Unreachable`] if no server answers, which may be earlier. A timeout of zero tries once, as
     /// [`try_acquire`](crate::HelixLock::try_acquire) does.
     ///
     /// [`HelixLock::waiting`](crate::HelixLock::waiting) limits something else: how long the requestor waits for the

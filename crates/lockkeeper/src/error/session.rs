@@ -26,7 +26,8 @@ pub enum SessionError {
     Unreachable {
         /// The servers that were tried.
         servers: String,
-        /// How long they were tried. For a call with a deadline, its timeout.
+        /// How long they were tried: for the timeout of the call or for the connect timeout, whichever was shorter, or for as long
+        /// as a server that had answered before was silent.
         waited: Duration,
         /// The result of each server.
         detail: String,

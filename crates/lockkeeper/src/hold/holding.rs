@@ -58,8 +58,9 @@ pub enum HoldState {
 /// - Right after the drop, if another request about the hold has no answer yet. The delete is sent after that answer,
 ///   about one round trip later. This concerns the first moment after the grant of a lock that was waited for, and a lock
 ///   with a lock delay. Call [`Holding::release`].
-/// - Right after the drop, while other calls of the same handle acquire locks: the delete may be sent together with their next
-///   requests, about one round trip later. Call [`Holding::release`], or end these calls first.
+/// - Right after the drop, while other calls of the same handle acquire locks, or the node of such a call whose future was dropped
+///   is still being deleted: the delete may be sent together with their next requests, about one round trip later. Call
+///   [`Holding::release`].
 /// - Right after the drop, however old the hold is, of a lock whose release begins with a read. The delete is sent after the
 ///   answer. These are locks with classes ([`PriorityLock`](crate::PriorityLock)), and locks in the node formats
 ///   [`Recipe`](crate::NodeFormat::Recipe) and [`Numbered`](crate::NodeFormat::Numbered), which is the default of

@@ -224,7 +224,11 @@ impl<G> Acquire<G> {
     }
 
     /// Fails after `timeout`, counted from when the request is awaited: with [`AcquireError::Timeout`], or with
-    /// [`SessionError::Unreachable`] if no server answers by then. A timeout of zero tries once, as `try_acquire` does.
+    /// [`SessionError::Unreachable`] if no server answers. A timeout of zero tries once, as `try_acquire` does.
+    ///
+    /// A call that has no node in the queue yet fails with `Unreachable` after the connect timeout
+    /// ([`Builder::connect_timeout`](crate::Builder::connect_timeout)), if that is shorter: no waiter is behind it then, and it can be
+    /// made again.
     ///
     /// The call returns at its deadline even if the servers are silent; with a timeout of zero, after at most 2 s. Its node is then deleted in the background.
     /// If a server answers, this happens immediately. Otherwise it happens when the connection is back, or the
