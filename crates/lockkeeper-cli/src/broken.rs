@@ -5,7 +5,9 @@ use std::future::pending;
 use std::time::Duration;
 
 use lockkeeper::admin::Broken;
-use lockkeeper::{FencingToken, Lockkeeper, Requeued, SessionId};
+use lockkeeper::admin::SessionId;
+use lockkeeper::guard::Requeued;
+use lockkeeper::{FencingToken, Lockkeeper};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

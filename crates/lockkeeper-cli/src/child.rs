@@ -16,7 +16,8 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_all};
 use lockkeeper::admin::LockInfo;
 use lockkeeper::engine::spell;
-use lockkeeper::{HoldState, Holding, Lockkeeper, Loss, Revocation};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Holding, Lockkeeper, Loss, Revocation};
 use lockkeeper_helix::Preemption;
 use rustix::io::Errno;
 use rustix::process::{

@@ -4,12 +4,13 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use lockkeeper::acl::LockAcl;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::error::{
     AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, Mismatch, Misuse, PathError,
     ProductError, SessionError, TlsProblem,
 };
-use lockkeeper::{Error, LockAcl, Loss, NodeFormat};
+use lockkeeper::{Error, Loss, NodeFormat};
 use lockkeeper_helix::{AcquireLeaseError, LeaseError};
 use lockkeeper_server::ServerError;
 use lockkeeper_work::jobs::JobError;

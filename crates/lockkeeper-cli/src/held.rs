@@ -3,7 +3,8 @@
 use std::future::pending;
 use std::time::Duration;
 
-use lockkeeper::{HoldState, Holding, Loss, MultiGuard};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Holding, Loss, MultiGuard};
 
 /// How long a command without a lock may run. It is never reached, and does not overflow a clock.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

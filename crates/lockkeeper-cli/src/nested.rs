@@ -11,8 +11,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use lockkeeper::admin::LockInfo;
+use lockkeeper::admin::SessionId;
 use lockkeeper::error::AcquireError;
-use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, SessionId};
+use lockkeeper::{Holding, LockPath, Lockkeeper, Loss};
 use tokio::time::timeout;
 
 use crate::broken;

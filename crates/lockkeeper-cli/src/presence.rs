@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use lockkeeper::{Owner, this_process};
+use lockkeeper::Owner;
+use lockkeeper::admin::this_process;
 
 /// What people read about such a contender.
 pub(crate) const GONE: &str = "its process is no longer on this machine; the node goes when its session ends";

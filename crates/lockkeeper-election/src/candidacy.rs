@@ -3,9 +3,9 @@
 use std::fmt;
 
 use lockkeeper::error::{AcquireError, Misuse};
-use lockkeeper::{Acquire, BoxFuture, Error, FencingToken, Guard, Loss, Revocation};
+use lockkeeper::{Acquire, Error, FencingToken, Guard, Loss, Revocation};
 
-use crate::leadership::Leadership;
+use crate::leadership::{BoxFuture, Leadership};
 
 /// What happened to a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use lockkeeper::error::Misuse;
-use lockkeeper::{Acquire, BoxFuture, CancellationToken, Error, Mutex};
+use lockkeeper::{Acquire, CancellationToken, Error, Mutex};
 
 use crate::candidacy::Candidacy;
-use crate::leadership::{Demotion, Leadership};
+use crate::leadership::{BoxFuture, Demotion, Leadership};
 use crate::terms;
 
 /// Options of a request, for each campaign.

@@ -2,9 +2,13 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::time::Duration;
 
 use lockkeeper::{Error, Guard, Loss, Revocation};
+
+/// A future in a box: what a hook returns.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A term as the leader. It is a [`Guard`]: `token()`, `valid_for()`, `lost()`, `fenced_write()` and all other calls of a guard work.
 ///

@@ -73,7 +73,7 @@ mod terms;
 pub use candidacy::{Candidacy, Event};
 pub use candidate::Candidate;
 pub use election::Election;
-pub use leadership::{Demotion, Leadership};
+pub use leadership::{BoxFuture, Demotion, Leadership};
 pub use observer::{Leader, Observer};
 
 /// Compiles the examples of the README and of the guide.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, Misuse, ReleaseError};
-use lockkeeper::{Acquire, BoxFuture, CancellationToken, Error};
+use lockkeeper::{Acquire, CancellationToken, Error};
 
-use crate::leadership::{Demotion, Leadership};
+use crate::leadership::{BoxFuture, Demotion, Leadership};
 
 /// The pause before another campaign after an error that may pass.
 const PAUSE: Duration = Duration::from_secs(1);

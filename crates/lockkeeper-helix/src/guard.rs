@@ -53,7 +53,7 @@ pub(super) enum Order {
 /// [`HelixGuard::release`] before it.
 ///
 /// It is held until its lease expires by the *server's* clock, whatever happens to the session. While there is no
-/// connection it is [`Suspected`](lockkeeper::HoldState::Suspected), because a preemption could not be reported.
+/// connection it is [`Suspected`](lockkeeper::guard::HoldState::Suspected), because a preemption could not be reported.
 ///
 /// After that it is kept until another client requests the lock, as long as the session lives and its heartbeats are
 /// confirmed. Then it is immediately lost as [`Loss::LeaseEnded`](lockkeeper::Loss). With

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper::admin::SessionId;
 use lockkeeper::admin::TokenEpoch;
 use lockkeeper::engine::leased::Record;
 use lockkeeper::engine::{
@@ -14,7 +15,7 @@ use lockkeeper::engine::{
     Watcher, Zxid, above, make_path, no_epoch, zxid_of,
 };
 use lockkeeper::error::{AdminError, IncompatibleFormat, Mismatch, SessionError};
-use lockkeeper::{FencingToken, NodeFormat, SessionId};
+use lockkeeper::{FencingToken, NodeFormat};
 use tokio::sync::oneshot;
 
 use crate::protocol::{Answer, Refusal, Rules, SeenRecord, ServerClock, ServerNow, Terms, Wish, transition};

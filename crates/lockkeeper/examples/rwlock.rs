@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::UpgradeError;
 use lockkeeper::error::AcquireError;
+use lockkeeper::guard::UpgradeError;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -35,11 +35,11 @@ pub enum LockAcl {
     /// These clients may do this. It is read from text, as the settings and the command do:
     ///
     /// ```
-    /// use lockkeeper::LockAcl;
+    /// use lockkeeper::acl::LockAcl;
     ///
     /// let list: LockAcl = "sasl:jobs:cdrwa,world:anyone:r".parse()?;
     /// assert!("sasl:jobs".parse::<LockAcl>().is_err());
-    /// # Ok::<(), lockkeeper::AclError>(())
+    /// # Ok::<(), lockkeeper::acl::AclError>(())
     /// ```
     List(AclList),
 }

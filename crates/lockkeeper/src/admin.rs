@@ -22,11 +22,12 @@ pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
 pub use handle::Admin;
 pub use info::{LeaseInfo, LockInfo, LockListing, RequestorInfo, Unreadable};
-pub use lockkeeper_core::TokenEpoch;
+pub use lockkeeper_core::{SessionId, TokenEpoch};
 pub use revoke::{Asked, RevokeAnswer};
 
 pub use crate::acl::{SetUp, SharedNode};
 pub use crate::broken::{Broken, Proof};
 pub use crate::contender::ContenderInfo;
 pub use crate::ensemble::shared::LOCKS;
+pub use crate::identity::this_process;
 pub use crate::registers::REPLAYS;

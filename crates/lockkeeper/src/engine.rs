@@ -7,6 +7,7 @@
 //! - [`Hold::trusting`] creates a hold with its own [`TrustSource`], such as a lease, and [`guard_of`] its guard.
 //! - [`records`] and [`journal`] keep records below `/lockkeeper`.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_channel::mpsc::UnboundedSender;
@@ -44,6 +45,9 @@ pub use crate::session::epoch::unreadable as no_epoch;
 pub use crate::session::process::Owned;
 pub use crate::session::{KeepTrusted, Session};
 pub use crate::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, judged_at, or_never, passed, reply};
+
+/// A future in a box, which can be sent to another thread.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Returns the state that the locks of a handle share: its session, its thread, its owner.
 pub fn context(keeper: &Lockkeeper) -> Context {

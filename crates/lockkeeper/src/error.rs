@@ -15,7 +15,7 @@
 //! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk` |
 //!
 //! What is special about an error of a crate that builds on this one becomes [`Error::Product`]: of leased locks, of jobs and of
-//! `MonitorLock`. The errors of repeated attempts and of dead letters have no conversion. [`AclError`](crate::AclError), of a text that is no access list,
+//! `MonitorLock`. The errors of repeated attempts and of dead letters have no conversion. [`AclError`](crate::acl::AclError), of a text that is no access list,
 //! has neither a kind nor a conversion to [`Error`].
 //!
 //! `AcquireError::Timeout` of a call with a timeout below 250 ms does not show that the lock is taken: a deadline that short cannot

@@ -106,7 +106,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
-mod acl;
+pub mod acl;
 pub mod admin;
 mod broken;
 mod clock;
@@ -130,32 +130,31 @@ pub mod engine;
 mod ensemble;
 pub mod error;
 
-pub use acl::{AclError, AclList, LockAcl};
 #[cfg(feature = "tls")]
 pub use ensemble::tls::Tls;
 pub use error::Error;
-pub use futures_util::future::BoxFuture;
-pub use hold::guard::{Guard, Permit, UpgradeableGuard, WriteGuard};
-pub use hold::holding::{HoldState, Holding};
-pub use hold::upgrade::{Upgrade, UpgradeError};
-pub use identity::this_process;
+pub use hold::guard::Guard;
+pub use hold::holding::Holding;
 pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
-pub use lockkeeper_core::{Class, FencingToken, LockPath, Loss, NodeFormat, Owner, Revocation, SessionId};
+pub use lockkeeper_core::{Class, FencingToken, LockPath, Loss, NodeFormat, Owner, Revocation};
 pub use queue::acquire::Acquire;
 pub use queue::multi::{MultiAcquire, MultiGuard};
 pub use queue::mutex::Mutex;
 pub use queue::priority::PriorityLock;
-pub use queue::requeue::Requeued;
 pub use queue::rwlock::{Access, RwLock};
 pub use queue::semaphore::Semaphore;
 pub use recipes::distributed::DistributedLock;
-pub use session::on_lost::{LostLock, OnLost};
 pub use tokio_util::sync::CancellationToken;
 
-/// Writes that take effect only while the lock is held.
-pub mod fenced {
+/// Guards of single kinds, what a guard says and does, and writes that take effect only while the lock is held.
+pub mod guard {
     pub use crate::hold::fenced::{FencedWrite, FencedWritten};
+    pub use crate::hold::guard::{Permit, UpgradeableGuard, WriteGuard};
+    pub use crate::hold::holding::HoldState;
+    pub use crate::hold::upgrade::{Upgrade, UpgradeError};
+    pub use crate::queue::requeue::Requeued;
+    pub use crate::session::on_lost::{LostLock, OnLost};
 }
 
 /// Compiles the README's examples.
@@ -212,7 +211,7 @@ mod guide {
 /// ```
 /// nor used by a writer after it became a reader:
 /// ```compile_fail,E0382
-/// async fn downgraded(guard: lockkeeper::WriteGuard) {
+/// async fn downgraded(guard: lockkeeper::guard::WriteGuard) {
 ///     let reader = guard.downgrade().await;
 ///     guard.token();
 /// }
@@ -249,14 +248,14 @@ mod guide {
 /// ```
 /// nor can it by a conversion, which only leads to a weaker guard:
 /// ```compile_fail,E0277
-/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::WriteGuard {
-///     lockkeeper::WriteGuard::from(reader)
+/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::guard::WriteGuard {
+///     lockkeeper::guard::WriteGuard::from(reader)
 /// }
 /// ```
 /// nor with a function that is meant for this crate only:
 /// ```compile_fail,E0624
-/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::WriteGuard {
-///     lockkeeper::WriteGuard::of(lockkeeper::Holding::from(reader))
+/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::guard::WriteGuard {
+///     lockkeeper::guard::WriteGuard::of(lockkeeper::Holding::from(reader))
 /// }
 /// ```
 /// Permits have no order, so they have no token:

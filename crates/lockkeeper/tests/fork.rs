@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use fork::{Fork, fork, waitpid_nohang};
 use futures_util::FutureExt;
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
-use lockkeeper::{Acquire, HoldState, Lockkeeper, Loss, Mutex};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Acquire, Lockkeeper, Loss, Mutex};
 use lockkeeper_server::{Config, Server};
 
 /// Checks what the child sees and returns an exit status: 0 if all is right, otherwise the number of the failed check.

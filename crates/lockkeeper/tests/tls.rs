@@ -6,8 +6,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use lockkeeper::acl::LockAcl;
 use lockkeeper::error::{AcquireError, ConnectError, Misuse, SessionError};
-use lockkeeper::{Builder, LockAcl, Lockkeeper, Tls};
+use lockkeeper::{Builder, Lockkeeper, Tls};
 use lockkeeper_server::{Config, Server};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 

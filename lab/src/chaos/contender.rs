@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use lockkeeper::error::{AcquireError, ConnectError, SessionError};
-use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
+use lockkeeper::guard::WriteGuard;
+use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 

@@ -1,6 +1,6 @@
 //! The watchdog of a running command: its deadline, and what is done when it acts first or ends.
 
-use lockkeeper::HoldState;
+use lockkeeper::guard::HoldState;
 
 use super::{Job, locks, reason};
 use crate::held::Held;

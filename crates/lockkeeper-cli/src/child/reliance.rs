@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::select;
-use lockkeeper::HoldState;
+use lockkeeper::guard::HoldState;
 
 use crate::args::run::OnSuspect;
 use crate::held::Held;

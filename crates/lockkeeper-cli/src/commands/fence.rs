@@ -119,7 +119,7 @@ fn reset(file: &FencedFile, args: &FenceArgs) -> Result<u8, Failure> {
     {
         return Ok(Code::NoSuchLock as u8);
     }
-    let (at, by) = (Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"), lockkeeper::this_process());
+    let (at, by) = (Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"), lockkeeper::admin::this_process());
     file.reset(args.token, &format!("reset {at} by {by} from {before} to {after}: {reason}"))?;
     Ok(0)
 }

@@ -1,6 +1,6 @@
 //! `lockkeeper init`: sets up the nodes that all clients share.
 
-use lockkeeper::LockAcl;
+use lockkeeper::acl::LockAcl;
 use lockkeeper::admin::{SetUp, SharedNode};
 use lockkeeper_config::settings::Origin;
 use serde::Serialize;

@@ -9,7 +9,7 @@ use lockkeeper::Class;
 use lockkeeper_work::jobs::Rule;
 
 use crate::settings::error::{Fault, Origin};
-use lockkeeper::LockAcl;
+use lockkeeper::acl::LockAcl;
 use lockkeeper_helix::TransferRule;
 
 /// The variable that names the TOML file, as [`Sources::config`](super::Sources::config) does.

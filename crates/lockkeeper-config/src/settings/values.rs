@@ -12,9 +12,9 @@ use super::read::{Wrong, duration, take};
 use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
 use crate::settings::error::{Fault, Origin, SettingsError};
 use lockkeeper::Builder;
+use lockkeeper::acl::{AclError, LockAcl};
 use lockkeeper::engine::check_servers;
 use lockkeeper::engine::typed;
-use lockkeeper::{AclError, LockAcl};
 use lockkeeper_work::contentserv::TASK_TIMEOUT;
 
 /// Below the minimum, an ordinary delay of a machine looks like a crash.

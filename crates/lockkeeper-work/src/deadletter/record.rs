@@ -61,7 +61,7 @@ impl Letter {
             first_ms: 0,
             last_ms: 0,
             waited_ms: 0,
-            owner: lockkeeper::this_process(),
+            owner: lockkeeper::admin::this_process(),
         }
     }
 }
@@ -91,7 +91,7 @@ impl Mark {
             operation,
             event,
             at_ms: lockkeeper::engine::wall_clock_ms(),
-            by: lockkeeper::this_process(),
+            by: lockkeeper::admin::this_process(),
         }
     }
 }

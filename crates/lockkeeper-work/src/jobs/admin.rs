@@ -390,7 +390,7 @@ mod tests {
     use crate::jobs::records::{Begin, RunEnd, RunSlot};
 
     use super::*;
-    use lockkeeper::this_process;
+    use lockkeeper::admin::this_process;
 
     fn log(schedule: Schedule) -> JobLog {
         let mut log = JobLog::new("/job", schedule);

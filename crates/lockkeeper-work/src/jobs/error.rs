@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn every_error_of_a_job_has_a_kind() {
         let (path, text) = (|| "/jobs/nightly".to_owned(), || "text".to_owned());
-        let by = || Box::new(lockkeeper::this_process());
+        let by = || Box::new(lockkeeper::admin::this_process());
         let unreadable = |problem| JobError::Unreadable { path: path(), problem };
         let all = [
             (JobError::from(Misuse::new("slot", "none")), ErrorKind::Misuse),

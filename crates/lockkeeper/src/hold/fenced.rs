@@ -99,7 +99,7 @@ impl Holding {
     ///
     /// # Cost
     ///
-    /// One round trip. [`FencedWrite`](crate::fenced::FencedWrite) describes what dropping the future leaves behind, and
+    /// One round trip. [`FencedWrite`](crate::guard::FencedWrite) describes what dropping the future leaves behind, and
     /// [`WriteError`](crate::error::WriteError) the errors.
     ///
     /// Some node names carry no id: those of the node format `Recipe`, the holder marker of a lock with classes, and a

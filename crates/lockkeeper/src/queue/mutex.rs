@@ -89,7 +89,7 @@ impl Mutex {
     /// - A contender that only tries is refused while the lock is kept, and its try ends the keeping. A try of this process is refused
     ///   while another use has the lock or acquires it; its error names no holder.
     /// - `keep()` of a kept lock is another keeper, which competes with the first one.
-    /// - A use that drops the future of a [fenced write](crate::fenced::FencedWrite) which is under way, or does not learn its
+    /// - A use that drops the future of a [fenced write](crate::guard::FencedWrite) which is under way, or does not learn its
     ///   result, ends the keeping. So the write takes effect before the next use or not at all.
     /// - A request in the node format [`NodeFormat::Numbered`] is [`AcquireError::Misuse`], because its nodes are beside those of
     ///   other locks.

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use lockkeeper::acl::LockAcl;
 use lockkeeper::embedded::{Endpoint, Home, server_config};
 use lockkeeper::error::{AcquireError, ConnectError, EmbeddedError, SessionError};
-use lockkeeper::{Guard, LockAcl, Lockkeeper, Mutex, blocking};
+use lockkeeper::{Guard, Lockkeeper, Mutex, blocking};
 use lockkeeper_config::settings::own_server_dir;
 
 use crate::support::{STEADY, block_on, eventually};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::Loss;
 use lockkeeper::error::WriteError;
-use lockkeeper::fenced::FencedWritten;
+use lockkeeper::guard::FencedWritten;
 use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 
@@ -192,7 +192,7 @@ async fn a_fenced_write_waits_for_a_connection_that_comes_back(world: &World) {
     let refused = proxy.counts().refused;
     proxy.refuse();
     proxy.cut(Cut::Reset);
-    eventually("suspected", async || guard.state() == lockkeeper::HoldState::Suspected).await;
+    eventually("suspected", async || guard.state() == lockkeeper::guard::HoldState::Suspected).await;
     let writing = async { guard.fenced_write().set(&path, "patient").await };
     let back = async {
         proxy.wait_until(|counts| counts.refused > refused).await;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::{HoldState, Lockkeeper, Loss};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_client::{Connect, Searching};
 use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::history::Tally;

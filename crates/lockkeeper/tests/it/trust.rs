@@ -4,7 +4,8 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lockkeeper::{HoldState, Lockkeeper, Loss};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_client::wire::ErrorCode;
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use tokio::time::Instant;

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, AdminError, Error, SessionError};
-use lockkeeper::{
-    Class, FencingToken, Guard, HoldState, Holding, Lockkeeper, Owner, Permit, UpgradeableGuard, WriteGuard,
-};
+use lockkeeper::guard::{HoldState, Permit, UpgradeableGuard, WriteGuard};
+use lockkeeper::{Class, FencingToken, Guard, Holding, Lockkeeper, Owner};
 use tokio::time::sleep;
 
 use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, Scenario, Turn, Want};

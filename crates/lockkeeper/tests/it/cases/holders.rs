@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError, VerifyError};
-use lockkeeper::{HoldState, Lockkeeper, Loss, OnLost};
+use lockkeeper::guard::{HoldState, OnLost};
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 use tokio::time::Instant;

@@ -1,7 +1,7 @@
 //! Queues of ten thousands, and more watches than one packet can hold.
 
-use lockkeeper::HoldState;
 use lockkeeper::error::AcquireError;
+use lockkeeper::guard::HoldState;
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use zookeeper_client as zk;
 

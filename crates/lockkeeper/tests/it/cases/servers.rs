@@ -3,10 +3,11 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
+use lockkeeper::Lockkeeper;
 use lockkeeper::error::AcquireError;
 #[cfg(real_servers)]
 use lockkeeper::error::{AdminError, SessionError};
-use lockkeeper::{HoldState, Lockkeeper};
+use lockkeeper::guard::HoldState;
 use lockkeeper_server::{OpCode, Server};
 
 use crate::support::{Kind, PATIENCE, STEADY, Stalls, block_on, config, eventually};

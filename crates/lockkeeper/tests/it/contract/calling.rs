@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, PathError, SessionError};
-use lockkeeper::{DistributedLock, HoldState, LockPath, Lockkeeper, Loss, OnLost};
+use lockkeeper::guard::{HoldState, OnLost};
+use lockkeeper::{DistributedLock, LockPath, Lockkeeper, Loss};
 use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::proxy::OpCode;
 

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, IncompatibleFormat, Mismatch};
-use lockkeeper::{FencingToken, HoldState, NodeFormat};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{FencingToken, NodeFormat};
 
 use crate::support::{HOLDER_MARKER, Held, Kind, PATIENCE, World, eventually, for_every_kind, grew};
 

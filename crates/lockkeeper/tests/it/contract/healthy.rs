@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::HoldState;
+use lockkeeper::guard::HoldState;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

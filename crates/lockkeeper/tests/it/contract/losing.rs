@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
-use lockkeeper::{HoldState, Lockkeeper, Loss};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio::time::Instant;
 

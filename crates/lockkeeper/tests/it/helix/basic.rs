@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, IncompatibleFormat, Mismatch};
-use lockkeeper::{Error, HoldState, Loss, NodeFormat};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Error, Loss, NodeFormat};
 use lockkeeper_core::leased::Record;
 use lockkeeper_helix::{
     AcquireLeaseError, HelixLock, LeaseError, LockAttributes, LockOperations, QueueLock, Scope, Unlocked,

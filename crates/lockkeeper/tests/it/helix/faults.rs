@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::error::{ReleaseError, SessionError};
-use lockkeeper::{HoldState, Lockkeeper, Loss};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_helix::{AcquireLeaseError, HelixLock, LeaseError, LockOperations, LockStatus};
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_testkit::sim::{Settings, Sim};

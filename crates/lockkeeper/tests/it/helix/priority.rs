@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper::Loss;
 use lockkeeper::error::ReleaseError;
-use lockkeeper::{HoldState, Loss};
+use lockkeeper::guard::HoldState;
 use lockkeeper_helix::{AcquireLeaseError, HelixAdmin, LockOperations, LockStatus};
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};

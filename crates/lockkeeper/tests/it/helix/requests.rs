@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper::error::SessionError;
-use lockkeeper::{Lockkeeper, Loss, OnLost};
+use lockkeeper::guard::OnLost;
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_helix::{AcquireLeaseError, HelixLock};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use tokio_util::sync::CancellationToken;

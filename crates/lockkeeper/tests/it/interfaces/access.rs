@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use lockkeeper::acl::LockAcl;
 use lockkeeper::admin::{SetUp, SharedNode};
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, Error, Misuse, SessionError};
-use lockkeeper::{LockAcl, Lockkeeper, NodeFormat};
+use lockkeeper::{Lockkeeper, NodeFormat};
 use lockkeeper_helix::HelixLock;
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_work::jobs::{Job, JobError, JobState, JobsAdmin, Ran};

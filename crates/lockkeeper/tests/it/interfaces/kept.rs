@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::{CancellationToken, Loss, Mutex, NodeFormat, OnLost};
+use lockkeeper::guard::OnLost;
+use lockkeeper::{CancellationToken, Loss, Mutex, NodeFormat};
 use lockkeeper_testkit::proxy::OpCode;
 
 use super::on_every_server;

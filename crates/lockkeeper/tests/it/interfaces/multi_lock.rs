@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkeeper::error::{AcquireError, VerifyError};
-use lockkeeper::{HoldState, Lockkeeper, Loss};
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{OpCode, What};
 
 use super::on_every_server;

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use lockkeeper::OnLost;
+use lockkeeper::guard::OnLost;
 use lockkeeper_helix::HelixLock;
 use lockkeeper_work::jobs::JobsAdmin;
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, Mismatch, Misuse};
-use lockkeeper::{Lockkeeper, Loss, Permit, Semaphore};
+use lockkeeper::guard::Permit;
+use lockkeeper::{Lockkeeper, Loss, Semaphore};
 
 use crate::support::{PATIENCE, REQUESTS, STEADY, Waiter, World, eventually, for_kinds};
 

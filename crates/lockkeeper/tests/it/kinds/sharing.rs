@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ChangeError, ErrorKind};
-use lockkeeper::{Lockkeeper, Loss, NodeFormat, RwLock, UpgradeError, WriteGuard};
+use lockkeeper::guard::UpgradeError;
+use lockkeeper::guard::WriteGuard;
+use lockkeeper::{Lockkeeper, Loss, NodeFormat, RwLock};
 use lockkeeper_testkit::proxy::OpCode;
 use tokio_util::sync::CancellationToken;
 

@@ -10,9 +10,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::{
-    Acquire, FencingToken, Guard, Holding, Lockkeeper, NodeFormat, Permit, Requeued, UpgradeableGuard, WriteGuard,
-};
+use lockkeeper::guard::{Permit, Requeued, UpgradeableGuard, WriteGuard};
+use lockkeeper::{Acquire, FencingToken, Guard, Holding, Lockkeeper, NodeFormat};
 use tokio_util::sync::CancellationToken;
 
 /// The permits of a claim's semaphore. Each subject takes [`TAKE`] of them, so two do not fit.

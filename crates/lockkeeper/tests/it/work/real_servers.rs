@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use lockkeeper::Lockkeeper;
+use lockkeeper::acl::LockAcl;
 use lockkeeper::error::{AdminError, ConnectError, Error, ErrorKind, SessionError};
-use lockkeeper::{LockAcl, Lockkeeper};
 use lockkeeper_client::wire::{Acl, CreateMode, ErrorCode, EventKind};
 use lockkeeper_client::{Client, Config, ConnectionState, RequestError, Watcher};
 use lockkeeper_testkit::apache::{Apache, Options};
