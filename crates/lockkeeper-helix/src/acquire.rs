@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use lockkeeper::CancellationToken;
 use lockkeeper::engine::{Call, Context, LEASE, Meter};
 use lockkeeper::error::SessionError;
 use lockkeeper::guard::OnLost;
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::AcquireLeaseError;
 use crate::guard::HelixGuard;

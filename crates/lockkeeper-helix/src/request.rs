@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper::CancellationToken;
 use lockkeeper::FencingToken;
 use lockkeeper::engine::{
     Context, FIRST_SILENCE, HoldOptions, OpError, SILENCE, TRY, cancelled, journal, judged_at, passed,
@@ -13,7 +14,6 @@ use lockkeeper::engine::{
 use lockkeeper::error::{AdminError, SessionError};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::approval::{Approval, CleanupAlert};
 use crate::error::AcquireLeaseError;

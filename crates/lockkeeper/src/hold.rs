@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use lockkeeper_core::{FencingToken, Grant, LockDelay, Loss, Revocation, Trust, node_path};
 use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
 
+use crate::cancel::CancellationToken;
 use crate::ensemble::{TxnStep, Written};
 use crate::error::ReleaseError;
 use crate::hold::trust::{HeldRecord, SessionTrust, TrustSource};

@@ -109,6 +109,7 @@
 pub mod acl;
 pub mod admin;
 mod broken;
+mod cancel;
 mod clock;
 mod contender;
 mod hold;
@@ -130,6 +131,7 @@ pub mod engine;
 mod ensemble;
 pub mod error;
 
+pub use cancel::CancellationToken;
 #[cfg(feature = "tls")]
 pub use ensemble::tls::Tls;
 pub use error::Error;
@@ -145,7 +147,6 @@ pub use queue::priority::PriorityLock;
 pub use queue::rwlock::{Access, RwLock};
 pub use queue::semaphore::Semaphore;
 pub use recipes::distributed::DistributedLock;
-pub use tokio_util::sync::CancellationToken;
 
 /// Guards of single kinds, what a guard says and does, and writes that take effect only while the lock is held.
 pub mod guard {

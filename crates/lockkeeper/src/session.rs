@@ -26,10 +26,10 @@ use lockkeeper_client::HelpedTask;
 use lockkeeper_core::{Link, LinkState, Loss, NodeFormat, SessionClock, SessionId, TokenEpoch, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
+use crate::cancel::CancellationToken;
 use crate::clock::Clock;
 use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, Opened, Reply};
 use crate::error::SessionError;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::cancel::CancellationToken;
 use futures_util::future::{Either, Pending, pending};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 /// How long a `try_acquire` without a timeout waits for the servers. This is several times what an answer takes
 /// from a slow disk or from another continent. It is short enough for a caller that does not want to wait.

@@ -10,8 +10,8 @@ use futures_util::FutureExt;
 use lockkeeper_client::HelpedTask;
 use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust, node_path};
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
+use crate::cancel::CancellationToken;
 use crate::error::{ChangeError, Misuse, ReleaseError, VerifyError};
 use crate::hold::{Hold, HoldRequest};
 use crate::session::Session;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio_util::sync::CancellationToken;
 
+use crate::cancel::CancellationToken;
 use crate::error::{ChangeError, Error, ErrorKind};
 use crate::hold::HoldRequest;
 use crate::hold::guard::{UpgradeableGuard, WriteGuard};

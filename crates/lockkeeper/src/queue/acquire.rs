@@ -10,8 +10,8 @@ use lockkeeper_core::{AttemptId, Class, Contender, Discipline, LockPath, Loss, M
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
+use crate::cancel::CancellationToken;
 use crate::clock::typed;
 use crate::ensemble::Ensemble;
 use crate::error::{AcquireError, Misuse, SessionError};

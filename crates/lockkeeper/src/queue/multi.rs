@@ -14,8 +14,8 @@ use futures_util::future::{BoxFuture, join_all, select_all};
 use lockkeeper_core::{FencingToken, Loss, Revocation, node_path};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
+use crate::cancel::CancellationToken;
 use crate::error::{AcquireError, Misuse, ReleaseError, SessionError, VerifyError};
 use crate::hold::fenced::FencedWrite;
 use crate::hold::holding::{HoldState, Holding, run_until};

@@ -14,8 +14,8 @@ use futures_util::FutureExt;
 use lockkeeper_core::{Loss, Mode, NodeFormat, Queue};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
+use crate::cancel::CancellationToken;
 use crate::ensemble::{Fired, Watcher};
 use crate::error::{AcquireError, ReleaseError, SessionError};
 use crate::hold::holding::{Holding, Use};

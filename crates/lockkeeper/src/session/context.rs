@@ -9,8 +9,8 @@ use std::time::Duration;
 use lockkeeper_core::{LinkState, LockPath, Loss, Owner, ProcessInstance, SessionId};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
+use crate::cancel::CancellationToken;
 use crate::clock::Clock;
 use crate::ensemble::{Ensemble, Network, OpError, Reconnect};
 use crate::error::{Misuse, SessionError};

@@ -8,8 +8,8 @@
 use std::sync::{Arc, Weak};
 
 use lockkeeper_core::TokenEpoch;
-use tokio_util::sync::CancellationToken;
 
+use crate::cancel::CancellationToken;
 use crate::ensemble::{EPOCH_NODE, Ensemble, Fired, Node, OpError};
 use crate::error::SessionError;
 use crate::latest;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper::CancellationToken;
 use lockkeeper::{FencingToken, Guard, Lockkeeper};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 #[cfg(real_servers)]
 mod real_servers;

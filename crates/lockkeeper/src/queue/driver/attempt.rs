@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use lockkeeper_core::{Class, Discipline, Event, NodeFormat, Payload, Zxid};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::operations::Finished;
+use crate::cancel::CancellationToken;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Fired, OpError};
 use crate::hold::{HoldOptions, HoldRequest};

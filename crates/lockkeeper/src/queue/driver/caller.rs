@@ -7,9 +7,9 @@ use futures_util::StreamExt;
 use lockkeeper_core::Loss;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::attempt::Wake;
+use crate::cancel::CancellationToken;
 use crate::error::{AcquireError, ReleaseError};
 use crate::hold::{Hold, HoldRequest};
 use crate::queue::requeue::AcquireReply;

@@ -3,11 +3,11 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
+use lockkeeper::CancellationToken;
 use lockkeeper::error::{AcquireError, AdminError, ReleaseError, SessionError};
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     DELETES, HOLDER_MARKER, Kind, PATIENCE, REQUESTS, STEADY, Stalls, World, eventually, for_every_kind,

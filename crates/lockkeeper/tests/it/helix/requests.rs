@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use lockkeeper::CancellationToken;
 use lockkeeper::error::SessionError;
 use lockkeeper::guard::OnLost;
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_helix::{AcquireLeaseError, HelixLock};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
-use tokio_util::sync::CancellationToken;
 
 use super::{LONG, ask, lock, on_every_record_server, requested_by, stored};
 use crate::support::{STEADY, Waiter, World, eventually};

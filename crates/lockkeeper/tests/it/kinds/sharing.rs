@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use lockkeeper::CancellationToken;
 use lockkeeper::error::{AcquireError, ChangeError, ErrorKind};
 use lockkeeper::guard::UpgradeError;
 use lockkeeper::guard::WriteGuard;
 use lockkeeper::{Lockkeeper, Loss, NodeFormat, RwLock};
 use lockkeeper_testkit::proxy::OpCode;
-use tokio_util::sync::CancellationToken;
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use lockkeeper::CancellationToken;
 use lockkeeper::error::{AcquireError, ReleaseError};
 use lockkeeper::guard::{Permit, Requeued, UpgradeableGuard, WriteGuard};
 use lockkeeper::{Acquire, FencingToken, Guard, Holding, Lockkeeper, NodeFormat};
-use tokio_util::sync::CancellationToken;
 
 /// The permits of a claim's semaphore. Each subject takes [`TAKE`] of them, so two do not fit.
 pub(crate) const PERMITS: u32 = 3;
