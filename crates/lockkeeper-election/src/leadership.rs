@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Loss, Revocation};
+use lockkeeper::{Error, Guard, Holding, Loss, Revocation};
 
 /// A future in a box: what a hook returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -81,6 +81,13 @@ impl Leadership {
     /// Returns the guard, for code that takes one.
     pub fn into_guard(self) -> Guard {
         self.0
+    }
+}
+
+/// For code that takes a hold of any kind. Dropping the hold resigns too.
+impl From<Leadership> for Holding {
+    fn from(leadership: Leadership) -> Holding {
+        leadership.0.into()
     }
 }
 

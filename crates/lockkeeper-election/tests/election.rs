@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::select_all;
 use lockkeeper::error::{AcquireError, AdminError, Mismatch, SessionError};
-use lockkeeper::{CancellationToken, Error, FencingToken, Lockkeeper, Loss, NodeFormat};
+use lockkeeper::{CancellationToken, Error, FencingToken, Holding, Lockkeeper, Loss, NodeFormat};
 use lockkeeper_election::{Candidacy, Demotion, Election, Event, Leader, Observer};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::Proxy;
@@ -464,6 +464,8 @@ fn leader_latch_names_are_their_own_format() {
         let refused = keeper.admin().revoke(ELECTION, None).await;
         assert!(matches!(refused, Err(AdminError::CannotAsk { .. })), "{refused:?}");
         let other = Election::new(&keeper, ELECTION).candidate("curator").campaign().await;
+        let held: Holding = leadership.into();
+        assert!(held.is_held());
         let named = matches!(&other, Err(Error::Acquire(AcquireError::Mismatch(Mismatch::Format { .. }))));
         assert!(named, "{other:?}");
         Ok(())
