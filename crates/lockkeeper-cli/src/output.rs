@@ -14,7 +14,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::advice::{self, PlaceOption, Suggested};
 use crate::exit::{Code, Failure};
-use crate::place::Place;
+use crate::place::{Place, Source};
 use crate::screen::{hint_columns, wrapped, wrapped_for_stdout};
 use crate::statuses;
 use crate::streams::STDERR;
@@ -75,7 +75,7 @@ impl Printer {
 
     /// Sets the place of the locks, which each event names.
     pub(crate) fn at(self, place: &Place) -> Self {
-        let scope = Some(&*Box::leak(Box::new(ScopeView::of(place))));
+        let scope = Some(&*Box::leak(Box::new(ScopeView::from(place))));
         match place {
             Place::Ensemble(_) => Printer { scope, ..self },
             // A printed command would be refused with them.
@@ -108,11 +108,12 @@ impl Printer {
         self.json
     }
 
-    /// Prints on stderr where an answer comes from, unless it comes from the servers that `--servers` names. Other
-    /// users of this machine, and other machines, may have other locks of the same names.
-    pub(crate) fn scope(self, place: &Place) {
-        if let (false, Place::Machine(_)) = (self.json, place) {
-            self.say(&format!("on {place}"));
+    /// Prints on stderr where an answer comes from, unless it comes from one ensemble. Other users of this machine, and
+    /// other machines, may have other locks of the same names.
+    pub(crate) fn scope(self, place: impl Into<ScopeView>) {
+        let scope = place.into();
+        if !self.json && scope.kind != SERVERS {
+            self.say(&format!("on {}", scope.name));
         }
     }
 
@@ -178,7 +179,7 @@ impl Printer {
     /// Prints why the command ends.
     pub(crate) fn failure(self, failure: &Failure) {
         let Failure { code, message, hint, advice, place, .. } = failure;
-        let scope = place.as_deref().map(ScopeView::of);
+        let scope = place.as_deref().map(ScopeView::from);
         let printer = place.as_deref().map_or(self, |place| self.at(place));
         // A command that is not printed whole would be another one.
         let advice = advice.iter().map(|(what, command)| (*what, printer.command(command, io::stderr())));
@@ -273,25 +274,47 @@ fn json(value: &impl Serialize) -> String {
     safe
 }
 
+/// The kind of a scope that is an ensemble.
+const SERVERS: &str = "servers";
+
 /// The place of an answer, as `--json` shows it. These fields are documented and stay.
 #[derive(Debug, Serialize)]
-struct ScopeView {
+pub(crate) struct ScopeView {
     kind: &'static str,
     name: String,
     servers: Option<String>,
     directory: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    realms: Vec<RealmView>,
 }
 
-impl ScopeView {
-    fn of(place: &Place) -> Self {
+/// A realm that has answered.
+#[derive(Debug, Serialize)]
+struct RealmView {
+    prefix: String,
+    servers: String,
+}
+
+impl From<&Source> for ScopeView {
+    fn from(source: &Source) -> Self {
+        let realms = match source {
+            Source::One(place) => return place.into(),
+            Source::Realms(realms) => realms.iter().cloned().map(|(prefix, servers)| RealmView { prefix, servers }),
+        };
+        ScopeView { kind: "realms", name: source.to_string(), servers: None, directory: None, realms: realms.collect() }
+    }
+}
+
+impl From<&Place> for ScopeView {
+    fn from(place: &Place) -> Self {
         let (kind, servers, directory) = match place {
-            Place::Ensemble(servers) => ("servers", Some(servers.clone()), None),
+            Place::Ensemble(servers) => (SERVERS, Some(servers.clone()), None),
             Place::Machine(home) => {
                 let kind = if home.is_shared() { "machine" } else { "own" };
                 (kind, None, Some(home.dir().display().to_string()))
             }
         };
-        ScopeView { kind, name: place.to_string(), servers, directory }
+        ScopeView { kind, name: place.to_string(), servers, directory, realms: Vec::new() }
     }
 }
 
@@ -304,8 +327,8 @@ struct Scoped<'a, T> {
 }
 
 /// Prints an answer about locks as one JSON document on stdout, with its place.
-pub(crate) fn answer(place: &Place, answer: &impl Serialize) -> Result<(), Failure> {
-    document(&Scoped { answer, scope: ScopeView::of(place) })
+pub(crate) fn answer(place: impl Into<ScopeView>, answer: &impl Serialize) -> Result<(), Failure> {
+    document(&Scoped { answer, scope: place.into() })
 }
 
 /// Prints one JSON document on stdout.

@@ -15,6 +15,32 @@ pub(crate) enum Place {
     Machine(Home),
 }
 
+/// Where an answer comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// One ensemble or server.
+    One(Place),
+    /// Several realms, each with its prefix and its servers.
+    Realms(Vec<(String, String)>),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::One(place) => place.fmt(f),
+            Source::Realms(realms) => {
+                let names: Vec<_> = realms.iter().map(|(prefix, servers)| realm(prefix, servers)).collect();
+                f.write_str(&names.join(", "))
+            }
+        }
+    }
+}
+
+/// `zk-a1:2181,zk-a2:2181 (realm /locks/search)`
+pub(crate) fn realm(prefix: &str, servers: &str) -> String {
+    format!("{servers} (realm {prefix})")
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

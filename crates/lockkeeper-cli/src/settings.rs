@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::Home;
 use lockkeeper::{Builder, LockPath};
-use lockkeeper_config::settings::{Fault, Key, Origin, Setting, SettingsError, Sources, known_variables};
+use lockkeeper_config::settings::{Fault, Key, Origin, RealmSetting, Setting, SettingsError, Sources, known_variables};
 
 use crate::args::connect::ConnectArgs;
 use crate::args::run::is_option;
@@ -67,9 +67,7 @@ impl Settings {
         let Some(realms) = self.all.routing()? else { return Ok(self) };
         let mut first: Option<(&str, String)> = None;
         for path in paths {
-            // A listing of the root goes to the realm that has the paths of no other realm, if there is one.
-            let probe = if path == "/" { "/everything" } else { path };
-            let servers = realms.servers(probe)?.to_owned();
+            let servers = realms.servers(path)?.to_owned();
             match &first {
                 Some((other, place)) if *place != servers => {
                     return Err(Failure::new(Code::Usage, format!("{other} and {path} are in two realms"))
@@ -85,6 +83,41 @@ impl Settings {
         Ok(self)
     }
 
+    /// Divides the locks at and below a path into those of each realm. Without realms, there is one part.
+    ///
+    /// # Errors
+    /// No realm contains the path, and none is below it.
+    pub(crate) fn parts(self, root: &str) -> Result<Vec<Part>, Failure> {
+        let realms = match &self.place {
+            Place::Machine(home) if home.is_shared() => None,
+            _ => self.all.routing()?,
+        };
+        let Some(realms) = realms else {
+            return Ok(vec![Part { settings: self, root: root.to_owned(), realm: None, others: Vec::new() }]);
+        };
+        let all: Vec<_> = self.all.realms.iter().map(|realm| &realm.value).collect();
+        let around =
+            all.iter().filter(|realm| is_at_or_below(root, &realm.prefix)).max_by_key(|realm| realm.prefix.len());
+        let below = all.iter().filter(|realm| realm.prefix != root && is_at_or_below(&realm.prefix, root));
+        let mut parts: Vec<_> = around.into_iter().chain(below).copied().collect();
+        parts.sort_by(|one, other| one.prefix.cmp(&other.prefix));
+        if parts.is_empty() {
+            // It names the realms.
+            realms.servers(root)?;
+        }
+        let part = |realm: &RealmSetting| {
+            let inside =
+                |other: &&&RealmSetting| other.prefix != realm.prefix && is_at_or_below(&other.prefix, &realm.prefix);
+            Part {
+                settings: Settings { place: Place::Ensemble(realm.servers.clone()), ..self.clone() },
+                root: if is_at_or_below(root, &realm.prefix) { root } else { &realm.prefix }.to_owned(),
+                realm: Some((realm.prefix.clone(), realm.servers.clone())),
+                others: all.iter().filter(inside).map(|other| other.prefix.clone()).collect(),
+            }
+        };
+        Ok(parts.into_iter().map(part).collect())
+    }
+
     /// Returns a builder with the options of a connection.
     pub(crate) fn builder(&self) -> Builder {
         self.all.builder().create_chroot(self.create_chroot)
@@ -97,6 +130,29 @@ impl Settings {
             None => CONNECT_TIMEOUT,
         }
     }
+}
+
+/// The locks at and below a path that are on one ensemble, or on a server of this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub settings: Settings,
+    /// Where a listing of these locks starts.
+    pub root: String,
+    /// The prefix and the servers of their realm, if there are realms.
+    pub realm: Option<(String, String)>,
+    /// The prefixes below `root` whose locks are in other realms.
+    others: Vec<String>,
+}
+
+impl Part {
+    /// Whether the lock at this path is one of them.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        !self.others.iter().any(|other| is_at_or_below(path, other))
+    }
+}
+
+fn is_at_or_below(path: &str, root: &str) -> bool {
+    root == "/" || path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Refuses options that only servers of an ensemble use. A file or a variable may set them for other commands.

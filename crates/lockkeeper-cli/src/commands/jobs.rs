@@ -15,13 +15,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::advice::Suggested;
 use crate::args::jobs::{ForgetArgs, ImportArgs, JobsArgs, JobsVerb, RerunArgs, ResolveArgs};
+use crate::commands::realms::ask_each;
 use crate::commands::show::{connect_to_records, inquire_records};
 use crate::crontab::{self, Format};
 use crate::exit::{Code, Failure};
 use crate::jobsview::{self, Health, JobView};
 use crate::output::{self, Printer};
+use crate::place::realm;
 use crate::screen::{Size, cut};
-use crate::settings::{Settings, lock_path};
+use crate::settings::{Part, Settings, lock_path};
 use crate::signals::Signals;
 use crate::text::plain;
 
@@ -50,31 +52,47 @@ struct JobsDocument<'a> {
 
 async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = args.name.as_deref().map(lock_path).transpose()?.map(|path| path.to_string());
-    let settings = Settings::read(args.connect.clone(), printer)?.at([path.as_deref().unwrap_or("/")])?;
+    let settings = Settings::read(args.connect.clone(), printer)?;
     args.late = args.late.or(settings.all.jobs.late.value);
+    let parts = match &path {
+        Some(path) => {
+            let mut parts = settings.at([path.as_str()])?.parts(path)?;
+            // Realms below the path have other jobs.
+            parts.retain(|part| part.root == *path);
+            parts
+        }
+        None => settings.parts("/")?,
+    };
     if args.watch {
-        return watch(&args, path.as_deref(), &settings, printer).await;
+        return watch(&args, path.as_deref(), &parts, printer).await;
     }
-    let at = path.clone();
-    let (jobs, now_ms) = inquire_records(&settings, printer, async move |keeper| {
-        let admin = JobsAdmin::new(&keeper);
-        let jobs = match &at {
-            Some(path) => admin.job(path).await?.into_iter().collect(),
-            None => admin.jobs("/").await?,
-        };
-        // Without a job there is nothing to compare with the time.
-        let now_ms = if jobs.is_empty() { 0 } else { keeper.admin().server_now_ms().await? };
-        Ok::<_, Error>((jobs, now_ms))
+    let answers = ask_each(&parts, printer, async |part| {
+        inquire_records(&part.settings, printer, async |keeper| {
+            let admin = JobsAdmin::new(&keeper);
+            let mut jobs: Vec<_> = match &path {
+                Some(path) => admin.job(path).await?.into_iter().collect(),
+                None => admin.jobs(&part.root).await?,
+            };
+            jobs.retain(|job| part.has(&job.path));
+            // Without a job there is nothing to compare with the time.
+            let now_ms = if jobs.is_empty() { 0 } else { keeper.admin().server_now_ms().await? };
+            Ok::<_, Error>((jobs, now_ms))
+        })
+        .await
     })
     .await?;
-    let place = &settings.place;
-    if let (Some(path), []) = (&path, &jobs[..]) {
-        return Err(not_recorded(path).scoped(place));
+    let source = answers.source();
+    let now_ms = answers.from.iter().map(|(_, (_, now_ms))| *now_ms).max().unwrap_or_default();
+    let views =
+        answers.from.iter().flat_map(|(_, (jobs, now_ms))| jobs.iter().map(|job| JobView::of(job, *now_ms, args.late)));
+    let mut views: Vec<_> = views.collect();
+    views.sort_by(|one, other| one.job.path.cmp(&other.job.path));
+    if let (Some(path), []) = (&path, &views[..]) {
+        return Err(not_recorded(path).scoped(&parts[0].settings.place));
     }
-    let views: Vec<_> = jobs.iter().map(|job| JobView::of(job, now_ms, args.late)).collect();
     if let Some(file) = &args.prometheus {
         write_whole(file, &jobsview::prometheus(&views))?;
-        return Ok(0);
+        return answers.end(0, printer);
     }
     let worst = views.iter().map(JobView::health).max().unwrap_or(Health::InOrder);
     let status = match worst {
@@ -85,19 +103,19 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
     };
     let shown = views.iter().filter(|job| !args.check || job.health() != Health::InOrder);
     if printer.is_json() {
-        output::answer(place, &JobsDocument { now_ms, jobs: shown.collect() })?;
+        output::answer(&source, &JobsDocument { now_ms, jobs: shown.collect() })?;
     } else if args.check {
         output::data(&shown.map(|job| job.line() + "\n").collect::<String>())?;
-    } else if let ([job], true) = (&jobs[..], args.history) {
-        printer.scope(place);
-        output::data(&jobsview::history(job, columns()))?;
+    } else if let ([view], true) = (&views[..], args.history) {
+        printer.scope(&source);
+        output::data(&jobsview::history(view.job, columns()))?;
     } else if views.is_empty() {
-        printer.note(&format!("no job has run on {place}"));
+        printer.note(&format!("no job has run on {source}"));
     } else {
-        printer.scope(place);
+        printer.scope(&source);
         output::data(&jobsview::table(&views, columns()))?;
     }
-    Ok(status)
+    answers.end(status, printer)
 }
 
 fn not_recorded(path: &str) -> Failure {
@@ -112,7 +130,8 @@ fn columns() -> Option<usize> {
 }
 
 /// Keeps the table up to date on a terminal.
-async fn watch(args: &JobsArgs, path: Option<&str>, settings: &Settings, printer: &Printer) -> Result<u8, Failure> {
+async fn watch(args: &JobsArgs, path: Option<&str>, parts: &[Part], printer: &Printer) -> Result<u8, Failure> {
+    let [Part { settings, .. }] = parts else { return Err(one_realm(parts)) };
     if !std::io::stdout().is_terminal() {
         return Err(Failure::new(Code::Usage, "--watch needs a terminal, and standard output is none")
             .hint("leave out --watch, or use --json in a loop of your own"));
@@ -128,6 +147,16 @@ async fn watch(args: &JobsArgs, path: Option<&str>, settings: &Settings, printer
     keeper.close().await;
     printer.scope(&settings.place);
     shown
+}
+
+/// Returns the failure of a command that can follow only one realm, with a command for each.
+fn one_realm(parts: &[Part]) -> Failure {
+    let realms: Vec<_> = parts.iter().filter_map(|part| part.realm.as_ref()).collect();
+    let names: Vec<_> = realms.iter().map(|(prefix, servers)| realm(prefix, servers)).collect();
+    let message = format!("--watch follows the jobs of one realm, and the realms are {}", names.join(", "));
+    realms.iter().fold(Failure::new(Code::Usage, message), |failure, (_, servers)| {
+        failure.advise("follow one of them", Suggested::new(["jobs", "--watch"]).at(servers))
+    })
 }
 
 /// Prints the table at each change, and when the passing time changes it; returns the failure that ends it.

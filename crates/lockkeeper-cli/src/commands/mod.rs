@@ -10,6 +10,7 @@ pub(crate) mod init;
 pub(crate) mod jobs;
 pub(crate) mod lead;
 pub(crate) mod list;
+pub(crate) mod realms;
 pub(crate) mod requests;
 pub(crate) mod revoke;
 pub(crate) mod run;

@@ -15,12 +15,13 @@ use serde::Serialize;
 
 use crate::advice::Suggested;
 use crate::args::leased::{DecideArgs, RequestsArgs};
+use crate::commands::realms::ask_each;
 use crate::commands::show::inquire_of;
 use crate::exit::{Code, Failure};
 use crate::liveline::whole;
 use crate::output::{self, Printer};
 use crate::screen::{INDENT, wrapped_for_stdout};
-use crate::settings::{Settings, list_root, lock_path};
+use crate::settings::{Part, Settings, list_root, lock_path};
 use crate::text::{moment, plain};
 use crate::views::{ByView, FactsView};
 
@@ -41,48 +42,70 @@ struct DecisionsView<'a> {
 /// Lists open decisions, or past ones; returns the exit status.
 pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
-    let settings = Settings::read(args.connect, printer)?.at([root.as_str()])?;
-    let printer = &printer.at(&settings.place);
-    let at = root.clone();
+    let parts = Settings::read(args.connect, printer)?.parts(&root)?;
     if args.decided {
-        let asked = inquire_of(&settings, async move |keeper| {
-            let admin = HelixAdmin::new(&keeper);
-            Ok::<_, AdminError>((admin.decisions(&at).await?, admin.emergencies(&at).await?))
-        });
-        let (decided, emergencies) = asked.await?;
-        if printer.is_json() {
-            output::answer(
-                &settings.place,
-                &DecisionsView {
-                    decisions: decided.iter().map(DecisionView::of).collect(),
-                    emergencies: emergencies.iter().map(EmergencyView::of).collect(),
-                },
-            )?;
-        } else if decided.is_empty() && emergencies.is_empty() {
-            printer.note(&format!(
-                "no decision and no emergency was recorded recently about locks at or below {root} on {}",
-                settings.place
-            ));
-        } else {
-            printer.scope(&settings.place);
-            let decided = decided.iter().map(|decided| (decided.at, decision_line(decided)));
-            let emergencies = emergencies.iter().map(|emergency| (emergency.at, emergency_line(emergency)));
-            let mut lines: Vec<_> = decided.chain(emergencies).collect();
-            lines.sort_by_key(|(at, _)| *at);
-            output::lines(&lines.iter().map(|(_, line)| format!("{line}\n")).collect::<String>(), INDENT)?;
-        }
-        return Ok(0);
+        return list_decided(&parts, &root, printer).await;
     }
-    let waiting = inquire_of(&settings, async move |keeper| HelixAdmin::new(&keeper).requests(&at).await).await?;
+    let answers = ask_each(&parts, printer, async |part| {
+        let printer = printer.at(&part.settings.place);
+        let asked = async |keeper| HelixAdmin::new(&keeper).requests(&part.root).await;
+        Ok((inquire_of(&part.settings, asked).await?, printer))
+    })
+    .await?;
+    let source = answers.source();
+    let waiting = answers.from.iter().flat_map(|(part, (waiting, printer))| {
+        waiting.iter().filter(|request| part.has(&request.facts.path)).map(move |request| (request, printer))
+    });
+    let waiting: Vec<_> = waiting.collect();
     if printer.is_json() {
-        output::answer(&settings.place, &RequestsView { requests: waiting.iter().map(WaitingView::of).collect() })?;
+        let requests = waiting.iter().map(|(request, _)| WaitingView::of(request)).collect();
+        output::answer(&source, &RequestsView { requests })?;
     } else if waiting.is_empty() {
-        printer.note(&format!("no decision is open about locks at or below {root} on {}", settings.place));
+        printer.note(&format!("no decision is open about locks at or below {root} on {source}"));
     } else {
-        printer.scope(&settings.place);
-        output::data(&waiting.iter().map(|request| described(request, printer)).collect::<String>())?;
+        printer.scope(&source);
+        output::data(&waiting.iter().map(|(request, printer)| described(request, printer)).collect::<String>())?;
     }
-    Ok(0)
+    answers.end(0, printer)
+}
+
+/// Lists past decisions and emergencies; returns the exit status.
+async fn list_decided(parts: &[Part], root: &str, printer: &Printer) -> Result<u8, Failure> {
+    let answers = ask_each(parts, printer, async |part| {
+        inquire_of(&part.settings, async |keeper| {
+            let admin = HelixAdmin::new(&keeper);
+            Ok::<_, AdminError>((admin.decisions(&part.root).await?, admin.emergencies(&part.root).await?))
+        })
+        .await
+    })
+    .await?;
+    let source = answers.source();
+    let (mut decided, mut emergencies) = (Vec::new(), Vec::new());
+    for (part, (decisions, requested)) in &answers.from {
+        decided.extend(decisions.iter().filter(|decided| part.has(&decided.facts.path)));
+        emergencies.extend(requested.iter().filter(|emergency| part.has(&emergency.path)));
+    }
+    if printer.is_json() {
+        output::answer(
+            &source,
+            &DecisionsView {
+                decisions: decided.into_iter().map(DecisionView::of).collect(),
+                emergencies: emergencies.into_iter().map(EmergencyView::of).collect(),
+            },
+        )?;
+    } else if decided.is_empty() && emergencies.is_empty() {
+        printer.note(&format!(
+            "no decision and no emergency was recorded recently about locks at or below {root} on {source}"
+        ));
+    } else {
+        printer.scope(&source);
+        let decided = decided.into_iter().map(|decided| (decided.at, decision_line(decided)));
+        let emergencies = emergencies.into_iter().map(|emergency| (emergency.at, emergency_line(emergency)));
+        let mut lines: Vec<_> = decided.chain(emergencies).collect();
+        lines.sort_by_key(|(at, _)| *at);
+        output::lines(&lines.iter().map(|(_, line)| format!("{line}\n")).collect::<String>(), INDENT)?;
+    }
+    answers.end(0, printer)
 }
 
 /// Records a decision; returns the exit status.

@@ -1,6 +1,10 @@
 //! `[realms]`: assigns paths to ensembles.
 
-use crate::harness::{Home, Served, failure};
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::harness::{Home, Running, Served, failure};
 
 /// H-70: each command uses the ensemble of its lock, and fails without a realm.
 #[test]
@@ -38,5 +42,149 @@ fn a_command_goes_to_the_realm_of_its_lock() {
     for running in [&mut holder, &mut other] {
         running.close_stdin();
         assert!(running.wait().success());
+    }
+}
+
+/// Two realms on two servers, and a settings file. Further realms and servers may be in it.
+struct Two {
+    first: Served,
+    second: Served,
+    home: Home,
+    _homes: (Home, Home),
+}
+
+impl Two {
+    /// The realm `/locks/search`, and this one.
+    fn new(other: &str, more: &str) -> Self {
+        let (one, two, home) = (Home::new(), Home::new(), Home::new());
+        let (first, second) = (Served::start(&one), Served::start(&two));
+        let realms = format!("\"/locks/search\" = \"{}\"\n\"{other}\" = \"{}\"\n", first.address, second.address);
+        std::fs::write(home.file("realms.toml"), format!("[realms]\n{realms}{more}")).unwrap();
+        Two { first, second, home, _homes: (one, two) }
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        let (verb, command) = args.split_at(args.iter().position(|word| *word == "--").unwrap_or(args.len()));
+        self.home.output(&[verb, &["--config", "realms.toml"], command].concat())
+    }
+
+    /// `ADDRESS (realm /locks/search), ADDRESS (realm OTHER)`, in the order of their prefixes.
+    fn names(&self, other: &str) -> String {
+        let mut realms = [("/locks/search", &self.first.address), (other, &self.second.address)];
+        realms.sort();
+        realms.map(|(prefix, servers)| format!("{servers} (realm {prefix})")).join(", ")
+    }
+}
+
+fn printed(output: &Output) -> (String, String) {
+    (String::from_utf8(output.stdout.clone()).unwrap(), String::from_utf8(output.stderr.clone()).unwrap())
+}
+
+/// The one line of an empty answer, and the server line of the others, name each realm.
+#[test]
+fn a_listing_shows_the_locks_of_all_realms() {
+    let two = Two::new("/", "");
+    let on = format!("on {}", two.names("/"));
+    for listing in [&["list"][..], &["list", "/"]] {
+        let (shown, said) = printed(&two.output(listing));
+        assert_eq!(shown, "");
+        assert!(said.contains("has a holder or a waiter on") && said.contains(&on), "{said}");
+    }
+    let mut search = two.home.spawn("search/a", &["--config", "realms.toml"], "echo up; cat");
+    let mut rest = two.home.spawn("b", &["--config", "realms.toml"], "echo up; cat");
+    assert_eq!((search.line(), rest.line()), ("up".to_owned(), "up".to_owned()));
+    // A lock at this path of the other server is not that of the realm.
+    let foreign = Home::with_servers(&two.second.address);
+    let mut foreign = foreign.spawn("search/foreign", &[], "echo up; cat");
+    assert_eq!(foreign.line(), "up");
+    for listing in [&["list"][..], &["list", "/"]] {
+        let output = two.output(listing);
+        let (shown, said) = printed(&output);
+        let paths: Vec<_> = shown.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(paths, ["/locks/b", "/locks/search/a"], "{output:?}");
+        assert!(said.contains(&on), "{said}");
+    }
+    let json: Value = serde_json::from_slice(&two.output(&["list", "--json"]).stdout).unwrap();
+    assert_eq!(json["locks"].as_array().unwrap().len(), 2, "{json}");
+    assert_eq!(json["scope"]["kind"], "realms");
+    assert_eq!(json["scope"]["realms"][1]["prefix"], "/locks/search");
+    assert_eq!(json["scope"]["realms"][1]["servers"], *two.first.address);
+    let broken = two.output(&["break", "search/a", "--reason", "test", "--yes"]);
+    assert!(broken.status.success(), "{broken:?}");
+    let (shown, said) = printed(&two.output(&["list", "--broken"]));
+    assert!(shown.contains("/locks/search/a") && said.contains(&on), "{shown} {said}");
+    for verb in [&["requests"][..], &["requests", "--decided"]] {
+        let (_, said) = printed(&two.output(verb));
+        assert!(said.contains(&on), "{said}");
+    }
+    // One realm needs no name.
+    let (shown, said) = printed(&two.output(&["list", "search"]));
+    assert!(!shown.contains("/locks/b") && !said.contains("realm"), "{shown} {said}");
+}
+
+/// Also if no realm has the root: it names no path that nobody named.
+#[test]
+fn jobs_of_all_realms_are_shown_and_checked() {
+    for other in ["/", "/locks/billing"] {
+        let two = Two::new(other, "");
+        let on = format!("on {}", two.names(other));
+        assert!(printed(&two.output(&["jobs"])).1.contains(&format!("no job has run {on}")));
+        assert_eq!(two.output(&["run", "search/a", "--slot", "1", "--", "false"]).status.code(), Some(1));
+        assert_eq!(two.output(&["run", "billing/b", "--slot", "1", "--", "true"]).status.code(), Some(0));
+        let (shown, said) = printed(&two.output(&["jobs"]));
+        assert!(shown.contains("search/a") && shown.contains("billing/b") && said.contains(&on), "{shown} {said}");
+        let checked = two.output(&["jobs", "--check"]);
+        assert_eq!(checked.status.code(), Some(2), "{checked:?}");
+        assert!(printed(&checked).0.starts_with("search/a: failed"), "{checked:?}");
+        let json: Value = serde_json::from_slice(&two.output(&["jobs", "--json"]).stdout).unwrap();
+        let paths: Vec<_> = json["jobs"].as_array().unwrap().iter().map(|job| job["path"].as_str().unwrap()).collect();
+        assert_eq!(paths, ["/locks/billing/b", "/locks/search/a"]);
+        assert!(json["now_ms"].as_i64().unwrap() > 0);
+        let (metrics, _) = printed(&two.output(&["jobs", "--prometheus", "-"]));
+        for metric in ["failed", "late", "running"] {
+            let name = format!("lockkeeper_job_{metric}");
+            let starting = |start: &str| metrics.lines().filter(|line| line.starts_with(start)).count();
+            assert_eq!(starting(&format!("# HELP {name} ")), 1, "{metrics}");
+            assert_eq!(starting(&format!("{name}{{")), 2, "{metrics}");
+        }
+        // It follows one realm, and says how to name its servers.
+        let watched = two.output(&["jobs", "--watch"]);
+        let (code, line) = failure(&watched);
+        assert!(code == Some(64) && line.contains(&two.names(other)), "{line}");
+        for servers in [&two.first.address, &two.second.address] {
+            assert!(printed(&watched).1.contains(&format!(" --servers {servers}\n")), "{watched:?}");
+        }
+        // One job is that of its realm.
+        let (shown, said) = printed(&two.output(&["jobs", "search/a"]));
+        assert!(shown.contains("search/a") && !said.contains("realm"), "{shown} {said}");
+    }
+}
+
+/// The realm is named with its reason, and the others are shown.
+#[test]
+fn a_realm_that_does_not_answer_is_named() {
+    let two = Two::new("/", "\"/locks/gone\" = \"127.0.0.1:1\"\n");
+    assert_eq!(two.output(&["run", "b", "--slot", "1", "--", "true"]).status.code(), Some(0));
+    let mut holder = two.home.spawn("search/a", &["--config", "realms.toml"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    // At once, because each of them waits for the realm that does not answer.
+    let asking = [
+        (&["list"][..], "/locks/search/a"),
+        (&["list", "--json"], "/locks/search/a"),
+        (&["jobs"], "b "),
+        (&["jobs", "--check"], ""),
+        (&["jobs", "--prometheus", "-"], "lockkeeper_job_failed{job=\"/locks/b\"} 0"),
+        (&["requests"], ""),
+    ];
+    let asking = asking.map(|(verb, has)| {
+        let words = [verb, &["--config", "realms.toml"]].concat();
+        (verb, has, Running::start(&mut two.home.command(&words)))
+    });
+    for (verb, has, running) in asking {
+        let output = running.output();
+        let (shown, said) = printed(&output);
+        assert_eq!(output.status.code(), Some(69), "{verb:?}: {output:?}");
+        assert!(shown.contains(has), "{verb:?}: {output:?}");
+        assert!(said.contains("127.0.0.1:1 (realm /locks/gone) is left out: "), "{verb:?}: {said}");
     }
 }
