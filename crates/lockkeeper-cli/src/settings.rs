@@ -12,7 +12,7 @@ use crate::args::connect::ConnectArgs;
 use crate::args::run::is_option;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
-use crate::place::Place;
+use crate::place::{Place, realm};
 
 /// Time limit for connecting to the servers.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -116,6 +116,24 @@ impl Settings {
             }
         };
         Ok(parts.into_iter().map(part).collect())
+    }
+
+    /// Refuses realms for a command that is about whole servers.
+    ///
+    /// # Errors
+    /// The settings have realms, and no servers were named.
+    pub(crate) fn whole_servers(self) -> Result<Self, Failure> {
+        if matches!(&self.place, Place::Machine(home) if home.is_shared()) || self.all.routing()?.is_none() {
+            return Ok(self);
+        }
+        let mut realms: Vec<_> = self.all.realms.iter().map(|realm| &realm.value).collect();
+        realms.sort_by(|one, other| one.prefix.cmp(&other.prefix));
+        let realms: Vec<_> = realms.iter().map(|RealmSetting { prefix, servers, .. }| realm(prefix, servers)).collect();
+        let message = format!(
+            "the settings have realms, and this command is about whole servers; the realms are {}",
+            realms.join(", ")
+        );
+        Err(Failure::new(Code::Usage, message).hint("name the servers of one of them with --servers"))
     }
 
     /// Returns a builder with the options of a connection.

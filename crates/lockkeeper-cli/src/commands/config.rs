@@ -24,7 +24,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
     let place = if args.connect { Ok(place?) } else { place };
     let negotiated = match &place {
         Ok(place) if args.connect => {
-            let settings = Settings { place: place.clone(), all: all.clone(), create_chroot };
+            let settings = Settings { place: place.clone(), all: all.clone(), create_chroot }.whole_servers()?;
             match inquire_session_timeout(&settings).await {
                 // The settings are the main output, so a missing session is only a note.
                 Err(failure) if failure.code == Code::Unreachable && matches!(settings.place, Place::Machine(_)) => {
@@ -47,10 +47,16 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         })?;
         return Ok(0);
     }
+    let named = all.servers.is_given();
+    let machine = !named && matches!(&place, Ok(Place::Machine(home)) if home.is_shared());
+    let has_realms = !named && !machine && !all.realms.is_empty();
     let width = Key::ALL.into_iter().map(|key| key.name().len()).max().unwrap_or_default();
     let mut text = String::new();
     for entry in &entries {
-        let value = entry.value.clone().unwrap_or_else(|| unset(entry.key, &place));
+        let value = entry.value.clone().unwrap_or_else(|| match entry.key {
+            Key::Servers if has_realms => "none: the realms below are used".to_owned(),
+            key => unset(key, &place),
+        });
         let agreed = match (&negotiated, entry.key) {
             (Some(agreed), Key::SessionTimeout) => format!(", {agreed} agreed with the server"),
             _ => String::new(),
@@ -65,7 +71,11 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         );
     }
     for Setting { value: realm, origin, .. } in &all.realms {
-        let unused = if all.servers.is_given() { ", not used: servers were named" } else { "" };
+        let unused = match (named, machine) {
+            (true, _) => ", not used: servers were named",
+            (false, true) => ", not used: this machine's server was chosen",
+            (false, false) => "",
+        };
         _ = writeln!(
             text,
             "realm {}  {}  ({}{unused})",

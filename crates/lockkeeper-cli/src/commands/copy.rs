@@ -33,7 +33,7 @@ struct Report<'a> {
 
 /// Copies; returns the exit status.
 pub(crate) async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failure> {
-    let settings = Settings::read(args.connect, printer)?;
+    let settings = Settings::read(args.connect, printer)?.whole_servers()?;
     let builder = settings.builder();
     let mut options = CopyOptions::default();
     (options.paths, options.overwrite, options.dry_run) = (args.paths, args.overwrite, args.dry_run);

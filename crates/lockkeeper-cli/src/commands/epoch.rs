@@ -28,7 +28,7 @@ pub(crate) async fn epoch(args: EpochArgs, printer: &Printer) -> Result<u8, Fail
         // Checked before any server is contacted.
         confirm::possible("epoch --above", args.yes)?;
     }
-    let settings = Settings::read(args.connect, printer)?;
+    let settings = Settings::read(args.connect, printer)?.whole_servers()?;
     let epoch = match wanted {
         None => inquire(&settings, async |admin| admin.token_epoch().await).await?,
         Some(wanted) => {

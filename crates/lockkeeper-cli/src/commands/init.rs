@@ -33,7 +33,7 @@ struct NodeView<'a> {
 
 /// Sets up the shared nodes and prints them; returns the exit status.
 pub(crate) async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failure> {
-    let settings = Settings::read(args.connect, printer)?;
+    let settings = Settings::read(args.connect, printer)?.whole_servers()?;
     // A list in a file or a variable is for the locks of the users.
     let acl = matches!(settings.all.acl.origin, Origin::Flag(_)).then(|| settings.all.acl.value.clone());
     let builder = settings.builder();

@@ -188,3 +188,28 @@ fn a_realm_that_does_not_answer_is_named() {
         assert!(said.contains("127.0.0.1:1 (realm /locks/gone) is left out: "), "{verb:?}: {said}");
     }
 }
+
+/// The whole servers of all realms are not one thing to change, and this user's own server is none of them.
+#[test]
+fn commands_about_whole_servers_want_the_servers_by_name() {
+    let two = Two::new("/", "");
+    for verb in [
+        &["epoch"][..],
+        &["epoch", "--above", "1", "--yes"],
+        &["init"],
+        &["copy", "--to", &two.first.address, "--dry-run"],
+        &["config", "--connect"],
+    ] {
+        let output = two.output(verb);
+        let (code, line) = failure(&output);
+        assert_eq!(code, Some(64), "{verb:?}: {output:?}");
+        assert!(line.contains("the settings have realms") && line.contains(&two.names("/")), "{line}");
+        assert!(printed(&output).1.contains("--servers"), "{output:?}");
+    }
+    assert!(!two.home.state().exists());
+    let told = printed(&two.output(&["config"])).0;
+    let servers = told.lines().find(|line| line.starts_with("servers ")).unwrap();
+    assert!(servers.contains("none: the realms below are used") && !servers.contains("own server"), "{servers}");
+    let named = two.output(&["epoch", "--servers", &two.first.address]);
+    assert!(named.status.success(), "{named:?}");
+}
