@@ -32,7 +32,7 @@ pub use crate::hold::trust::{HeldRecord, TrustSource};
 pub use crate::hold::{AtRelease, Hold, HoldOptions, HoldRequest};
 use crate::keeper::Lockkeeper;
 pub use crate::meters::{Group, Meter};
-pub use crate::ownership::{other_replacer, other_writer, read_credentials};
+pub use crate::ownership::{group_name, other_replacer, other_writer, read_credentials, user_name};
 pub use crate::queue::about::About;
 use crate::queue::acquire::Acquire;
 use crate::queue::priority::PriorityLock;

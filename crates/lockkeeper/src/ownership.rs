@@ -51,6 +51,23 @@ pub(crate) fn has_private_group(metadata: &Metadata) -> bool {
     me != 0 && metadata.uid() == me && metadata.gid() == me && metadata.mode() & 0o002 == 0
 }
 
+/// Returns the name of a user, or `user 4321` if it has none.
+pub fn user_name(uid: u32) -> String {
+    name_in("/etc/passwd", uid).unwrap_or_else(|| format!("user {uid}"))
+}
+
+/// Returns the name of a group, or its number if it has none.
+pub fn group_name(gid: u32) -> String {
+    name_in("/etc/group", gid).unwrap_or_else(|| gid.to_string())
+}
+
+/// Returns the name of a number in a file with lines such as `root:x:0:`.
+fn name_in(file: &str, id: u32) -> Option<String> {
+    let lines = std::fs::read_to_string(file).ok()?;
+    let id = id.to_string();
+    lines.lines().find(|line| line.split(':').nth(2) == Some(&id))?.split(':').next().map(str::to_owned)
+}
+
 /// Reads a file with credentials. It must belong to this user or to root, no other user may write it, and not every user may read
 /// it.
 ///

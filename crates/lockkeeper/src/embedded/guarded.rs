@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::ownership::has_private_group;
+use crate::ownership::{has_private_group, user_name};
 
 /// The permissions to write of others than the owner.
 const WRITTEN_BY_OTHERS: u32 = 0o022;
@@ -47,23 +47,38 @@ pub(super) fn check(dir: &Path, shared: bool) -> Result<()> {
         let is_itself = exists && depth == 0;
         if is_itself && this.uid() != owner {
             return refuse(format!(
-                "belongs to user {}: run this as that user, or choose another directory",
-                this.uid()
+                "belongs to {}: run this as that user, or choose another directory",
+                user_name(this.uid())
             ));
         }
         if ![0, me(), owner].contains(&this.uid()) {
             let remedy = "choose a directory of this user (with sudo, use sudo -H)";
-            return refuse(format!("belongs to user {}, who could replace what is in it: {remedy}", this.uid()));
+            let owner = user_name(this.uid());
+            return refuse(format!("belongs to {owner}, who could replace what is in it: {remedy}"));
         }
         if this.mode() & WRITTEN_BY_OTHERS != 0 && !closed && !has_private_group(&this) {
+            // The owner of the next directory below, if there is to be one.
             let next = match depth {
                 0 if !exists => Some(me()),
                 0 => None,
                 _ => Some(above[depth - 1].metadata()?.uid()),
             };
-            let protected = this.mode() & STICKY != 0 && next.is_some_and(|next| [0, me()].contains(&next));
-            if !protected {
-                return refuse("can be written by others than its owner; run chmod go-w on it".to_owned());
+            // `chmod` on a sticky directory would take it away from the users for whom it is.
+            match next.filter(|_| this.mode() & STICKY != 0) {
+                Some(next) if [0, me()].contains(&next) => {}
+                Some(next) => {
+                    let (below, owner) = (above[depth - 1].display(), user_name(next));
+                    let why = format!(
+                        "{below} belongs to {owner}, and other users may create directories in {}",
+                        at.display()
+                    );
+                    let remedy = "choose a directory of this user or of root";
+                    return Err(Error::new(ErrorKind::PermissionDenied, format!("{why}: {remedy}")));
+                }
+                None if this.mode() & STICKY != 0 => {
+                    return refuse("can be written by others than its owner; choose a directory in it".to_owned());
+                }
+                None => return refuse("can be written by others than its owner; run chmod go-w on it".to_owned()),
             }
         }
         closed |= this.mode() & ENTERED_BY_OTHERS == 0;
@@ -142,16 +157,18 @@ mod tests {
             mode(&dir, 0o755);
             check(&dir, shared).unwrap();
             check(&dir.join("missing/too"), shared).unwrap();
-            for (wrong, named) in
-                [((0o777, 0o755), &dir), ((0o757, 0o755), &dir), ((0o1777, 0o755), &dir), ((0o755, 0o777), &above)]
-            {
+            for (wrong, named, remedy) in [
+                ((0o777, 0o755), &dir, "run chmod go-w on it"),
+                ((0o757, 0o755), &dir, "run chmod go-w on it"),
+                ((0o1777, 0o755), &dir, "choose a directory in it"),
+                ((0o755, 0o777), &above, "run chmod go-w on it"),
+            ] {
                 mode(&dir, wrong.0);
                 mode(&above, wrong.1);
                 let error = check(&dir, shared).unwrap_err().to_string();
-                assert!(
-                    error.contains(&format!("{} can be written", named.canonicalize().unwrap().display())),
-                    "{error}"
-                );
+                let named = named.canonicalize().unwrap();
+                let why = format!("{} can be written by others than its owner; {remedy}", named.display());
+                assert_eq!(error, why);
             }
             // As in `/tmp`, with a directory of this user in it, or with none yet.
             mode(&dir, 0o755);
@@ -208,6 +225,15 @@ mod tests {
             let error = check(&at, shared).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
+        // In a directory such as `/tmp`, the reason is the one below it, and not the modes of `/tmp`.
+        mode(root.path(), 0o1777);
+        for (at, shared) in [(dir.clone(), true), (dir.join("missing"), false)] {
+            let error = check(&at, shared).unwrap_err().to_string();
+            let dir = dir.canonicalize().unwrap();
+            let why = format!("{} belongs to user 4321, and other users may create directories in", dir.display());
+            assert!(error.starts_with(&why) && !error.contains("chmod"), "{error}");
+        }
+        mode(root.path(), 0o755);
         // The owner of a shared directory is trusted, and nobody else who may write there.
         check(&dir, true).unwrap();
         let below = dir.join("below");
