@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::advice::Suggested;
 use crate::daemon::{self, Readiness};
-use crate::exit::{Code, Failure};
+use crate::exit::{self, Code, Failure};
 use crate::inherited;
 use crate::output::Printer;
 use crate::program::this_program;
@@ -43,6 +43,14 @@ pub(crate) struct Report {
     /// The nodes that end with a session: those of holders and waiters.
     pub contenders: u64,
     pub nodes: u64,
+}
+
+/// Returns the server that runs in a home.
+///
+/// # Errors
+/// The directory cannot be used; the hint depends on whose directory it is.
+pub(crate) fn find(home: &Home) -> Result<Option<Endpoint>, Failure> {
+    home.find().map_err(|error| exit::of_home(home, error))
 }
 
 /// Asks a server how it is. Dropping the future leaves no connection.
@@ -128,7 +136,7 @@ pub(crate) struct Stopped {
 /// Dropping the future leaves a server that is ending.
 pub(crate) async fn stop(home: &Home, kill: bool) -> Result<Option<Stopped>, Failure> {
     let since = Instant::now();
-    let server = match home.find()? {
+    let server = match find(home)? {
         Some(endpoint) => process(home, &endpoint).await?,
         None => None,
     };

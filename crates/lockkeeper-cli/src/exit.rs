@@ -1,11 +1,15 @@
 //! Failures as people and scripts see them.
 
 use std::fmt;
+use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use lockkeeper::acl::LockAcl;
 use lockkeeper::admin::ContenderInfo;
+use lockkeeper::embedded::Home;
+use lockkeeper::engine::{group_name, user_name};
 use lockkeeper::error::{
     AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, Mismatch, Misuse, PathError,
     ProductError, SessionError, TlsProblem,
@@ -211,7 +215,7 @@ fn hint(error: &Error) -> Option<String> {
             "write the line `sasl USER PASSWORD` into a file and name the file with --auth-file"
         }
         Error::Session(SessionError::Embedded(EmbeddedError::File { file, cause, .. }))
-            if cause.kind() == std::io::ErrorKind::PermissionDenied && other_owner(file).is_some() =>
+            if cause.kind() == io::ErrorKind::PermissionDenied && other_owner(file).is_some() =>
         {
             return other_owner(file);
         }
@@ -258,14 +262,53 @@ fn hint_of_lease(error: &ProductError) -> Option<String> {
 
 /// Returns whose directory keeps this process out, if it is another user's: the deepest one that this process can see.
 fn other_owner(file: &Path) -> Option<String> {
-    let (dir, uid) = file.ancestors().skip(1).find_map(|dir| Some((dir, dir.metadata().ok()?.uid())))?;
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let has_uid = |user: &&str| user.split(':').nth(2).is_some_and(|field| field == uid.to_string());
-    let name = users.lines().find(has_uid).and_then(|user| user.split(':').next());
-    let name = name.map_or_else(|| format!("user {uid}"), str::to_owned);
-    (uid != rustix::process::geteuid().as_raw()).then(|| {
-        format!("{} belongs to {name}: correct HOME, or choose a directory of your own with --state-dir", dir.display())
+    let (dir, found) = visible(file)?;
+    (found.uid() != rustix::process::geteuid().as_raw()).then(|| {
+        let (dir, name) = (dir.display(), user_name(found.uid()));
+        format!("{dir} belongs to {name}: correct HOME, or choose a directory of your own with --state-dir")
     })
+}
+
+/// Returns the deepest directory above a file that this process can see.
+fn visible(file: &Path) -> Option<(&Path, Metadata)> {
+    file.ancestors().skip(1).find_map(|dir| Some((dir, dir.metadata().ok()?)))
+}
+
+/// Returns the failure to use a home's directory. The directory of this machine's server is the administrator's: a user who chose
+/// another one would have other locks.
+pub(crate) fn of_home(home: &Home, error: EmbeddedError) -> Failure {
+    let hint = match &error {
+        EmbeddedError::File { file, cause, .. }
+            if home.is_shared() && cause.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            // The library refuses a directory with a text of its own.
+            Some(if cause.raw_os_error().is_some() {
+                kept_out(file)
+            } else {
+                "correct that, or name another directory with --machine=DIR, the same for all users of this machine"
+                    .to_owned()
+            })
+        }
+        _ => None,
+    };
+    let failure = Failure::from(error);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// Says who may enter the directory that keeps this process from a file.
+fn kept_out(file: &Path) -> String {
+    let ask = "ask the administrator of this machine";
+    let Some((dir, found)) = visible(file) else { return ask.to_owned() };
+    let (mode, owner) = (found.mode() & 0o777, user_name(found.uid()));
+    let may = match (mode & 0o001 != 0, mode & 0o010 != 0) {
+        (true, _) => return ask.to_owned(),
+        (false, true) => format!("{owner} and the group {} may enter {}", group_name(found.gid()), dir.display()),
+        (false, false) => format!("only {owner} may enter {}", dir.display()),
+    };
+    format!("{may} (mode {mode:03o}): {ask}")
 }
 
 const fn hint_about_tls(problem: TlsProblem) -> &'static str {

@@ -39,7 +39,7 @@ pub(crate) async fn connect(home: &Home, builder: &Builder, printer: &Printer) -
 /// # Errors
 /// [`not_running`] if no server runs.
 pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
-    let found = home.find()?.ok_or_else(|| not_running(home))?;
+    let found = control::find(home)?.ok_or_else(|| not_running(home))?;
     join(home, builder, StartMode::Never, found).await
 }
 
@@ -154,7 +154,7 @@ async fn join(home: &Home, builder: &Builder, hosting: StartMode, found: Endpoin
 
 /// Returns the server of a home; starts it if none runs.
 async fn ensure(home: &Home, printer: Printer) -> Result<Endpoint, Failure> {
-    if let Some(endpoint) = home.find()?
+    if let Some(endpoint) = control::find(home)?
         && !control::hand_over(home, &endpoint, printer).await
     {
         return Ok(endpoint);
@@ -171,11 +171,11 @@ fn ensure_blocking(home: &Home, printer: Printer) -> Result<Endpoint, Failure> {
         Failure::new(Code::CannotServe, error.to_string())
             .hint("choose another directory: --state-dir, LOCKKEEPER_STATE_DIR; or an ensemble: --servers")
     })?;
-    if let Some(endpoint) = home.find()? {
+    if let Some(endpoint) = control::find(home)? {
         return Ok(endpoint);
     }
     control::start(home, printer)?;
-    home.find()?.ok_or_else(|| {
+    control::find(home)?.ok_or_else(|| {
         Failure::new(Code::CannotServe, "the server ended as soon as it was started")
             .hint(format!("look into {}", dir.join(LOG).display()))
     })

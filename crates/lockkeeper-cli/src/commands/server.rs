@@ -107,7 +107,7 @@ impl Desk {
         let directory = self.home.dir().display().to_string();
         let data_bytes = size(&self.data());
         let own = control::own_version().to_string();
-        let Some(endpoint) = self.home.find()? else {
+        let Some(endpoint) = control::find(&self.home)? else {
             let status = Status { directory, data_bytes, command_version: own, ..Status::default() };
             let place = &self.place;
             self.say(&format!("{place} is not running (its directory is {})\n", status.directory), &status)?;
@@ -155,7 +155,7 @@ impl Desk {
 
     async fn stop(&self, force: bool) -> Result<u8, Failure> {
         control::check_owner(self.home.dir())?;
-        let Some(endpoint) = self.home.find()? else {
+        let Some(endpoint) = control::find(&self.home)? else {
             self.say(&format!("{} is not running\n", self.place), &Stopped { stopped: false })?;
             return Ok(0);
         };
@@ -187,7 +187,7 @@ impl Desk {
         self.start_again(turn, stopped).await?;
         let paused_ms = millis(since);
         // A service manager may start another version than this one.
-        let version = match self.home.find()? {
+        let version = match control::find(&self.home)? {
             Some(endpoint) => self.report(&endpoint).await?.version.map(|version| version.to_string()),
             None => None,
         };
@@ -242,7 +242,7 @@ impl Desk {
             );
         }
         let turn = control::turn(&self.home).await?;
-        let was_running = self.home.find()?.is_some();
+        let was_running = control::find(&self.home)?.is_some();
         let before = self.before(force).await?;
         // The backup is checked, and its epoch raised, before anything changes.
         let stage = Home::new(self.home.dir().join("restore.new"));
@@ -292,7 +292,7 @@ impl Desk {
                 "end their commands, or use --force: they go on as they were at the backup, or lose their locks",
             ),
         };
-        if let Some(endpoint) = self.home.find()? {
+        if let Some(endpoint) = control::find(&self.home)? {
             refuse(self.report(&endpoint).await?.sessions)?;
             return self.epoch(&self.home).await;
         }
@@ -391,7 +391,7 @@ impl Desk {
         drop((stopped, turn));
         let since = Instant::now();
         // The manager tells nobody here.
-        while self.home.find()?.is_none() {
+        while control::find(&self.home)?.is_none() {
             if since.elapsed() >= RESTARTED {
                 return Err(Failure::new(Code::Unreachable, format!("{} was not started again", self.place))
                     .hint("its administrator or its service manager starts it: systemctl start lockkeeper"));
@@ -406,7 +406,7 @@ impl Desk {
     /// # Errors
     /// It does not answer: it would not end by itself.
     async fn runs(&self) -> Result<bool, Failure> {
-        match self.home.find()? {
+        match control::find(&self.home)? {
             Some(endpoint) => self.report(&endpoint).await.map(|_| true),
             None => Ok(false),
         }

@@ -75,10 +75,43 @@ fn a_stranger_cannot_connect_to_the_own_server_nor_enter_a_closed_machines_serve
 
     let (_server, machine) = serve(&home);
     assert!(of_stranger(&home, &["run", "a", &machine, "--", "true"]).output().unwrap().status.success());
-    mode(&home.file("shared"), 0o750);
-    let (code, line) = failure(&of_stranger(&home, &["run", "a", &machine, "--", "true"]).output().unwrap());
+    // A directory of his own would have other locks, so no hint leads there.
+    for (closed, who) in [(0o750, "root and the group root may enter "), (0o700, "only root may enter ")] {
+        mode(&home.file("shared"), closed);
+        for verb in [&["run", "a", &machine, "--", "true"][..], &["list", &machine], &["server", "status", &machine]] {
+            let output = of_stranger(&home, verb).output().unwrap();
+            let (code, line) = failure(&output);
+            assert_eq!(code, Some(73), "{line}");
+            assert!(line.contains("Permission denied"), "{line}");
+            let told = String::from_utf8(output.stderr).unwrap();
+            let hint =
+                format!("hint: {who}{} (mode {closed:03o}): ask the administrator", home.file("shared").display());
+            assert!(told.contains(&hint), "{told}");
+            assert!(!told.contains("HOME") && !told.contains("--state-dir"), "{told}");
+        }
+    }
+}
+
+/// As in `/tmp`: the modes of that directory are right.
+#[test]
+fn in_a_directory_for_all_users_the_directory_of_another_user_is_named() {
+    if !is_root() {
+        return;
+    }
+    let home = open_home();
+    let (shared, users) = (home.file("tmp"), home.file("tmp/users"));
+    std::fs::create_dir_all(&users).unwrap();
+    mode(&shared, 0o1777);
+    // A user with a name.
+    let uid = Command::new("id").args(["-u", "nobody"]).output().unwrap();
+    let uid = String::from_utf8(uid.stdout).unwrap().trim().parse().unwrap();
+    chown(&users, Some(uid), None).unwrap();
+    let state = users.join("state").display().to_string();
+    let output = home.output(&["run", "a", "--state-dir", &state, "--", "touch", "ran"]);
+    let (code, line) = failure(&output);
     assert_eq!(code, Some(73), "{line}");
-    assert!(line.contains("Permission denied"), "{line}");
+    assert!(line.contains(&format!("{} belongs to nobody", users.display())) && !line.contains("chmod"), "{line}");
+    assert!(!home.file("ran").exists());
 }
 
 /// He may not open the store, so he learns only from the socket whether the server runs.
