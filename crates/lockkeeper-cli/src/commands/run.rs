@@ -327,7 +327,7 @@ async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss>
         Ok(Err(_)) | Err(_) => {
             let timeout = spell(session_timeout);
             Ok(Some(format!(
-                "the release of {locks} was not confirmed; it is free when the session ends, at the latest {timeout} after a server answers again"
+                "the release of {locks} was not confirmed; it is free when the session ends, about {timeout} after a server answers again"
             )))
         }
     }

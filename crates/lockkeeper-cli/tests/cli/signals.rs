@@ -99,8 +99,8 @@ fn case_46_an_unconfirmed_release_is_bounded_and_reported() {
     running.close_stdin();
     let (code, text) = running.end();
     assert_eq!(code, Some(7));
-    // The servers count a session's time only while they run.
-    let told = "was not confirmed; it is free when the session ends, at the latest 40 s after a server answers again";
+    // The servers count a session's time only while they run, and end it at one of their ticks.
+    let told = "was not confirmed; it is free when the session ends, about 40 s after a server answers again";
     assert!(text.contains(told), "{text}");
     served.running.signal(Signal::CONT);
 }
