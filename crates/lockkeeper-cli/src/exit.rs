@@ -25,6 +25,9 @@ use crate::place::Place;
 use crate::serverlog::{self, LOG};
 pub(crate) use crate::statuses::Code;
 
+/// The verb that sets up whole servers.
+const INIT: &str = "init";
+
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -93,7 +96,12 @@ impl Failure {
 
     /// Adds the place of the locks.
     #[must_use]
-    pub(crate) fn at(self, place: &Place) -> Self {
+    pub(crate) fn at(mut self, place: &Place) -> Self {
+        if let Place::Ensemble(servers) = place {
+            // With realms, it is refused without servers.
+            let named = |command: Suggested| if command.verb() == Some(INIT) { command.at(servers) } else { command };
+            self.advice = self.advice.into_iter().map(|(what, command)| (what, named(command))).collect();
+        }
         Failure { place: Some(Box::new(place.clone())), ..self }
     }
 
@@ -367,7 +375,9 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
             ("see which files are set, and where", Suggested::new(["config"]))
         }
         Error::Session(error) if error.needs_set_up() => {
-            ("let all clients contend", Suggested::new(["init", "--acl", &LockAcl::open_to_contend().to_string()]))
+            let init = Suggested::new([INIT, "--acl", &LockAcl::open_to_contend().to_string()]);
+            // The list gives its rights to the credentials of the command.
+            ("let all clients contend", init.needing("--auth-file", "FILE"))
         }
         Error::Acquire(error) => match error {
             AcquireError::Timeout { path, holder, .. } | AcquireError::Held { path, holder, .. } => {

@@ -140,7 +140,9 @@ pub(crate) async fn connect_with(
 ) -> Result<Lockkeeper, Failure> {
     waiting::connecting(&settings.place.to_string(), Some(settings.connect_timeout()), async {
         match &settings.place {
-            Place::Ensemble(servers) => Ok(builder.clone().connect(servers).await?),
+            Place::Ensemble(servers) => {
+                builder.clone().connect(servers).await.map_err(|error| Failure::from(error).at(&settings.place))
+            }
             Place::Machine(home) => to_home(home).await,
         }
     })

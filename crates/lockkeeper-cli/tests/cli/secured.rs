@@ -186,7 +186,9 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("/locks is shared by all clients but not open to all"), "{told}");
     assert!(
-        told.contains("hint: let all clients contend: lockkeeper init --acl 'auth::cdrwa,world:anyone:cdrw' "),
+        told.contains(
+            "hint: let all clients contend: lockkeeper init --acl 'auth::cdrwa,world:anyone:cdrw' --auth-file FILE "
+        ),
         "{told}"
     );
     assert!(told.contains("hint: a client that may administrate that node opens it\n"), "{told}");
@@ -228,6 +230,53 @@ fn a_private_lock_keeps_no_one_out_and_init_sets_up_what_all_share() {
     let servers = server.line();
     check_that_a_private_lock_keeps_no_one_out(&servers);
     check_that_init_sets_up_the_shared_nodes(&servers);
+}
+
+/// The administrator's file is all that the reader adds. A realm's servers are in the hint, as `init` asks for them.
+#[test]
+fn the_hint_of_a_refused_command_works_as_it_is_printed() {
+    let machine = Home::new();
+    machine.secret("accounts", "sasl ops:hunter2\n");
+    let serve = ["serve", "--memory", "--listen", "127.0.0.1:0", "--accounts", "accounts"];
+    let mut server = Running::start(&mut machine.command(&serve));
+    let servers = server.line();
+    let realms = Home::new();
+    std::fs::write(realms.file("c.toml"), format!("[realms]\n\"/\" = {servers:?}\n")).unwrap();
+    for (home, place) in [(Home::with_servers(&servers), None), (realms, Some(["--config", "c.toml"]))] {
+        home.secret("FILE", "sasl ops hunter2\n");
+        let close = ["init", "--auth-file", "FILE", "--acl", "sasl:ops:cdrwa,world:anyone:r", "--servers", &servers];
+        assert!(home.output(&close).status.success());
+        let job = ["run", "j", "--slot", "1", "--auth-file", "FILE", "--servers", &servers, "--", "true"];
+        assert!(home.output(&job).status.success());
+        let place = place.as_ref().map_or(&[][..], |place| place);
+        for (words, command) in [(&["jobs"][..], &[][..]), (&["run", "a"], &["--", "true"])] {
+            let words = [words, place, command].concat();
+            let output = home.output(&words);
+            assert_eq!(output.status.code(), Some(77), "{output:?}");
+            let told = String::from_utf8(output.stderr).unwrap();
+            let hint = told.split("contend: lockkeeper ").nth(1).unwrap_or_else(|| panic!("{words:?}: {told}"));
+            let hint = shlex::split(hint.lines().next().unwrap()).unwrap();
+            let hint: Vec<_> = hint.iter().map(String::as_str).collect();
+            let opened = home.output(&hint);
+            assert!(opened.status.success(), "{hint:?}: {opened:?}");
+            assert!(home.output(&close).status.success());
+        }
+    }
+}
+
+/// A lock that may not be read may have a holder.
+#[test]
+fn a_listing_claims_nothing_about_locks_that_this_client_may_not_read() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    home.secret("auth", "digest jobs:hunter2\n");
+    let mut holder = home.spawn("hid", &["--auth-file", "auth", "--acl", "creator-all"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let output = home.output(&["list"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("cannot read /locks/hid"), "{told}");
+    assert!(told.contains("no lock that this client may read at or below /locks has a holder or a waiter"), "{told}");
 }
 
 #[cfg(real_servers)]
