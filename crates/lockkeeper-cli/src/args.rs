@@ -16,6 +16,7 @@ pub(crate) mod server;
 pub(crate) mod values;
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -35,7 +36,7 @@ use self::server::ServerArgs;
 use self::values::before_command;
 use crate::advice::{self, PlaceOption};
 use crate::exit::{Code, Failure};
-use crate::output::Printer;
+use crate::output::{self, Printer};
 
 /// Runs commands under locks that hold across processes and machines.
 ///
@@ -187,7 +188,7 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
         let json = before_command(&words).iter().any(|word| word == "--json");
         Printer::new(json).failure(failure);
         crate::streams::flush();
-        Err(ExitCode::from(Code::Usage as u8))
+        Err(ExitCode::from(failure.code as u8))
     };
     if let Some(failure) = directory_of_machine(&words) {
         return refuse(&failure);
@@ -200,9 +201,11 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
         Err(error) => error,
     };
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // A broken pipe is not an error: the reader of the help has read enough.
-        _ = error.print();
-        return Err(ExitCode::SUCCESS);
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        return match output::tolerate_closed(printed) {
+            Ok(()) => Err(ExitCode::SUCCESS),
+            Err(failure) => refuse(&failure),
+        };
     }
     refuse(&mistakes::failure(&Args::command(), &error, &words))
 }

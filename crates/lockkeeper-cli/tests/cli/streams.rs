@@ -133,10 +133,22 @@ fn a_full_disk_is_told_for_data_and_tolerated_for_messages() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let run = loud(&home, &["run", "a", "--", "sh", "-c", "exit 7"], full()).spawn().unwrap();
     assert_eq!(ends(run), Some(7));
-    let config = home.command(&["config"]).stdin(Stdio::null()).stdout(full()).output().unwrap();
-    let (code, line) = failure(&config);
-    assert_eq!(code, Some(70), "{line}");
-    assert!(line.contains("cannot write to standard output: No space left on device"), "{line}");
+    for args in [
+        &["config"][..],
+        &["help"],
+        &["help", "run"],
+        &["--help"],
+        &["run", "-h"],
+        &["run", "--help"],
+        &["--version"],
+        &["version"],
+        &["man"],
+    ] {
+        let output = home.command(args).stdin(Stdio::null()).stdout(full()).output().unwrap();
+        let (code, line) = failure(&output);
+        assert_eq!(code, Some(70), "{args:?}: {line}");
+        assert!(line.contains("cannot write to standard output: No space left on device"), "{line}");
+    }
 }
 
 #[test]
