@@ -92,10 +92,13 @@ pub(crate) fn why_it_ended(log: &Path) -> Option<String> {
             return Some(why.to_owned());
         }
     }
-    let last = tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let last: String = last.chars().take(SHOWN).collect();
     // A full disk takes no last line either.
-    Some(format!("it was killed, it crashed, or its disk was full; the last line of its log is {last:?}"))
+    let why = "it was killed, it crashed, or its disk was full";
+    let last = tail.lines().rev().find(|line| !line.trim().is_empty());
+    Some(match last.map(|last| last.chars().take(SHOWN).collect::<String>()) {
+        Some(last) => format!("{why}; the last line of its log is {last:?}"),
+        None => why.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -121,7 +124,9 @@ mod tests {
         let crashed =
             why("T a client said: ended as asked: x\nT thread main panicked at a.rs:1:1:\nno luck\n").unwrap();
         assert!(crashed.contains("it crashed") && crashed.contains("\"no luck\""), "{crashed}");
-        assert!(why("").unwrap().contains("it was killed"));
+        for empty in ["", "\n \n"] {
+            assert_eq!(why(empty).as_deref(), Some("it was killed, it crashed, or its disk was full"));
+        }
         let long = why(&"x".repeat(100_000)).unwrap();
         assert!(long.len() < 2 * SHOWN, "{}", long.len());
     }

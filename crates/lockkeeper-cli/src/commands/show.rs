@@ -301,6 +301,8 @@ fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInf
     }
     detail(text, "node", &contender.node_path(path));
     if contender.mode != "lease" {
-        detail(text, "session", &contender.session.to_string());
+        // What is left of an abandoned hold ends with no session.
+        let session = contender.session;
+        detail(text, "session", &if session.is_none() { "none".to_owned() } else { session.to_string() });
     }
 }

@@ -31,6 +31,9 @@ const TOLD: usize = 10;
 /// Maximum holders and nodes that are printed one by one on a terminal, so that the actions are on the same screen.
 const TOLD_ON_A_SCREEN: usize = 2;
 
+/// Minimum width of the column with the labels of the actions.
+const LABELS: usize = 28;
+
 #[derive(Serialize)]
 struct Why<'a> {
     lock: LockView<'a>,
@@ -214,9 +217,10 @@ fn actions(lock: &LockInfo, name: &str, told: usize, printer: &Printer) -> Strin
     }
     let columns = Size::of(std::io::stdout()).map_or(usize::MAX, |size| size.columns);
     let mut text = "possible actions, with your own COMMAND and WHY\n".to_owned();
+    let width = recipes.iter().map(|(what, _)| what.width()).max().unwrap_or_default().max(LABELS);
     for (what, command) in recipes {
         let command = printer.command(&command, std::io::stdout());
-        let line = format!("  {what:<28} {command}");
+        let line = format!("  {what:<width$} {command}");
         // Writing to a string never fails.
         _ = match line.width() > columns {
             true => writeln!(text, "  {what}\n    {command}"),

@@ -438,6 +438,8 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
         let text = String::from_utf8(site.output(verb, &[ODD]).stdout).unwrap();
         let told = text.contains(", held since ") && text.contains("; when it was abandoned is not known");
         assert!(told && !text.contains("abandoned (lock delay 10 min) since"), "{verb}: {text}");
+        // No session ends what is left of it.
+        assert!(!text.contains("0x0\n") && (verb != "show" || text.contains("session  none\n")), "{verb}: {text}");
     }
     let taken = commands(&stderr(&site.output("run", &[ODD, "--try", "--", "true"])));
     let recipes = [taken, site.why(ODD)].concat();

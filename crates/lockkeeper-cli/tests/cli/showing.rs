@@ -358,3 +358,15 @@ fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() 
     assert!(home.output(&["list"]).status.success());
     assert!(root.output(&["show", "/team/app/locks/a"]).status.success());
 }
+
+/// Also beside a label that is longer than the others.
+#[test]
+fn the_commands_of_why_are_in_one_column() {
+    let home = Home::new();
+    let mut holders = [1, 2].map(|_| home.spawn("a", &["--permits", "2"], "echo up; cat"));
+    assert!(holders.iter_mut().all(|holder| holder.line() == "up"));
+    let text = String::from_utf8(home.output(&["why", "a"]).stdout).unwrap();
+    assert!(text.contains("ask all holders to release it"), "{text}");
+    let columns: Vec<_> = text.lines().filter_map(|line| line.find("lockkeeper ")).collect();
+    assert!(columns.len() > 4 && columns.iter().all(|column| *column == columns[0]), "{text}");
+}
