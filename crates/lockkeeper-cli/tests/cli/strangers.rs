@@ -208,12 +208,14 @@ fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
             });
             let forged: Vec<_> = forged.collect();
             let mode = lockkeeper_client::wire::CreateMode::Persistent;
-            client.create("/lockkeeper/audit/break-forged", data.clone(), &forged, mode).await.unwrap_err();
+            let path = format!("/lockkeeper/audit/break-{}", forged_id(records.len()));
+            client.create(&path, data.clone(), &forged, mode).await.unwrap_err();
             records.push(data);
         }
         let open = [lockkeeper_client::wire::Acl::OPEN];
         let mode = lockkeeper_client::wire::CreateMode::Persistent;
-        client.create("/lockkeeper/audit/break-open", records[0].clone(), &open, mode).await.unwrap();
+        let path = format!("/lockkeeper/audit/break-{}", forged_id(records.len()));
+        client.create(&path, records[0].clone(), &open, mode).await.unwrap();
         client.close();
         (names.len(), records.len())
     });
@@ -225,6 +227,11 @@ fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
     let lines = String::from_utf8(home.output(&["list", "--broken", &machine]).stdout).unwrap();
     assert!(lines.contains(&format!("(uid {STRANGER}): mine now")), "{lines}");
     assert!(lines.contains("(uid 0): the real one") && lines.contains("(not proved): "), "{lines}");
+}
+
+/// An id as in the name of a record.
+fn forged_id(number: usize) -> String {
+    format!("00000000-0000-4000-8000-{number:012}")
 }
 
 fn runtime() -> tokio::runtime::Runtime {
