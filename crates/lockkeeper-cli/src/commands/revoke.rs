@@ -59,7 +59,8 @@ pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Fa
             }
         }
         if let (false, None, [first, _, ..]) = (printer.is_json(), node, &asked[..]) {
-            let one = Suggested::new(["revoke", path.as_str(), "--node", first.contender().node.as_str()]);
+            let node = first.contender().node_path(&path);
+            let one = Suggested::new(["revoke", path.as_str(), "--node", node.as_str()]);
             let command = printer.command(&one, std::io::stderr());
             printer.note(&format!("all {} holders were asked; to ask one of them: {command}", asked.len()));
         }

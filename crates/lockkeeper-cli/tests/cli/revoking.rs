@@ -69,7 +69,7 @@ fn a_request_to_several_holders_says_so_and_how_to_ask_one() {
     let lock = home.show("p");
     let nodes = lock["holders"].as_array().unwrap().iter().map(|holder| holder["node"].as_str().unwrap());
     let text = stderr(&home.output(&["revoke", "p", "--wait", "30s"]));
-    let advice = "all 2 holders were asked; to ask one of them: lockkeeper revoke /locks/p --node ";
+    let advice = "all 2 holders were asked; to ask one of them: lockkeeper revoke /locks/p --node /locks/p/";
     let mut names = nodes.map(|node| node.rsplit('/').next().unwrap());
     assert!(names.any(|name| text.contains(&format!("{advice}{name}"))), "{text}");
     holders.iter_mut().for_each(|holder| _ = holder.wait());
