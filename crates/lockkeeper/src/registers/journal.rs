@@ -74,7 +74,7 @@ pub(crate) async fn who_removed(ensemble: &dyn Ensemble, path: &str, node: &str)
 
 /// The kind in the name of an entry's node; `None` if it is nobody's entry.
 fn kind_of(name: &str) -> Option<&str> {
-    name.split_once('-').filter(|(_, id)| uuid::Uuid::parse_str(id).is_ok()).map(|(kind, _)| kind)
+    name.split_once('-').map(|(kind, _)| kind)
 }
 
 /// The node of one entry.
