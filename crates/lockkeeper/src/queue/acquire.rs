@@ -202,7 +202,8 @@ impl<G> Acquire<G> {
     /// The lock's path. An invalid argument is reported here instead of by awaiting the request.
     pub(crate) fn path(&self) -> Result<String, AcquireError> {
         let kind = self.call.kind.as_ref().map_err(AcquireError::clone)?;
-        Ok(kind.check(self.context()).map(|()| kind.path.to_string())?)
+        self.call.terms.check(kind)?;
+        Ok(kind.path.to_string())
     }
 
     /// What it requests, for dead letters.

@@ -114,6 +114,14 @@ async fn a_lock_named_twice_is_refused_immediately(world: &World) {
     assert!(refused.unwrap_err().to_string().starts_with(&format!("{a} is requested twice")));
     let bad = [keeper.mutex(&a).acquire(), keeper.mutex("no/path").acquire()];
     assert_eq!(misused(&keeper.multi_lock(bad).await), Some("path"));
+    // So are the options of every part, also of one whose turn would come late.
+    let first = || keeper.mutex(world.path("first")).acquire().any();
+    let long = [first(), keeper.mutex(world.path("long")).acquire().message("x".repeat(5000)).any()];
+    let delay = [first(), keeper.priority_lock(world.path("late")).acquire().lock_delay(STEADY).any()];
+    for (parts, argument) in [(long, "message"), (delay, "lock delay")] {
+        assert_eq!(misused(&keeper.multi_lock(parts).await), Some(argument));
+    }
+    assert!(!world.exists(&world.path("first")).await, "it was acquired");
     assert!(!world.exists(&a).await, "the refused call created a node");
     let none = keeper.multi_lock::<lockkeeper::Guard>([]).await;
     assert_eq!(misused(&none), Some("locks"));
