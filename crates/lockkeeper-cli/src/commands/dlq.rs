@@ -191,7 +191,11 @@ impl Desk {
         let (filed, read) = self.filed_from().await?;
         let mut chosen = Vec::new();
         if terms.all {
-            chosen.extend(filed.iter().filter(|filed| matches!(filed.fate, Fate::Waiting)));
+            let may_run = |fate: &Fate| match fate {
+                Fate::Begun { .. } => terms.again,
+                fate => matches!(fate, Fate::Waiting),
+            };
+            chosen.extend(filed.iter().filter(|filed| may_run(&filed.fate)));
             if chosen.is_empty() {
                 self.printer.note(&format!("no dead letter waits in {}", self.sink.name()));
             }

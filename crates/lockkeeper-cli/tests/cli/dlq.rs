@@ -186,7 +186,9 @@ fn a_replay_that_died_is_not_run_again_unless_asked_for() {
     until("its lock is free", || home.count(&path).0 == 0 && home.count("a").0 == 0);
     let output = home.output(&["dlq", "replay", &operation]);
     assert!(output.status.code() == Some(75) && stderr(&output).contains("recorded no result"), "{output:?}");
-    let output = home.output(&["dlq", "replay", "--again", &operation]);
+    let output = home.output(&["dlq", "replay", "--all"]);
+    assert!(output.status.success() && stderr(&output).contains("no dead letter waits"), "{output:?}");
+    let output = home.output(&["dlq", "replay", "--all", "--again"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(text(&home.file("ran")).lines().count(), 2);
 }
