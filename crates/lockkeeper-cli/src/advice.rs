@@ -85,7 +85,7 @@ impl Suggested {
         self
     }
 
-    /// Adds an option of the place, unless the printed options have it: `value` stands for a value that the reader knows.
+    /// Adds an option of the place in place of this process's own: `value` stands for a value that the reader knows.
     #[must_use]
     pub(crate) fn needing(mut self, flag: &'static str, value: &'static str) -> Self {
         self.needs = Some((flag, value));
@@ -122,11 +122,11 @@ impl Suggested {
             At::Servers(_) => !WHERE.contains(&option.flag),
             At::Nowhere => false,
         });
-        let kept: Vec<_> = kept.collect();
-        if let Some((flag, value)) = self.needs.filter(|(flag, _)| !kept.iter().any(|option| option.flag == *flag)) {
+        let kept = kept.filter(|option| self.needs.is_none_or(|(flag, _)| flag != option.flag));
+        if let Some((flag, value)) = self.needs {
             words.extend([flag.to_owned(), value.to_owned()]);
         }
-        words.extend(kept.into_iter().flat_map(PlaceOption::words).map(|word| quoted(&word)));
+        words.extend(kept.flat_map(PlaceOption::words).map(|word| quoted(&word)));
         if let At::Servers(servers) = &self.at {
             words.extend([SERVERS.to_owned(), quoted(servers)]);
         }

@@ -244,12 +244,14 @@ fn the_hint_of_a_refused_command_works_as_it_is_printed() {
     std::fs::write(realms.file("c.toml"), format!("[realms]\n\"/\" = {servers:?}\n")).unwrap();
     for (home, place) in [(Home::with_servers(&servers), None), (realms, Some(["--config", "c.toml"]))] {
         home.secret("FILE", "sasl ops hunter2\n");
+        home.secret("other", "digest other:hunter2\n");
+        let other = ["jobs", "--auth-file", "other"];
         let close = ["init", "--auth-file", "FILE", "--acl", "sasl:ops:cdrwa,world:anyone:r", "--servers", &servers];
         assert!(home.output(&close).status.success());
         let job = ["run", "j", "--slot", "1", "--auth-file", "FILE", "--servers", &servers, "--", "true"];
         assert!(home.output(&job).status.success());
         let place = place.as_ref().map_or(&[][..], |place| place);
-        for (words, command) in [(&["jobs"][..], &[][..]), (&["run", "a"], &["--", "true"])] {
+        for (words, command) in [(&["jobs"][..], &[][..]), (&other, &[]), (&["run", "a"], &["--", "true"])] {
             let words = [words, place, command].concat();
             let output = home.output(&words);
             assert_eq!(output.status.code(), Some(77), "{output:?}");
