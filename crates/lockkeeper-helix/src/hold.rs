@@ -343,7 +343,8 @@ impl LeaseTask {
                     true => lease_left,
                     false => look.safe_until(ms).saturating_sub(now),
                 };
-                if !matches!(self.cleanup, Cleanup::Nobody) {
+                // An owner without a time for it has no cleanup that could be in time.
+                if !matches!(self.cleanup, Cleanup::Nobody) && owner.cleanup_ms > 0 {
                     let late = u64::try_from(look.now.earliest_ms.saturating_sub(request.since_ms)).unwrap_or(0);
                     let asked = now.saturating_sub(Duration::from_millis(late));
                     let id = &self.terms.id;

@@ -335,6 +335,14 @@ fn lease_statistics_are_printed() {
     for say in ["/locks/a", "4     holds", "suggested lease", "suggested cleanup", "1 in time, 0 late, 0 by force"] {
         assert!(text.contains(say), "{say:?} is missing in {text}");
     }
+    // Nothing to clean up is in time.
+    let mut low = home.spawn("b", &["--lease", "10m", "--id", "x", "--stats"], CLEANS_UP);
+    assert_eq!(low.line(), "up");
+    let args = ["run", "b", "--lease", "10m", "--id", "y", "--priority", "5", "--stats", "--", "true"];
+    assert!(home.output(&args).status.success());
+    assert_eq!(low.end().0, Some(79));
+    let stats: serde_json::Value = serde_json::from_slice(&home.output(&["stats", "b", "--json"]).stdout).unwrap();
+    assert_eq!((&stats["total"]["in_time"], &stats["total"]["share_in_time"]), (&1.into(), &1.0.into()));
     assert!(home.output(&["stats", "a", "--reset"]).status.success());
     assert_eq!(home.output(&["stats", "a"]).status.code(), Some(1));
 }
