@@ -128,7 +128,10 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
     });
     let decided = match asking.await? {
         Ok(decided) => decided,
-        Err((waiting, id)) if waiting.is_empty() => return Err(LeaseError::NoSuchRequest { path, id }.into()),
+        Err((waiting, id)) if waiting.is_empty() => {
+            let none: Failure = LeaseError::NoSuchRequest { path, id }.into();
+            return Err(none.scoped(&settings.place));
+        }
         Err((waiting, _)) => {
             let ids: Vec<_> = waiting.iter().map(|request| request.id.as_str()).collect();
             let problem = format!("{} decisions about {path} are open: {}", waiting.len(), ids.join(", "));

@@ -85,7 +85,9 @@ fn an_operator_approves_and_the_command_runs() {
         (code, line.as_str()),
         (Some(64), "an intervention on /locks/a needs a reason: it is recorded for those who ask later")
     );
-    assert_eq!(failure(&fleet.home.output(&["approve", "b", "-r", "x"])).0, Some(1));
+    let none = fleet.home.output(&["approve", "b", "-r", "x", "--json"]);
+    let told = String::from_utf8_lossy(&[&none.stdout[..], &none.stderr].concat()).into_owned();
+    assert!(none.status.code() == Some(1) && told.contains("about /locks/b") && told.contains("\"scope\""), "{told}");
     let approved = fleet.home.output(&["approve", "a", "--reason", "its host hangs"]);
     assert!(approved.status.success(), "{approved:?}");
     assert_eq!(high.line(), "in");
