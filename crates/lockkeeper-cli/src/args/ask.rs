@@ -190,7 +190,8 @@ pub(crate) struct InitArgs {
 #[command(after_help = help("copy", "\
 Copies nodes with their data and access lists, parents first. It leaves out nodes that end with a session: stop all users of locks, \
 then copy. It also leaves out /zookeeper, with its quotas, and the epoch of tokens. It copies nothing if the target has a node with \
-other content, or if the target's tokens are not above the source's. Copying again is harmless.", "\
+other content, or if the target's tokens are not above the source's. The last run of each job gets the time of the copy. Copying \
+again is harmless.", "\
 Examples:
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --dry-run
   lockkeeper copy --to zk1:2181,zk2:2181,zk3:2181 --raise-epoch

@@ -31,11 +31,11 @@ pub(crate) struct JobArgs {
     /// [env: LOCKKEEPER_JOBS_TIME_ZONE] [default: UTC]
     #[arg(long, value_name = "ZONE", value_parser = time_zone, requires = "once_per", conflicts_with_all = ["every", "slot"], hide_short_help = true)]
     pub time_zone: Option<String>,
-    /// After a failure: next (wait for the next slot), retry or retry:N (the next machine runs it again), or keep (a person
-    /// decides) [env: LOCKKEEPER_JOBS_ON_FAILURE] [default: next]
+    /// After a failure: next (wait for the next slot), retry or retry:N (the next machine that asks in this slot runs it
+    /// again; later ones only with --catch-up), or keep (a person decides) [env: LOCKKEEPER_JOBS_ON_FAILURE] [default: next]
     #[arg(long, value_name = "RULE", requires = "schedule", hide_short_help = true)]
     pub on_failure: Option<Rule>,
-    /// After a crash, the same: next means at most once, retry means at least once
+    /// After a crash, the same: next means at most once, retry means at least once if a machine asks in time
     /// [env: LOCKKEEPER_JOBS_ON_CRASH] [default: next]
     #[arg(long, value_name = "RULE", requires = "schedule", hide_short_help = true)]
     pub on_crash: Option<Rule>,

@@ -44,7 +44,7 @@ pub struct CopyOptions {
 pub struct Copied {
     /// Whether the nodes were created. `false` for a dry run, and if there are conflicts or the tokens would fall.
     pub done: bool,
-    /// How many nodes were created; in a dry run, how many would be.
+    /// How many nodes were created; if [`done`](Copied::done) is `false`, how many would be.
     pub created: u64,
     /// How many nodes had other data or another access list and were replaced; in a dry run, how many would be.
     pub replaced: u64,
