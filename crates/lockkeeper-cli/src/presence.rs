@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use lockkeeper::Owner;
+use lockkeeper::admin::Owner;
 use lockkeeper::admin::this_process;
 
 /// What people read about such a contender.

@@ -9,10 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use lockkeeper::Revocation;
+use lockkeeper::admin::Owner;
 use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, RequestorInfo};
 use lockkeeper::engine::excerpt;
 pub(crate) use lockkeeper::engine::{is_active, plain};
-use lockkeeper::{Owner, Revocation};
 
 /// The longest line about a command line or its values.
 const LONGEST: usize = 2000;

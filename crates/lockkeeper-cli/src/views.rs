@@ -3,8 +3,9 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use lockkeeper::Revocation;
+use lockkeeper::admin::Owner;
 use lockkeeper::admin::{Asked, Broken, ContenderInfo, LeaseInfo, LockInfo, Proof};
-use lockkeeper::{Owner, Revocation};
 use lockkeeper_helix::TransferFacts;
 use lockkeeper_work::jobs::RunRecord;
 use serde::Serialize;

@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use lockkeeper::Owner;
+use lockkeeper::admin::Owner;
 use lockkeeper::admin::Proof;
 use lockkeeper::engine::journal::Entry;
 use lockkeeper::engine::unix_epoch;

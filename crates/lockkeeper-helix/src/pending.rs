@@ -7,7 +7,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::Owner;
+use lockkeeper::admin::Owner;
 use lockkeeper::engine::{
     Context, Ensemble, NodeKind, OpError, REQUESTS as ROOT, TxnStep, Watcher, as_millis, journal, records, refused,
 };

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use lockkeeper::Owner;
+use lockkeeper::admin::Owner;
 use lockkeeper_work::jobs::records::{
     Begin, ClaimTerms, EndKind, JobLog, NoRerun, Rule, RunEnd, RunSlot, Schedule, Slot, SlotDecision,
 };

@@ -22,7 +22,7 @@ pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
 pub use handle::Admin;
 pub use info::{LeaseInfo, LockInfo, LockListing, RequestorInfo, Unreadable};
-pub use lockkeeper_core::{SessionId, TokenEpoch};
+pub use lockkeeper_core::{Owner, SessionId, TokenEpoch};
 pub use revoke::{Asked, RevokeAnswer};
 
 pub use crate::acl::{SetUp, SharedNode};

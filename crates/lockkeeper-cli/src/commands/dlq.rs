@@ -9,10 +9,11 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use lockkeeper::admin::Owner;
 use lockkeeper::admin::REPLAYS;
 use lockkeeper::engine::spell;
 use lockkeeper::error::AcquireError;
-use lockkeeper::{LockPath, Lockkeeper, MultiGuard, Owner};
+use lockkeeper::{LockPath, Lockkeeper, MultiGuard};
 use lockkeeper_work::deadletter::{
     Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use lockkeeper::Owner;
+use lockkeeper::admin::Owner;
 
 use super::{Letter, LetterEvent, LetterRecord, Mark};
 

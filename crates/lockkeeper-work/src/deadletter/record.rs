@@ -1,6 +1,6 @@
 //! What a sink keeps.
 
-use lockkeeper::Owner;
+use lockkeeper::admin::Owner;
 use serde::{Deserialize, Serialize};
 
 /// An operation that was given up because its lock was not granted in any attempt. It has not begun.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::{EndKind, MAX_RUNS, Resolution, Rule, RunEnd, RunRecord, RunSlot, Schedule};
-use lockkeeper::Owner;
+use lockkeeper::admin::Owner;
 
 /// The maximum size of a log, in bytes: a quarter of what a server accepts in one frame by default.
 const MAX_BYTES: usize = 256 * 1024;

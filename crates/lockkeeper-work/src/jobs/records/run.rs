@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::MAX_OUTPUT_BYTES;
-use lockkeeper::Owner;
+use lockkeeper::admin::Owner;
 
 /// The maximum size of a command in a record, in bytes.
 const MAX_COMMAND_BYTES: usize = 4096;

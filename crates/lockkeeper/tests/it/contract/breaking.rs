@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use lockkeeper::admin::Owner;
 use lockkeeper::error::{AcquireError, AdminError};
-use lockkeeper::{Lockkeeper, Loss, Owner};
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client as zk;
 

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use lockkeeper::admin::Owner;
 use lockkeeper::error::AdminError;
-use lockkeeper::{Lockkeeper, NodeFormat, Owner};
+use lockkeeper::{Lockkeeper, NodeFormat};
 
 use crate::support::{Kind, STEADY, World, for_every_kind};
 

@@ -4,8 +4,9 @@ use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper::WriteGuard;
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::guard::{UpgradeableGuard, WriteGuard};
+use lockkeeper::guard::UpgradeableGuard;
 use lockkeeper::{DistributedLock, Guard, Holding, LockPath, Lockkeeper};
 use lockkeeper_helix::HelixLock;
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use lockkeeper::admin::Owner;
 use lockkeeper::admin::RevokeAnswer;
 use lockkeeper::error::{AcquireError, AdminError};
-use lockkeeper::{Lockkeeper, NodeFormat, Owner};
+use lockkeeper::{Lockkeeper, NodeFormat};
 use tokio::time::Instant;
 
 use super::on_every_server;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lockkeeper::admin::Owner;
 use lockkeeper::error::{AcquireError, Misuse};
-use lockkeeper::{Lockkeeper, NodeFormat, Owner, Revocation};
+use lockkeeper::{Lockkeeper, NodeFormat, Revocation};
 use lockkeeper_testkit::proxy::{OpCode, Proxy, Record, What};
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lockkeeper::CancellationToken;
+use lockkeeper::WriteGuard;
 use lockkeeper::error::{AcquireError, ChangeError, ErrorKind};
 use lockkeeper::guard::UpgradeError;
-use lockkeeper::guard::WriteGuard;
 use lockkeeper::{Lockkeeper, Loss, NodeFormat, RwLock};
 use lockkeeper_testkit::proxy::OpCode;
 
