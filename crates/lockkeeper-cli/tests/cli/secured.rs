@@ -197,11 +197,11 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
     let kept = init(&[]);
     let told = String::from_utf8_lossy(&kept.stderr);
     assert!(told.contains("lockkeeper init --acl 'auth::cdrwa,world:anyone:cdrw' --auth-file FILE "), "{told}");
-    // A remedy repeats the credentials of this command, and not its list.
+    // A remedy of `init` repeats the credentials of this command, and not its list. Those of a refused command do not help.
     home.secret("ours", "digest ours:hunter3\n");
     let file = home.file("ours").display().to_string();
     let run = ["run", "a", "--auth-file", "ours", "--acl", "creator-all", "--", "true"];
-    for words in [&["init", "--auth-file", "ours"][..], &run] {
+    for (words, file) in [(&["init", "--auth-file", "ours"][..], &*file), (&run, "FILE")] {
         let told = String::from_utf8(home.output(words).stderr).unwrap();
         let remedy = told.lines().find(|line| line.contains(": lockkeeper init ")).unwrap_or_else(|| panic!("{told}"));
         assert!(remedy.contains(&format!(" --auth-file {file}")) && remedy.matches("--acl").count() == 1, "{remedy}");
