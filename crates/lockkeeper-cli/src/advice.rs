@@ -50,8 +50,6 @@ pub(crate) struct Suggested {
     /// The words after `--`.
     command: Vec<OsString>,
     at: At,
-    /// An option of the place, with what stands for its value, that the command needs.
-    needs: Option<(&'static str, &'static str)>,
 }
 
 /// The place of the command's locks.
@@ -68,7 +66,7 @@ enum At {
 impl Suggested {
     /// Returns a command from a verb and its words. Give a lock as a path, because a name may begin with a dash.
     pub(crate) fn new<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Self {
-        Suggested { words: words.into_iter().map(Into::into).collect(), command: Vec::new(), at: At::Here, needs: None }
+        Suggested { words: words.into_iter().map(Into::into).collect(), command: Vec::new(), at: At::Here }
     }
 
     /// Adds words.
@@ -82,13 +80,6 @@ impl Suggested {
     #[must_use]
     pub(crate) fn running<W: Into<OsString>>(mut self, command: impl IntoIterator<Item = W>) -> Self {
         self.command.extend(command.into_iter().map(Into::into));
-        self
-    }
-
-    /// Adds an option of the place in place of this process's own: `value` stands for a value that the reader knows.
-    #[must_use]
-    pub(crate) fn needing(mut self, flag: &'static str, value: &'static str) -> Self {
-        self.needs = Some((flag, value));
         self
     }
 
@@ -115,17 +106,13 @@ impl Suggested {
     pub(crate) fn text<'a>(&self, place: impl IntoIterator<Item = &'a PlaceOption>) -> String {
         let mut words = vec!["lockkeeper".to_owned()];
         words.extend(self.words.iter().map(|word| quoted(word)));
-        // A list of the command's own takes the place of that of this process.
+        // An option of the command's own takes the place of that of this process.
         let others = place.into_iter().filter(|option| !self.words.iter().any(|word| word == option.flag));
         let kept = others.filter(|option| match &self.at {
             At::Here => true,
             At::Servers(_) => !WHERE.contains(&option.flag),
             At::Nowhere => false,
         });
-        let kept = kept.filter(|option| self.needs.is_none_or(|(flag, _)| flag != option.flag));
-        if let Some((flag, value)) = self.needs {
-            words.extend([flag.to_owned(), value.to_owned()]);
-        }
         words.extend(kept.flat_map(PlaceOption::words).map(|word| quoted(&word)));
         if let At::Servers(servers) = &self.at {
             words.extend([SERVERS.to_owned(), quoted(servers)]);

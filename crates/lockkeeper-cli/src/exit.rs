@@ -375,9 +375,9 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
             ("see which files are set, and where", Suggested::new(["config"]))
         }
         Error::Session(error) if error.needs_set_up() => {
-            let init = Suggested::new([INIT, "--acl", &LockAcl::open_to_contend().to_string()]);
-            // The list gives its rights to the credentials of the command.
-            ("let all clients contend", init.needing("--auth-file", "FILE"))
+            let init = [INIT, "--acl", &LockAcl::open_to_contend().to_string(), "--auth-file", "FILE"];
+            // The list gives its rights to the credentials of the command; those that were refused do not help.
+            ("let all clients contend", Suggested::new(init))
         }
         Error::Acquire(error) => match error {
             AcquireError::Timeout { path, holder, .. } | AcquireError::Held { path, holder, .. } => {
