@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::Home;
+use lockkeeper::engine::is_below;
 use lockkeeper::{Builder, LockPath};
+use lockkeeper_config::realms::Realms;
 use lockkeeper_config::settings::{Fault, Key, Origin, RealmSetting, Setting, SettingsError, Sources, known_variables};
 
 use crate::args::connect::ConnectArgs;
@@ -56,15 +58,20 @@ impl Settings {
         Ok((all, place))
     }
 
+    /// Returns the realms, if they are used: neither servers nor the server of this machine were chosen.
+    fn realms(&self) -> Result<Option<Realms>, Failure> {
+        match &self.place {
+            Place::Machine(home) if home.is_shared() => Ok(None),
+            _ => Ok(self.all.routing()?),
+        }
+    }
+
     /// Chooses the realm of these paths, if there are realms.
     ///
     /// # Errors
     /// No realm contains one of the paths, or they are in several realms.
     pub(crate) fn at<'a>(mut self, paths: impl IntoIterator<Item = &'a str>) -> Result<Self, Failure> {
-        if matches!(&self.place, Place::Machine(home) if home.is_shared()) {
-            return Ok(self);
-        }
-        let Some(realms) = self.all.routing()? else { return Ok(self) };
+        let Some(realms) = self.realms()? else { return Ok(self) };
         let mut first: Option<(&str, String)> = None;
         for path in paths {
             let servers = realms.servers(path)?.to_owned();
@@ -88,11 +95,7 @@ impl Settings {
     /// # Errors
     /// No realm contains the path, and none is below it.
     pub(crate) fn parts(self, root: &str) -> Result<Vec<Part>, Failure> {
-        let realms = match &self.place {
-            Place::Machine(home) if home.is_shared() => None,
-            _ => self.all.routing()?,
-        };
-        let Some(realms) = realms else {
+        let Some(realms) = self.realms()? else {
             return Ok(vec![Part { settings: self, root: root.to_owned(), realm: None, others: Vec::new() }]);
         };
         let all: Vec<_> = self.all.realms.iter().map(|realm| &realm.value).collect();
@@ -123,7 +126,7 @@ impl Settings {
     /// # Errors
     /// The settings have realms, and no servers were named.
     pub(crate) fn whole_servers(self) -> Result<Self, Failure> {
-        if matches!(&self.place, Place::Machine(home) if home.is_shared()) || self.all.routing()?.is_none() {
+        if self.realms()?.is_none() {
             return Ok(self);
         }
         let mut realms: Vec<_> = self.all.realms.iter().map(|realm| &realm.value).collect();
@@ -170,7 +173,7 @@ impl Part {
 }
 
 fn is_at_or_below(path: &str, root: &str) -> bool {
-    root == "/" || path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    root == "/" || is_below(path, root)
 }
 
 /// Refuses options that only servers of an ensemble use. A file or a variable may set them for other commands.
