@@ -1,9 +1,9 @@
 //! Reads of the records of jobs, and a person's decisions about them.
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use lockkeeper::Lockkeeper;
 use lockkeeper::engine::{self, Ensemble, JOBS, Node, OpError, READS_IN_FLIGHT, Watcher, is_below, linearizable};
 use lockkeeper::error::SessionError;
-use lockkeeper::{LockPath, Lockkeeper};
 use serde::Serialize;
 
 use super::error::{JobError, refused};
@@ -143,14 +143,12 @@ impl JobsAdmin {
 
     /// Returns this path of a job. Fails if it is not a path, or if the handle is that of a realm that does not have it.
     fn path(&self, path: &str) -> Result<String, JobError> {
-        let path = LockPath::parse_node(path)?.to_string();
-        engine::context(&self.keeper).check_path(&path)?;
-        Ok(path)
+        Ok(engine::context(&self.keeper).path(path)?)
     }
 
     /// Returns the root of a question about jobs; empty for all jobs.
     pub(super) fn root(&self, root: &str) -> Result<String, JobError> {
-        if root == "/" { Ok(String::new()) } else { self.path(root) }
+        Ok(engine::context(&self.keeper).root(root)?)
     }
 
     /// Returns the jobs at and below `root` that have records, by path. `root` may be `/`. A job whose records the server does
