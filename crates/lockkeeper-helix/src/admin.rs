@@ -1,8 +1,8 @@
 //! `HelixAdmin`, the handle for questions about leased locks and for decisions about them.
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine::journal::{self, Entry};
-use lockkeeper::engine::{self, Context, is_below, refused};
+use lockkeeper::engine::journal;
+use lockkeeper::engine::{self, Context, is_below};
 use lockkeeper::error::{AdminError, Misuse};
 
 use crate::approval::Decision;
@@ -92,7 +92,7 @@ impl HelixAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn decisions(&self, root: impl AsRef<str>) -> Result<Vec<DecisionRecord>, AdminError> {
-        self.entries(root.as_ref(), |decision: &DecisionRecord| &decision.facts.path).await
+        journal::entries_below(&self.context, root.as_ref()).await
     }
 
     /// Returns the requests with the emergency priority for locks at and below `root`, the oldest first, whether they
@@ -110,24 +110,7 @@ impl HelixAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn emergencies(&self, root: impl AsRef<str>) -> Result<Vec<EmergencyRecord>, AdminError> {
-        self.entries(root.as_ref(), |emergency: &EmergencyRecord| &emergency.path).await
-    }
-
-    /// The journal's entries of one kind about locks at and below `root`.
-    async fn entries<T: Entry + 'static>(
-        &self,
-        root: &str,
-        path: impl Fn(&T) -> &String + Send + 'static,
-    ) -> Result<Vec<T>, AdminError> {
-        let root = self.context.root(root)?;
-        self.context
-            .ask(move |ensemble| async move {
-                let entries = journal::entries::<T>(&*ensemble).await;
-                let mut entries = entries.map_err(|fault| refused(journal::ROOT, fault))?;
-                entries.retain(|entry| is_below(path(entry), &root));
-                Ok(entries)
-            })
-            .await
+        journal::entries_below(&self.context, root.as_ref()).await
     }
 
     /// Returns the fleet's counters of the leased lock at `path`, by owner; `None` if there are none.

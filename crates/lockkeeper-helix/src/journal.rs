@@ -3,8 +3,7 @@
 
 use std::time::SystemTime;
 
-use lockkeeper::admin::Owner;
-use lockkeeper::admin::Proof;
+use lockkeeper::admin::{Owner, Proof};
 use lockkeeper::engine::journal::Entry;
 use lockkeeper::engine::unix_epoch;
 use serde::{Deserialize, Serialize};
@@ -89,6 +88,10 @@ pub struct EmergencyRecord {
 impl Entry for DecisionRecord {
     const KIND: &'static str = "decision";
 
+    fn path(&self) -> &str {
+        &self.facts.path
+    }
+
     fn stamp(&mut self, proof: Proof, at: SystemTime) {
         (self.proof, self.at) = (proof, at);
     }
@@ -96,6 +99,10 @@ impl Entry for DecisionRecord {
 
 impl Entry for EmergencyRecord {
     const KIND: &'static str = "emergency";
+
+    fn path(&self) -> &str {
+        &self.path
+    }
 
     fn stamp(&mut self, proof: Proof, at: SystemTime) {
         (self.proof, self.at) = (proof, at);

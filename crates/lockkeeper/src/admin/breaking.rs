@@ -8,6 +8,7 @@
 use std::time::SystemTime;
 
 use lockkeeper_core::HOLDER_MARKER;
+use lockkeeper_core::leased::Record;
 use tracing::warn;
 
 use super::describe::{describe, list};
@@ -15,7 +16,7 @@ use super::{Admin, LockInfo, lease};
 use crate::broken::{Broken, Proof};
 use crate::clock::as_millis_since_1970;
 use crate::contender::ContenderInfo;
-use crate::ensemble::paths::{above, is_below};
+use crate::ensemble::paths::above;
 use crate::ensemble::{Ensemble, OpError, TxnStep, refused};
 use crate::error::{AdminError, Misuse, SessionError};
 use crate::registers::journal;
@@ -96,14 +97,7 @@ impl Admin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn broken(&self, root: impl AsRef<str>) -> Result<Vec<Broken>, AdminError> {
-        let root = self.context.root(root.as_ref())?;
-        self.on_session(move |ensemble| async move {
-            let mut breaks: Vec<Broken> =
-                journal::entries(&*ensemble).await.map_err(|fault| refused(journal::ROOT, fault))?;
-            breaks.retain(|broken| is_below(&broken.path, &root));
-            Ok(breaks)
-        })
-        .await
+        journal::entries_below(&self.context, root.as_ref()).await
     }
 
     async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, AdminError> {
@@ -160,10 +154,7 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
         match freed {
             // Keep the node, because Helix clients that share it must not find it created again. The next release
             // deletes it.
-            Some(Freed { data, parent }) => steps.extend([
-                TxnStep::Check { path: above(path).to_owned(), version: Some(parent) },
-                TxnStep::Write { path: path.to_owned(), data, version: Some(version) },
-            ]),
+            Some(Freed { record, parent }) => steps.extend(lease::rewrite(path, &record, version, parent)),
             None => steps.push(TxnStep::Delete { path: at, version: Some(version) }),
         }
         steps.extend(
@@ -193,14 +184,14 @@ struct BreakTarget {
     /// The version of its holder marker, if its lock has one. A holder of this library deletes the marker itself when
     /// its node is deleted; a foreign client may not notice before its session ends.
     marker: Option<i32>,
-    /// The new data of the lock's own node, if it has a lease.
+    /// The new record of the lock's own node, if it has a lease.
     freed: Option<Freed>,
 }
 
 /// The record of a leased lock without its owner.
 struct Freed {
-    data: Vec<u8>,
-    /// The version of the parent: a record in a node that was created again may have the same version.
+    record: Record,
+    /// The version of the parent.
     parent: i32,
 }
 
@@ -214,7 +205,7 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<BreakT
             lease::describe(&mut lock, &seen, &record);
             let (contender, held) = choose(lock, whom)?;
             record.owner = None;
-            let freed = Some(Freed { data: record.to_bytes(), parent: above.version });
+            let freed = Some(Freed { record, parent: above.version });
             return Ok(BreakTarget { version: seen.version, contender, held, marker: None, freed });
         }
     }

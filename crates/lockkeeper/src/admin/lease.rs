@@ -11,7 +11,8 @@ use lockkeeper_core::{FencingToken, SessionId, Zxid};
 use super::info::{LeaseInfo, LockInfo, RequestorInfo};
 use crate::clock::moment;
 use crate::contender::{ContenderInfo, LEASE};
-use crate::ensemble::{Ensemble, Node};
+use crate::ensemble::paths::above;
+use crate::ensemble::{Ensemble, Node, TxnStep};
 
 impl LeaseInfo {
     fn of(record: &Record) -> Self {
@@ -74,6 +75,15 @@ pub(super) fn read(seen: &Node) -> Option<Record> {
         return None;
     }
     Record::from_bytes(&seen.data).ok().filter(|record| !record.is_free())
+}
+
+/// The steps that write the record at a path, if its node and the parent still have these versions: a record in a node that was created
+/// again may have the same version, and each delete of a record also writes the parent.
+pub(super) fn rewrite(path: &str, record: &Record, version: i32, parent: i32) -> [TxnStep; 2] {
+    [
+        TxnStep::Check { path: above(path).to_owned(), version: Some(parent) },
+        TxnStep::Write { path: path.to_owned(), data: record.to_bytes(), version: Some(version) },
+    ]
 }
 
 /// Adds the record to a lock without a queue.

@@ -13,7 +13,7 @@ use lockkeeper_core::{AttemptId, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revoca
 use super::{Admin, lease};
 use crate::contender::ContenderInfo;
 use crate::ensemble::paths::above;
-use crate::ensemble::{Ensemble, Node, OpError, TxnStep, linearizable, refused};
+use crate::ensemble::{Ensemble, Node, OpError, linearizable, refused};
 use crate::error::{AdminError, Misuse, SessionError};
 use crate::wait::passed;
 
@@ -221,7 +221,7 @@ async fn put_in_record(
     request: Revocation,
 ) -> Result<Option<Zxid>, AdminError> {
     for _ in 0..MAX_ATTEMPTS {
-        // Read the parent first: then its version is not newer than the record. Each delete of a record also writes the parent.
+        // Read the parent first: then its version is not newer than the record.
         let both = async { tokio::join!(biased; ensemble.read(above(&path)), ensemble.read(&path)) };
         let (parent, node) = match both.await {
             (Ok(parent), Ok(node)) => (parent, node),
@@ -234,9 +234,8 @@ async fn put_in_record(
         if !record.ask(&owner, &request, node.mzxid.0) {
             return Ok(None);
         }
-        let same = TxnStep::Check { path: above(&path).to_owned(), version: Some(parent.version) };
-        let write = TxnStep::Write { path: path.clone(), data: record.to_bytes(), version: Some(node.version) };
-        match ensemble.transact(vec![same, write]).await.map_err(OpError::from) {
+        let steps = lease::rewrite(&path, &record, node.version, parent.version);
+        match ensemble.transact(steps.into()).await.map_err(OpError::from) {
             Ok(_) => return Ok(Some(node.czxid)),
             // Another client wrote meanwhile. After a lost reply, the same request is written once more.
             Err(OpError::BadVersion | OpError::NoNode | OpError::ConnectionLoss) => {}

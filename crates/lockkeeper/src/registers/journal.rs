@@ -18,6 +18,7 @@ use futures_util::stream::{self, StreamExt};
 
 use super::records;
 use crate::broken::{Broken, Proof};
+use crate::ensemble::paths::is_below;
 use crate::ensemble::{Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, TxnStep, linearizable, refused};
 use crate::error::{AdminError, SessionError};
 use crate::session::context::Context;
@@ -42,12 +43,19 @@ pub trait Entry: Serialize + DeserializeOwned + Send {
     /// The kind of the entry: a word with which the name of its node begins.
     const KIND: &'static str;
 
+    /// The path of the lock that it is about.
+    fn path(&self) -> &str;
+
     /// Adds what the server knows: who wrote the entry, and when.
     fn stamp(&mut self, proof: Proof, at: SystemTime);
 }
 
 impl Entry for Broken {
     const KIND: &'static str = "break";
+
+    fn path(&self) -> &str {
+        &self.path
+    }
 
     fn stamp(&mut self, proof: Proof, at: SystemTime) {
         (self.proof, self.at) = (proof, at);
@@ -117,6 +125,21 @@ pub async fn entries<T: Entry>(ensemble: &dyn Ensemble) -> Result<Vec<T>, OpErro
         async move { parse(&seen, proof.await.unwrap_or(Proof::Missing)) }
     });
     Ok(stream::iter(proved).buffered(READS_IN_FLIGHT).filter_map(std::future::ready).collect().await)
+}
+
+/// Returns all entries of a kind about locks at and below `root`, the oldest first. `root` may be `/`.
+///
+/// # Errors
+///
+/// The root is no path, the server refuses the read, or it cannot be reached.
+pub async fn entries_below<T: Entry + 'static>(context: &Context, root: &str) -> Result<Vec<T>, AdminError> {
+    let root = context.root(root)?;
+    let listed = context.ask(move |ensemble| async move {
+        let mut entries = entries::<T>(&*ensemble).await.map_err(|fault| refused(ROOT, fault))?;
+        entries.retain(|entry| is_below(entry.path(), &root));
+        Ok(entries)
+    });
+    listed.await
 }
 
 /// Deletes the oldest entries of a kind if there are too many of it. What fails is left to the next break.
