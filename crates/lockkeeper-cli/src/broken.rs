@@ -4,8 +4,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::time::Duration;
 
-use lockkeeper::admin::Broken;
-use lockkeeper::admin::SessionId;
+use lockkeeper::admin::{Broken, SessionId};
 use lockkeeper::guard::Requeued;
 use lockkeeper::{FencingToken, Lockkeeper};
 use tokio::sync::mpsc;

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
-use lockkeeper::admin::LockInfo;
-use lockkeeper::admin::SessionId;
+use lockkeeper::admin::{LockInfo, SessionId};
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Holding, LockPath, Lockkeeper, Loss};
 use tokio::time::timeout;

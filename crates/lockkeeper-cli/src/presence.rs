@@ -2,8 +2,7 @@
 
 use std::sync::LazyLock;
 
-use lockkeeper::admin::Owner;
-use lockkeeper::admin::this_process;
+use lockkeeper::admin::{Owner, this_process};
 
 /// What people read about such a contender.
 pub(crate) const GONE: &str = "its process is no longer on this machine; the node goes when its session ends";

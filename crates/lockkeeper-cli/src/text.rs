@@ -10,8 +10,7 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::Revocation;
-use lockkeeper::admin::Owner;
-use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, RequestorInfo};
+use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo};
 use lockkeeper::engine::excerpt;
 pub(crate) use lockkeeper::engine::{is_active, plain};
 

@@ -4,8 +4,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use lockkeeper::Revocation;
-use lockkeeper::admin::Owner;
-use lockkeeper::admin::{Asked, Broken, ContenderInfo, LeaseInfo, LockInfo, Proof};
+use lockkeeper::admin::{Asked, Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, Proof};
 use lockkeeper_helix::TransferFacts;
 use lockkeeper_work::jobs::RunRecord;
 use serde::Serialize;

@@ -5,9 +5,8 @@
 //! explores the code that runs in production, not a copy of it.
 //!
 //! Where to start reading: [`Discipline::decide`] answers who blocks whom in a [`Queue`]. [`Contender`] is the protocol around
-//! that one question. [`leased`] is the record of a leased lock,
-//! whose protocol is in the crate `lockkeeper-helix`. [`NodeFormat`] says how the nodes of a path are
-//! named. [`SessionClock`] judges how long a session may be trusted.
+//! that one question. [`leased`] is the record of a leased lock, whose protocol is in the crate `lockkeeper-helix`. [`NodeFormat`] says
+//! how the nodes of a path are named. [`SessionClock`] judges how long a session may be trusted.
 
 #![warn(missing_docs)]
 

@@ -30,8 +30,8 @@
 //!
 //! The claim and the check of the hold are one transaction, and so are the record of the end and the release. If a host crashes
 //! between the two, it is unknown how much of the work is done. [`Job::on_crash`] decides: [`Rule::Next`] never runs the slot
-//! again, so the work is done **at most once**. [`Rule::Retry`] runs it again on the next host that asks before the next slot begins, or later with
-//! [`Job::catch_up`]; then it is done **at least once**.
+//! again, so the work is done **at most once**. [`Rule::Retry`] runs it again on the next host that asks before the next slot begins,
+//! or later with [`Job::catch_up`]; then it is done **at least once**.
 //! [`Rule::Keep`] stops the job until a person decides with [`JobsAdmin::resolve`].
 //! [`JobsAdmin::rerun`] lets a slot run again that has ended, also with success.
 //!

@@ -89,7 +89,8 @@
 //! - `embedded`: `Lockkeeper::embedded` and the module `embedded`: a ZooKeeper-compatible server inside this process,
 //!   for one machine.
 //! - `tls`: TLS to the servers, with `Builder::tls`: rustls with ring.
-//! - `metrics`: reports calls, waiters, hold times and losses of every kind of lock through the crate `metrics`. No label is a path; the program names a group, with `Builder::metrics_group` or `Acquire::metrics_group`. The guide's
+//! - `metrics`: reports calls, waiters, hold times and losses of every kind of lock through the crate `metrics`. No label is a path; the
+//!   program names a group, with `Builder::metrics_group` or `Acquire::metrics_group`. The guide's
 //!   [page](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guide/metrics.md) has the table.
 //!
 //! # Guide

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use lockkeeper::WriteGuard;
 use lockkeeper::error::{AcquireError, ConnectError, SessionError};
-use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat};
+use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 

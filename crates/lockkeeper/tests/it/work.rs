@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::CancellationToken;
-use lockkeeper::{FencingToken, Guard, Lockkeeper};
+use lockkeeper::{CancellationToken, FencingToken, Guard, Lockkeeper};
 use tokio::task::JoinSet;
 
 #[cfg(real_servers)]

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lockkeeper::WriteGuard;
 use lockkeeper::admin::Owner;
 use lockkeeper::error::{AcquireError, AdminError, Error, SessionError};
 use lockkeeper::guard::{HoldState, Permit, UpgradeableGuard};
-use lockkeeper::{Class, FencingToken, Guard, Holding, Lockkeeper};
+use lockkeeper::{Class, FencingToken, Guard, Holding, Lockkeeper, WriteGuard};
 use tokio::time::sleep;
 
 use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, Scenario, Turn, Want};

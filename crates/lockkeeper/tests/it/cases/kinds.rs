@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use lockkeeper::WriteGuard;
 use lockkeeper::error::AcquireError;
 use lockkeeper::guard::{Permit, UpgradeableGuard};
-use lockkeeper::{Guard, Holding, Lockkeeper};
+use lockkeeper::{Guard, Holding, Lockkeeper, WriteGuard};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::OpCode;
 

@@ -3,9 +3,8 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lockkeeper::CancellationToken;
 use lockkeeper::error::{AcquireError, AdminError, ReleaseError, SessionError};
-use lockkeeper::{Lockkeeper, Loss};
+use lockkeeper::{CancellationToken, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use tokio::time::Instant;
 

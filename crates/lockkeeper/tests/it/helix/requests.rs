@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper::CancellationToken;
 use lockkeeper::error::SessionError;
 use lockkeeper::guard::OnLost;
-use lockkeeper::{Lockkeeper, Loss};
+use lockkeeper::{CancellationToken, Lockkeeper, Loss};
 use lockkeeper_helix::{AcquireLeaseError, HelixLock};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 

@@ -4,10 +4,9 @@ use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::WriteGuard;
 use lockkeeper::error::{AcquireError, SessionError};
 use lockkeeper::guard::UpgradeableGuard;
-use lockkeeper::{DistributedLock, Guard, Holding, LockPath, Lockkeeper};
+use lockkeeper::{DistributedLock, Guard, Holding, LockPath, Lockkeeper, WriteGuard};
 use lockkeeper_helix::HelixLock;
 
 use super::on_every_server;

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lockkeeper::admin::Owner;
-use lockkeeper::admin::RevokeAnswer;
+use lockkeeper::admin::{Owner, RevokeAnswer};
 use lockkeeper::error::{AcquireError, AdminError};
 use lockkeeper::{Lockkeeper, NodeFormat};
 use tokio::time::Instant;

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use lockkeeper::CancellationToken;
-use lockkeeper::WriteGuard;
 use lockkeeper::error::{AcquireError, ChangeError, ErrorKind};
 use lockkeeper::guard::UpgradeError;
-use lockkeeper::{Lockkeeper, Loss, NodeFormat, RwLock};
+use lockkeeper::{CancellationToken, Lockkeeper, Loss, NodeFormat, RwLock, WriteGuard};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
