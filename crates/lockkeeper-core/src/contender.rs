@@ -95,7 +95,7 @@ enum Flight {
 
 /// The state machine of one attempt.
 ///
-/// A waiter that is to be granted the lock without another listing watches its own node as well as its blocker. An operator may delete
+/// A waiter that is to be granted the lock without another read watches its own node as well as its blocker. An operator may delete
 /// the own node, and then the deletion of the blocker proves nothing. The server reports the two in order, so if only the blocker's
 /// deletion is reported, the own node still exists. All others watch their own nodes only after [`Event::OwnWatchDue`]: a wait or a hold of
 /// a few milliseconds costs no extra request.

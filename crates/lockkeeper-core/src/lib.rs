@@ -43,7 +43,9 @@ pub use payload::{
     LastRelease, Limit, MAX_MESSAGE_BYTES, NodeData, Owner, PathRecord, Payload, ReleaseRecord, Revocation,
 };
 pub use process::{ProcessInstance, ProcessState};
-pub use protocol::{Arrival, Ask, Command, End, Event, Failure, Grant, Inspection, Listing, QueuePlace, WatchKind};
+pub use protocol::{
+    Arrival, Ask, Command, End, Event, Failure, Grant, Inspection, Listing, QueuePlace, ReleaseSeen, WatchKind,
+};
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;
 pub use sessionless::Sessionless;

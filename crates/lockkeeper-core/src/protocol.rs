@@ -25,7 +25,7 @@ pub enum Event {
     /// The outcome of [`Command::List`] or [`Command::Recover`].
     Listed(Result<Listing, Failure>),
     /// The outcome of [`Command::ReadRelease`].
-    ReleaseRead(Result<LastRelease, Failure>),
+    ReleaseRead(Result<ReleaseSeen, Failure>),
     /// The outcome of [`Command::Inspect`].
     Inspected(Result<Inspection, Failure>),
     /// The outcome of [`Command::Watch`]: the watch is set and this was read, or the node is deleted
@@ -194,6 +194,15 @@ pub enum Failure {
     Refused,
 }
 
+/// The outcome of [`Command::ReadRelease`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ReleaseSeen {
+    /// What the parent's data says.
+    pub last: LastRelease,
+    /// The transaction that created the node of the own name, if there is one. It was read behind the record.
+    pub own: Option<Zxid>,
+}
+
 /// The result of reading one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inspection {
@@ -256,8 +265,11 @@ pub enum Command {
     /// The write comes first: the create may be committed but not yet visible on the server that this session moved to. Without
     /// the write, both Curator and Kazoo leave ghost nodes when fsync is slow.
     Recover,
-    /// Read the record of the last release in the parent's data.
-    ReadRelease,
+    /// Read the record of the last release in the parent's data, and the own node behind it, in one round trip.
+    ReadRelease {
+        /// The own node.
+        own: String,
+    },
     /// Read a child, to find out who created it.
     Inspect {
         /// The child.

@@ -2,8 +2,8 @@
 
 use lockkeeper_core::{
     Arrival, Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection,
-    LastRelease, Limit, Listing, LockDelay, Mode, NodeFormat, QueuePlace, Revocation, Sequence, SessionId, Tombstone,
-    Zxid,
+    LastRelease, Limit, Listing, LockDelay, Mode, NodeFormat, QueuePlace, ReleaseSeen, Revocation, Sequence, SessionId,
+    Tombstone, Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -157,7 +157,10 @@ fn told() -> impl Strategy<Value = Told> {
             front: None,
             blocks_first: None,
         }),
-        Event::ReleaseRead(Ok(LastRelease { freed: Some(Zxid(1)), version: Some(0) })),
+        Event::ReleaseRead(Ok(ReleaseSeen {
+            last: LastRelease { freed: Some(Zxid(1)), version: Some(0) },
+            own: Some(Zxid(1)),
+        })),
         Event::ReleaseRead(Err(Failure::ConnectionLoss)),
         Event::Refuse("busy".to_owned()),
     ];

@@ -299,6 +299,9 @@ pub trait Ensemble: Send + Sync + 'static {
     fn watch_creation(&self, path: &str) -> Reply<Option<Watcher>>;
     /// Reads a node.
     fn read(&self, path: &str) -> Reply<Node>;
+    /// Reads a node, and a child of it behind it; `None` for a child that does not exist. One request, or two to servers before
+    /// ZooKeeper 3.6.
+    fn read_with_child(&self, path: &str, child: &str) -> Reply<(Node, Option<Node>)>;
     /// Who created this [`NodeKind::Record`]. No request is sent to a server that does not know its clients' users.
     fn proof(&self, _path: &str) -> Reply<Proof> {
         std::future::ready(Ok(Proof::Unknown)).boxed()

@@ -4,14 +4,15 @@
 //! still ahead. Only a listing can tell, and the listing of a long queue is long. So a holder says in the transaction of its
 //! release that it held alone ([`ReleaseRecord`](crate::ReleaseRecord)). Every older contender had ended by then, and nobody
 //! else can be between. If the record does not name the node before the own one, a listing follows, as without a record.
-//! The read comes behind all events before it, also after a lost connection, so an own node that is deleted is known.
+//! The read shows the own node too, behind the record: an operator may have deleted it, and then the record grants nothing. So a
+//! waiter that looks for a record needs no watch on its own node.
 //!
 //! A contender that had few ahead reads and writes no record: its listing is as short.
 
 use super::view::Blocker;
 use super::{Contender, Flight};
-use crate::protocol::{Command, Failure};
-use crate::{LastRelease, ReleaseRecord, Zxid};
+use crate::protocol::{Command, Failure, ReleaseSeen};
+use crate::{ReleaseRecord, Zxid};
 
 /// What the attempt knows of the records of releases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -49,21 +50,24 @@ impl Releases {
 impl Contender {
     /// Reads the last record, if it may show that the blocker has held.
     pub(super) fn read_release(&mut self) -> Option<Command> {
+        let own = self.node()?.to_owned();
         let blocker = self.releases.due.take()?;
         self.flight = Some(Flight::ReadRelease(blocker));
-        Some(Command::ReadRelease)
+        Some(Command::ReadRelease { own })
     }
 
-    pub(super) fn release_read(&mut self, outcome: Result<LastRelease, Failure>) {
+    pub(super) fn release_read(&mut self, outcome: Result<ReleaseSeen, Failure>) {
         let Some(Flight::ReadRelease(blocker)) = self.flight.take() else { return };
-        let last = outcome.unwrap_or_default();
+        let last = outcome.map(|seen| seen.last).unwrap_or_default();
         self.releases.version = last.version;
         if !self.waits() || self.exit.is_leaving() {
             return;
         }
-        match last.freed == Some(blocker) {
-            true => self.grant(true),
-            false => self.view.listing_due = true,
+        match outcome {
+            // A name without an id may be used again, for a node of another contender.
+            Ok(seen) if seen.own != self.nodes.own_czxid() => self.removed(),
+            Ok(_) if last.freed == Some(blocker) => self.grant(false),
+            _ => self.view.listing_due = true,
         }
     }
 

@@ -54,11 +54,10 @@ impl Blocker {
         }
     }
 
-    /// Whether its end may grant the lock without another listing. Then only a watch on the own node shows that the own node
-    /// exists.
+    /// Whether its end may grant the lock without a read. Then only a watch on the own node shows that the own node exists.
     pub(super) fn may_grant(&self) -> bool {
         match self {
-            Blocker::Node { grants, local, recorded, .. } => *grants || *local || recorded.is_some(),
+            Blocker::Node { grants, local, .. } => *grants || *local,
             Blocker::Children => false,
         }
     }

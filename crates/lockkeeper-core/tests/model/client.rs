@@ -34,14 +34,14 @@ pub(crate) enum Request {
     /// Deletes the node, if it has this version, and says in the parent's data that the node of this create was released, if that
     /// data has this version.
     Release(Name, Option<i32>, u8, i32),
-    ReadRelease,
+    ReadRelease(Name),
 }
 
 impl Request {
     /// Whether the leader decides on it.
     pub(crate) fn is_write(self) -> bool {
         use Request::*;
-        !matches!(self, List { .. } | Recover | Inspect(_) | Watch(..) | ReadRelease)
+        !matches!(self, List { .. } | Recover | Inspect(_) | Watch(..) | ReadRelease(_))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Handles a client's requests on the two servers, and the requests of a connection that breaks.
 
 use lockkeeper_core::{
-    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, Revocation, WatchKind, Zxid,
+    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, ReleaseSeen, Revocation, WatchKind, Zxid,
 };
 
 use super::client::{Client, FencedWrite, Flight, Outcome, Request, Watching};
@@ -334,9 +334,10 @@ impl Step<'_> {
                 });
                 self.tell(i, Event::Listed(listed));
             }
-            Request::ReadRelease => {
-                let last = self.last_release(i);
-                self.tell(i, Event::ReleaseRead(last));
+            Request::ReadRelease(own) => {
+                let own = self.inspect(i, own).ok().map(|seen| seen.czxid);
+                let seen = self.last_release(i).map(|last| ReleaseSeen { last, own });
+                self.tell(i, Event::ReleaseRead(seen));
             }
             Request::Inspect(name) => {
                 let seen = self.inspect(i, name);
@@ -461,7 +462,7 @@ impl Step<'_> {
             Request::WriteRecord(..) => self.tell(i, Event::RecordWritten(Err(failure))),
             Request::Downgrade(..) => self.tell(i, Event::Downgraded(Err(failure))),
             Request::Tombstone(..) => self.tell(i, Event::TombstoneMade(lost)),
-            Request::ReadRelease => self.tell(i, Event::ReleaseRead(Err(failure))),
+            Request::ReadRelease(_) => self.tell(i, Event::ReleaseRead(Err(failure))),
             Request::Delete(..) | Request::Release(..) | Request::DeleteBoth(..) | Request::DeleteWith(..) => {
                 self.tell(i, Event::Deleted(lost));
             }

@@ -338,7 +338,7 @@ impl Step<'_> {
                 Command::StoreLimit { permits, version } => Request::StoreLimit(permits, version),
                 Command::List { limit: _, watch } => Request::List { watch },
                 Command::Recover => Request::Recover,
-                Command::ReadRelease => Request::ReadRelease,
+                Command::ReadRelease { own } => Request::ReadRelease(world.read(&own)),
                 Command::Inspect { name } => Request::Inspect(world.read(&name)),
                 Command::Watch { name, kind } => {
                     let node = world.read(&name);

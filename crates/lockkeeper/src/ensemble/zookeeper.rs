@@ -275,7 +275,9 @@ impl ZooKeeper {
         let (chroot, acl, create_chroot) = (self.servers.chroot().to_owned(), self.acl.clone(), self.create_chroot);
         let signs = self.servers.is_unix();
         let authenticates = self.authenticates;
-        let operations = Operations { client, chroot, create_chroot, session, acl, authenticates, signs };
+        let reads_together = Arc::new(AtomicBool::new(true));
+        let operations =
+            Operations { client, chroot, create_chroot, session, acl, authenticates, signs, reads_together };
         Opened { ensemble: Arc::new(operations), timeout, connection, anchor: None }
     }
 }

@@ -202,33 +202,38 @@ fn a_contended_cycle_in_one_process_costs_a_transaction_and_a_watch() {
     });
 }
 
+/// Lets contenders of as many processes queue for one lock, and returns how often each request was made, with the number of cycles.
+async fn contended(sim: &Sim, processes: u64, hold: Duration) -> (u64, impl Fn(&str) -> u64) {
+    const CYCLES: u64 = 20;
+    let keepers: Vec<_> = (0..processes).map(|_| simulated_keeper(sim)).collect();
+    for keeper in &keepers {
+        Kind::Native.mutex(keeper, "/locks/crowded").acquire().await.unwrap().release().await.unwrap();
+    }
+    let before = sim.requests();
+    let tasks = keepers.into_iter().map(|keeper| {
+        tokio::spawn(async move {
+            let mutex = Kind::Native.mutex(&keeper, "/locks/crowded");
+            for _ in 0..CYCLES {
+                let guard = mutex.acquire().await.unwrap();
+                // The others come back meanwhile, and no wait is as long as 100 ms.
+                tokio::time::sleep(hold).await;
+                drop(guard);
+            }
+            keeper.close().await;
+        })
+    });
+    futures_util::future::join_all(tasks).await.into_iter().for_each(Result::unwrap);
+    let after = sim.requests();
+    (processes * CYCLES, move |op| after.get(op).unwrap_or(&0) - before.get(op).unwrap_or(&0))
+}
+
 /// Contenders of several processes that queue for one lock. Each lists when it comes and once more when the one ahead has gone, and
 /// watches only that one.
 #[test]
 fn a_contended_cycle_between_processes_costs_five_requests() {
     const PROCESSES: u64 = 4;
-    const CYCLES: u64 = 20;
     simulated(async |sim| {
-        let keepers: Vec<_> = (0..PROCESSES).map(|_| simulated_keeper(&sim)).collect();
-        for keeper in &keepers {
-            Kind::Native.mutex(keeper, "/locks/crowded").acquire().await.unwrap().release().await.unwrap();
-        }
-        let before = sim.requests();
-        let tasks = keepers.into_iter().map(|keeper| {
-            tokio::spawn(async move {
-                let mutex = Kind::Native.mutex(&keeper, "/locks/crowded");
-                for _ in 0..CYCLES {
-                    let guard = mutex.acquire().await.unwrap();
-                    // The others come back meanwhile, and no wait is as long as 100 ms.
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                    drop(guard);
-                }
-                keeper.close().await;
-            })
-        });
-        futures_util::future::join_all(tasks).await.into_iter().for_each(Result::unwrap);
-        let asked = |op| sim.requests().get(op).unwrap_or(&0) - before.get(op).unwrap_or(&0);
-        let all = PROCESSES * CYCLES;
+        let (all, asked) = contended(&sim, PROCESSES, Duration::from_millis(5)).await;
         // The delete of a cycle and the create of the next one leave together.
         let cycles = asked("create") + asked("multi");
         let (lists, reads) = (asked("getChildren"), asked("getData"));
@@ -237,6 +242,23 @@ fn a_contended_cycle_between_processes_costs_five_requests() {
         assert_eq!(cycles, all);
         assert!((2 * all - few..=2 * all + few).contains(&lists), "{lists} listings in {all} cycles");
         assert!((all - few..=all + few).contains(&reads), "{reads} reads in {all} cycles");
+    });
+}
+
+/// In a longer queue, one read of the record and of the own node takes the place of the second listing. The waits are longer than
+/// 100 ms here, so each contender also watches its own node.
+#[test]
+fn a_contended_cycle_in_a_long_queue_of_processes_reads_a_record_in_place_of_a_listing() {
+    const PROCESSES: u64 = 20;
+    simulated(async |sim| {
+        let (all, asked) = contended(&sim, PROCESSES, Duration::ZERO).await;
+        let few = 2 * PROCESSES;
+        for (op, expected) in [("getChildren", all), ("multiRead", all), ("getData", 2 * all)] {
+            let asked = asked(op);
+            assert!((expected - few..=expected + few).contains(&asked), "{asked} of {op} in {all} cycles");
+        }
+        let writes = asked("create") + asked("multi") + asked("delete");
+        assert!((2 * all - few..=2 * all).contains(&writes), "{writes} writes in {all} cycles");
     });
 }
 

@@ -1,6 +1,7 @@
 //! The records of releases.
 
 use super::*;
+use crate::protocol::ReleaseSeen;
 use crate::{LastRelease, ReleaseRecord};
 
 /// A contender behind two others whose blocker, which transaction 5 created, is deleted.
@@ -12,19 +13,15 @@ fn far_back(mut contender: Contender) -> Contender {
     enters(&mut contender, &ahead);
     assert_eq!(contender.next_command(), watch(ahead[1], WatchKind::Blocker));
     contender.handle(Event::Watched(Ok(Inspection { czxid: Zxid(5), ..SEEN })));
-    // Only a record may grant the lock without another listing.
-    if let Some(next) = contender.next_command() {
-        assert!(matches!(next, Command::Watch { kind: WatchKind::Own, .. }), "{next:?}");
-        contender.handle(Event::Watched(Ok(SEEN)));
-        assert_eq!(contender.next_command(), None);
-    }
+    // What it reads then shows its own node too.
+    assert_eq!(contender.next_command(), None);
     contender.handle(Event::Gone(ahead[1].to_owned()));
     contender
 }
 
 #[test]
 fn only_a_record_of_the_node_before_grants_without_a_listing() {
-    let last = |freed, version| Ok(LastRelease { freed, version });
+    let last = |freed, version| Ok(ReleaseSeen { last: LastRelease { freed, version }, own: Some(Zxid(7)) });
     for (read, granted, writes) in [
         (last(Some(Zxid(5)), Some(3)), true, Some((ReleaseRecord::new(Zxid(7)), 3))),
         (last(Some(Zxid(5)), None), true, None),
@@ -36,7 +33,8 @@ fn only_a_record_of_the_node_before_grants_without_a_listing() {
         (Err(Failure::ConnectionLoss), false, None),
     ] {
         let mut contender = far_back(contender(Mode::Exclusive).with_records_behind(2));
-        assert_eq!(contender.next_command(), Some(Command::ReadRelease));
+        let own = contender.node().unwrap().to_owned();
+        assert_eq!(contender.next_command(), Some(Command::ReadRelease { own }));
         contender.handle(Event::ReleaseRead(read));
         assert_eq!(contender.hold.is_granted(), granted, "{read:?}");
         if !granted {
@@ -51,13 +49,28 @@ fn only_a_record_of_the_node_before_grants_without_a_listing() {
     }
 }
 
+/// Without a watch, only that read shows that an operator deleted the own node, or that its name is used again.
+#[test]
+fn a_record_grants_nothing_to_a_contender_whose_node_is_deleted() {
+    for own in [None, Some(Zxid(8))] {
+        for freed in [Some(Zxid(5)), None] {
+            let mut contender = far_back(contender(Mode::Exclusive).with_records_behind(2));
+            _ = contender.next_command();
+            contender.handle(Event::ReleaseRead(Ok(ReleaseSeen { last: LastRelease { freed, version: None }, own })));
+            assert_eq!(contender.next_command(), Some(Command::End(End::Removed)), "{own:?}");
+        }
+    }
+}
+
 #[test]
 fn a_contender_that_gives_up_or_loses_its_hold_records_no_release() {
     let leaving = |event, granted| {
         let mut contender = far_back(contender(Mode::Exclusive).with_records_behind(2));
-        assert_eq!(contender.next_command(), Some(Command::ReadRelease));
+        let own = contender.node().unwrap().to_owned();
+        assert_eq!(contender.next_command(), Some(Command::ReadRelease { own }));
         let freed = Zxid(if granted { 5 } else { 4 });
-        contender.handle(Event::ReleaseRead(Ok(LastRelease { freed: Some(freed), version: Some(3) })));
+        let last = LastRelease { freed: Some(freed), version: Some(3) };
+        contender.handle(Event::ReleaseRead(Ok(ReleaseSeen { last, own: Some(Zxid(7)) })));
         _ = contender.next_command();
         contender.handle(event);
         contender.handle(Event::Listed(Err(Failure::ConnectionLoss)));

@@ -4,10 +4,12 @@
 //! poll, so the order of first polls is the order on the wire.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
 use lockkeeper_client::wire::{
-    Acl, AclId, Create, CreateMode, ErrorCode, EventKind, OpResult, Perms, SetData, Stat, VersionedPath, WriteOp,
+    Acl, AclId, Create, CreateMode, ErrorCode, EventKind, OpResult, Perms, ReadOp, SetData, Stat, VersionedPath,
+    WriteOp,
 };
 use lockkeeper_client::{Client, MultiError, RequestError, Watcher as ClientWatcher};
 use lockkeeper_core::{SessionId, Zxid};
@@ -97,6 +99,8 @@ pub(super) struct Operations {
     pub(super) authenticates: bool,
     /// Whether the server knows the users of its clients.
     pub(super) signs: bool,
+    /// Whether the server reads several nodes at once. One that does not ends the connection when it is asked.
+    pub(super) reads_together: Arc<AtomicBool>,
 }
 
 /// The path as the server knows it.
@@ -311,6 +315,36 @@ impl Ensemble for Operations {
         })
     }
 
+    fn read_with_child(&self, path: &str, child: &str) -> Reply<(Node, Option<Node>)> {
+        let (together, child) = (self.reads_together.clone(), child.to_owned());
+        self.reply(path, |client, path| async move {
+            let two = match together.load(Ordering::Relaxed) {
+                true => {
+                    let both = [&path, &child].map(|path| ReadOp::GetData { path: path.clone() });
+                    match client.multi_read(both.into()).await {
+                        Err(RequestError::Refused(ErrorCode::Unimplemented)) => {
+                            together.store(false, Ordering::Relaxed);
+                            None
+                        }
+                        read => <[OpResult; 2]>::try_from(read?).ok().map(|two| two.map(node_read)),
+                    }
+                }
+                false => None,
+            };
+            let [parent, child] = match two {
+                Some(two) => two,
+                None => {
+                    let (parent, child) = tokio::join!(biased; client.get(&path), client.get(&child));
+                    [parent, child].map(|read| read.map(|(data, stat)| node(data.into(), &stat)))
+                }
+            };
+            match child {
+                Err(RequestError::Refused(ErrorCode::NoNode)) => Ok((parent?, None)),
+                child => Ok((parent?, Some(child?))),
+            }
+        })
+    }
+
     fn proof(&self, path: &str) -> Reply<Proof> {
         if !self.signs {
             return std::future::ready(Ok(Proof::Unknown)).boxed();
@@ -474,6 +508,15 @@ fn write_op(step: TxnStep, acl: &LockAcl, signs: bool) -> WriteOp {
             WriteOp::SetData(SetData { path, data: Some(data.into()), version: version.unwrap_or(-1) })
         }
         TxnStep::Delete { path, version } => WriteOp::Delete(at(path, version)),
+    }
+}
+
+/// A node of a read of several.
+fn node_read(result: OpResult) -> Result<Node, RequestError> {
+    match result {
+        OpResult::Data { data, stat } => Ok(node(data.unwrap_or_default().into(), &stat)),
+        OpResult::Failed(error) => Err(RequestError::Refused(error)),
+        _ => Err(RequestError::Refused(ErrorCode::MarshallingError)),
     }
 }
 

@@ -8,7 +8,7 @@ use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::leased::Record;
 use lockkeeper_core::{
     Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathRecord,
-    Payload, ReleaseRecord, Zxid, node_path,
+    Payload, ReleaseRecord, ReleaseSeen, Zxid, node_path,
 };
 
 use crate::contender::ContenderInfo;
@@ -172,9 +172,13 @@ impl CommandRunner<'_> {
                 let look = self.look(false);
                 async move { Finished::new(linearizable(&*ensemble, look).await, Event::Listed) }.boxed()
             }
-            Command::ReadRelease => {
-                let last = |node: Node| ReleaseRecord::last(&node.data, node.version);
-                ensemble.read(self.path).map(move |read| Finished::new(read.map(last), Event::ReleaseRead)).boxed()
+            Command::ReadRelease { own } => {
+                let seen = |(parent, own): (Node, Option<Node>)| ReleaseSeen {
+                    last: ReleaseRecord::last(&parent.data, parent.version),
+                    own: own.map(|node| node.czxid),
+                };
+                let read = ensemble.read_with_child(self.path, &self.child(&own));
+                read.map(move |read| Finished::new(read.map(seen), Event::ReleaseRead)).boxed()
             }
             Command::Inspect { name } => {
                 ensemble.read(&self.child(&name)).map(|read| Finished::inspected(name, read)).boxed()
