@@ -185,7 +185,7 @@ fn a_contended_cycle_in_one_process_costs_a_transaction_and_a_watch() {
             tokio::spawn(async move {
                 for _ in 0..CYCLES {
                     let guard = mutex.acquire().await.unwrap();
-                    // The others come back meanwhile, and no wait is as long as 100 ms.
+                    // The others come back meanwhile.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     drop(guard);
                 }
@@ -233,6 +233,7 @@ async fn contended(sim: &Sim, processes: u64, hold: Duration) -> (u64, impl Fn(&
 fn a_contended_cycle_between_processes_costs_five_requests() {
     const PROCESSES: u64 = 4;
     simulated(async |sim| {
+        // No wait is as long as 100 ms.
         let (all, asked) = contended(&sim, PROCESSES, Duration::from_millis(5)).await;
         // The delete of a cycle and the create of the next one leave together.
         let cycles = asked("create") + asked("multi");

@@ -216,8 +216,8 @@ async fn a_release_far_back_in_a_queue_of_processes_costs_a_transaction_and_a_re
         let (since, now) = (proxy.counts().since(&before), world.embedded().stats());
         let bytes = now.bytes_sent + now.bytes_received - bytes.bytes_sent - bytes.bytes_received;
         // A query costs two listings, and a node without an id in its name is read before it is deleted.
-        let lists = since.requested.of(OpCode::GetChildren2) - 2;
         let (writes, records) = (since.requested.of(OpCode::Multi), since.requested.of(OpCode::MultiRead));
+        let lists = since.requested.of_any(OpCode::LISTS) - 2 - records;
         let reads = since.requested.of(OpCode::GetData) - u64::from(ahead > 0 && world.kind.is_unprotected());
         let expected = match ahead {
             0 => (0, 0, 0, 0),
@@ -228,7 +228,9 @@ async fn a_release_far_back_in_a_queue_of_processes_costs_a_transaction_and_a_re
             _ => (1, 1, 0, 0),
         };
         assert_eq!((writes, records, reads, lists), expected, "{ahead} were ahead: {since:?}");
-        assert!(ahead <= LISTS || bytes < 2_000, "{ahead} were ahead: {bytes} bytes with the query");
+        // The reads of the own node, with the record and before its delete, have its data.
+        let most = if world.kind.is_unprotected() { 1_800 } else { 1_500 };
+        assert!(ahead <= LISTS || bytes < most, "{ahead} were ahead: {bytes} bytes with the query");
     }
     held.unwrap().release().await.unwrap();
 }
