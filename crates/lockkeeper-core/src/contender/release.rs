@@ -50,8 +50,8 @@ impl Releases {
 impl Contender {
     /// Reads the last record, if it may show that the blocker has held.
     pub(super) fn read_release(&mut self) -> Option<Command> {
-        let own = self.node()?.to_owned();
         let blocker = self.releases.due.take()?;
+        let own = self.node()?.to_owned();
         self.flight = Some(Flight::ReadRelease(blocker));
         Some(Command::ReadRelease { own })
     }

@@ -318,21 +318,16 @@ impl Ensemble for Operations {
     fn read_with_child(&self, path: &str, child: &str) -> Reply<(Node, Option<Node>)> {
         let (together, child) = (self.reads_together.clone(), child.to_owned());
         self.reply(path, |client, path| async move {
-            let two = match together.load(Ordering::Relaxed) {
-                true => {
-                    let both = [&path, &child].map(|path| ReadOp::GetData { path: path.clone() });
-                    match client.multi_read(both.into()).await {
-                        Err(RequestError::Refused(ErrorCode::Unimplemented)) => {
-                            together.store(false, Ordering::Relaxed);
-                            None
-                        }
-                        read => <[OpResult; 2]>::try_from(read?).ok().map(|two| two.map(node_read)),
-                    }
+            let mut both = None;
+            if together.load(Ordering::Relaxed) {
+                let reads = [&path, &child].map(|path| ReadOp::GetData { path: path.clone() });
+                match client.multi_read(reads.into()).await {
+                    Err(RequestError::Refused(ErrorCode::Unimplemented)) => together.store(false, Ordering::Relaxed),
+                    results => both = <[OpResult; 2]>::try_from(results?).ok(),
                 }
-                false => None,
-            };
-            let [parent, child] = match two {
-                Some(two) => two,
+            }
+            let [parent, child] = match both {
+                Some(both) => both.map(node_read),
                 None => {
                     let (parent, child) = tokio::join!(biased; client.get(&path), client.get(&child));
                     [parent, child].map(|read| read.map(|(data, stat)| node(data.into(), &stat)))
