@@ -294,6 +294,7 @@ impl Contender {
             Event::OwnWatchDue => self.lingered(),
             Event::GrantedLate => self.granted_late(),
             Event::DeadlineNear => self.view.deadline_near = self.waits(),
+            Event::ListedByLocal(listing) => self.listed_by_local(&listing),
             Event::PositionKnown(place) => self.placed(place),
             Event::Disconnected => self.disconnected(),
             Event::NoContender(node) => _ = self.no_contender(&node),
@@ -449,6 +450,7 @@ impl Contender {
             match arrival {
                 Arrival::Listed(listing) => self.judge(&listing, false),
                 Arrival::AfterLocal { name, place } => self.stand_behind(name, place),
+                Arrival::BehindLocal { name, most_ahead } => self.defer_behind(name, most_ahead),
                 Arrival::Unknown => {}
             }
         }

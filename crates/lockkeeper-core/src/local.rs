@@ -4,12 +4,16 @@
 //! before its own, how many contenders are ahead, and that the contender that it waits for has released. So a lock passes from
 //! task to task of one process without a listing for each of them, and without waiting for a delete.
 //!
+//! Where contenders of other sessions are between, a newcomer does not list at once either. It waits behind a contender of its
+//! session that waits itself, and the next listing that one of them needs serves all of them.
+//!
 //! [`LocalQueue`] only keeps what the contenders report of themselves. Their driver reports each contender after it has carried
 //! out its commands, and passes on the signals that the contender then has.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use crate::protocol::{Arrival, Event, QueuePlace};
+use crate::protocol::{Arrival, Event, Listing, QueuePlace};
 use crate::{Contender, Sequence};
 
 /// Which contender of a [`LocalQueue`] is meant.
@@ -33,6 +37,8 @@ pub struct LocalState<'c> {
     pub first: Option<&'c str>,
     /// The node of another contender whose end it waits for.
     pub waits_for: Option<&'c str>,
+    /// It has listed nothing yet, and contenders of other sessions may be between that node and its own.
+    pub deferred: bool,
 }
 
 impl Contender {
@@ -49,6 +55,7 @@ impl Contender {
             watches_itself: self.watches_itself(),
             first: place.map(|place| &*place.first),
             waits_for: self.waits_for(),
+            deferred: self.is_deferred(),
         }
     }
 }
@@ -71,6 +78,8 @@ pub struct LocalQueue {
     counted_from: u64,
     /// The first of the queue, as an entry last saw it.
     first: Option<String>,
+    /// The entries that a listing of another one is to serve.
+    deferred: BTreeSet<LocalKey>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +87,8 @@ struct LocalEntry {
     node: String,
     sequence: i32,
     ahead: Option<usize>,
+    /// The same, or a bound that follows from the number of the entry that it waits for. Some of the numbers between may have left.
+    most_ahead: Option<usize>,
     holds: bool,
     watches_itself: bool,
     /// It held alone and has released. Whether it watched its node until then.
@@ -85,6 +96,15 @@ struct LocalEntry {
     /// The entries that wait for this one.
     waiters: Vec<LocalKey>,
     wait: Option<LocalWait>,
+    /// A listing of another entry, sent when this one had its node.
+    listing: Option<Arc<Listing>>,
+}
+
+impl LocalEntry {
+    /// Returns how many can be ahead of a later node with this number, if that is known.
+    fn most_ahead_of(&self, number: i32) -> Option<usize> {
+        self.most_ahead?.checked_add(usize::try_from(number.wrapping_sub(self.sequence)).ok()?)
+    }
 }
 
 /// The wait of an entry for another one.
@@ -118,20 +138,27 @@ impl LocalQueue {
         self.entering -= 1;
     }
 
-    /// Returns what the number of a new node shows: whether an entry's node has the number right before it.
-    ///
-    /// Not if that entry holds and does not watch its node. It would not know that the node was deleted.
+    /// Returns what the number of a new node shows: whether an entry's node has the number right before it, or else an earlier one.
     pub fn arrival(&self, node: &str) -> Arrival {
-        let behind = || {
-            let own = Sequence::of_node(node)?.get();
-            let next = self.entry(*self.numbers.get(&own.wrapping_sub(1))?)?;
-            let known = next.released.is_none() && (next.watches_itself || !next.holds);
-            let name = known.then(|| next.node.clone())?;
-            // Only the last number has no other behind it.
-            let place = self.place_at(self.joined, own).filter(|_| own.wrapping_sub(self.last) > 0);
-            Some(Arrival::AfterLocal { name, place })
-        };
-        behind().unwrap_or(Arrival::Unknown)
+        let Some(own) = Sequence::of_node(node).map(Sequence::get) else { return Arrival::Unknown };
+        self.right_behind(own).or_else(|| self.further_behind(own)).unwrap_or(Arrival::Unknown)
+    }
+
+    /// Not if that entry holds and does not watch its node. It would not know that the node was deleted.
+    fn right_behind(&self, own: i32) -> Option<Arrival> {
+        let next = self.entry(*self.numbers.get(&own.wrapping_sub(1))?)?;
+        let known = next.released.is_none() && (next.watches_itself || !next.holds);
+        let name = known.then(|| next.node.clone())?;
+        // Only the last number has no other behind it.
+        let place = self.place_at(self.joined, own).filter(|_| own.wrapping_sub(self.last) > 0);
+        Some(Arrival::AfterLocal { name, place })
+    }
+
+    /// Not if the last entry holds: a newcomer that lists only when that one releases might set its watch too late.
+    fn further_behind(&self, own: i32) -> Option<Arrival> {
+        let (_, last) = self.entries.back()?;
+        let waits = last.released.is_none() && !last.holds && own.wrapping_sub(last.sequence) > 0;
+        waits.then(|| Arrival::BehindLocal { name: last.node.clone(), most_ahead: last.most_ahead_of(own) })
     }
 
     /// Returns the place of an entry, if the entries know it. At most so many are ahead.
@@ -165,10 +192,21 @@ impl LocalQueue {
         let entry = self.entry_mut(key)?;
         entry.ahead = state.ahead.or(before);
         (entry.holds, entry.watches_itself) = (state.holds, state.watches_itself);
+        if !state.deferred {
+            entry.listing = None;
+            self.deferred.remove(&key);
+        } else if entry.listing.is_none() {
+            self.deferred.insert(key);
+        }
+        let entry = self.entry_mut(key)?;
         if entry.wait.as_ref().map(|wait| &*wait.node) != state.waits_for {
             self.stop_waiting(key);
             self.wait(key, state.waits_for);
         }
+        let entry = self.entry(key)?;
+        let bound = || self.entry(entry.wait.as_ref()?.on)?.most_ahead_of(entry.sequence);
+        let most_ahead = entry.ahead.or_else(bound);
+        self.entry_mut(key)?.most_ahead = most_ahead;
         Some(key)
     }
 
@@ -200,6 +238,7 @@ impl LocalQueue {
 
     fn remove(&mut self, key: LocalKey, deleted: bool, woken: &mut Vec<LocalKey>) {
         self.stop_waiting(key);
+        self.deferred.remove(&key);
         let Some((_, left)) = self.position(key).and_then(|at| self.entries.remove(at)) else { return };
         if self.numbers.get(&left.sequence) == Some(&key) {
             self.numbers.remove(&left.sequence);
@@ -215,17 +254,43 @@ impl LocalQueue {
         }
     }
 
-    /// Whether an entry has a signal.
-    pub fn has_signal(&self, key: LocalKey) -> bool {
-        let wait = self.entry(key).and_then(|entry| entry.wait.as_ref());
-        wait.is_some_and(|wait| wait.released.is_some() || wait.ended.is_some())
+    /// The key of the next one that joins. A listing that is sent now shows the nodes of all that have smaller keys.
+    pub fn next_key(&self) -> LocalKey {
+        LocalKey(self.joined)
     }
 
-    /// Takes what an entry hears of the one that it waits for: [`Event::Released`] or [`Event::Ended`].
+    /// An entry has listed the queue, when [`LocalQueue::next_key`] was `before`. The listing also serves those that have listed nothing.
+    pub fn listed(&mut self, before: LocalKey, listing: &Listing, woken: &mut Vec<LocalKey>) {
+        let later = self.deferred.split_off(&before);
+        let served = std::mem::replace(&mut self.deferred, later);
+        if served.is_empty() {
+            return;
+        }
+        let listing = Arc::new(listing.clone());
+        for key in served {
+            if let Some(entry) = self.entry_mut(key) {
+                entry.listing = Some(listing.clone());
+                woken.push(key);
+            }
+        }
+    }
+
+    /// Whether an entry has a signal.
+    pub fn has_signal(&self, key: LocalKey) -> bool {
+        let Some(entry) = self.entry(key) else { return false };
+        let hears = |wait: &LocalWait| wait.released.is_some() || wait.ended.is_some();
+        entry.listing.is_some() || entry.wait.as_ref().is_some_and(hears)
+    }
+
+    /// Takes what an entry hears of the others: [`Event::ListedByLocal`], and [`Event::Released`] or [`Event::Ended`] of the one that it
+    /// waits for.
     ///
     /// An entry that goes on waiting after a release, for example because readers hold beside the other one, hears of the end too.
     pub fn take_signal(&mut self, key: LocalKey) -> Option<Event> {
         let entry = self.entry_mut(key)?;
+        if let Some(listing) = entry.listing.take() {
+            return Some(Event::ListedByLocal(listing));
+        }
         let wait = entry.wait.as_mut()?;
         if let Some(watched) = wait.released.take() {
             return Some(Event::Released { name: wait.node.clone(), watched });
@@ -251,11 +316,13 @@ impl LocalQueue {
             node: node.to_owned(),
             sequence,
             ahead: None,
+            most_ahead: None,
             holds: false,
             watches_itself: false,
             released: None,
             waiters: Vec::new(),
             wait: None,
+            listing: None,
         };
         self.entries.push_back((key, entry));
         Some(key)

@@ -3,6 +3,8 @@
 //! Each command has exactly one event that reports its outcome. All are data, so the other side can be a model checker,
 //! a simulator or the network.
 
+use std::sync::Arc;
+
 use crate::{
     AttemptId, Class, FencingToken, IncompatibleFormat, LastRelease, Limit, LockDelay, ReleaseRecord, Revocation,
     SessionId, Sessionless, Zxid,
@@ -78,6 +80,8 @@ pub enum Event {
     /// The caller soon stops waiting. Its error is to name who holds the lock now: the driver looks at the first of the queue again
     /// unless this contender waits for its end, and reports [`Event::Gone`] if it is deleted.
     DeadlineNear,
+    /// A contender of this session has listed the queue since the create was answered: see [`Arrival::BehindLocal`].
+    ListedByLocal(Arc<Listing>),
     /// A contender of this session knows this place of a waiter that has listed nothing. At most so many are ahead.
     PositionKnown(QueuePlace),
     /// The connection was lost; the session may live.
@@ -156,6 +160,14 @@ pub enum Arrival {
         name: String,
         /// The place behind it, if a contender of this session knows that. At most so many are ahead.
         place: Option<QueuePlace>,
+    },
+    /// Nothing was listed. A contender of this session waits with this node, which is ahead of the own one, and contenders of other
+    /// sessions may be between. So the own contender need not list before that one is about to release or another one lists.
+    BehindLocal {
+        /// The node.
+        name: String,
+        /// At most so many are ahead, if a contender of this session knows a bound.
+        most_ahead: Option<usize>,
     },
     /// Nothing: the listing failed, or it was not sent.
     Unknown,
@@ -236,7 +248,8 @@ pub enum Command {
         prefix: String,
         /// Read the parent's data too, behind the listing and in the same round trip.
         limit: bool,
-        /// The listing may be left out if contenders of this session are in the queue: see [`Arrival::AfterLocal`].
+        /// The listing may be left out if contenders of this session are in the queue: see [`Arrival::AfterLocal`] and
+        /// [`Arrival::BehindLocal`].
         alone: bool,
     },
     /// Create the parent and its missing ancestors.

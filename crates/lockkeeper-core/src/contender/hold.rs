@@ -57,6 +57,7 @@ impl Contender {
 
     /// The connection is lost. Watches no longer report in order: a listing must show which contender is first.
     pub(super) fn disconnected(&mut self) {
+        self.stop_deferring();
         if let Some(blocker) = &mut self.view.blocker {
             blocker.distrust();
         }

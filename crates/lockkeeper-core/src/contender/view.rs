@@ -20,7 +20,7 @@ pub(super) enum Blocker {
         or_granted: bool,
         /// A watch is set, or its contender, of this session, reports its end.
         watched: bool,
-        /// Its contender is of this session.
+        /// Its contender is of this session, and its release lets this contender hold.
         local: bool,
         /// The transaction that created it, if a record may say that its contender has held.
         recorded: Option<Zxid>,
@@ -160,6 +160,13 @@ impl View {
         self.listing_due |= self.blocker.is_none();
     }
 
+    /// Waits for this node, of a contender of this session, without a listing. `next`: no other node is between.
+    fn wait_unlisted(&mut self, name: String, next: bool) {
+        self.blocker =
+            Some(Blocker::Node { name, grants: false, or_granted: false, watched: true, local: next, recorded: None });
+        (self.listing_due, self.unlisted) = (false, true);
+    }
+
     /// The blocker has new data: it was granted, or it was asked to release.
     pub(super) fn blocker_changed(&mut self, name: &str) {
         if let Some(Blocker::Node { name: blocker, watched, or_granted, .. }) = &mut self.blocker
@@ -168,6 +175,11 @@ impl View {
             *watched = false;
             self.listing_due |= *or_granted;
         }
+    }
+
+    /// It waits behind a contender of its session, and contenders of other sessions may be between: no listing has shown them.
+    pub(super) fn is_deferred(&self) -> bool {
+        self.unlisted && matches!(self.blocker, Some(Blocker::Node { local: false, .. }))
     }
 
     pub(super) fn children_changed(&mut self) {
@@ -249,9 +261,13 @@ impl Contender {
         self.view.sessionless.retain(|node| listing.names.contains(&node.name));
         let skipped: Vec<_> = self.view.sessionless.iter().map(|node| &node.name).collect();
         let queue = queue.without(&skipped);
+        let was_deferred = self.view.is_deferred();
         (self.view.listing_due, self.view.unlisted) = (false, false);
         self.releases.forget();
-        let before = self.view.blocker.take();
+        let mut before = self.view.blocker.take();
+        if let (true, Some(Blocker::Node { local, .. })) = (was_deferred, &mut before) {
+            *local = true;
+        }
         self.view.place = None;
         match self.terms.decide(&queue, &own) {
             Verdict::Granted => {
@@ -360,14 +376,46 @@ impl Contender {
         // A young attempt lists only once it is old enough (`Event::OwnWatchDue`), and most end before that.
         let lists = self.nodes.lingered && place.is_none()
             || place.as_ref().is_some_and(|place| place.ahead > self.terms.max_ahead);
-        let may = self.terms.discipline.granted_by_listing() && !self.terms.once && !self.nodes.doubted && !lists;
-        if !may || reads && read_both() {
+        if !self.may_leave_out_listing() || lists || reads && read_both() {
             return;
         }
         self.view.place = place;
-        self.view.blocker =
-            Some(Blocker::Node { name, grants: false, or_granted: false, watched: true, local: true, recorded: None });
-        (self.view.listing_due, self.view.unlisted) = (false, true);
+        self.view.wait_unlisted(name, true);
+    }
+
+    /// The create was answered, and a contender of this session waits with a node further ahead. Nothing lets the own contender hold
+    /// before that one ends, so its listing can wait. Not behind a reader: its release is known only when its node is deleted, and
+    /// a listing after that would be late.
+    pub(super) fn defer_behind(&mut self, name: String, most_ahead: Option<usize>) {
+        let waits_for_writer = self.terms.node_format.parse(&name).is_some_and(|ahead| !ahead.mode.reads());
+        let accepts = most_ahead.is_some_and(|most| most <= self.terms.max_ahead);
+        if self.may_leave_out_listing() && waits_for_writer && accepts && !self.nodes.lingered {
+            self.view.wait_unlisted(name, false);
+        }
+    }
+
+    fn may_leave_out_listing(&self) -> bool {
+        self.terms.discipline.granted_by_listing() && !self.terms.once && !self.nodes.doubted
+    }
+
+    /// Whether it waits behind a contender of its session that is not known to be the next one.
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.waits() && self.view.is_deferred()
+    }
+
+    /// A contender of this session has listed the queue since the own create was answered.
+    pub(super) fn listed_by_local(&mut self, listing: &Listing) {
+        if self.is_deferred() {
+            self.judge(listing, false);
+        }
+    }
+
+    /// The connection is lost. A listing of another contender from before says nothing about what follows.
+    pub(super) fn stop_deferring(&mut self) {
+        if self.is_deferred() {
+            self.view.blocker = None;
+            self.view.listing_due = true;
+        }
     }
 
     /// A contender of this session knows the place. A listing decides whether too many are ahead.
@@ -411,6 +459,9 @@ impl Contender {
     /// whose node it is. Numbers and names start again if the parent is created again, which needs the deletion of that node
     /// first. So the other contender must have watched its node.
     pub(super) fn neighbour_released(&mut self, name: &str, watched: bool) {
+        if self.is_deferred() {
+            return self.neighbour_ended(name, false);
+        }
         let protects = self.terms.node_format.protects();
         let sure = watched || protects && !self.view.unlisted;
         if !self.terms.discipline.granted_by_listing() || !sure || self.hold.is_granted() || self.exit.is_leaving() {

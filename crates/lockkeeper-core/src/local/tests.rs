@@ -8,6 +8,7 @@ const WAITS: LocalState<'_> = LocalState {
     watches_itself: false,
     first: None,
     waits_for: None,
+    deferred: false,
 };
 const HOLDS: LocalState<'_> = LocalState { ahead: Some(0), holds: true, watches_itself: true, ..WAITS };
 const UNKNOWN: LocalState<'_> = LocalState { ahead: None, ..WAITS };
@@ -102,12 +103,42 @@ fn a_place_is_known_only_right_behind_an_entry_that_would_know_of_its_nodes_dele
         let entry = queue.joins(7, state);
         assert!(queue.enter());
         assert_eq!(queue.arrival(&node(8)), expected);
-        assert_eq!(queue.arrival(&node(9)), Arrival::Unknown, "another node is between");
+        let further = || Arrival::BehindLocal { name: node(7), most_ahead: Some(6) };
+        let further = if state.holds { Arrival::Unknown } else { further() };
+        assert_eq!(queue.arrival(&node(9)), further, "another node is between");
+        assert_eq!(queue.arrival(&node(6)), Arrival::Unknown, "it is behind");
         queue.releases(entry);
         assert_eq!(queue.arrival(&node(8)), Arrival::Unknown, "it has released");
         queue.entered();
         assert!(!queue.enter(), "the only other has released");
     }
+}
+
+#[test]
+fn a_listing_serves_those_that_had_their_nodes_when_it_was_sent() {
+    let mut queue = LocalQueue::default();
+    let [one, three] = [1, 3].map(node);
+    let deferred = |on| LocalState { waits_for: Some(on), deferred: true, ..UNKNOWN };
+    let first = queue.joins(1, WAITS);
+    let second = queue.joins(3, deferred(&one));
+    let before = queue.next_key();
+    assert_eq!(queue.arrival(&node(5)), Arrival::BehindLocal { name: node(3), most_ahead: Some(5) });
+    let third = queue.joins(5, deferred(&three));
+    let mut woken = Vec::new();
+    let listing = Listing::of([1, 2, 3].map(node).to_vec());
+    queue.listed(before, &listing, &mut woken);
+    assert_eq!((woken, queue.has_signal(third)), (vec![second], false), "the third came later");
+    queue.releases(first);
+    assert_eq!(queue.take_signal(second), Some(Event::ListedByLocal(Arc::new(listing.clone()))));
+    assert_eq!(queue.take_signal(second), released(1, false));
+    // It waits for a stranger now, so no later listing concerns it.
+    queue.shows(Some(second), &node(3), LocalState { waits_for: Some(&node(2)), ..WAITS });
+    let mut woken = Vec::new();
+    queue.listed(queue.next_key(), &listing, &mut woken);
+    assert_eq!((woken, queue.has_signal(second)), (vec![third], false));
+    // A listing that its contender has not taken in yet is of no use once that one has listed itself.
+    queue.shows(Some(third), &node(5), LocalState { waits_for: Some(&node(4)), ..WAITS });
+    assert!(!queue.has_signal(third));
 }
 
 #[test]

@@ -260,6 +260,8 @@ pub(crate) struct Client {
     pub(crate) key: Option<LocalKey>,
     /// It is counted there as about to enter.
     pub(crate) enters: bool,
+    /// The neighbours that its listing under way serves too have smaller keys.
+    pub(crate) listing_before: Option<LocalKey>,
     /// The node of a neighbour whose release or end it will hear of.
     pub(crate) neighbour: Option<Name>,
     /// Its caller has released, and its neighbours may continue without waiting for its delete.
@@ -277,6 +279,10 @@ pub(crate) struct Past {
     pub(crate) adopted: bool,
     /// It knows its place by a number, and has listed nothing since.
     pub(crate) unlisted: bool,
+    /// It waits behind a neighbour, a stranger may be between, and it has listed nothing itself.
+    pub(crate) deferred: bool,
+    /// A listing of a neighbour has shown its place.
+    pub(crate) shared: bool,
     pub(crate) stray_deleted: bool,
     pub(crate) delete_repeated: bool,
     pub(crate) returned: bool,

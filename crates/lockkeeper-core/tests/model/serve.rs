@@ -332,6 +332,7 @@ impl Step<'_> {
                     Request::Recover => Listing::of(names),
                     _ => self.listing(i, names),
                 });
+                self.share_listing(i, &listed);
                 self.tell(i, Event::Listed(listed));
             }
             Request::ReadRelease(own) => {
@@ -355,6 +356,14 @@ impl Step<'_> {
                 self.tell(i, Event::Watched(seen));
             }
             _ => unreachable!("only reads are read"),
+        }
+    }
+
+    /// Passes a listing to the neighbours that have listed nothing.
+    fn share_listing(&mut self, i: u8, listed: &Result<Listing, Failure>) {
+        let Some(before) = self.client(i).listing_before.take() else { return };
+        if let Ok(listing) = listed {
+            self.local().listed(before, listing, &mut Vec::new());
         }
     }
 
@@ -455,7 +464,10 @@ impl Step<'_> {
             Request::Enter(..) => self.tell(i, Event::Entered { created: Err(failure), arrival: Arrival::Unknown }),
             Request::MakeParent(_) => self.tell(i, Event::ParentMade(lost)),
             Request::StoreLimit(..) => self.tell(i, Event::LimitStored(lost)),
-            Request::List { .. } | Request::Recover => self.tell(i, Event::Listed(Err(failure))),
+            Request::List { .. } | Request::Recover => {
+                self.client(i).listing_before = None;
+                self.tell(i, Event::Listed(Err(failure)));
+            }
             Request::Inspect(_) => self.tell(i, Event::Inspected(Err(failure))),
             Request::Watch(..) => self.tell(i, Event::Watched(Err(failure))),
             Request::TakeHolderMarker(_) => self.tell(i, Event::HolderMarkerTaken(Err(failure))),

@@ -260,9 +260,13 @@ impl Step<'_> {
         let looked = matches!(event, Event::Inspected(_));
         let unlisted = matches!(event, Event::Entered { arrival: Arrival::AfterLocal { .. }, .. });
         let listed = matches!(event, Event::Listed(Ok(_)));
+        let deferred = matches!(event, Event::Entered { arrival: Arrival::BehindLocal { .. }, .. });
+        let shared = matches!(event, Event::ListedByLocal(_));
         let client = self.client(i);
         let had_node = client.own().is_some();
         client.past.unlisted = unlisted || client.past.unlisted && !listed;
+        client.past.deferred = deferred || client.past.deferred && !listed;
+        client.past.shared |= shared && client.past.deferred;
         let Some(machine) = client.machine.as_mut() else { return };
         let entered = matches!(event, Event::Entered { .. });
         machine.handle(event);
@@ -336,7 +340,10 @@ impl Step<'_> {
                 }
                 Command::MakeParent { stays: _, limit } => Request::MakeParent(limit),
                 Command::StoreLimit { permits, version } => Request::StoreLimit(permits, version),
-                Command::List { limit: _, watch } => Request::List { watch },
+                Command::List { limit: _, watch } => {
+                    self.client(i).listing_before = (i < world.neighbours).then(|| self.state.local.next_key());
+                    Request::List { watch }
+                }
                 Command::Recover => Request::Recover,
                 Command::ReadRelease { own } => Request::ReadRelease(world.read(&own)),
                 Command::Inspect { name } => Request::Inspect(world.read(&name)),
@@ -382,7 +389,7 @@ impl Step<'_> {
         }
     }
 
-    fn local(&mut self) -> &mut LocalQueue {
+    pub(crate) fn local(&mut self) -> &mut LocalQueue {
         Arc::make_mut(&mut self.state.local)
     }
 

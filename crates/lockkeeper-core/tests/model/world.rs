@@ -354,6 +354,7 @@ impl World {
             key: None,
             enters: false,
             neighbour: None,
+            listing_before: None,
             passed_on: false,
             write: FencedWrite::None,
             granted_by: None,

@@ -199,7 +199,19 @@ pub(crate) fn neighbours() -> Vec<World> {
     vec![
         World {
             budget: Budget { cancels: 1, ..NO_FAULT },
+            witnesses: vec![NeighbourReleased, SecondGrant, Unlisted, Deferred],
             ..neighbours("neighbours: three and a stranger, a wait given up", 3, &[LOCK; 4])
+        },
+        World {
+            budget: Budget { removals: 1, ..NO_FAULT },
+            linger: true,
+            witnesses: vec![NeighbourReleased, Deferred, SharedListing],
+            ..neighbours("neighbours: three and a stranger, an operator deletes a node", 3, &[LOCK; 4])
+        },
+        World {
+            budget: Budget { cuts: 1, ..NO_FAULT },
+            witnesses: vec![NeighbourReleased, Deferred],
+            ..neighbours("neighbours: three and a stranger, a connection lost", 3, &[LOCK; 4])
         },
         World {
             budget: Budget { crashes: 1, ..NO_FAULT },

@@ -231,6 +231,7 @@ impl Driver {
                 }
                 other => {
                     self.sent = self.session.now();
+                    pending.listing_before = matches!(other, Command::List { .. }).then(|| self.local.next_key());
                     if matches!(other, Command::WriteRecord { granted: true, .. }) {
                         self.times.due = None;
                     }
@@ -253,6 +254,9 @@ impl Driver {
         match wake {
             Wake::Finished(finished) => {
                 pending.flight = None;
+                if let (Some(before), Event::Listed(Ok(listing))) = (pending.listing_before.take(), &finished.event) {
+                    self.local.listed(before, listing);
+                }
                 self.settle(*finished, &mut pending.watches);
             }
             Wake::Fired(name, fired) => {

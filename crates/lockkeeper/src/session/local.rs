@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
-use lockkeeper_core::{Arrival, Contender, Event, LocalKey, LocalQueue, LocalState, QueuePlace};
+use lockkeeper_core::{Arrival, Contender, Event, Listing, LocalKey, LocalQueue, LocalState, QueuePlace};
 
 /// The contenders of a session whose nodes have one format, by the path of the lock.
 #[derive(Default)]
@@ -48,7 +48,7 @@ struct Reported {
     node: Option<String>,
     waits_for: Option<String>,
     ahead: Option<usize>,
-    flags: [bool; 3],
+    flags: [bool; 4],
 }
 
 impl Reported {
@@ -57,8 +57,8 @@ impl Reported {
         same_nodes && self.ahead == state.ahead && self.flags == Self::flags(state)
     }
 
-    fn flags(state: &LocalState<'_>) -> [bool; 3] {
-        [state.holds, state.watches_itself, state.first.is_some()]
+    fn flags(state: &LocalState<'_>) -> [bool; 4] {
+        [state.holds, state.watches_itself, state.first.is_some(), state.deferred]
     }
 
     fn update(&mut self, state: &LocalState<'_>) {
@@ -144,7 +144,17 @@ impl LocalRegistration {
         self.key.into_iter().for_each(|key| self.change(|queue, woken| queue.released(key, woken)));
     }
 
-    /// Resolves with what the contender hears of the one that it waits for. Dropping the future loses nothing.
+    /// Returns what [`LocalRegistration::listed`] needs of the moment when a listing is sent.
+    pub(crate) fn next_key(&self) -> LocalKey {
+        self.change(|queue, _| queue.next_key())
+    }
+
+    /// The contender has listed the queue. The listing also serves those of its session that have listed nothing.
+    pub(crate) fn listed(&self, before: LocalKey, listing: &Listing) {
+        self.change(|queue, woken| queue.listed(before, listing, woken));
+    }
+
+    /// Resolves with what the contender hears of the others. Dropping the future loses nothing.
     pub(crate) async fn signal(&mut self) -> Event {
         let Some(key) = self.key.filter(|_| self.reported.waits_for.is_some()) else {
             return std::future::pending().await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use lockkeeper_core::LocalKey;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -109,6 +110,8 @@ pub(super) struct FirstOfQueue {
 pub(super) struct Pending {
     /// The operation of the contender's command.
     pub(super) flight: Option<BoxFuture<'static, Finished>>,
+    /// Those of this session that the listing under way serves too have smaller keys.
+    pub(super) listing_before: Option<LocalKey>,
     /// The read of the first of the queue.
     pub(super) look: Option<BoxFuture<'static, Looked>>,
     /// The check of the hold.
