@@ -261,6 +261,10 @@ mistakes! {
     seeded_mistake_any_record_that_counts_is_found: AnyRecordCounts breaks [EXCLUSION]
         in World { records_behind: 1, budget: Budget { cancels: 1, ..NO_FAULT }, lag: 0,
             ..World::new("any record counts", 4) };
+    /// An operator deleted the node of the waiter, which the record before it then lets hold.
+    seeded_mistake_a_record_read_without_the_own_node_is_found: OwnNodeUnread breaks [NODE_STANDS]
+        in World { records_behind: 1, budget: Budget { removals: 1, ..NO_FAULT }, lag: 0,
+            ..World::new("a record read without the own node", 4) };
     /// Other readers may still hold.
     seeded_mistake_a_reader_that_passes_the_lock_on_is_found: ReadersPassOn breaks [EXCLUSION]
         in World { neighbours: 3, lag: 0,

@@ -336,7 +336,11 @@ impl Step<'_> {
                 self.tell(i, Event::Listed(listed));
             }
             Request::ReadRelease(own) => {
-                let own = self.inspect(i, own).ok().map(|seen| seen.czxid);
+                let from_memory = self.world.mistake == Some(Mistake::OwnNodeUnread);
+                let own = match self.inspect(i, own) {
+                    Err(_) if from_memory => Some(Zxid(i64::from(self.client(i).knows))),
+                    seen => seen.ok().map(|seen| seen.czxid),
+                };
                 let seen = self.last_release(i).map(|last| ReleaseSeen { last, own });
                 self.tell(i, Event::ReleaseRead(seen));
             }

@@ -183,6 +183,8 @@ pub(crate) enum Mistake {
     RecordsEachEnd,
     /// A contender takes any record for the one of the node before its own.
     AnyRecordCounts,
+    /// The read of a record shows the own node from memory.
+    OwnNodeUnread,
 }
 
 /// One of the two servers.
