@@ -244,9 +244,10 @@ impl Contender {
     /// lock delay takes longer: the tombstone must be deleted first.
     ///
     /// `writes`: a write that the caller bound to the hold may still take effect. Then the contender behind waits for the
-    /// delete, which is ordered behind that write. Otherwise the write could take effect while the next one holds.
+    /// delete, which is ordered behind that write. Otherwise the write could take effect while the next one holds. The same if
+    /// the caller writes in the transaction of the release.
     pub fn passes_on(&self, writes: bool) -> Option<&str> {
-        self.node().filter(|_| !writes && self.ends_alone())
+        self.node().filter(|_| !writes && !self.releases.callers_write && self.ends_alone())
     }
 
     /// Whether its release ends a hold that is alone, without a lock delay.

@@ -125,12 +125,13 @@ impl LocalQueue {
         self.entering == 0 && self.entries.is_empty()
     }
 
-    /// Counts a contender that sends its create, until [`LocalQueue::entered`]. Returns whether others that have not released are in
-    /// the queue or about to enter: then a contender may leave out its listing ([`Command::Enter`](crate::Command::Enter)).
-    pub fn enter(&mut self) -> bool {
+    /// Counts a contender that sends its create, until [`LocalQueue::entered`]. Returns whether the contender leaves out its listing:
+    /// it may (`alone` of [`Command::Enter`](crate::Command::Enter)), and others that have not released are in the queue or about
+    /// to enter.
+    pub fn enter(&mut self, alone: bool) -> bool {
         let company = self.entering > 0 || self.foremost().is_some();
         self.entering += 1;
-        company
+        alone && company
     }
 
     /// The create was answered, or never will be.

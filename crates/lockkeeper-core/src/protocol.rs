@@ -146,6 +146,8 @@ pub enum Ask {
     StayReader,
     /// The waiter changes to another class. It loses its position and is the last of that class.
     Reclassify(Class),
+    /// The holder releases next, and writes a node of its choice in the transaction of the release ([`ReleaseWrite::Callers`]).
+    WriteAtRelease,
 }
 
 /// What a contender knows of the queue when its create is answered.
@@ -345,9 +347,8 @@ pub enum Command {
         version: Option<i32>,
         /// Delete also the holder marker, or the tombstone, in the same transaction, if its data has this version.
         holder_marker: Option<(String, i32)>,
-        /// Write this into the parent in the same transaction, if the parent's data has this version. If that fails,
-        /// delete without it.
-        record: Option<(ReleaseRecord, i32)>,
+        /// Write this in the same transaction. If that fails, delete without it.
+        write: Option<ReleaseWrite>,
     },
     /// Hand the lock to the caller.
     Grant(Grant),
@@ -362,6 +363,15 @@ pub enum Command {
     },
     /// The attempt is over.
     End(End),
+}
+
+/// A write in the transaction of a release. There is at most one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReleaseWrite {
+    /// That of the caller ([`Ask::WriteAtRelease`]).
+    Callers,
+    /// Of this record into the parent, if the parent's data has this version.
+    Record(ReleaseRecord, i32),
 }
 
 /// The purpose of a watch.

@@ -170,6 +170,7 @@ fn told() -> impl Strategy<Value = Told> {
         Ask::StayReader,
         Ask::Reclassify(Class::FOREGROUND),
         Ask::Reclassify(Class::BACKGROUND),
+        Ask::WriteAtRelease,
     ];
     prop_oneof![
         6 => (created, look.clone()).prop_map(|(created, listed)| Told::Entered(created, listed)),

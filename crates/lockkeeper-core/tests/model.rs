@@ -41,7 +41,7 @@ use std::time::Instant;
 
 use claims::{
     EXCLUSION, LATE_ENOUGH, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NODE_STANDS, NOTHING_LEFT, OWN_NODES, SETTLES,
-    SOMEONE_IN, WRITES_IN_TIME,
+    SOMEONE_IN, WRITES_IN_TIME, WRITTEN,
 };
 use lockkeeper_core::{Discipline, NodeFormat};
 use stateright::{Checker, HasDiscoveries, Model, Path};
@@ -266,13 +266,20 @@ mistakes! {
         in World { records_behind: 1, budget: Budget { removals: 1, ..NO_FAULT }, lag: 0,
             ..World::new("a record read without the own node", 4) };
     /// Other readers may still hold.
-    seeded_mistake_a_reader_that_passes_the_lock_on_is_found: ReadersPassOn breaks [EXCLUSION]
+    seeded_mistake_a_reader_that_passes_the_lock_on_is_found: AllPassOn breaks [EXCLUSION]
         in World { neighbours: 3, lag: 0,
             ..world("a reader passes the lock on", Discipline::SharedExclusive, &[READ, READ, WRITE]) };
     /// The next holder works with a greater token when the write takes effect.
-    seeded_mistake_passing_the_lock_on_before_a_write_is_found: WritersPassOn breaks [WRITES_IN_TIME]
+    seeded_mistake_passing_the_lock_on_before_a_write_is_found: AllPassOn breaks [WRITES_IN_TIME]
         in World { neighbours: 2, budget: Budget { writes: 1, ..NO_FAULT }, lag: 0,
             ..World::new("the lock passed on before a write", 2) };
+    /// The next holder reads the node as it was before.
+    seeded_mistake_passing_the_lock_on_before_the_write_of_a_release_is_found: AllPassOn breaks [WRITES_IN_TIME]
+        in World { neighbours: 2, budget: Budget { release_writes: 1, ..NO_FAULT }, lag: 0,
+            witnesses: vec![WroteAtRelease], ..World::new("the lock passed on before the write of a release", 2) };
+    seeded_mistake_a_release_without_its_write_is_found: ReleaseWriteUnsaid breaks [WRITTEN]
+        in World { budget: Budget { release_writes: 1, ..NO_FAULT }, lag: 0,
+            ..World::new("a release without its write", 2) };
     /// Case 20.
     seeded_mistake_deleting_by_name_is_found: DeleteByName breaks [OWN_NODES, EXCLUSION]
         in World { node_format: NodeFormat::Recipe, budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT }, lag: 0,

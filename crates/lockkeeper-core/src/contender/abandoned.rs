@@ -70,7 +70,7 @@ impl Contender {
         }
         let name = self.abandoned.in_the_way(self.view.blocker.as_ref()?)?.to_owned();
         self.flight = Some(Flight::DeleteTombstone(name.clone()));
-        Some(Command::Delete { name, version: None, holder_marker: None, record: None })
+        Some(Command::Delete { name, version: None, holder_marker: None, write: None })
     }
 
     pub(super) fn deleted_tombstone(&mut self, name: &str, outcome: Result<(), Failure>) {

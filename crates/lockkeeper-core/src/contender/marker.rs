@@ -162,7 +162,7 @@ impl Contender {
         match self.verified_holder_marker() {
             Ok((name, version)) => {
                 self.flight = Some(Flight::DeleteHolderMarker);
-                Command::Delete { name, version: Some(version), holder_marker: None, record: None }
+                Command::Delete { name, version: Some(version), holder_marker: None, write: None }
             }
             Err(look) => look,
         }

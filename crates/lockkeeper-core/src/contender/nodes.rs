@@ -263,7 +263,8 @@ impl Contender {
             return match self.verified_holder_marker() {
                 Ok(holder_marker) => {
                     self.flight = Some(Flight::Delete { name: name.clone(), holder_marker: true });
-                    Command::Delete { name, version: None, holder_marker: Some(holder_marker), record: None }
+                    let write = self.release_write();
+                    Command::Delete { name, version: None, holder_marker: Some(holder_marker), write }
                 }
                 Err(look) => look,
             };
@@ -278,8 +279,8 @@ impl Contender {
     }
 
     fn delete_node(&mut self, name: String, version: Option<i32>) -> Command {
-        let record = self.release_record().filter(|_| self.node() == Some(&name));
+        let write = self.release_write().filter(|_| self.node() == Some(&name));
         self.flight = Some(Flight::Delete { name: name.clone(), holder_marker: false });
-        Command::Delete { name, version, holder_marker: None, record }
+        Command::Delete { name, version, holder_marker: None, write }
     }
 }

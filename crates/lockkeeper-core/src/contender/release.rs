@@ -11,7 +11,7 @@
 
 use super::view::Blocker;
 use super::{Contender, Flight};
-use crate::protocol::{Command, Failure, ReleaseSeen};
+use crate::protocol::{Command, Failure, ReleaseSeen, ReleaseWrite};
 use crate::{ReleaseRecord, Zxid};
 
 /// What the attempt knows of the records of releases.
@@ -23,6 +23,8 @@ pub(super) struct Releases {
     version: Option<i32>,
     /// The caller has released, and the hold was alone until then.
     released_alone: bool,
+    /// The caller writes in the transaction of its release.
+    pub(super) callers_write: bool,
 }
 
 impl Releases {
@@ -71,10 +73,14 @@ impl Contender {
         }
     }
 
-    /// The record to write in the transaction that deletes the own node.
-    pub(super) fn release_record(&self) -> Option<(ReleaseRecord, i32)> {
+    /// What to write in the transaction that deletes the own node. A release with a write of the caller leaves no record: the
+    /// contender behind it lists.
+    pub(super) fn release_write(&self) -> Option<ReleaseWrite> {
+        if self.releases.callers_write {
+            return Some(ReleaseWrite::Callers);
+        }
         let czxid = self.nodes.own_czxid().filter(|_| self.releases.released_alone)?;
-        Some((ReleaseRecord::new(czxid), self.releases.version?))
+        Some(ReleaseWrite::Record(ReleaseRecord::new(czxid), self.releases.version?))
     }
 
     /// Whether the end of this blocker may be in a record. Its node must be one whose holder writes records: it holds alone and

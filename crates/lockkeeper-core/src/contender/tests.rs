@@ -332,7 +332,7 @@ fn a_deleted_tombstone_is_deleted_once() {
     assert_eq!(waiter.next_command(), watch(&name, WatchKind::Blocker));
     waiter.handle(Event::Watched(Ok(SEEN)));
     waiter.handle(Event::DelayOver(name.clone()));
-    assert_eq!(waiter.next_command(), Some(Command::Delete { name, version: None, holder_marker: None, record: None }));
+    assert_eq!(waiter.next_command(), Some(Command::Delete { name, version: None, holder_marker: None, write: None }));
     assert!(!waiter.has_begun_to_delete(), "the tombstone is of another contender");
     waiter.handle(Event::Deleted(Ok(())));
     assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }), "whose turn is it now?");
@@ -361,7 +361,7 @@ fn a_delay_is_counted_once() {
     waiter.handle(Event::DelayOver(blocker.clone()));
     assert_eq!(
         waiter.next_command(),
-        Some(Command::Delete { name: blocker, version: None, holder_marker: None, record: None })
+        Some(Command::Delete { name: blocker, version: None, holder_marker: None, write: None })
     );
     waiter.handle(Event::Deleted(Ok(())));
     assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }));
@@ -404,7 +404,7 @@ fn a_second_node_of_an_attempt_is_deleted() {
     doubtful.handle(Event::Inspected(Ok(SEEN)));
     assert_eq!(
         doubtful.next_command(),
-        Some(Command::Delete { name: first, version: None, holder_marker: None, record: None })
+        Some(Command::Delete { name: first, version: None, holder_marker: None, write: None })
     );
 }
 
@@ -740,7 +740,7 @@ fn a_release_deletes_its_node_and_its_tombstone_together() {
             None => Some(Command::End(End::Left)),
             Some(false) => both,
             // One of them does not exist.
-            Some(true) => Some(Command::Delete { name: own, version: None, holder_marker: None, record: None }),
+            Some(true) => Some(Command::Delete { name: own, version: None, holder_marker: None, write: None }),
         };
         assert_eq!(delayed.next_command(), then, "{outcome:?}");
     }

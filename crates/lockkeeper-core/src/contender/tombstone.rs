@@ -66,14 +66,14 @@ impl Contender {
         let tombstone = self.terms.tombstone(mode)?;
         match (own, self.tombstone) {
             (Some(own), OwnTombstone::Stands(_)) => {
-                let own = own.to_owned();
-                self.flight = Some(Flight::DeleteWithTombstone(own.clone()));
-                Some(Command::Delete { name: own, version: None, holder_marker: Some((tombstone, 0)), record: None })
+                let (name, write) = (own.to_owned(), self.release_write());
+                self.flight = Some(Flight::DeleteWithTombstone(name.clone()));
+                Some(Command::Delete { name, version: None, holder_marker: Some((tombstone, 0)), write })
             }
             (Some(_), _) => None,
             (None, _) => {
                 self.flight = Some(Flight::DeleteOwnTombstone);
-                Some(Command::Delete { name: tombstone, version: None, holder_marker: None, record: None })
+                Some(Command::Delete { name: tombstone, version: None, holder_marker: None, write: None })
             }
         }
     }

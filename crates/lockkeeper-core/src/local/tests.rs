@@ -101,7 +101,9 @@ fn a_place_is_known_only_right_behind_an_entry_that_would_know_of_its_nodes_dele
     for (state, expected) in [(HOLDS, behind(7, place(1))), (far, behind(7, None)), (blind, Arrival::Unknown)] {
         let mut queue = LocalQueue::default();
         let entry = queue.joins(7, state);
-        assert!(queue.enter());
+        assert!(queue.enter(true));
+        assert!(!queue.enter(false), "it must list");
+        queue.entered();
         assert_eq!(queue.arrival(&node(8)), expected);
         let further = || Arrival::BehindLocal { name: node(7), most_ahead: Some(6) };
         let further = if state.holds { Arrival::Unknown } else { further() };
@@ -110,7 +112,7 @@ fn a_place_is_known_only_right_behind_an_entry_that_would_know_of_its_nodes_dele
         queue.releases(entry);
         assert_eq!(queue.arrival(&node(8)), Arrival::Unknown, "it has released");
         queue.entered();
-        assert!(!queue.enter(), "the only other has released");
+        assert!(!queue.enter(true), "the only other has released");
     }
 }
 

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use lockkeeper_core::{Class, Discipline, End, Limit, Mode};
 use stateright::{Model, Property};
 
-use super::client::{Client, Life};
+use super::client::{Client, FencedWrite, Life};
 use super::step::says_it_left;
 use super::tree::{NOBODY, Name, Node, Tree};
 use super::world::{Action, Held, Role, State, World};
@@ -15,6 +15,7 @@ pub(crate) const ENTITLED: &str = "each holder is granted the lock by what the l
 pub(crate) const NODE_STANDS: &str = "the server of a new holder shows its node";
 pub(crate) const TOKENS: &str = "tokens grow from grant to grant";
 pub(crate) const WRITES_IN_TIME: &str = "no fenced write takes effect after a later holder is granted the lock";
+pub(crate) const WRITTEN: &str = "what a caller bound to its release is written when that is over";
 pub(crate) const NOTHING_LEFT: &str = "a contender that has left has no node";
 pub(crate) const NO_GHOST: &str = "at rest each node belongs to a waiter or a holder";
 pub(crate) const NO_LOST_WAKEUP: &str =
@@ -53,6 +54,7 @@ impl Model for World {
             Property::always(NODE_STANDS, |_, state: &State| !state.granted_to_none),
             Property::always(TOKENS, |_, state: &State| !state.token_went_back),
             Property::always(WRITES_IN_TIME, |_, state: &State| !state.wrote_late),
+            Property::always(WRITTEN, written),
             Property::always(NOTHING_LEFT, nothing_left),
             Property::always(NO_GHOST, at_rest::<NoGhost>),
             Property::always(NO_LOST_WAKEUP, at_rest::<NoLostWakeup>),
@@ -202,6 +204,10 @@ fn late_enough(world: &World, state: &State) -> bool {
 
 fn entitled(world: &World, state: &State) -> bool {
     state.holders(world).into_iter().all(|i| world.lets_in(state, &state.leader, i))
+}
+
+fn written(_: &World, state: &State) -> bool {
+    state.clients.iter().all(|c| c.write != FencedWrite::AtRelease || c.life != Life::Ended(End::Left))
 }
 
 fn nothing_left(_: &World, state: &State) -> bool {

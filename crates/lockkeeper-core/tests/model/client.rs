@@ -35,6 +35,8 @@ pub(crate) enum Request {
     /// data has this version.
     Release(Name, Option<i32>, u8, i32),
     ReadRelease(Name),
+    /// Deletes the node, if it has this version, and writes what the caller bound to its release.
+    ReleaseWriting(Name, Option<i32>),
 }
 
 impl Request {
@@ -89,6 +91,8 @@ pub(crate) enum FencedWrite {
     Sent(Name),
     /// The connection was lost before the reply.
     Unknown,
+    /// To be made in the transaction of the release.
+    AtRelease,
 }
 
 /// A one-shot watch on a node.
@@ -293,6 +297,7 @@ pub(crate) struct Past {
     pub(crate) aged: bool,
     pub(crate) refused: bool,
     pub(crate) dated: bool,
+    pub(crate) wrote_at_release: bool,
     /// It listed because the first of the queue was gone when its caller was about to stop waiting.
     pub(crate) looked: bool,
     pub(crate) announced: bool,

@@ -75,7 +75,7 @@ impl Plain {
             return None;
         }
         let own = || self.own.clone().expect("it has entered");
-        let delete = |name| Command::Delete { name, version: None, holder_marker: None, record: None };
+        let delete = |name| Command::Delete { name, version: None, holder_marker: None, write: None };
         match self.at {
             At::Start => Some(Command::Enter { prefix: format!("{}-", self.class), limit: false, alone: false }),
             At::Look => Some(Command::List { limit: false, watch: true }),

@@ -163,22 +163,23 @@ impl Step<'_> {
                     Outcome::Made(reader.czxid)
                 }
             },
-            Request::Delete(name, version) => match self.state.leader.get(name).copied() {
+            Request::Delete(name, version)
+            | Request::ReleaseWriting(name, version)
+            | Request::Release(name, version, ..) => match self.state.leader.get(name).copied() {
                 None => Outcome::NoNode,
                 Some(node) if !self.is_version(node, version) => Outcome::BadVersion,
                 Some(node) => {
                     self.note_delete(i, node);
-                    self.commit(Txn::Delete(name));
-                    Outcome::Done
-                }
-            },
-            Request::Release(name, version, freed, at) => match self.state.leader.get(name).copied() {
-                None => Outcome::NoNode,
-                Some(node) if !self.is_version(node, version) => Outcome::BadVersion,
-                Some(node) => {
-                    self.note_delete(i, node);
-                    let recorded = i32::from(self.state.leader.version) == at;
-                    self.commit(if recorded { Txn::Release(name, freed) } else { Txn::Delete(name) });
+                    let recorded = i32::from(self.state.leader.version);
+                    if let Request::ReleaseWriting(..) = request {
+                        self.wrote(node.czxid);
+                        let client = self.client(i);
+                        (client.write, client.past.wrote_at_release) = (FencedWrite::None, true);
+                    }
+                    self.commit(match request {
+                        Request::Release(_, _, freed, at) if recorded == at => Txn::Release(name, freed),
+                        _ => Txn::Delete(name),
+                    });
                     Outcome::Done
                 }
             },
@@ -302,6 +303,7 @@ impl Step<'_> {
             Request::Tombstone(..) => self.tell(i, Event::TombstoneMade(done)),
             Request::Delete(name, _)
             | Request::Release(name, ..)
+            | Request::ReleaseWriting(name, _)
             | Request::DeleteBoth(name, _)
             | Request::DeleteWith(name, _) => {
                 let client = self.client(i);
@@ -479,9 +481,11 @@ impl Step<'_> {
             Request::Downgrade(..) => self.tell(i, Event::Downgraded(Err(failure))),
             Request::Tombstone(..) => self.tell(i, Event::TombstoneMade(lost)),
             Request::ReadRelease(_) => self.tell(i, Event::ReleaseRead(Err(failure))),
-            Request::Delete(..) | Request::Release(..) | Request::DeleteBoth(..) | Request::DeleteWith(..) => {
-                self.tell(i, Event::Deleted(lost));
-            }
+            Request::Delete(..)
+            | Request::Release(..)
+            | Request::ReleaseWriting(..)
+            | Request::DeleteBoth(..)
+            | Request::DeleteWith(..) => self.tell(i, Event::Deleted(lost)),
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::{Arrival, Ask, Class, Command, End, Event, LocalQueue, Mode, Revocation, WatchKind, Zxid};
+use lockkeeper_core::{
+    Arrival, Ask, Class, Command, End, Event, LocalQueue, Mode, ReleaseWrite, Revocation, WatchKind, Zxid,
+};
 
 use super::client::{Client, FencedWrite, Flight, GrantedBy, Life, Machine, Request, WATCHES, Watching};
 use super::tree::{Data, Fired, Txn};
@@ -63,8 +65,14 @@ impl Step<'_> {
                     }
                 }
             }
-            Action::Leave(i) => {
-                if !self.state.clients[usize::from(i)].says_it_holds() {
+            Action::Leave(i) | Action::LeaveWriting(i) => {
+                if let Action::LeaveWriting(_) = action {
+                    budget.release_writes -= 1;
+                    self.client(i).write = FencedWrite::AtRelease;
+                    if self.world.mistake != Some(Mistake::ReleaseWriteUnsaid) {
+                        self.tell(i, Event::Ask(Ask::WriteAtRelease));
+                    }
+                } else if !self.state.clients[usize::from(i)].says_it_holds() {
                     budget.cancels -= 1;
                 }
                 self.client(i).left = true;
@@ -336,7 +344,7 @@ impl Step<'_> {
                     assert_eq!(limit, world.discipline.limit().is_some());
                     let asked =
                         world.node_format.parse(&format!("{prefix}0000000000")).expect("a name of its node format");
-                    Request::Enter(asked.mode, self.enter_local(i) && alone)
+                    Request::Enter(asked.mode, self.enter_local(i, alone))
                 }
                 Command::MakeParent { stays: _, limit } => Request::MakeParent(limit),
                 Command::StoreLimit { permits, version } => Request::StoreLimit(permits, version),
@@ -364,24 +372,29 @@ impl Step<'_> {
                 Command::Downgrade { from, into, revocation } => {
                     Request::Downgrade(world.read(&from), world.read(&into), is_open(revocation))
                 }
-                Command::Delete { name, version, holder_marker: None, record } => {
+                Command::Delete { name, version, holder_marker: None, write } => {
                     let node = world.read(&name);
-                    let record = record.map(|(record, version)| (small(record.freed()), version));
                     let always = world.mistake == Some(Mistake::RecordsEachEnd) && client.own() == Some(node);
                     let any = || self.state.leader.get(node).map(|n| (n.czxid, i32::from(self.state.leader.version)));
-                    match record.or_else(|| any().filter(|_| always)) {
-                        Some((freed, at)) => Request::Release(node, version, freed, at),
-                        None => Request::Delete(node, version),
+                    match write {
+                        Some(ReleaseWrite::Callers) => Request::ReleaseWriting(node, version),
+                        Some(ReleaseWrite::Record(record, at)) => {
+                            Request::Release(node, version, small(record.freed()), at)
+                        }
+                        None => match any().filter(|_| always) {
+                            Some((freed, at)) => Request::Release(node, version, freed, at),
+                            None => Request::Delete(node, version),
+                        },
                     }
                 }
-                Command::Delete { name, version: None, holder_marker: Some((tombstone, 0)), record: None }
+                Command::Delete { name, version: None, holder_marker: Some((tombstone, 0)), write: None }
                     if world.delay.is_some() =>
                 {
                     Request::DeleteWith(world.read(&name), world.read(&tombstone))
                 }
-                Command::Delete { name, version, holder_marker: Some((_, holder_markers)), record } => {
+                Command::Delete { name, version, holder_marker: Some((_, holder_markers)), write } => {
                     assert_eq!(version, None, "the holder marker's version is proof enough");
-                    assert_eq!(record, None, "no listing of a queue with a holder marker is saved");
+                    assert_eq!(write, None, "no listing of a queue with a holder marker is saved");
                     Request::DeleteBoth(world.read(&name), holder_markers)
                 }
             };
@@ -396,8 +409,8 @@ impl Step<'_> {
     /// Reports a release to the neighbours that it lets continue.
     fn pass_on(&mut self, i: u8) {
         let (world, client) = (self.world, self.client(i));
-        let any = world.mistake == Some(Mistake::ReadersPassOn) && client.says_it_holds();
-        let writes = client.write != FencedWrite::None && world.mistake != Some(Mistake::WritersPassOn);
+        let any = world.mistake == Some(Mistake::AllPassOn) && client.says_it_holds();
+        let writes = matches!(client.write, FencedWrite::Sent(_) | FencedWrite::Unknown);
         let contender = client.machine.as_ref().and_then(Machine::contender);
         let passes_on = any || contender.is_some_and(|contender| contender.passes_on(writes).is_some());
         if let (true, Some(key)) = (passes_on, client.key) {
@@ -406,14 +419,14 @@ impl Step<'_> {
         }
     }
 
-    /// Counts client `i` as about to enter. Returns whether neighbours are in the queue or about to enter.
-    fn enter_local(&mut self, i: u8) -> bool {
+    /// Counts client `i` as about to enter. Returns whether it leaves out its listing: it may, if it is `alone`.
+    fn enter_local(&mut self, i: u8, alone: bool) -> bool {
         if i >= self.world.neighbours {
             return false;
         }
         self.entered_local(i);
         self.client(i).enters = true;
-        self.local().enter()
+        self.local().enter(alone)
     }
 
     fn entered_local(&mut self, i: u8) {
@@ -498,8 +511,14 @@ impl Step<'_> {
     /// The fenced write of client `i` takes effect, if the node of its hold exists. No later holder may have been granted the lock.
     pub(crate) fn write(&mut self, i: u8) {
         let FencedWrite::Sent(name) = std::mem::replace(&mut self.client(i).write, FencedWrite::None) else { return };
-        let token = self.state.leader.get(name).map(|node| node.czxid);
-        self.state.wrote_late |= token.is_some_and(|token| self.state.tokens.0 > token);
+        if let Some(token) = self.state.leader.get(name).map(|node| node.czxid) {
+            self.wrote(token);
+        }
+    }
+
+    /// A write of the hold with this token takes effect.
+    pub(crate) fn wrote(&mut self, token: u8) {
+        self.state.wrote_late |= self.state.tokens.0 > token;
     }
 
     /// The leader decides on a change; the watches of the clients connected to it fire.

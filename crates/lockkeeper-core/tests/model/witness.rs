@@ -42,6 +42,7 @@ witnesses! {
     Handover: "the deletion of a holder's node grants the lock without a second listing",
     NeighbourReleased: "a contender holds while the node of a neighbour that has released exists",
     WriteOutlastsHold: "a holder has released, its fenced write is still to take effect, and a neighbour waits for its end",
+    WroteAtRelease: "a holder whose caller bound a write to the release has left, and another holds",
     Unlisted: "a contender that has listed nothing holds",
     Deferred: "a contender waits behind a neighbour, a stranger is between, and it has listed nothing",
     SharedListing: "a contender holds that knows its place from a listing of a neighbour",
@@ -125,6 +126,7 @@ impl Witness {
                 }
                 _ => false,
             }),
+            WroteAtRelease => held() && clients().any(|c| c.past.wrote_at_release && c.life == Life::Ended(End::Left)),
             Unlisted => holders_with(&|c| c.past.unlisted),
             Deferred => clients().any(|c| c.wants_in() && c.past.deferred && c.neighbour.is_some()),
             SharedListing => holders_with(&|c| c.past.shared),

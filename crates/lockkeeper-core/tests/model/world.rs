@@ -108,6 +108,8 @@ pub(crate) struct Budget {
     pub(crate) ages: u8,
     /// Fenced writes that a holder sends, and whose outcome its caller does not wait for. Only in worlds without readers.
     pub(crate) writes: u8,
+    /// Releases with a write of their caller in the same transaction. Only in worlds where one contender holds.
+    pub(crate) release_writes: u8,
 }
 
 impl Budget {
@@ -130,6 +132,7 @@ impl Budget {
         downgrades: 0,
         ages: 0,
         writes: 0,
+        release_writes: 0,
     };
 }
 
@@ -167,10 +170,10 @@ pub(crate) enum Mistake {
     LossLooksLikeLeaving,
     /// Listings are taken without the tombstones.
     TombstonesUnseen,
-    /// A release is reported to neighbours although the hold was not alone.
-    ReadersPassOn,
-    /// A release is reported to neighbours although a fenced write of its holder may still take effect.
-    WritersPassOn,
+    /// Each release is reported to neighbours, whoever holds beside it and whatever its holder still writes.
+    AllPassOn,
+    /// No contender knows that its caller writes in the transaction of the release.
+    ReleaseWriteUnsaid,
     /// A client without a connection takes the report of a neighbour's release.
     HearsWithoutConnection,
     /// No client hears of the end of a neighbour that has not released.
@@ -272,6 +275,8 @@ pub(crate) enum Action {
     DelayOver(u8, Name),
     Expire(u8),
     Leave(u8),
+    /// A holder releases, and its caller writes in the same transaction.
+    LeaveWriting(u8),
     /// A client hears that the neighbour that it waits for has released, or has no such node any more.
     Hears(u8),
     Cut(u8, Cut),
@@ -550,6 +555,9 @@ impl World {
         }
         if !client.left && (client.says_it_holds() || budget.cancels > 0) {
             actions.push(Action::Leave(i));
+            if budget.release_writes > 0 && client.granted_by.is_some() && client.write == FencedWrite::None {
+                actions.push(Action::LeaveWriting(i));
+            }
         }
         self.wishes_of(state, i, actions);
         if budget.crashes > 0 {

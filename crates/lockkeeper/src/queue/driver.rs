@@ -224,7 +224,7 @@ impl Driver {
                     self.contender.handle(Event::Neighbour);
                 }
                 Command::Enter { prefix, limit, alone } => {
-                    let alone = self.local.enter() && alone;
+                    let alone = self.local.enter(alone);
                     self.sent = self.session.now();
                     self.times.enters(self.sent);
                     pending.flight = Some(self.operations().start(Command::Enter { prefix, limit, alone }));
@@ -378,11 +378,11 @@ impl Driver {
     }
 
     /// The caller has released: the next contender of this session holds before the delete is sent. Not if a write of the
-    /// caller may still take effect, as that of the release does: the next contender would read the node as it was before.
+    /// caller may still take effect: the next contender would read the node as it was before.
     fn pass_on(&self) {
         let Some(hold) = self.caller.hold() else { return };
         hold.judge();
-        let next = self.contender.passes_on(self.at_release.is_some() || hold.may_still_write());
+        let next = self.contender.passes_on(hold.may_still_write());
         if hold.loss().is_none() && next.is_some() {
             self.local.released();
         }
@@ -391,7 +391,7 @@ impl Driver {
     fn operations(&self) -> CommandRunner<'_> {
         let Attempt { path, ensemble, payload, node_format, looks_beside, .. } = &self.attempt;
         let (node_format, looks_beside) = (*node_format, *looks_beside);
-        let at_release = self.at_release.as_ref().map(|write| (self.node.as_str(), &write.step));
+        let at_release = self.at_release.as_ref().map(|write| &write.step);
         let granted_ms = self.times.granted_ms();
         CommandRunner { ensemble, path, node_format, looks_beside, payload, granted_ms, at_release }
     }

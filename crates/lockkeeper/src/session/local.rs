@@ -89,14 +89,14 @@ impl LocalRegistration {
         changed
     }
 
-    /// Counts it as about to enter. Returns whether others of its session are in the queue or about to enter.
-    pub(crate) fn enter(&mut self) -> bool {
+    /// Counts it as about to enter. Returns whether it leaves out its listing: see [`LocalQueue::enter`].
+    pub(crate) fn enter(&mut self, alone: bool) -> bool {
         let before = std::mem::replace(&mut self.is_entering, true);
         self.change(|queue, _| {
             if before {
                 queue.entered();
             }
-            queue.enter()
+            queue.enter(alone)
         })
     }
 

@@ -31,7 +31,7 @@ fn a_waiter_enters_again_only_with_another_class() {
         assert_eq!(waiter.next_command(), expected, "its node is read before it is deleted");
         if enters_again {
             waiter.handle(Event::Inspected(Ok(SEEN)));
-            let delete = Command::Delete { name: own.clone(), version: Some(0), holder_marker: None, record: None };
+            let delete = Command::Delete { name: own.clone(), version: Some(0), holder_marker: None, write: None };
             assert_eq!(waiter.next_command(), Some(delete));
             let mut doubtful = waiter.clone();
             waiter.handle(Event::Deleted(Ok(())));
@@ -128,7 +128,7 @@ fn a_marker_without_its_node_is_deleted_once() {
     holder.handle(Event::Gone(own));
     assert_eq!(holder.next_command(), inspect(&marker));
     holder.handle(Event::Inspected(Ok(MARKER)));
-    let delete = Command::Delete { name: marker, version: Some(3), holder_marker: None, record: None };
+    let delete = Command::Delete { name: marker, version: Some(3), holder_marker: None, write: None };
     assert_eq!(holder.next_command(), Some(delete));
     holder.handle(Event::Deleted(Ok(())));
     assert_eq!(holder.next_command(), Some(Command::End(End::Removed)));

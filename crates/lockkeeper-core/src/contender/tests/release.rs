@@ -1,7 +1,7 @@
 //! The records of releases.
 
 use super::*;
-use crate::protocol::ReleaseSeen;
+use crate::protocol::{Ask, ReleaseSeen, ReleaseWrite};
 use crate::{LastRelease, ReleaseRecord};
 
 /// A contender behind two others whose blocker, which transaction 5 created, is deleted.
@@ -22,11 +22,12 @@ fn far_back(mut contender: Contender) -> Contender {
 #[test]
 fn only_a_record_of_the_node_before_grants_without_a_listing() {
     let last = |freed, version| Ok(ReleaseSeen { last: LastRelease { freed, version }, own: Some(Zxid(7)) });
+    let record = |version| Some(ReleaseWrite::Record(ReleaseRecord::new(Zxid(7)), version));
     for (read, granted, writes) in [
-        (last(Some(Zxid(5)), Some(3)), true, Some((ReleaseRecord::new(Zxid(7)), 3))),
+        (last(Some(Zxid(5)), Some(3)), true, record(3)),
         (last(Some(Zxid(5)), None), true, None),
-        (last(Some(Zxid(4)), Some(3)), false, Some((ReleaseRecord::new(Zxid(7)), 3))),
-        (last(None, Some(0)), false, Some((ReleaseRecord::new(Zxid(7)), 0))),
+        (last(Some(Zxid(4)), Some(3)), false, record(3)),
+        (last(None, Some(0)), false, record(0)),
         (last(None, None), false, None),
         (Err(Failure::Refused), false, None),
         (Err(Failure::NoNode), false, None),
@@ -44,8 +45,8 @@ fn only_a_record_of_the_node_before_grants_without_a_listing() {
         }
         assert!(matches!(contender.next_command(), Some(Command::Grant(_))));
         contender.handle(Event::Leave);
-        let Some(Command::Delete { record, .. }) = contender.next_command() else { panic!("it deletes its node") };
-        assert_eq!(record, writes, "{read:?}");
+        let Some(Command::Delete { write, .. }) = contender.next_command() else { panic!("it deletes its node") };
+        assert_eq!(write, writes, "{read:?}");
     }
 }
 
@@ -75,12 +76,34 @@ fn a_contender_that_gives_up_or_loses_its_hold_records_no_release() {
         contender.handle(event);
         contender.handle(Event::Listed(Err(Failure::ConnectionLoss)));
         match contender.next_command() {
-            Some(Command::Delete { record, .. }) => record,
+            Some(Command::Delete { write, .. }) => write,
             other => panic!("it deletes its node, not {other:?}"),
         }
     };
     assert_eq!((leaving(Event::Leave, false), leaving(Event::Lost, true)), (None, None));
     assert!(leaving(Event::Leave, true).is_some());
+}
+
+/// The contender behind it must not hold before the write, and the write takes the place of the record.
+#[test]
+fn a_release_with_a_write_of_its_caller_is_not_passed_on_and_leaves_no_record() {
+    let mut with_record = far_back(contender(Mode::Exclusive).with_records_behind(2));
+    _ = with_record.next_command();
+    let last = LastRelease { freed: Some(Zxid(5)), version: Some(3) };
+    with_record.handle(Event::ReleaseRead(Ok(ReleaseSeen { last, own: Some(Zxid(7)) })));
+    assert!(matches!(with_record.next_command(), Some(Command::Grant(_))));
+    let with_delay = holds(contender(Mode::Exclusive).with_delay(LockDelay::MILLISECOND)).0;
+    for mut holder in [with_record, with_delay, holds_a_marker().0] {
+        holder.handle(Event::Ask(Ask::WriteAtRelease));
+        assert_eq!(holder.passes_on(false), None);
+        holder.handle(Event::Leave);
+        let mut next = holder.next_command();
+        if let Some(Command::Inspect { .. }) = next {
+            holder.handle(Event::Inspected(Ok(Inspection { czxid: Zxid(8), ..SEEN })));
+            next = holder.next_command();
+        }
+        assert!(matches!(next, Some(Command::Delete { write: Some(ReleaseWrite::Callers), .. })), "{next:?}");
+    }
 }
 
 #[test]

@@ -56,7 +56,10 @@ impl Driver {
                 }
                 self.contender.handle(Event::Leave);
             }
-            HoldRequest::WriteAtRelease(write) => self.at_release = Some(*write),
+            HoldRequest::WriteAtRelease(write) => {
+                self.at_release = Some(*write);
+                self.contender.handle(Event::Ask(Ask::WriteAtRelease));
+            }
             HoldRequest::Downgrade(done) => {
                 self.change = HoldChange { caller: Some(done), happened_at: None };
                 self.contender.handle(Event::Ask(Ask::Downgrade));

@@ -8,7 +8,7 @@ use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::leased::Record;
 use lockkeeper_core::{
     Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathRecord,
-    Payload, ReleaseRecord, ReleaseSeen, Zxid, node_path,
+    Payload, ReleaseRecord, ReleaseSeen, ReleaseWrite, Zxid, node_path,
 };
 
 use crate::contender::ContenderInfo;
@@ -113,8 +113,8 @@ pub(super) struct CommandRunner<'a> {
     pub(super) payload: &'a Payload,
     /// When the lock was granted, in milliseconds since 1970 by the servers' clock.
     pub(super) granted_ms: Option<u64>,
-    /// The node of the hold, and what is written in the transaction that deletes it.
-    pub(super) at_release: Option<(&'a str, &'a TxnStep)>,
+    /// The caller's write in the transaction of its release.
+    pub(super) at_release: Option<&'a TxnStep>,
 }
 
 impl CommandRunner<'_> {
@@ -217,9 +217,14 @@ impl CommandRunner<'_> {
                 let delete = TxnStep::Delete { path: self.child(&from), version: None };
                 self.made(vec![create, delete], Event::Downgraded)
             }
-            Command::Delete { name, version, holder_marker, record } => {
-                let write = self.at_release.filter(|(node, _)| *node == name).map(|(_, write)| write.clone());
-                let write = write.or_else(|| record.map(|(record, version)| self.replace_data(&record, version)));
+            Command::Delete { name, version, holder_marker, write } => {
+                let write = write.and_then(|write| match write {
+                    ReleaseWrite::Callers => self.at_release.cloned(),
+                    ReleaseWrite::Record(record, version) => {
+                        let (path, data) = (self.path.to_owned(), record.to_bytes());
+                        Some(TxnStep::Write { path, data, version: Some(version) })
+                    }
+                });
                 let own = TxnStep::Delete { path: self.child(&name), version };
                 let marker = holder_marker
                     .map(|(marker, version)| TxnStep::Delete { path: self.child(&marker), version: Some(version) });
@@ -234,11 +239,6 @@ impl CommandRunner<'_> {
                 unreachable!("carried out where they are taken")
             }
         }
-    }
-
-    /// The write of a release's record into the path's data.
-    fn replace_data(&self, record: &ReleaseRecord, version: i32) -> TxnStep {
-        TxnStep::Write { path: self.path.to_owned(), data: record.to_bytes(), version: Some(version) }
     }
 
     /// Runs a transaction that creates a node.
