@@ -13,8 +13,8 @@
 //!
 //! This file has the order of the rules. Each module below has one group of facts with its rules. These are what the attempt
 //! asks for ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), and the tombstones of others ([`abandoned`]).
-//! They are also the [`hold`], the holder [`marker`], the [`change`] under way, the own node's [`record`], the records of
-//! each [`release`], the own [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
+//! They are also the [`hold`] and its [`proof`], the holder [`marker`], the [`change`] under way, the own node's [`record`],
+//! the records of each [`release`], the own [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
 
 mod abandoned;
 mod change;
@@ -23,6 +23,7 @@ mod exit;
 mod hold;
 mod marker;
 mod nodes;
+mod proof;
 mod record;
 mod release;
 mod terms;
@@ -37,6 +38,7 @@ use self::exit::{Exit, Leaving};
 use self::hold::{HoldFacts, Stage};
 use self::marker::HolderMarker;
 use self::nodes::{Nodes, Own};
+use self::proof::Proof;
 use self::record::OwnRecord;
 use self::release::Releases;
 use self::terms::AttemptTerms;
@@ -106,6 +108,7 @@ pub struct Contender {
     view: View,
     abandoned: Abandoned,
     hold: HoldFacts,
+    proof: Proof,
     marker: HolderMarker,
     change: Change,
     record: OwnRecord,
@@ -127,6 +130,7 @@ impl Contender {
             view: View::NONE,
             abandoned: Abandoned::NONE,
             hold: HoldFacts::NONE,
+            proof: Proof::None,
             marker: HolderMarker::None,
             change: Change::NONE,
             record: OwnRecord::default(),
@@ -320,12 +324,19 @@ impl Contender {
             Event::DelayOver(name) => self.abandoned.delay_over(&name),
             Event::Downgraded(outcome) => self.downgraded(outcome),
             Event::Deleted(outcome) => self.deleted(outcome),
+            Event::Checked(outcome) => self.checked(outcome),
         }
     }
 
     /// What to do now; `None` until something happens.
     pub fn next_command(&mut self) -> Option<Command> {
-        if self.exit.ended || (self.flight.is_some() && !self.exit.session_over) {
+        if self.exit.ended {
+            return None;
+        }
+        if let Some(command) = self.prove_hold() {
+            return Some(command);
+        }
+        if self.flight.is_some() && !self.exit.session_over {
             return None;
         }
         self.change_class();

@@ -49,6 +49,8 @@ pub enum Event {
     Downgraded(Result<Zxid, Failure>),
     /// The outcome of [`Command::Delete`].
     Deleted(Result<(), Failure>),
+    /// The outcome of [`Command::Check`]: the transaction that created the holder marker, if that was to be read.
+    Checked(Result<Option<Zxid>, Failure>),
     /// A read showed that this child is no contender: its node has no session ([`SessionId::is_none`]).
     NoContender(Sessionless),
     /// A watched node was deleted, or the first of the queue.
@@ -114,12 +116,13 @@ impl Event {
             Event::ReleaseRead(read) => read.as_ref().err(),
             Event::Inspected(read) | Event::Watched(read) => read.as_ref().err(),
             Event::RecordWritten(written) => written.as_ref().err(),
+            Event::Checked(checked) => checked.as_ref().err(),
             _ => None,
         }
         .copied()
     }
 
-    /// Whether it shows that the session was alive when the operation was sent: a write of one request took effect.
+    /// Whether it shows that the session was alive when the operation was sent: a write of one request took effect, or a check.
     pub fn shows_session_alive(&self) -> bool {
         let writes = matches!(
             self,
@@ -130,6 +133,7 @@ impl Event {
                 | Event::RecordWritten(_)
                 | Event::Downgraded(_)
                 | Event::Deleted(_)
+                | Event::Checked(_)
         );
         writes && self.failure().is_none()
     }
@@ -146,6 +150,8 @@ pub enum Ask {
     StayReader,
     /// The waiter changes to another class. It loses its position and is the last of that class.
     Reclassify(Class),
+    /// The holder wants the servers' proof that the lock is held ([`Command::Verified`]).
+    Verify,
     /// The holder releases next, and writes a node of its choice in the transaction of the release ([`ReleaseWrite::Callers`]).
     WriteAtRelease,
 }
@@ -350,6 +356,16 @@ pub enum Command {
         /// Write this in the same transaction. If that fails, delete without it.
         write: Option<ReleaseWrite>,
     },
+    /// Check in a transaction that the own node exists, and read the holder marker behind it, in one round trip. Runs beside any
+    /// other command.
+    Check {
+        /// The own node.
+        own: String,
+        /// The holder marker, if there is one.
+        holder_marker: Option<String>,
+    },
+    /// Answer [`Ask::Verify`]: the lock is held, or it is lost ([`Failure::NoNode`]), or the servers refuse to say.
+    Verified(Result<(), Failure>),
     /// Hand the lock to the caller.
     Grant(Grant),
     /// Tell the caller that another client asks for the release ([`Contender::revocation`](crate::Contender::revocation)). Once.
@@ -462,13 +478,15 @@ mod tests {
             Event::Inspected(Err(failed)),
             Event::Watched(Err(failed)),
             Event::RecordWritten(Err(failed)),
+            Event::Checked(Err(failed)),
         ] {
             assert_eq!((event.failure(), event.shows_session_alive()), (Some(failed), false), "{event:?}");
         }
-        // A write of one request that took effect shows that the session was alive.
+        // A write of one request that took effect, or a check, shows that the session was alive.
         for (event, shows) in [
             (Event::RecordWritten(Ok(1)), true),
             (Event::Deleted(Ok(())), true),
+            (Event::Checked(Ok(None)), true),
             (Event::ParentMade(Ok(())), false),
             (Event::OwnWatchDue, false),
             (Event::SessionOver, false),

@@ -163,6 +163,8 @@ fn told() -> impl Strategy<Value = Told> {
         })),
         Event::ReleaseRead(Err(Failure::ConnectionLoss)),
         Event::Refuse("busy".to_owned()),
+        Event::Checked(Ok(None)),
+        Event::Checked(Err(Failure::ConnectionLoss)),
     ];
     let asks = [
         Ask::Downgrade,
@@ -171,6 +173,7 @@ fn told() -> impl Strategy<Value = Told> {
         Ask::Reclassify(Class::FOREGROUND),
         Ask::Reclassify(Class::BACKGROUND),
         Ask::WriteAtRelease,
+        Ask::Verify,
     ];
     prop_oneof![
         6 => (created, look.clone()).prop_map(|(created, listed)| Told::Entered(created, listed)),
@@ -253,15 +256,21 @@ proptest! {
             let mut requests = 0;
             let mut words = 0;
             let mut delays = 0;
+            let mut checks = 0;
             while let Some(command) = contender.next_command() {
                 prop_assert!(!ended, "{command:?} after the end");
                 match command {
-                    Command::Grant(_) | Command::Revoke | Command::Upgraded | Command::Reads { .. } => words += 1,
+                    Command::Grant(_)
+                    | Command::Revoke
+                    | Command::Upgraded
+                    | Command::Reads { .. }
+                    | Command::Verified(_) => words += 1,
                     Command::End(_) => ended = true,
                     Command::Delay { .. } => delays += 1,
+                    Command::Check { .. } => checks += 1,
                     _ => requests += 1,
                 }
-                prop_assert!(requests <= 1, "two things at a time: {command:?}");
+                prop_assert!(requests <= 1 && checks <= 1, "two things at a time: {command:?}");
                 prop_assert!(words <= 4 && delays <= 2, "the same again: {command:?}");
             }
             // A writer that reads on knows no node of its own while it resolves a lost reply.

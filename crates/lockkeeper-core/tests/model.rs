@@ -1,9 +1,10 @@
 //! Every interleaving of small worlds: stateright explores the real `Contender` against a model of the znode tree.
 //!
 //! `tree` models what a server stores of a lock's path. `world` and `client` model the clients, sessions and
-//! connections, with everything that can happen to them. `step` carries out the contender's commands and `serve`
-//! answers them. `claims` states what must always be true, and `witness` what must be seen to happen. `worlds`,
-//! `delays`, `dated` and `looks` list the explored worlds, and `replays` the defects that they found. Nothing of the protocol is here: a command is
+//! connections, with everything that can happen to them. `step` carries out the contender's commands, `serve` answers them, and
+//! `neighbours` has what the clients of one process tell each other. `claims` states what must always be true, and `witness` what
+//! must be seen to happen. `worlds`, `delays`, `dated`, `looks` and `holders` list the explored worlds, `mistake` the planted
+//! mistakes, and `replays` the defects that were found. Nothing of the protocol is here: a command is
 //! carried out as a driver would, and the contender makes every decision. (`plain`, a foreign client, is no contender.)
 //!
 //! Each world has a small budget of faults and is explored to its end. The seeded mistakes show that the claims can
@@ -17,8 +18,14 @@ mod client;
 mod dated;
 #[path = "model/delays.rs"]
 mod delays;
+#[path = "model/holders.rs"]
+mod holders;
 #[path = "model/looks.rs"]
 mod looks;
+#[path = "model/mistake.rs"]
+mod mistake;
+#[path = "model/neighbours.rs"]
+mod neighbours;
 #[path = "model/plain.rs"]
 mod plain;
 #[path = "model/replays.rs"]
@@ -41,12 +48,13 @@ use std::time::Instant;
 
 use claims::{
     EXCLUSION, LATE_ENOUGH, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NODE_STANDS, NOTHING_LEFT, OWN_NODES, SETTLES,
-    SOMEONE_IN, WRITES_IN_TIME, WRITTEN,
+    SOMEONE_IN, VERIFIED, WRITES_IN_TIME, WRITTEN,
 };
 use lockkeeper_core::{Discipline, NodeFormat};
+use mistake::Mistake;
 use stateright::{Checker, HasDiscoveries, Model, Path};
 use witness::Witness::*;
-use world::{Action, Budget, Mistake, State, World};
+use world::{Action, Budget, State, World};
 use worlds::{BACKGROUND, FOREGROUND, NO_FAULT, READ, WRITE, classes_rule, takes, world};
 
 /// Formats a counterexample, for people to read and to replay.
@@ -171,6 +179,14 @@ fn every_interleaving_of_waiters_that_look_again_keeps_the_promises() {
     println!("{states:>8} states in all");
 }
 
+/// A holder that wants a proof of its hold learns whether the leader has its nodes. What a caller binds to its release is written with
+/// the release, before another contender holds.
+#[test]
+fn every_interleaving_of_holders_that_want_proofs_or_write_with_their_releases_keeps_the_promises() {
+    let states: usize = holders::holders().into_iter().map(explore).sum();
+    println!("{states:>8} states in all");
+}
+
 /// Explores a world with a mistake in it until the mistake violates each of `claims`. Without the mistake, no claim
 /// fails.
 fn is_found(world: impl Fn() -> World, claims: &[&'static str]) {
@@ -280,6 +296,10 @@ mistakes! {
     seeded_mistake_a_release_without_its_write_is_found: ReleaseWriteUnsaid breaks [WRITTEN]
         in World { budget: Budget { release_writes: 1, ..NO_FAULT }, lag: 0,
             ..World::new("a release without its write", 2) };
+    /// The holder's server does not know yet that an operator deleted the node.
+    seeded_mistake_a_proof_by_a_read_is_found: CheckUnordered breaks [VERIFIED]
+        in World { budget: Budget { proofs: 1, removals: 1, ..NO_FAULT }, lag: 1, witnesses: vec![Proved, Disproved],
+            ..World::new("a proof by a read", 2) };
     /// Case 20.
     seeded_mistake_deleting_by_name_is_found: DeleteByName breaks [OWN_NODES, EXCLUSION]
         in World { node_format: NodeFormat::Recipe, budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT }, lag: 0,

@@ -68,6 +68,7 @@ impl Contender {
                     self.change.class = Some(class);
                 }
             }
+            Ask::Verify => self.verify_hold(),
             Ask::WriteAtRelease => self.releases.callers_write = holds,
             Ask::Downgrade | Ask::Upgrade | Ask::StayReader => {}
         }

@@ -2,6 +2,7 @@
 
 mod classes;
 mod looks;
+mod proof;
 mod release;
 mod sessionless;
 

@@ -15,6 +15,7 @@ pub(crate) const ENTITLED: &str = "each holder is granted the lock by what the l
 pub(crate) const NODE_STANDS: &str = "the server of a new holder shows its node";
 pub(crate) const TOKENS: &str = "tokens grow from grant to grant";
 pub(crate) const WRITES_IN_TIME: &str = "no fenced write takes effect after a later holder is granted the lock";
+pub(crate) const VERIFIED: &str = "a proof of a hold says whether the leader has its nodes";
 pub(crate) const WRITTEN: &str = "what a caller bound to its release is written when that is over";
 pub(crate) const NOTHING_LEFT: &str = "a contender that has left has no node";
 pub(crate) const NO_GHOST: &str = "at rest each node belongs to a waiter or a holder";
@@ -54,6 +55,7 @@ impl Model for World {
             Property::always(NODE_STANDS, |_, state: &State| !state.granted_to_none),
             Property::always(TOKENS, |_, state: &State| !state.token_went_back),
             Property::always(WRITES_IN_TIME, |_, state: &State| !state.wrote_late),
+            Property::always(VERIFIED, |_, state: &State| !state.misjudged),
             Property::always(WRITTEN, written),
             Property::always(NOTHING_LEFT, nothing_left),
             Property::always(NO_GHOST, at_rest::<NoGhost>),

@@ -271,6 +271,9 @@ pub(crate) struct Client {
     /// Its caller has released, and its neighbours may continue without waiting for its delete.
     pub(crate) passed_on: bool,
     pub(crate) write: FencedWrite,
+    /// The check of its hold in flight: the node, and whether the holder marker is read behind it. All that the client sends later takes
+    /// effect later.
+    pub(crate) check: Option<(Name, bool)>,
 
     // History; only the witnesses use it.
     pub(crate) granted_by: Option<GrantedBy>,
@@ -298,6 +301,9 @@ pub(crate) struct Past {
     pub(crate) refused: bool,
     pub(crate) dated: bool,
     pub(crate) wrote_at_release: bool,
+    /// It was told that it holds the lock, and that it does not.
+    pub(crate) proved: bool,
+    pub(crate) disproved: bool,
     /// It listed because the first of the queue was gone when its caller was about to stop waiting.
     pub(crate) looked: bool,
     pub(crate) announced: bool,

@@ -5,9 +5,10 @@ use lockkeeper_core::{
 };
 
 use super::client::{Client, FencedWrite, Flight, Outcome, Request, Watching};
+use super::mistake::Mistake;
 use super::step::Step;
 use super::tree::{Data, NOBODY, Name, Node, Tree, Txn, attempt};
-use super::world::{Cut, Mistake, Role, Server, session};
+use super::world::{Cut, Role, Server, session};
 
 impl Step<'_> {
     /// A client has seen a reply: from here on, no server may show it less.
@@ -373,6 +374,24 @@ impl Step<'_> {
         }
     }
 
+    /// The leader checks a hold in order with all writes, and the session's server, which has them all then, shows the holder marker.
+    pub(crate) fn check(&mut self, i: u8) {
+        let Some((own, marked)) = self.client(i).check.take() else { return };
+        let ordered = self.world.mistake != Some(Mistake::CheckUnordered);
+        while ordered && self.client(i).server == Some(Server::Follower) && !self.state.pending.is_empty() {
+            self.follower_applies();
+        }
+        // An event that came before the answer has ended the client.
+        if !self.client(i).is_live() {
+            return;
+        }
+        self.saw(i);
+        let tree = self.view(i);
+        let marker = if marked { tree.holder_marker().map(|n| Some(Zxid(i64::from(n.czxid)))) } else { Some(None) };
+        let seen = tree.get(own).and(marker).ok_or(Failure::NoNode);
+        self.tell(i, Event::Checked(seen));
+    }
+
     fn last_release(&self, i: u8) -> Result<LastRelease, Failure> {
         let tree = self.view(i);
         let me = &self.state.clients[usize::from(i)];
@@ -440,6 +459,7 @@ impl Step<'_> {
             }
             self.client(i).write = FencedWrite::Unknown;
         }
+        let checks = self.client(i).check.take().is_some();
         if let (Cut::After, Flight::Sent(request)) = (cut, self.client(i).flight.clone()) {
             self.decide(i, request);
         }
@@ -456,6 +476,9 @@ impl Step<'_> {
         }
         self.client(i).server = None;
         self.tell(i, Event::Disconnected);
+        if checks {
+            self.tell(i, Event::Checked(Err(Failure::ConnectionLoss)));
+        }
         let flight = std::mem::replace(&mut self.client(i).flight, Flight::None);
         let request = match flight {
             Flight::None => return,

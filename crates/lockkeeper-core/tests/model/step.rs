@@ -1,14 +1,11 @@
 //! The effect of each action: commands are carried out as a driver would, and every server applies the changes.
 
-use std::sync::Arc;
+use lockkeeper_core::{Arrival, Ask, Class, Command, End, Event, Mode, ReleaseWrite, Revocation, WatchKind, Zxid};
 
-use lockkeeper_core::{
-    Arrival, Ask, Class, Command, End, Event, LocalQueue, Mode, ReleaseWrite, Revocation, WatchKind, Zxid,
-};
-
-use super::client::{Client, FencedWrite, Flight, GrantedBy, Life, Machine, Request, WATCHES, Watching};
-use super::tree::{Data, Fired, Txn};
-use super::world::{Action, Cut, Held, Mistake, Role, Server, State, World};
+use super::client::{Client, FencedWrite, Flight, GrantedBy, Life, Request, WATCHES, Watching};
+use super::mistake::Mistake;
+use super::tree::{Data, Fired, Node, Txn};
+use super::world::{Action, Cut, Held, Role, Server, State, World};
 
 impl World {
     /// Returns the world after `action`.
@@ -206,6 +203,11 @@ impl Step<'_> {
                 self.client(i).past.aged = true;
                 self.tell(i, Event::Ask(Ask::Reclassify(Class::FOREGROUND)));
             }
+            Action::Verify(i) => {
+                budget.proofs -= 1;
+                self.tell(i, Event::Ask(Ask::Verify));
+            }
+            Action::CheckEffect(i) => self.check(i),
             Action::Write(i) => {
                 budget.writes -= 1;
                 let client = self.client(i);
@@ -244,7 +246,7 @@ impl Step<'_> {
         client.server = None;
         client.overdue = false;
         client.ahead = 0;
-        client.flight = Flight::None;
+        (client.flight, client.check) = (Flight::None, None);
         client.watches = [None; WATCHES];
         client.children = None;
         client.counting.clear();
@@ -320,6 +322,15 @@ impl Step<'_> {
                 }
                 Command::Revoke => {
                     client.told = true;
+                    continue;
+                }
+                Command::Check { own, holder_marker } => {
+                    client.check = Some((world.read(&own), holder_marker.is_some()));
+                    continue;
+                }
+                Command::Verified(shown) => {
+                    (client.past.proved, client.past.disproved) = (shown.is_ok(), shown.is_err());
+                    self.state.misjudged |= shown.is_ok() != self.stands(i);
                     continue;
                 }
                 Command::Delay { name, delay: _ } => {
@@ -402,63 +413,6 @@ impl Step<'_> {
         }
     }
 
-    pub(crate) fn local(&mut self) -> &mut LocalQueue {
-        Arc::make_mut(&mut self.state.local)
-    }
-
-    /// Reports a release to the neighbours that it lets continue.
-    fn pass_on(&mut self, i: u8) {
-        let (world, client) = (self.world, self.client(i));
-        let any = world.mistake == Some(Mistake::AllPassOn) && client.says_it_holds();
-        let writes = matches!(client.write, FencedWrite::Sent(_) | FencedWrite::Unknown);
-        let contender = client.machine.as_ref().and_then(Machine::contender);
-        let passes_on = any || contender.is_some_and(|contender| contender.passes_on(writes).is_some());
-        if let (true, Some(key)) = (passes_on, client.key) {
-            client.passed_on = true;
-            self.local().released(key, &mut Vec::new());
-        }
-    }
-
-    /// Counts client `i` as about to enter. Returns whether it leaves out its listing: it may, if it is `alone`.
-    fn enter_local(&mut self, i: u8, alone: bool) -> bool {
-        if i >= self.world.neighbours {
-            return false;
-        }
-        self.entered_local(i);
-        self.client(i).enters = true;
-        self.local().enter(alone)
-    }
-
-    fn entered_local(&mut self, i: u8) {
-        if std::mem::take(&mut self.client(i).enters) {
-            self.local().entered();
-        }
-    }
-
-    /// Shows its neighbours what client `i` knows of itself, as the driver does.
-    fn report_local(&mut self, i: u8) {
-        let world = self.world;
-        if i >= world.neighbours {
-            return;
-        }
-        let client = self.client(i);
-        let (key, machine) = (client.key, client.machine.clone());
-        let Some(contender) = machine.as_ref().and_then(Machine::contender) else { return };
-        let mut shown = contender.local_state();
-        shown.watches_itself |= world.mistake == Some(Mistake::SaysItWatched);
-        let key = self.local().report(key, &shown, &mut Vec::new());
-        let hears_of = key.and_then(|key| self.state.local.hears_of(key)).map(|name| world.read(name));
-        let client = self.client(i);
-        (client.key, client.neighbour) = (key, hears_of);
-    }
-
-    fn leave_local(&mut self, i: u8) {
-        if let Some(key) = self.client(i).key.take() {
-            self.client(i).neighbour = None;
-            self.local().leave(key, &mut Vec::new());
-        }
-    }
-
     /// Notes that a client has lost a hold that was handed to it: no contender may follow it immediately.
     fn cools(&mut self, i: u8) {
         let client = &self.state.clients[usize::from(i)];
@@ -519,6 +473,14 @@ impl Step<'_> {
     /// A write of the hold with this token takes effect.
     pub(crate) fn wrote(&mut self, token: u8) {
         self.state.wrote_late |= self.state.tokens.0 > token;
+    }
+
+    /// Whether the leader has the nodes of the hold of client `i`.
+    fn stands(&self, i: u8) -> bool {
+        let (leader, client) = (&self.state.leader, &self.state.clients[usize::from(i)]);
+        let ours = |node: Option<&Node>| node.is_some_and(|node| node.owner == client.session);
+        let marked = self.world.discipline.holder_marker().is_none() || ours(leader.holder_marker());
+        marked && ours(leader.queue().into_iter().find(|node| node.owner == client.session))
     }
 
     /// The leader decides on a change; the watches of the clients connected to it fire.

@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicBool;
 use lockkeeper_core::{Class, Contender, Discipline, End, Limit, LocalQueue, LockDelay, Mode, NodeFormat, SessionId};
 
 use super::client::{Client, Engine, FencedWrite, Flight, Life, Machine, Past, WATCHES};
+use super::mistake::Mistake;
 use super::plain::Plain;
 use super::tree::{Data, NOBODY, Name, Node, SOMEBODY, Tree, Txn, attempt};
 use super::witness::Witness;
@@ -110,6 +111,8 @@ pub(crate) struct Budget {
     pub(crate) writes: u8,
     /// Releases with a write of their caller in the same transaction. Only in worlds where one contender holds.
     pub(crate) release_writes: u8,
+    /// Holders that want a proof of their holds.
+    pub(crate) proofs: u8,
 }
 
 impl Budget {
@@ -133,61 +136,8 @@ impl Budget {
         ages: 0,
         writes: 0,
         release_writes: 0,
+        proofs: 0,
     };
-}
-
-/// A mistake that a driver could make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mistake {
-    /// `Recover` lists without the ordered write.
-    NoOrderedWrite,
-    /// The create asks for a name without the attempt's id.
-    Unprotected,
-    /// The listing is taken before the create.
-    ListBeforeCreate,
-    /// The first node of the queue is watched instead of the blocker.
-    WatchTheFirst,
-    /// The next younger node is watched instead of the blocker.
-    WatchTheNextYounger,
-    /// A read of the own node is answered from memory, and the delete uses the name alone.
-    DeleteByName,
-    /// A read of a node reports the reader's session as its owner.
-    AdoptForeign,
-    /// The first waiter for permits does not watch the children. It watches the node as many places ahead as there are
-    /// permits.
-    WatchOnePlace,
-    /// No grant is written to the own node.
-    NoAnnouncement,
-    /// No holder marker blocks any contender.
-    NoHolderMarker,
-    /// A read of the holder marker is answered from memory.
-    HolderMarkerByName,
-    /// A writer's node is named like a mutex's: its deletion is taken for the end of the hold.
-    WritersLookExclusive,
-    /// A node's name does not contain the lock delay.
-    DelayNotInNames,
-    /// A client leaves a hold that its clock has ended as if its caller had released it.
-    LossLooksLikeLeaving,
-    /// Listings are taken without the tombstones.
-    TombstonesUnseen,
-    /// Each release is reported to neighbours, whoever holds beside it and whatever its holder still writes.
-    AllPassOn,
-    /// No contender knows that its caller writes in the transaction of the release.
-    ReleaseWriteUnsaid,
-    /// A client without a connection takes the report of a neighbour's release.
-    HearsWithoutConnection,
-    /// No client hears of the end of a neighbour that has not released.
-    EndsUnheard,
-    /// A client takes any neighbour in the queue for the one with the number before its own.
-    BehindAnyNumber,
-    /// Each neighbour that releases says that it watched its node.
-    SaysItWatched,
-    /// Each contender that deletes its node records that as the release of a holder.
-    RecordsEachEnd,
-    /// A contender takes any record for the one of the node before its own.
-    AnyRecordCounts,
-    /// The read of a record shows the own node from memory.
-    OwnNodeUnread,
 }
 
 /// One of the two servers.
@@ -222,6 +172,8 @@ pub(crate) struct State {
     pub(crate) token_went_back: bool,
     /// A fenced write took effect after a later holder was granted the lock.
     pub(crate) wrote_late: bool,
+    /// A holder was told that it holds the lock while the leader had no node of the hold, or that it does not while the leader had.
+    pub(crate) misjudged: bool,
     /// A client deleted the node of another session.
     pub(crate) deleted_foreign: bool,
     /// The holder marker was taken while an older node of the same class existed.
@@ -300,6 +252,10 @@ pub(crate) enum Action {
     StayReader(u8),
     Downgrade(u8),
     Age(u8),
+    /// A holder wants a proof that it holds the lock.
+    Verify(u8),
+    /// The check in flight is answered.
+    CheckEffect(u8),
     /// A holder sends a fenced write.
     Write(u8),
     /// The fenced write in flight takes effect if the node of its holder exists.
@@ -364,6 +320,7 @@ impl World {
             listing_before: None,
             passed_on: false,
             write: FencedWrite::None,
+            check: None,
             granted_by: None,
             past: Past::default(),
         };
@@ -388,6 +345,7 @@ impl World {
             granted_to_none: false,
             token_went_back: false,
             wrote_late: false,
+            misjudged: false,
             deleted_foreign: false,
             overtook: false,
             cooling: [None; 4],
@@ -532,11 +490,14 @@ impl World {
             }
             return;
         }
+        if client.check.is_some() {
+            actions.push(Action::CheckEffect(i));
+        }
         let waits = match client.flight {
             Flight::None => true,
             Flight::Created { wait, .. } | Flight::Decided { wait, .. } => wait > 0,
-            // It was sent after the fenced write.
-            Flight::Sent(_) => matches!(client.write, FencedWrite::Sent(_)),
+            // It was sent after the fenced write, or after the check.
+            Flight::Sent(_) => matches!(client.write, FencedWrite::Sent(_)) || client.check.is_some(),
             Flight::ListedFirst(..) => false,
         };
         if !waits {
@@ -600,6 +561,9 @@ impl World {
             let sends = client.server.is_some() && !matches!(client.flight, Flight::Sent(_));
             if budget.writes > 0 && sends && client.write == FencedWrite::None {
                 actions.push(Action::Write(i));
+            }
+            if budget.proofs > 0 && sends {
+                actions.push(Action::Verify(i));
             }
             if budget.dates > 0 {
                 actions.push(Action::Date(i));

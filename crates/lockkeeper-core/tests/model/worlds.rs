@@ -251,11 +251,6 @@ pub(crate) fn neighbours() -> Vec<World> {
             ..neighbours("neighbours: a fenced write, a connection lost, a crash", 2, &[LOCK; 3])
         },
         World {
-            budget: Budget { release_writes: 1, cuts: 1, crashes: 1, ..NO_FAULT },
-            witnesses: vec![NeighbourReleased, SecondGrant, Unlisted, WroteAtRelease],
-            ..neighbours("neighbours: a write with a release, a connection lost, a crash", 2, &[LOCK; 3])
-        },
-        World {
             node_format: NodeFormat::Recipe,
             budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT },
             ..neighbours("neighbours: unprotected names, a connection lost, a parent reaped", 2, &[LOCK; 3])
@@ -294,11 +289,6 @@ pub(crate) fn recorded() -> Vec<World> {
         World { budget: Budget { cancels: 2, ..NO_FAULT }, ..recorded("records: two waits given up", &[LOCK; 4]) },
         World { budget: Budget { crashes: 1, ..NO_FAULT }, lag: 1, ..recorded("records: a crash", &[LOCK; 4]) },
         World { budget: Budget { cuts: 1, ..NO_FAULT }, ..recorded("records: a connection lost", &[LOCK; 4]) },
-        World {
-            budget: Budget { release_writes: 1, ..NO_FAULT },
-            witnesses: vec![RecordGrants, SecondGrant, LaterListing, WroteAtRelease],
-            ..recorded("records: a write with a release", &[LOCK; 4])
-        },
         World {
             budget: Budget { cuts: 1, missed_deadlines: 1, ..NO_FAULT },
             ..recorded("records: a break that outlasts the session's trust", &[LOCK; 4])

@@ -23,7 +23,7 @@ use std::time::Duration;
 use futures_util::future::ready;
 use futures_util::{FutureExt, poll};
 use lockkeeper_core::{
-    Arrival, Command, Contender, End, Event, Failure, FencingToken, Grant, Loss, Sessionless, TokenEpoch, WatchKind,
+    Arrival, Command, Contender, End, Event, Failure, Grant, Loss, Sessionless, TokenEpoch, WatchKind,
 };
 use tokio::time::{Instant, Sleep};
 use tracing::trace;
@@ -53,8 +53,6 @@ struct Driver {
     caller: Caller,
     /// A grant that waits until the session is trusted again, and when the grant came, by the session's clock.
     granted: Option<(Grant, Duration)>,
-    /// The transaction that granted the lock, as a token without its epoch.
-    granted_by: Option<FencingToken>,
     disconnect: Disconnect,
     times: HoldTimes,
     change: HoldChange,
@@ -97,7 +95,6 @@ pub(crate) fn drive(
         contender,
         caller: Caller::Waiting(answer),
         granted: None,
-        granted_by: None,
         disconnect: Disconnect { count, ..Disconnect::default() },
         times: HoldTimes::default(),
         change: HoldChange::default(),
@@ -153,7 +150,6 @@ impl Driver {
             }
             self.hand_over_if_fresh();
             self.local.report(&self.contender);
-            self.keep_checking(&mut pending.check);
             pending.watches.retain(|(name, _)| self.contender.watches(name));
             if let Some(end) = ended {
                 return self.explain(end, &mut link).await;
@@ -175,7 +171,7 @@ impl Driver {
                 // Without a connection nobody knows whether the session lives.
                 signal = self.local.signal(), if link.borrow().connected => Wake::Heard(signal),
                 seen = or_never(pending.look.as_mut()) => Wake::Looked(seen),
-                checked = or_never(pending.check.as_mut()) => Wake::Verified(checked),
+                checked = or_never(pending.check.as_mut()) => Wake::Checked(Box::new(checked)),
                 _ = or_never(pending.probe.as_mut()) => Wake::Probed,
                 wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
                 due = reached(timer.as_mut(), next) => Wake::Due(due),
@@ -220,6 +216,11 @@ impl Driver {
                     self.change.happened_at = Some(self.session.now());
                 }
                 Command::End(end) => ended = Some(end),
+                Command::Verified(shown) => self.verified(shown),
+                check @ Command::Check { .. } => {
+                    self.verification.sent = self.session.now();
+                    pending.check = Some(self.operations().start(check));
+                }
                 Command::Watch { name, kind: WatchKind::Blocker } if self.local.hears_of(&self.contender, &name) => {
                     self.contender.handle(Event::Neighbour);
                 }
@@ -257,7 +258,7 @@ impl Driver {
                 if let (Some(before), Event::Listed(Ok(listing))) = (pending.listing_before.take(), &finished.event) {
                     self.local.listed(before, listing);
                 }
-                self.settle(*finished, &mut pending.watches);
+                self.settle(*finished, self.sent, &mut pending.watches);
             }
             Wake::Fired(name, fired) => {
                 trace!(path = %self.attempt.path, id = %self.contender.id(), node = %name, ?fired);
@@ -281,9 +282,9 @@ impl Driver {
                     self.contender.handle(Event::NoContender(Sessionless { name: seen.name, czxid }));
                 }
             }
-            Wake::Verified(checked) => {
+            Wake::Checked(finished) => {
                 pending.check = None;
-                self.verified(checked);
+                self.settle(*finished, self.verification.sent, &mut pending.watches);
             }
             Wake::Due(timer) => self.due(timer, pending),
             Wake::Probed => pending.probe = None,
@@ -364,7 +365,6 @@ impl Driver {
             match known {
                 epoch::Known::Epoch(epoch) => {
                     let Some((Grant { name, token }, _)) = self.granted.take() else { return };
-                    self.granted_by = Some(token);
                     self.hand_over(Grant { name, token: token.in_epoch(epoch) });
                 }
                 epoch::Known::Unreadable(problem) | epoch::Known::Refused(problem) => {
@@ -396,10 +396,10 @@ impl Driver {
         CommandRunner { ensemble, path, node_format, looks_beside, payload, granted_ms, at_release }
     }
 
-    /// Passes the outcome of an operation to the contender. Keeps the text of a refusal for the caller.
-    fn settle(&mut self, finished: Finished, watches: &mut Vec<(String, Watcher)>) {
+    /// Passes the outcome of an operation to the contender, which was sent at this time. Keeps the text of a refusal for the caller.
+    fn settle(&mut self, finished: Finished, sent: Duration, watches: &mut Vec<(String, Watcher)>) {
         if finished.event.shows_session_alive() {
-            self.session.confirmed(self.sent);
+            self.session.confirmed(sent);
         }
         self.answered |= finished.is_answer();
         let Finished { event, error, watch, read, written, created_ms } = finished;

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_channel::mpsc;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use lockkeeper_core::{End, FencingToken, Grant, LinkState, Loss, node_path};
+use lockkeeper_core::{End, Failure, Grant, LinkState, Loss, node_path};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -16,7 +14,6 @@ use super::attempt::Attempt;
 use super::caller::Caller;
 use super::state::HoldChange;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{OpError, TxnStep};
 use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
 use crate::hold::holding::Holding;
 use crate::hold::{Hold, HoldRequest};
@@ -73,7 +70,10 @@ impl Driver {
                 self.contender.handle(Event::Ask(Ask::StayReader));
             }
             HoldRequest::Refuse(why) => self.contender.handle(Event::Refuse(why.into())),
-            HoldRequest::Verify(answer) => self.verification.callers.push(answer),
+            HoldRequest::Verify(answer) => {
+                self.verification.callers.push(answer);
+                self.contender.handle(Event::Ask(Ask::Verify));
+            }
         }
     }
 
@@ -95,63 +95,17 @@ impl Driver {
         self.disconnect.last_try = None;
     }
 
-    /// Starts a check if the owner of the hold waits for one. Ends it once the owner releases: behind the delete, a check that is
-    /// repeated would find no node.
-    pub(super) fn keep_checking(&mut self, check: &mut Option<BoxFuture<'static, Result<(), OpError>>>) {
-        if !matches!(self.caller, Caller::Holding { .. }) {
-            self.verification.callers.clear();
-            *check = None;
-        } else if check.is_none() && !self.verification.callers.is_empty() {
-            *check = self.check_the_hold();
-        }
-    }
-
-    /// Asks the servers whether the node of the hold exists, and its holder marker if the lock has one.
-    ///
-    /// A check in a transaction is ordered with all writes, so a majority gives the answer, and the answer shows that
-    /// the session is alive. The check is repeated if the connection is lost.
-    pub(super) fn check_the_hold(&mut self) -> Option<BoxFuture<'static, Result<(), OpError>>> {
-        let Caller::Holding { hold, .. } = &self.caller else { return None };
-        let (ensemble, path) = (self.attempt.ensemble.clone(), self.attempt.path.clone());
-        let (node, granted_by) = (node_path(&path, &hold.node()), self.granted_by);
-        let holder_marker = self.attempt.discipline.holder_marker().map(|name| format!("{path}/{name}"));
-        self.verification.asked_at = self.session.now();
-        let asked = async move {
-            loop {
-                let check = TxnStep::Check { path: node.clone(), version: None };
-                let checked = ensemble.transact(vec![check]).map(|done| done.map(drop).map_err(OpError::from));
-                let outcome = match &holder_marker {
-                    None => checked.await,
-                    Some(marker) => {
-                        let (checked, seen) = tokio::join!(biased; checked, ensemble.read(marker));
-                        let ours =
-                            |seen: crate::ensemble::Node| Some(FencingToken::from_zxid(seen.czxid)) == granted_by;
-                        checked.and(seen).and_then(|seen| if ours(seen) { Ok(()) } else { Err(OpError::NoNode) })
-                    }
-                };
-                if outcome != Err(OpError::ConnectionLoss) {
-                    return outcome;
-                }
-            }
-        };
-        Some(asked.boxed())
-    }
-
-    /// Handles the servers' answer about the hold.
-    pub(super) fn verified(&mut self, checked: Result<(), OpError>) {
-        let answer = match checked {
-            Ok(()) => {
-                self.session.confirmed(self.verification.asked_at);
-                Ok(())
-            }
+    /// Answers those who asked the servers for a proof of the hold.
+    pub(super) fn verified(&mut self, shown: Result<(), Failure>) {
+        let answer = match shown {
+            Ok(()) => Ok(()),
             // This counts as a loss, and is reported by this answer or by the connection's state. The contender's own
             // watch informs the contender.
-            Err(OpError::NoNode) => {
+            Err(Failure::NoNode) => {
                 self.verification.callers.clear();
                 return self.lose(Loss::Removed);
             }
-            Err(OpError::SessionOver) => return self.verification.callers.clear(),
-            Err(refusal) => Err(refusal.to_string()),
+            Err(_) => Err(self.refusal.clone().unwrap_or_default()),
         };
         for asked in self.verification.callers.drain(..) {
             _ = asked.send(answer.clone());

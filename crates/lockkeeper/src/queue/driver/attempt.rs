@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::operations::Finished;
 use crate::cancel::CancellationToken;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Ensemble, Fired, OpError};
+use crate::ensemble::{Ensemble, Fired};
 use crate::hold::{HoldOptions, HoldRequest};
 use crate::queue::requeue::Rejoin;
 
@@ -49,7 +49,7 @@ pub(super) enum Wake {
     Fired(String, Fired),
     Heard(Event),
     Looked(Looked),
-    Verified(Result<(), OpError>),
+    Checked(Box<Finished>),
     Due(Timer),
     Probed,
     Deadline,

@@ -230,7 +230,19 @@ impl CommandRunner<'_> {
                     .map(|(marker, version)| TxnStep::Delete { path: self.child(&marker), version: Some(version) });
                 delete(ensemble.clone(), std::iter::once(own).chain(marker).collect(), write)
             }
+            Command::Check { own, holder_marker } => {
+                let check = TxnStep::Check { path: self.child(&own), version: None };
+                let checked = ensemble.transact(vec![check]).map(|done| done.map(drop).map_err(OpError::from));
+                let marker = holder_marker.map(|marker| ensemble.read(&self.child(&marker)));
+                async move {
+                    let (checked, marker) = tokio::join!(biased; checked, OptionFuture::from(marker));
+                    let made = marker.map(|read| read.map(|node| node.czxid)).transpose();
+                    Finished::new(checked.and(made), Event::Checked)
+                }
+                .boxed()
+            }
             Command::Grant(_)
+            | Command::Verified(_)
             | Command::Delay { .. }
             | Command::Revoke
             | Command::Upgraded

@@ -37,8 +37,8 @@ pub(super) struct HoldChange {
 pub(super) struct Verification {
     /// Notified with the answer.
     pub(super) callers: Vec<oneshot::Sender<Result<(), String>>>,
-    /// When the question was sent, by the session's clock.
-    pub(super) asked_at: Duration,
+    /// When the check was sent, by the session's clock.
+    pub(super) sent: Duration,
 }
 
 /// How old a node must be before its own contender watches it.
@@ -115,7 +115,7 @@ pub(super) struct Pending {
     /// The read of the first of the queue.
     pub(super) look: Option<BoxFuture<'static, Looked>>,
     /// The check of the hold.
-    pub(super) check: Option<BoxFuture<'static, Result<(), OpError>>>,
+    pub(super) check: Option<BoxFuture<'static, Finished>>,
     /// The check whether the servers answer, and when it was sent, by the session's clock.
     pub(super) probe: Option<BoxFuture<'static, Result<(), OpError>>>,
     pub(super) probed_at: Duration,
