@@ -12,7 +12,7 @@
 //! "Consistency Guarantees"). After an ordered write of the same session, nothing sent before it can still take effect.
 //!
 //! This file has the order of the rules. Each module below has one group of facts with its rules. These are what the attempt
-//! asks for ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), and the tombstones of others ([`abandoned`]).
+//! asks for ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), its [`look`] at the first, and the tombstones of others ([`abandoned`]).
 //! They are also the [`hold`] and its [`proof`], the holder [`marker`], the [`change`] under way, the own node's [`record`],
 //! the records of each [`release`], the own [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
 
@@ -21,6 +21,7 @@ mod change;
 mod doubt;
 mod exit;
 mod hold;
+mod look;
 mod marker;
 mod nodes;
 mod proof;
@@ -36,6 +37,7 @@ use self::abandoned::Abandoned;
 use self::change::{Change, DowngradeStage, UpgradeStage};
 use self::exit::{Exit, Leaving};
 use self::hold::{HoldFacts, Stage};
+use self::look::Looks;
 use self::marker::HolderMarker;
 use self::nodes::{Nodes, Own};
 use self::proof::Proof;
@@ -106,6 +108,7 @@ pub struct Contender {
     terms: AttemptTerms,
     nodes: Nodes,
     view: View,
+    looks: Looks,
     abandoned: Abandoned,
     hold: HoldFacts,
     proof: Proof,
@@ -128,6 +131,7 @@ impl Contender {
             terms: AttemptTerms::new(discipline, node_format, mode, id, session),
             nodes: Nodes::NONE,
             view: View::NONE,
+            looks: Looks::default(),
             abandoned: Abandoned::NONE,
             hold: HoldFacts::NONE,
             proof: Proof::None,
@@ -298,11 +302,12 @@ impl Contender {
             Event::SessionOver => self.exit.session_over = true,
             Event::OwnWatchDue => self.lingered(),
             Event::GrantedLate => self.granted_late(),
-            Event::DeadlineNear => self.view.deadline_near = self.waits(),
+            Event::LooksDue => self.looks_due(),
+            Event::DeadlineNear => self.deadline_near(),
             Event::ListedByLocal(listing) => self.listed_by_local(&listing),
             Event::PositionKnown(place) => self.placed(place),
             Event::Disconnected => self.disconnected(),
-            Event::NoContender(node) => _ = self.no_contender(&node),
+            Event::Looked { first, front } => self.looked(first, front),
             Event::Gone(name) => self.gone(&name),
             Event::Changed(name) => self.changed(&name),
             Event::Released { name, watched } => self.neighbour_released(&name, watched),
@@ -333,7 +338,7 @@ impl Contender {
         if self.exit.ended {
             return None;
         }
-        if let Some(command) = self.prove_hold() {
+        if let Some(command) = self.prove_hold().or_else(|| self.look_at_first()) {
             return Some(command);
         }
         if self.flight.is_some() && !self.exit.session_over {

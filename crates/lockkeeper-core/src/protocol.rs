@@ -51,9 +51,14 @@ pub enum Event {
     Deleted(Result<(), Failure>),
     /// The outcome of [`Command::Check`]: the transaction that created the holder marker, if that was to be read.
     Checked(Result<Option<Zxid>, Failure>),
-    /// A read showed that this child is no contender: its node has no session ([`SessionId::is_none`]).
-    NoContender(Sessionless),
-    /// A watched node was deleted, or the first of the queue.
+    /// The outcome of [`Command::Look`].
+    Looked {
+        /// The first of the queue.
+        first: Result<Inspection, Failure>,
+        /// The other node, if it was read.
+        front: Option<Box<Inspection>>,
+    },
+    /// A watched node was deleted.
     Gone(String),
     /// A watched node has new data; its watch has fired.
     Changed(String),
@@ -79,8 +84,10 @@ pub enum Event {
     OwnWatchDue,
     /// The grant, or the upgrade, came so long after the create of the own node that the record must say when.
     GrantedLate,
-    /// The caller soon stops waiting. Its error is to name who holds the lock now: the driver looks at the first of the queue again
-    /// unless this contender waits for its end, and reports [`Event::Gone`] if it is deleted.
+    /// The attempt is so old that its caller's error, if it stops waiting, is to name who holds the lock. From now on each first of the
+    /// queue is worth a look.
+    LooksDue,
+    /// The caller soon stops waiting. Its error is to name who holds the lock now.
     DeadlineNear,
     /// A contender of this session has listed the queue since the create was answered: see [`Arrival::BehindLocal`].
     ListedByLocal(Arc<Listing>),
@@ -117,6 +124,7 @@ impl Event {
             Event::Inspected(read) | Event::Watched(read) => read.as_ref().err(),
             Event::RecordWritten(written) => written.as_ref().err(),
             Event::Checked(checked) => checked.as_ref().err(),
+            Event::Looked { first, .. } => first.as_ref().err(),
             _ => None,
         }
         .copied()
@@ -356,6 +364,14 @@ pub enum Command {
         /// Write this in the same transaction. If that fails, delete without it.
         write: Option<ReleaseWrite>,
     },
+    /// Read the first of the queue, or the holder marker, whose data names the holder. Runs beside any other command. The last look
+    /// counts; the answer to an earlier one is not reported.
+    Look {
+        /// The node.
+        first: String,
+        /// Read this node too ([`QueuePlace::front`]), in the same round trip.
+        front: Option<String>,
+    },
     /// Check in a transaction that the own node exists, and read the holder marker behind it, in one round trip. Runs beside any
     /// other command.
     Check {
@@ -479,6 +495,7 @@ mod tests {
             Event::Watched(Err(failed)),
             Event::RecordWritten(Err(failed)),
             Event::Checked(Err(failed)),
+            Event::Looked { first: Err(failed), front: None },
         ] {
             assert_eq!((event.failure(), event.shows_session_alive()), (Some(failed), false), "{event:?}");
         }

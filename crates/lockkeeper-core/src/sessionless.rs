@@ -1,7 +1,7 @@
 //! Nodes without a session that are named like a contender's, and which foreign clients wait behind them.
 //!
 //! A foreign program or a person creates such a node. No session's end deletes it. Our contenders skip it
-//! ([`Event::NoContender`](crate::Event::NoContender)). The clients of some node formats count it: they wait until somebody deletes it.
+//! once a read has shown that. The clients of some node formats count it: they wait until somebody deletes it.
 
 use crate::{Discipline, NodeFormat, Queue, Verdict, Zxid};
 

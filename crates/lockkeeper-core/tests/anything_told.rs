@@ -149,6 +149,8 @@ fn told() -> impl Strategy<Value = Told> {
         Event::OwnWatchDue,
         Event::GrantedLate,
         Event::DeadlineNear,
+        Event::LooksDue,
+        Event::Looked { first: Err(Failure::NoNode), front: None },
         Event::Disconnected,
         Event::Neighbour,
         Event::PositionKnown(QueuePlace {
@@ -256,7 +258,7 @@ proptest! {
             let mut requests = 0;
             let mut words = 0;
             let mut delays = 0;
-            let mut checks = 0;
+            let (mut checks, mut looks) = (0, 0);
             while let Some(command) = contender.next_command() {
                 prop_assert!(!ended, "{command:?} after the end");
                 match command {
@@ -268,9 +270,10 @@ proptest! {
                     Command::End(_) => ended = true,
                     Command::Delay { .. } => delays += 1,
                     Command::Check { .. } => checks += 1,
+                    Command::Look { .. } => looks += 1,
                     _ => requests += 1,
                 }
-                prop_assert!(requests <= 1 && checks <= 1, "two things at a time: {command:?}");
+                prop_assert!(requests <= 1 && checks <= 1 && looks <= 1, "two things at a time: {command:?}");
                 prop_assert!(words <= 4 && delays <= 2, "the same again: {command:?}");
             }
             // A writer that reads on knows no node of its own while it resolves a lost reply.

@@ -300,6 +300,10 @@ mistakes! {
     seeded_mistake_a_proof_by_a_read_is_found: CheckUnordered breaks [VERIFIED]
         in World { budget: Budget { proofs: 1, removals: 1, ..NO_FAULT }, lag: 1, witnesses: vec![Proved, Disproved],
             ..World::new("a proof by a read", 2) };
+    /// It is the node that the waiter waits for.
+    seeded_mistake_a_look_that_finds_nothing_is_found: LookFindsNothing breaks [EXCLUSION]
+        in World { budget: Budget { looks: 1, ..NO_FAULT }, linger: true, lag: 0,
+            ..World::new("a look that finds nothing", 2) };
     /// Case 20.
     seeded_mistake_deleting_by_name_is_found: DeleteByName breaks [OWN_NODES, EXCLUSION]
         in World { node_format: NodeFormat::Recipe, budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT }, lag: 0,

@@ -5,9 +5,6 @@ use super::{AttemptTerms, Contender, Flight, Leaving};
 use crate::protocol::{Command, Failure, Inspection, Listing, QueuePlace};
 use crate::{IncompatibleFormat, Limit, Queue, Sessionless, Verdict, Watch, Zxid};
 
-/// A waiter with more contenders ahead does not list only to know who holds the lock at its deadline.
-const MOST_AHEAD_TO_LIST: usize = 100;
-
 /// What blocks this contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blocker {
@@ -84,8 +81,6 @@ pub(super) struct View {
     marker_seen: Option<Inspection>,
     /// The parent states no limit yet, in data of this version.
     limit_unset: Option<i32>,
-    /// The caller soon stops waiting: if the first of the queue is gone, a listing is to show the next one, once.
-    pub(super) deadline_near: bool,
     /// No listing has shown the own place: it follows from the number of the blocker, a node of this session.
     unlisted: bool,
 }
@@ -99,7 +94,6 @@ impl View {
         sessionless: Vec::new(),
         marker_seen: None,
         limit_unset: None,
-        deadline_near: false,
         unlisted: false,
     };
 
@@ -358,16 +352,6 @@ impl Contender {
         }
     }
 
-    /// The first of the queue has left, and was not the blocker. Only a caller that soon stops waiting must know the next one. In a
-    /// long queue it does without: the waiters of a long queue that stop together would list it all.
-    fn first_gone(&mut self) {
-        let is_short = self.view.place.as_ref().is_some_and(|place| place.ahead <= MOST_AHEAD_TO_LIST);
-        match std::mem::take(&mut self.view.deadline_near) {
-            true => self.view.listing_due |= is_short && self.waits(),
-            false => self.list_if_unlisted(),
-        }
-    }
-
     /// The create was answered, and a contender of this session has the number right before: that is the blocker, unless
     /// both read. No node is between the two as long as the parent is the same; see [`Contender::neighbour_released`].
     pub(super) fn stand_behind(&mut self, name: String, place: Option<QueuePlace>) {
@@ -435,7 +419,7 @@ impl Contender {
     }
 
     /// Lists if no listing has shown the own place.
-    fn list_if_unlisted(&mut self) {
+    pub(super) fn list_if_unlisted(&mut self) {
         if self.view.unlisted && self.waits() {
             self.view.place = None;
             self.view.listing_due = true;

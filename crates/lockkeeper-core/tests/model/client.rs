@@ -274,6 +274,8 @@ pub(crate) struct Client {
     /// The check of its hold in flight: the node, and whether the holder marker is read behind it. All that the client sends later takes
     /// effect later.
     pub(crate) check: Option<(Name, bool)>,
+    /// The look in flight: the first of the queue, and the node that is read behind it.
+    pub(crate) look: Option<(Name, Option<Name>)>,
 
     // History; only the witnesses use it.
     pub(crate) granted_by: Option<GrantedBy>,

@@ -54,4 +54,6 @@ pub(crate) enum Mistake {
     OwnNodeUnread,
     /// The check of a hold is answered by the server of the session, without an order among the writes.
     CheckUnordered,
+    /// A look at the first of the queue reports that it is deleted.
+    LookFindsNothing,
 }

@@ -392,6 +392,18 @@ impl Step<'_> {
         self.tell(i, Event::Checked(seen));
     }
 
+    /// The session's server shows the first of the queue.
+    pub(crate) fn look(&mut self, i: u8) {
+        let Some((first, front)) = self.client(i).look.take() else { return };
+        self.saw(i);
+        let unseen = self.world.mistake == Some(Mistake::LookFindsNothing);
+        let first = if unseen { Err(Failure::NoNode) } else { self.inspect(i, first) };
+        let (gone, front) = (first.is_err(), front.and_then(|front| self.inspect(i, front).ok().map(Box::new)));
+        self.tell(i, Event::Looked { first, front });
+        let client = self.client(i);
+        client.past.looked |= gone && matches!(client.flight, Flight::Sent(Request::List { .. }));
+    }
+
     fn last_release(&self, i: u8) -> Result<LastRelease, Failure> {
         let tree = self.view(i);
         let me = &self.state.clients[usize::from(i)];
@@ -459,7 +471,7 @@ impl Step<'_> {
             }
             self.client(i).write = FencedWrite::Unknown;
         }
-        let checks = self.client(i).check.take().is_some();
+        let (checks, looks) = (self.client(i).check.take().is_some(), self.client(i).look.take().is_some());
         if let (Cut::After, Flight::Sent(request)) = (cut, self.client(i).flight.clone()) {
             self.decide(i, request);
         }
@@ -478,6 +490,9 @@ impl Step<'_> {
         self.tell(i, Event::Disconnected);
         if checks {
             self.tell(i, Event::Checked(Err(Failure::ConnectionLoss)));
+        }
+        if looks {
+            self.tell(i, Event::Looked { first: Err(Failure::ConnectionLoss), front: None });
         }
         let flight = std::mem::replace(&mut self.client(i).flight, Flight::None);
         let request = match flight {

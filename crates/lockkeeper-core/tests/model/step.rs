@@ -40,6 +40,9 @@ impl Step<'_> {
                     machine.handle(Event::PositionKnown(place));
                 }
                 self.tell(i, Event::OwnWatchDue);
+                if self.world.budget.looks > 0 {
+                    self.tell(i, Event::LooksDue);
+                }
             }
             Action::DelayOver(i, name) => {
                 self.client(i).counting.retain(|counted| *counted != name);
@@ -173,14 +176,9 @@ impl Step<'_> {
             }
             Action::Look(i) => {
                 budget.looks -= 1;
-                let first = self.state.clients[usize::from(i)].first().expect("it waits").to_owned();
                 self.tell(i, Event::DeadlineNear);
-                if self.view(i).get(self.world.read(&first)).is_none() {
-                    self.tell(i, Event::Gone(first));
-                    let client = self.client(i);
-                    client.past.looked = matches!(client.flight, Flight::Sent(Request::List { .. }));
-                }
             }
+            Action::LookEffect(i) => self.look(i),
             Action::Upgrade(i) => {
                 budget.upgrades -= 1;
                 self.client(i).upgrading = true;
@@ -246,7 +244,7 @@ impl Step<'_> {
         client.server = None;
         client.overdue = false;
         client.ahead = 0;
-        (client.flight, client.check) = (Flight::None, None);
+        (client.flight, client.check, client.look) = (Flight::None, None, None);
         client.watches = [None; WATCHES];
         client.children = None;
         client.counting.clear();
@@ -260,7 +258,7 @@ impl Step<'_> {
     /// Passes an event to a client and carries out what needs no server.
     pub(crate) fn tell(&mut self, i: u8, event: Event) {
         let by = match event {
-            Event::Gone(_) | Event::Ended { .. } => GrantedBy::Handover,
+            Event::Gone(_) | Event::Ended { .. } | Event::Looked { .. } => GrantedBy::Handover,
             Event::Released { .. } => GrantedBy::Neighbour,
             Event::Entered { .. } => GrantedBy::FirstListing,
             Event::Inspected(_) => GrantedBy::Inspection,
@@ -322,6 +320,10 @@ impl Step<'_> {
                 }
                 Command::Revoke => {
                     client.told = true;
+                    continue;
+                }
+                Command::Look { first, front } => {
+                    client.look = Some((world.read(&first), front.map(|front| world.read(&front))));
                     continue;
                 }
                 Command::Check { own, holder_marker } => {

@@ -244,8 +244,10 @@ pub(crate) enum Action {
     /// The same, in the owner's record.
     AskFor(Name),
     Refuse(u8),
-    /// A waiter's caller soon stops waiting, so its driver looks at the first of the queue.
+    /// A waiter's caller soon stops waiting.
     Look(u8),
+    /// The look at the first of the queue is answered.
+    LookEffect(u8),
     /// A holder's record must say when it was granted the lock.
     Date(u8),
     Upgrade(u8),
@@ -321,6 +323,7 @@ impl World {
             passed_on: false,
             write: FencedWrite::None,
             check: None,
+            look: None,
             granted_by: None,
             past: Past::default(),
         };
@@ -492,6 +495,9 @@ impl World {
         }
         if client.check.is_some() {
             actions.push(Action::CheckEffect(i));
+        }
+        if client.look.is_some() {
+            actions.push(Action::LookEffect(i));
         }
         let waits = match client.flight {
             Flight::None => true,

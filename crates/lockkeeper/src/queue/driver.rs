@@ -22,9 +22,7 @@ use std::time::Duration;
 
 use futures_util::future::ready;
 use futures_util::{FutureExt, poll};
-use lockkeeper_core::{
-    Arrival, Command, Contender, End, Event, Failure, Grant, Loss, Sessionless, TokenEpoch, WatchKind,
-};
+use lockkeeper_core::{Arrival, Command, Contender, End, Event, Failure, Grant, Loss, TokenEpoch, WatchKind};
 use tokio::time::{Instant, Sleep};
 use tracing::trace;
 
@@ -32,8 +30,9 @@ pub(crate) use self::attempt::Attempt;
 use self::attempt::{Timer, Wake};
 use self::caller::Caller;
 use self::operations::{CommandRunner, Finished, failure};
-use self::state::{Disconnect, FirstOfQueue, HoldChange, HoldTimes, Pending, Verification};
+use self::state::{Disconnect, HoldChange, HoldTimes, Pending, Verification};
 use crate::broken::Broken;
+use crate::contender::ContenderInfo;
 use crate::ensemble::{Fired, OpError, Watcher};
 use crate::error::{AcquireError, SessionError};
 use crate::hold::AtRelease;
@@ -58,7 +57,7 @@ struct Driver {
     change: HoldChange,
     verification: Verification,
     /// The first of the queue, as last read. The caller's error names the holder.
-    first: FirstOfQueue,
+    first: Option<Box<ContenderInfo>>,
     /// When the current operation was started, by the session's clock.
     sent: Duration,
     /// Whether an operation was answered.
@@ -99,7 +98,7 @@ pub(crate) fn drive(
         times: HoldTimes::default(),
         change: HoldChange::default(),
         verification: Verification::default(),
-        first: FirstOfQueue::default(),
+        first: None,
         sent: Duration::ZERO,
         answered: false,
         at_release: None,
@@ -129,9 +128,6 @@ impl Driver {
         let linked = *link.borrow();
         self.limit_disconnect(linked);
         loop {
-            if let Some(place) = self.wants_a_look() {
-                pending.look = Some(self.look(place));
-            }
             self.report_leaving();
             let ended = self.carry_out(&mut pending);
             if self.contender.has_begun_to_delete()
@@ -169,8 +165,8 @@ impl Driver {
                 finished = or_never(pending.flight.as_mut()) => Wake::Finished(Box::new(finished)),
                 (name, fired) = first_fired(&mut pending.watches) => Wake::Fired(name, fired),
                 // Without a connection nobody knows whether the session lives.
-                signal = self.local.signal(), if link.borrow().connected => Wake::Heard(signal),
-                seen = or_never(pending.look.as_mut()) => Wake::Looked(seen),
+                signal = self.local.signal(), if link.borrow().connected => Wake::Heard(Box::new(signal)),
+                seen = or_never(pending.look.as_mut()) => Wake::Looked(Box::new(seen)),
                 checked = or_never(pending.check.as_mut()) => Wake::Checked(Box::new(checked)),
                 _ = or_never(pending.probe.as_mut()) => Wake::Probed,
                 wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
@@ -217,6 +213,10 @@ impl Driver {
                 }
                 Command::End(end) => ended = Some(end),
                 Command::Verified(shown) => self.verified(shown),
+                Command::Look { first, front } => {
+                    self.first.take_if(|seen| seen.node != first);
+                    pending.look = Some(self.operations().start(Command::Look { first, front }));
+                }
                 check @ Command::Check { .. } => {
                     self.verification.sent = self.session.now();
                     pending.check = Some(self.operations().start(check));
@@ -269,18 +269,14 @@ impl Driver {
                     Fired::Changed => self.contender.handle(Event::Changed(name)),
                 }
             }
-            Wake::Heard(signal) => self.contender.handle(signal),
-            Wake::Looked(seen) => {
+            Wake::Heard(signal) => self.contender.handle(*signal),
+            Wake::Looked(finished) => {
                 pending.look = None;
                 // After a read that failed, the caller's error says what was last seen.
-                if seen.gone || seen.info.is_some() {
-                    (self.first.info, self.first.holder_behind) = (seen.info, seen.holder_behind);
+                if finished.event.failure().is_none_or(|failure| failure == Failure::NoNode) {
+                    self.first = finished.read;
                 }
-                if seen.gone {
-                    self.contender.handle(Event::Gone(seen.name));
-                } else if let Some(czxid) = seen.sessionless {
-                    self.contender.handle(Event::NoContender(Sessionless { name: seen.name, czxid }));
-                }
+                self.contender.handle(finished.event);
             }
             Wake::Checked(finished) => {
                 pending.check = None;
@@ -436,11 +432,11 @@ impl Driver {
             watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
         }
         // In a try, the contender reads the holder's node: the caller's error names the holder.
-        self.first.info = self.first.info.take().or(read);
+        self.first = self.first.take().or(read);
         let inspected = matches!(event, Event::Inspected(_));
         self.contender.handle(event);
         if inspected && self.contender.place().is_none() {
-            self.first.info = None;
+            self.first = None;
         }
     }
 

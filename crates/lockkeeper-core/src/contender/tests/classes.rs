@@ -71,10 +71,10 @@ fn a_holder_whose_marker_is_deleted_leaves() {
     assert_eq!((holder.holds(), holder.leaves_for()), (false, Some(End::Removed)));
 }
 
-/// Its owner was the first of its class, and it may stand behind a try of a higher class. Then the number of contenders ahead
+/// Its owner was the first of its class, and it may stand behind a try or a waiter of a higher class. Then the number of contenders ahead
 /// does not include it.
 #[test]
-fn a_try_reads_the_first_of_the_queue_only_if_the_markers_owner_may_be_behind_it() {
+fn the_first_of_the_queue_is_read_only_if_the_markers_owner_may_be_behind_the_reader() {
     let marker = Discipline::Classes.holder_marker().unwrap();
     let (ahead, behind) = (node(Class::FOREGROUND, 1), node(Class::BACKGROUND, 2));
     let other = Inspection { owner: SessionId(2), ..SEEN };
@@ -94,6 +94,13 @@ fn a_try_reads_the_first_of_the_queue_only_if_the_markers_owner_may_be_behind_it
             attempt.handle(Event::Inspected(Ok(front.clone())));
         }
         assert_eq!(attempt.leaves_for(), Some(End::Held { ahead: expected }), "{queue:?}");
+        let mut waiter = of(Class::FOREGROUND);
+        enters(&mut waiter, queue);
+        waiter.handle(Event::LooksDue);
+        let look = Command::Look { first: marker.to_owned(), front: front.map(|_| ahead.clone()) };
+        assert_eq!(waiter.next_command(), Some(look), "{queue:?}");
+        waiter.handle(Event::Looked { first: Ok(MARKER), front: front.cloned().map(Box::new) });
+        assert_eq!(waiter.ahead(), Some(expected), "{queue:?}");
     }
 }
 
@@ -103,19 +110,19 @@ fn a_marker_and_a_tombstone_without_a_session_still_block() {
     let marker = Discipline::Classes.holder_marker().unwrap();
     let mut waiter = of(Class::FOREGROUND);
     enters(&mut waiter, &[marker]);
-    waiter.handle(Event::NoContender(crate::Sessionless { name: marker.to_owned(), czxid: crate::Zxid(1) }));
+    waiter.no_contender(&crate::Sessionless { name: marker.to_owned(), czxid: crate::Zxid(1) });
     assert_eq!(waiter.next_command(), watch(marker, WatchKind::Blocker));
     let left = tombstone(2);
     let mut waiter = contender(Mode::Exclusive);
     enters(&mut waiter, &[&left]);
     assert!(matches!(waiter.next_command(), Some(Command::Delay { .. })));
-    waiter.handle(Event::NoContender(crate::Sessionless { name: left.clone(), czxid: crate::Zxid(1) }));
+    waiter.no_contender(&crate::Sessionless { name: left.clone(), czxid: crate::Zxid(1) });
     assert_eq!(waiter.next_command(), watch(&left, WatchKind::Blocker));
     let foreign = "lock-0000000000";
     let mut waiter = contender(Mode::Exclusive);
     enters(&mut waiter, &[foreign]);
     for lists in [true, false] {
-        waiter.handle(Event::NoContender(crate::Sessionless { name: foreign.to_owned(), czxid: crate::Zxid(1) }));
+        waiter.no_contender(&crate::Sessionless { name: foreign.to_owned(), czxid: crate::Zxid(1) });
         let next = waiter.next_command();
         assert_eq!(matches!(next, Some(Command::List { .. })), lists, "once for each such node: {next:?}");
     }

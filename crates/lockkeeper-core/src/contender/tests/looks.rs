@@ -16,10 +16,9 @@ fn a_waiter_lists_once_for_its_deadline_and_not_in_a_long_queue() {
         while waiter.next_command().is_some() {
             waiter.handle(Event::Watched(Ok(Inspection { czxid: Zxid(7), ..SEEN })));
         }
-        if near {
-            waiter.handle(Event::DeadlineNear);
-        }
-        waiter.handle(Event::Gone(names[0].clone()));
+        waiter.handle(if near { Event::DeadlineNear } else { Event::LooksDue });
+        assert_eq!(waiter.next_command(), Some(Command::Look { first: names[0].clone(), front: None }));
+        waiter.handle(Event::Looked { first: Err(Failure::NoNode), front: None });
         let place = waiter.place().map(|place| place.ahead);
         assert_eq!(place, Some(ahead), "the place is known until the listing");
         let next = waiter.next_command();
@@ -37,6 +36,38 @@ fn a_waiter_lists_once_for_its_deadline_and_not_in_a_long_queue() {
             assert!(next.is_none() || ahead == 2 && matches!(next, Some(Command::Grant(_))), "{next:?}");
         }
     }
+}
+
+#[test]
+fn a_waiter_looks_once_at_each_first_and_again_before_its_deadline() {
+    let look = |first: &str| Some(Command::Look { first: first.to_owned(), front: None });
+    let names = ["lock-0000000001", "lock-0000000002"];
+    let mut waiter = contender(Mode::Exclusive);
+    let own = enters(&mut waiter, &names);
+    waiter.handle(Event::OwnWatchDue);
+    waiter.handle(Event::LooksDue);
+    assert_eq!(waiter.next_command(), look(names[0]));
+    assert_eq!(waiter.next_command(), watch(names[1], WatchKind::Blocker), "it runs beside other commands");
+    waiter.handle(Event::DeadlineNear);
+    assert_eq!(waiter.next_command(), None, "one is under way");
+    waiter.handle(Event::Looked { first: Ok(SEEN), front: None });
+    assert_eq!(waiter.next_command(), None);
+    waiter.handle(Event::DeadlineNear);
+    assert_eq!(waiter.next_command(), look(names[0]));
+    waiter.handle(Event::Looked { first: Err(Failure::NoNode), front: None });
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    assert!(matches!(waiter.next_command(), Some(Command::List { .. })));
+    waiter.handle(Event::Listed(Ok(Listing::of(vec![names[1].to_owned(), own]))));
+    assert_eq!(waiter.next_command(), look(names[1]), "it is the first now");
+    waiter.handle(Event::Looked { first: Ok(SEEN), front: None });
+    waiter.handle(Event::DeadlineNear);
+    while let Some(command) = waiter.next_command() {
+        assert!(matches!(command, Command::Watch { .. }), "it waits for the end of that node: {command:?}");
+        waiter.handle(Event::Watched(Ok(SEEN)));
+    }
+    waiter.handle(Event::Leave);
+    waiter.handle(Event::DeadlineNear);
+    assert!(matches!(waiter.next_command(), Some(Command::Delete { .. })));
 }
 
 /// The watch on the holder marker, like that on the own node, makes way for the release.

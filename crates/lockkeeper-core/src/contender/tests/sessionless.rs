@@ -10,7 +10,7 @@ fn a_waiter_knows_the_node_without_a_session_that_blocks_the_first_contender() {
     enters(&mut waiter, &[without, first]);
     assert_eq!(waiter.place().map(|place| place.blocks_first.clone()), Some(None), "nothing was read yet");
     let node = Sessionless { name: without.to_owned(), czxid: Zxid(3) };
-    waiter.handle(Event::NoContender(node.clone()));
+    waiter.no_contender(&node);
     assert!(matches!(waiter.next_command(), Some(Command::List { .. })));
     let own = waiter.node().unwrap().to_owned();
     waiter.handle(Event::Listed(Ok(Listing::of([without, first, &own].map(str::to_owned).to_vec()))));

@@ -201,7 +201,7 @@ impl Driver {
     /// Returns the first contender of the queue, for the caller's error. It is the holder, unless a node without a session
     /// blocks it.
     pub(super) fn take_holder(&mut self) -> Option<Box<ContenderInfo>> {
-        let mut first = self.first.info.take()?;
+        let mut first = self.first.take()?;
         let blocks = self.contender.place().and_then(|place| place.blocks_first.as_ref());
         let blocks = blocks.filter(|node| first.is_blocked_by(node));
         first.blocked_by = blocks.map(|node| node_path(&self.attempt.path, &node.name));
@@ -213,7 +213,7 @@ impl Driver {
     /// by the session's clock.
     pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> AcquireError {
         let path = self.attempt.path.clone();
-        let mut place = self.contender.place().map(|place| place.ahead + usize::from(self.first.holder_behind));
+        let mut place = self.contender.ahead();
         if self.attempt.discipline.granted_by_listing() {
             // Since it looked, contenders of this session may have left.
             let now = self.local.place();

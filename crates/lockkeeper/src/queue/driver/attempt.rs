@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Class, Discipline, Event, NodeFormat, Payload, Zxid};
+use lockkeeper_core::{Class, Discipline, Event, NodeFormat, Payload};
 use tokio::time::Instant;
 
 use super::operations::Finished;
 use crate::cancel::CancellationToken;
-use crate::contender::ContenderInfo;
 use crate::ensemble::{Ensemble, Fired};
 use crate::hold::{HoldOptions, HoldRequest};
 use crate::queue::requeue::Rejoin;
@@ -47,8 +46,8 @@ pub(crate) struct Attempt {
 pub(super) enum Wake {
     Finished(Box<Finished>),
     Fired(String, Fired),
-    Heard(Event),
-    Looked(Looked),
+    Heard(Box<Event>),
+    Looked(Box<Finished>),
     Checked(Box<Finished>),
     Due(Timer),
     Probed,
@@ -80,16 +79,4 @@ pub(super) enum Timer {
     Delay,
     /// The caller tolerates the lost connection no longer.
     CutOff,
-}
-
-/// The result of reading the first node of the queue.
-#[derive(Default)]
-pub(super) struct Looked {
-    pub(super) name: String,
-    pub(super) info: Option<Box<ContenderInfo>>,
-    /// The node is deleted.
-    pub(super) gone: bool,
-    /// The node belongs to no session; the transaction that created it.
-    pub(super) sessionless: Option<Zxid>,
-    pub(super) holder_behind: bool,
 }

@@ -24,7 +24,7 @@ pub(super) struct Finished {
     pub(super) error: Option<OpError>,
     /// The watch that it has set, with the name of the watched child; empty for the children.
     pub(super) watch: Option<(String, Watcher)>,
-    /// What [`Command::Inspect`] has read.
+    /// What [`Command::Inspect`] or [`Command::Look`] has read.
     pub(super) read: Option<Box<ContenderInfo>>,
     /// What the transaction of a release has written.
     pub(super) written: Option<Written>,
@@ -48,9 +48,13 @@ impl Finished {
         Finished { error: finished.error.or(unlisted), ..finished }
     }
 
-    fn inspected(name: String, read: Result<Node, OpError>) -> Self {
+    fn inspected(
+        name: String,
+        read: Result<Node, OpError>,
+        event: impl FnOnce(Result<Inspection, Failure>) -> Event,
+    ) -> Self {
         let info = read.as_ref().ok().map(|node| Box::new(ContenderInfo::read(name, node)));
-        Finished { read: info, ..Self::new(read.map(|node| inspection(&node)), Event::Inspected) }
+        Finished { read: info, ..Self::new(read.map(|node| inspection(&node)), event) }
     }
 
     /// The outcome of an operation that sets a watch on a child, or, without a name, on the children.
@@ -82,7 +86,7 @@ fn split<T>(outcome: Result<T, OpError>) -> (Result<T, Failure>, Option<OpError>
     }
 }
 
-pub(super) fn inspection(node: &Node) -> Inspection {
+fn inspection(node: &Node) -> Inspection {
     let node_data = NodeData::read(&node.data);
     Inspection {
         owner: node.owner,
@@ -181,7 +185,18 @@ impl CommandRunner<'_> {
                 read.map(move |read| Finished::new(read.map(seen), Event::ReleaseRead)).boxed()
             }
             Command::Inspect { name } => {
-                ensemble.read(&self.child(&name)).map(|read| Finished::inspected(name, read)).boxed()
+                let read = ensemble.read(&self.child(&name));
+                read.map(|read| Finished::inspected(name, read, Event::Inspected)).boxed()
+            }
+            Command::Look { first, front } => {
+                let read = ensemble.read(&self.child(&first));
+                let front = front.map(|front| ensemble.read(&self.child(&front)));
+                async move {
+                    let (read, front) = tokio::join!(biased; read, OptionFuture::from(front));
+                    let front = front.and_then(Result::ok).map(|node| Box::new(inspection(&node)));
+                    Finished::inspected(first, read, |first| Event::Looked { first, front })
+                }
+                .boxed()
             }
             Command::Watch { name, kind: _ } => {
                 let read = ensemble.read_and_watch(&self.child(&name));

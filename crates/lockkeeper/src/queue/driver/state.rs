@@ -7,9 +7,7 @@ use lockkeeper_core::LocalKey;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::attempt::Looked;
 use super::operations::Finished;
-use crate::contender::ContenderInfo;
 use crate::ensemble::{OpError, Watcher};
 
 /// The patience of the caller while the connection is lost, or while a release is not confirmed.
@@ -93,18 +91,6 @@ impl HoldTimes {
     }
 }
 
-/// The first node of the queue.
-#[derive(Default)]
-pub(super) struct FirstOfQueue {
-    /// The node that was last read, or is being read.
-    pub(super) node: Option<String>,
-    /// What it contained.
-    pub(super) info: Option<Box<ContenderInfo>>,
-    /// The holder of the lock is behind this contender in the queue, so the contender's count of those ahead does not
-    /// include it.
-    pub(super) holder_behind: bool,
-}
-
 /// What the driver waits for.
 #[derive(Default)]
 pub(super) struct Pending {
@@ -113,7 +99,7 @@ pub(super) struct Pending {
     /// Those of this session that the listing under way serves too have smaller keys.
     pub(super) listing_before: Option<LocalKey>,
     /// The read of the first of the queue.
-    pub(super) look: Option<BoxFuture<'static, Looked>>,
+    pub(super) look: Option<BoxFuture<'static, Finished>>,
     /// The check of the hold.
     pub(super) check: Option<BoxFuture<'static, Finished>>,
     /// The check whether the servers answer, and when it was sent, by the session's clock.

@@ -51,13 +51,13 @@ impl Driver {
                     self.contender.handle(Event::PositionKnown(place));
                 }
                 self.contender.handle(Event::OwnWatchDue);
+                if self.attempt.timeout.is_some() {
+                    self.contender.handle(Event::LooksDue);
+                }
             }
             Timer::LastLook => {
                 pending.last_look_at = None;
                 self.contender.handle(Event::DeadlineNear);
-                if let (Some(place), None) = (self.may_have_another_holder(), &pending.look) {
-                    pending.look = Some(self.look(place));
-                }
             }
             Timer::Date => {
                 self.times.due = None;
