@@ -1,7 +1,8 @@
 //! One attempt to enter a queue, hold, and leave again, as a state machine.
 //!
 //! The driver feeds what happened with [`Contender::handle`] and carries out what [`Contender::next_command`] asks for, until that
-//! says `None`. At most one command is in flight. A watch event and a request to leave may come at any moment.
+//! says `None`. At most one command is in flight, apart from those that run beside any other. A watch event and a request to leave
+//! may come at any moment.
 //!
 //! The machine keeps *facts* (do I have a node, which node do I wait for, am I leaving) and derives the next command
 //! from them. It has no state for every path through the protocol. So a lost reply, a cancel and an expiry at the worst
