@@ -52,6 +52,7 @@ pub(crate) fn looking() -> Vec<World> {
         },
         World {
             budget: Budget { looks: 1, crashes: 1, ..NO_FAULT },
+            linger: true,
             ..looking("looks: classes, a crash", classes_rule(), &[BACKGROUND, FOREGROUND, BACKGROUND])
         },
     ]
