@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::LocalQueue;
+use lockkeeper_core::{Failure, Listing, LocalQueue};
 
 use super::client::{FencedWrite, Machine};
 use super::mistake::Mistake;
@@ -63,6 +63,14 @@ impl Step<'_> {
         if let Some(key) = self.client(i).key.take() {
             self.client(i).neighbour = None;
             self.local().leave(key, &mut Vec::new());
+        }
+    }
+
+    /// Passes a listing to the neighbours that have listed nothing.
+    pub(crate) fn share_listing(&mut self, i: u8, listed: &Result<Listing, Failure>) {
+        let Some(before) = self.client(i).listing_before.take() else { return };
+        if let Ok(listing) = listed {
+            self.local().listed(before, listing, &mut Vec::new());
         }
     }
 }

@@ -366,14 +366,6 @@ impl Step<'_> {
         }
     }
 
-    /// Passes a listing to the neighbours that have listed nothing.
-    fn share_listing(&mut self, i: u8, listed: &Result<Listing, Failure>) {
-        let Some(before) = self.client(i).listing_before.take() else { return };
-        if let Ok(listing) = listed {
-            self.local().listed(before, listing, &mut Vec::new());
-        }
-    }
-
     /// The leader checks a hold in order with all writes, and the session's server, which has them all then, shows the holder marker.
     pub(crate) fn check(&mut self, i: u8) {
         let Some((own, marked)) = self.client(i).check.take() else { return };
