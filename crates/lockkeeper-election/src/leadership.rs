@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Holding, Loss, Revocation};
+use lockkeeper::{Error, Guard, Holding, Loss, MultiGuard, Revocation};
 
 /// A future in a box: what a hook returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -88,6 +88,13 @@ impl Leadership {
 impl From<Leadership> for Holding {
     fn from(leadership: Leadership) -> Holding {
         leadership.0.into()
+    }
+}
+
+/// As the conversion to a [`Holding`].
+impl From<Leadership> for MultiGuard {
+    fn from(leadership: Leadership) -> MultiGuard {
+        Holding::from(leadership).into()
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::CancellationToken;
 use lockkeeper::engine::{Call, Context, LEASE, Meter};
 use lockkeeper::error::SessionError;
 use lockkeeper::guard::OnLost;
+use lockkeeper::{CancellationToken, Request};
 use tokio::sync::oneshot;
 
 use crate::error::AcquireLeaseError;
@@ -131,5 +131,27 @@ impl IntoFuture for AcquireLease {
         }
         let outcome = outcome.map(|reply| reply.unwrap_or(Err(refused.unwrap_or(SessionError::Closed.into()))));
         outcome.map(move |outcome| call.end(outcome, |guard| guard)).boxed()
+    }
+}
+
+impl Request for AcquireLease {
+    type Guard = HelixGuard;
+    type Error = AcquireLeaseError;
+
+    fn timeout(self, timeout: Duration) -> Self {
+        self.timeout(timeout)
+    }
+
+    fn cancel_on(self, token: CancellationToken) -> Self {
+        self.cancel_on(token)
+    }
+
+    fn on_lost(self, on_lost: OnLost) -> Self {
+        self.on_lost(on_lost)
+    }
+
+    #[track_caller]
+    fn wait(self) -> Result<HelixGuard, AcquireLeaseError> {
+        self.wait()
     }
 }

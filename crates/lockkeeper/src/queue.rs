@@ -6,6 +6,7 @@ pub(crate) mod driver;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod priority;
+pub(crate) mod request;
 pub(crate) mod requeue;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;
