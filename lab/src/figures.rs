@@ -13,11 +13,12 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockkeeper_testkit::Stalls;
 
-use crate::chaos::{self, SESSION_TIMEOUT, TICK, Testbed};
-use crate::tools::{Tools, urgently};
+use crate::campaign::chaos;
+use crate::testbed::{SESSION_TIMEOUT, TICK, Testbed};
+use crate::tools::{Tools, load, machine, urgently};
 use bench::{Bench, Figure};
 pub(crate) use clients::Stand;
-pub(crate) use control::{machine, tick};
+pub(crate) use control::tick;
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -72,8 +73,8 @@ fn measure(options: &Options, urgent: bool, tools: &Tools) -> Result<()> {
     let mut figures = Vec::new();
     {
         // The servers' timeouts are long, so that a disconnected follower answers for longer than sessions live.
-        let testbed = Testbed::start(distribution, false, false, SESSION_TIMEOUT * 2)?;
-        let bench = Arc::new(Bench { testbed, command: (tools.command)()?, runs: options.runs, cuts: options.cuts });
+        let testbed = Testbed::start(tools, false, false, SESSION_TIMEOUT * 2)?;
+        let bench = Arc::new(Bench { testbed, runs: options.runs, cuts: options.cuts });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         for letter in options.only.chars().filter(|letter| *letter != 'c') {
             for left in (0..=AGAIN).rev() {
@@ -83,7 +84,7 @@ fn measure(options: &Options, urgent: bool, tools: &Tools) -> Result<()> {
                 let stalled = stalls.longest();
                 figure.void |= !figure.kept && ORDER.contains(letter) && stalled > STALLED;
                 eprintln!("{letter}: {} ({:.1?})", figure.measured, since.elapsed());
-                bench.testbed.recover()?;
+                bench.testbed.site.recover()?;
                 if left == 0 || !figure.void {
                     if left < AGAIN {
                         _ = write!(
@@ -95,7 +96,7 @@ fn measure(options: &Options, urgent: bool, tools: &Tools) -> Result<()> {
                     figures.push(figure);
                     break;
                 }
-                eprintln!("{letter}: THE MACHINE STALLED (for {stalled:.2?}; load {}): once more", control::load());
+                eprintln!("{letter}: THE MACHINE STALLED (for {stalled:.2?}; load {}): once more", load());
             }
         }
     }

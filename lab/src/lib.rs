@@ -3,12 +3,12 @@
 //! Each profile of the campaign is a chore of `cargo xtask`. The history and its judge are in `lockkeeper-testkit`, where
 //! simulated worlds use them too.
 
-mod chaos;
+mod campaign;
 mod figures;
 mod process;
 mod site;
 mod slots;
-mod storm;
+mod testbed;
 mod tools;
 
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
+use campaign::{chaos, healthy, storm};
 use process::Role;
 pub use tools::Tools;
 
@@ -28,7 +29,7 @@ pub enum Profile {
     Figures(figures::Options),
     /// Run queues of jobs through the command and print how many healthy ones were stopped; measure how long servers
     /// are away
-    Healthy(storm::healthy::Options),
+    Healthy(healthy::Options),
     /// Run the slots of one job on hosts with wrong clocks while leaders are killed; check that each is claimed exactly once
     Slots(slots::Options),
     /// Run random jobs through the command under seeded faults, and judge them by their own logs
@@ -47,7 +48,7 @@ impl Profile {
         match self {
             Profile::Chaos(options) => chaos::run(&options, tools),
             Profile::Figures(options) => figures::run(&options, tools),
-            Profile::Healthy(options) => storm::healthy::run(&options, tools),
+            Profile::Healthy(options) => healthy::run(&options, tools),
             Profile::Slots(options) => slots::run(&options, tools),
             Profile::Storm(options) => storm::run(&options, tools),
             Profile::Work { role, task } => return work(role, &task),
@@ -59,8 +60,8 @@ impl Profile {
 /// Does a task, given as JSON.
 fn work(role: Role, task: &str) -> Result<ExitCode> {
     match role {
-        Role::Contend => serde_json::from_str::<chaos::Contender>(task)?.run()?,
-        Role::Job => return serde_json::from_str::<storm::Work>(task)?.run(),
+        Role::Contend => serde_json::from_str::<campaign::Contender>(task)?.run()?,
+        Role::Job => return serde_json::from_str::<campaign::Work>(task)?.run(),
         Role::Stand => serde_json::from_str::<figures::Stand>(task)?.run()?,
         Role::Tick => figures::tick(),
     }

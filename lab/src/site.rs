@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,8 +30,8 @@ pub(crate) struct ServerFault {
     /// Its time, from the beginning.
     pub at: Duration,
     pub what: ServerTrouble,
-    /// Whether it is the leader, or any server.
-    pub leader: bool,
+    /// Which server it is, counted from the leader.
+    pub behind: usize,
     /// How long it is away.
     pub down: Duration,
 }
@@ -65,7 +65,7 @@ impl Which {
 enum Servers {
     Own,
     Embedded { address: String, child: Mutex<Child> },
-    Apache(Box<Apache>),
+    Apache(Arc<Apache>),
 }
 
 /// A directory and a server. Everything that was started in it ends with it.
@@ -89,7 +89,7 @@ impl Site {
 
     fn start(which: Which, tools: &Tools, clock: bool) -> Result<Site> {
         let sound = || anyhow::Ok(Options::default().distribution((tools.servers)()?));
-        let scratch = tempfile::Builder::new().prefix("lockkeeper-lab-").tempdir().context("making a directory")?;
+        let scratch = directory().tempdir().context("making a directory")?;
         let clock = clock.then(|| WrongClock::in_file(scratch.path().join("clock"))).transpose()?;
         let mut site = Site { servers: Servers::Own, program: (tools.command)()?, clock, scratch };
         site.servers = match which {
@@ -98,10 +98,17 @@ impl Site {
                 let (child, address) = site.serve("127.0.0.1:0")?;
                 Servers::Embedded { address, child: Mutex::new(child) }
             }
-            Which::Apache => Servers::Apache(Box::new(Apache::single(sound()?)?)),
-            Which::Ensemble => Servers::Apache(Box::new(Apache::ensemble(3, sound()?)?)),
+            Which::Apache => Servers::Apache(Arc::new(Apache::single(sound()?)?)),
+            Which::Ensemble => Servers::Apache(Arc::new(Apache::ensemble(3, sound()?)?)),
         };
         Ok(site)
+    }
+
+    /// Returns a site with these servers. Its files are in memory, if possible: their writers need not wait for a disk.
+    pub(crate) fn of(apache: Arc<Apache>, tools: &Tools) -> Result<Site> {
+        let memory = Path::new("/dev/shm");
+        let scratch = if memory.is_dir() { directory().tempdir_in(memory)? } else { directory().tempdir()? };
+        Ok(Site { servers: Servers::Apache(apache), program: (tools.command)()?, clock: None, scratch })
     }
 
     /// Returns the path of a file of the round.
@@ -210,21 +217,31 @@ impl Site {
             }
             Servers::Apache(apache) => {
                 let leader = apache.leader()?;
-                let server = if fault.leader { leader } else { (leader + 1) % apache.size() };
+                let server = (leader + fault.behind) % apache.size();
                 match fault.what {
                     ServerTrouble::Kill => apache.kill(server),
                     ServerTrouble::End => apache.stop(server),
                     ServerTrouble::Stop => apache.pause(server),
                 }
                 sleep(fault.down);
-                match fault.what {
-                    ServerTrouble::Stop => apache.resume(server),
-                    _ => apache.launch(server)?,
-                }
-                apache.leader()?;
-                (0..apache.size()).try_for_each(|server| apache.wait_serving(server))?;
+                apache.resume(server);
+                self.recover()?;
             }
         }
+        Ok(())
+    }
+
+    /// Waits until every one of Apache's servers serves; starts those that have ended.
+    pub(crate) fn recover(&self) -> Result<()> {
+        let Servers::Apache(apache) = &self.servers else { return Ok(()) };
+        for server in 0..apache.size() {
+            if apache.has_ended(server) {
+                apache.kill(server);
+            }
+            apache.launch(server)?;
+        }
+        (0..apache.size()).try_for_each(|server| apache.wait_serving(server))?;
+        apache.leader()?;
         Ok(())
     }
 
@@ -275,6 +292,12 @@ impl Site {
         let locks = told["locks"].take();
         Ok(locks.as_array().into_iter().flatten().filter(|lock| used(lock)).cloned().collect())
     }
+}
+
+fn directory() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("lockkeeper-lab-");
+    builder
 }
 
 impl Drop for Site {

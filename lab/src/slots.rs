@@ -257,7 +257,7 @@ impl Ring {
                 self.site.disturb(&ServerFault {
                     at: Duration::ZERO,
                     what: ServerTrouble::Kill,
-                    leader: true,
+                    behind: 0,
                     down: AWAY,
                 })?;
                 self.kills.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! What all profiles use: the programs that they run, and the clock and the logs of their histories.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -57,4 +58,25 @@ pub(crate) fn lines<T: DeserializeOwned>(path: &Path) -> Vec<T> {
 /// Reads the text of a log. Ignores a last line that was cut off.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Vec<T> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Returns the load of this machine over the last minute.
+pub(crate) fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Returns a description of the machine, with its load.
+pub(crate) fn machine(distribution: &Distribution) -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let value = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut text = format!("{cpus} × {}", value(&read("/proc/cpuinfo"), "model name"));
+    _ = write!(text, ", {}", value(&read("/proc/meminfo"), "MemTotal"));
+    _ = write!(text, ", Linux {}", read("/proc/sys/kernel/osrelease").trim());
+    _ = write!(text, ", {}; load average at the start {}", distribution.origin(), load());
+    text
 }

@@ -1,6 +1,5 @@
 //! What every figure needs: the ensemble, and a line of the table.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -9,7 +8,7 @@ use lockkeeper::{Guard, Lockkeeper};
 use lockkeeper_testkit::proxy::Proxy;
 use tokio::task::JoinHandle;
 
-use crate::chaos::{SERVERS, SESSION_TIMEOUT, Testbed};
+use crate::testbed::{SERVERS, SESSION_TIMEOUT, Testbed};
 
 /// A line of the table.
 pub(super) struct Figure {
@@ -24,8 +23,6 @@ pub(super) struct Figure {
 /// The servers and settings of the measurements.
 pub(super) struct Bench {
     pub(super) testbed: Testbed,
-    /// The program `lockkeeper`.
-    pub(super) command: PathBuf,
     pub(super) runs: usize,
     pub(super) cuts: usize,
 }

@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 
 use super::bench::{Bench, Figure, Next, most, next_holder, until_waiting};
 use super::control::{CONTROLS, Times, clock};
-use crate::chaos::{SESSION_TIMEOUT, TICK};
 use crate::process::{Process, Role};
+use crate::testbed::{SESSION_TIMEOUT, TICK};
 use crate::tools::now;
 
 /// A process that holds a lock and prints what it believes.
@@ -174,7 +174,7 @@ pub(super) async fn partitioned_run(bench: &Arc<Bench>) -> Result<Figure> {
     let looker = bench.keeper(&bench.testbed.apache.connect_string()).await?;
     let timeout = format!("{}s", SESSION_TIMEOUT.as_secs());
     let run = |servers: &str, path: &str, script: &str, file: &PathBuf| {
-        let mut run = tokio::process::Command::new(&bench.command);
+        let mut run = tokio::process::Command::from(bench.testbed.site.command());
         run.args(["run", path, "--servers", servers, "--session-timeout", &timeout, "--", "sh", "-c", script, "sh"]);
         run.arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         run.spawn()

@@ -5,15 +5,13 @@
 //! applies to a figure about order that was wrong while no thread got a turn.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::time::Duration;
 
 use anyhow::Result;
-use lockkeeper_testkit::apache::Distribution;
 
 use super::bench::most;
 use crate::process::{Process, Role};
-use crate::tools::now;
+use crate::tools::{load, now};
 
 /// The number of controls beside a time. One control is not enough: others may get their turn later.
 pub(super) const CONTROLS: usize = 3;
@@ -99,27 +97,6 @@ impl Times {
         }
         words
     }
-}
-
-/// Returns the load of this machine over the last minute.
-pub(super) fn load() -> String {
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    load.split(' ').next().unwrap_or_default().to_owned()
-}
-
-/// Returns a description of the machine, with its load.
-pub(crate) fn machine(distribution: &Distribution) -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let value = |text: &str, name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
-    };
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut text = format!("{cpus} × {}", value(&read("/proc/cpuinfo"), "model name"));
-    _ = write!(text, ", {}", value(&read("/proc/meminfo"), "MemTotal"));
-    _ = write!(text, ", Linux {}", read("/proc/sys/kernel/osrelease").trim());
-    _ = write!(text, ", {}; load average at the start {}", distribution.origin(), load());
-    text
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use lockkeeper::error::{AcquireError, ErrorKind};
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::{AcquireError, AdminError, ErrorKind};
 use lockkeeper_client::wire::{Acl, CreateMode, ErrorCode, Perms};
 use lockkeeper_client::{Client, Config, RequestError, Servers};
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
@@ -12,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::bench::{Bench, Figure, most, next_holder};
 use super::control::{CONTROLS, Times};
-use crate::chaos::{SERVERS, SESSION_TIMEOUT, left};
+use crate::testbed::{SERVERS, SESSION_TIMEOUT};
 
 /// Lets clients only read the root and change its access list, or lets them do all.
 async fn protect_root(bench: &Arc<Bench>, protected: bool) -> Result<()> {
@@ -80,7 +81,7 @@ pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
         holder.close().await;
         next.close().await;
         let servers = bench.clone();
-        tokio::task::spawn_blocking(move || servers.testbed.recover()).await??;
+        tokio::task::spawn_blocking(move || servers.testbed.site.recover()).await??;
     }
     protect_root(bench, false).await?;
     let least = margins.iter().min().copied().unwrap_or_default();
@@ -92,6 +93,15 @@ pub(super) async fn follower_cut(bench: &Arc<Bench>) -> Result<Figure> {
         most(&known)
     );
     Ok(Figure { letter: 'a', claim, measured, kept: in_time == bench.runs, void: false })
+}
+
+/// Returns the nodes of the contenders of a lock.
+async fn left(keeper: &Lockkeeper, path: &str) -> Result<Vec<String>> {
+    match keeper.admin().show(path).await {
+        Ok(seen) => Ok(seen.holders.into_iter().chain(seen.waiters).map(|contender| contender.node).collect()),
+        Err(AdminError::NoSuchLock { .. }) => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// (d) Cuts the connection when the create is stored or on its way; some callers drop their calls.

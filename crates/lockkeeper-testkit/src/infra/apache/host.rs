@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 
 /// Where a server runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     pub ip: Ipv4Addr,
     /// The network namespace that has this address, if it is not this process's own.

@@ -14,16 +14,20 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
+use super::contender::Contender;
 use super::job::Work;
 use super::judge::{Attempt, Done, Status, Word};
-use super::plan::{Job, Moment, Plant, Stderr, Trouble, Wait, Whom, name};
+use super::plan::{Job, Library, Moment, Plant, Stderr, Trouble, Wait, Whom, name};
 use crate::process::Role;
 use crate::site::Site;
 use crate::tools::{lines, now};
-use lockkeeper_testkit::history::Share;
+use lockkeeper_testkit::history::{Event, Share, What};
 
-/// Time limit for all jobs to end after the last one was started.
+/// Time limit for a job to end, beyond its work.
 pub(super) const DRAIN: Duration = Duration::from_secs(60);
+
+/// The file that exists when no contender with the library requests a lock any more.
+pub(super) const OVER: &str = "over";
 
 /// Pause between two checks of a state that reports no change.
 pub(super) const POLL: Duration = Duration::from_millis(5);
@@ -73,7 +77,7 @@ impl Runner<'_> {
             false => job.trouble,
         };
         let mut to_kill = self.planted(Plant::Kill, job);
-        let deadline = now() + DRAIN;
+        let deadline = now() + DRAIN + job.work;
         let mut stopped: Option<Stopped> = None;
         let mut turns = 0_u32;
         loop {
@@ -102,7 +106,7 @@ impl Runner<'_> {
                 to_kill = false;
             }
             if let Some((moment, what)) = trouble
-                && attempt.is_due(moment)
+                && attempt.is_due(moment, &log)
             {
                 trouble = None;
                 stopped = self.make(&child, &mut attempt, what)?;
@@ -133,6 +137,24 @@ impl Runner<'_> {
     /// Returns the command line of a job.
     fn command(&self, job: &Job, log: &Path) -> Result<Command> {
         let own = std::env::current_exe().context("finding this program")?;
+        if let Some(Library { host, servers, seed }) = &job.library {
+            let mut command = host.command(own);
+            self.site.prepare_environment(&mut command);
+            let locks = job.locks.iter().map(|lock| {
+                let name = name(*lock);
+                (*lock as u32, format!("/locks/{name}"), self.site.file(&name))
+            });
+            command.args(Role::Contend.words(&Contender {
+                contender: job.number as u32,
+                servers: servers.clone(),
+                seed: *seed,
+                log: log.to_owned(),
+                locks: locks.collect(),
+                until: now() + job.work,
+                over: self.site.file(OVER),
+            }));
+            return Ok(command);
+        }
         let (skips, overtakes) = (self.planted(Plant::Skip, job), self.planted(Plant::Overtake, job));
         let mut command = match (skips, overtakes) {
             (true, _) => {
@@ -292,12 +314,21 @@ impl Attempt {
         }
     }
 
-    fn is_due(&self, moment: Moment) -> bool {
+    fn is_due(&self, moment: Moment, log: &Path) -> bool {
         match moment {
             Moment::AfterStart(after) => now() >= self.started + after,
             Moment::AfterBegin(after) => self.lines.first().is_some_and(|(begun, _)| now() >= *begun + after),
+            Moment::Holding(after) => now() >= self.started + after && holds(log),
         }
     }
+}
+
+/// Whether the last line of a log says that its contender holds a lock.
+fn holds(log: &Path) -> bool {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let last = text.lines().next_back().and_then(|line| serde_json::from_str::<(Duration, Word)>(line).ok());
+    let Some((_, Word::Did(Event { what, .. }))) = last else { return false };
+    matches!(what, What::Looked { held: true, .. } | What::Wrote { .. })
 }
 
 /// Redirects a job's standard error; returns the end that keeps a pipe in its state.

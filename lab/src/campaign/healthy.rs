@@ -15,13 +15,12 @@ use clap::Args;
 use lockkeeper::Lockkeeper;
 use lockkeeper_testkit::apache::{Apache, Distribution, Mode, Options as Servers};
 
-use super::judge::{Attempt, judge};
+use super::judge::{Attempt, PROMISES, judge};
 use super::plan::{Job, Kind, LOCKS, PERMITS};
 use super::runner::{POLL, Runner};
-use super::{history, joined, observed};
-use crate::figures::machine;
+use super::{EXPIRY, history, joined, observed};
 use crate::site::{Site, Which};
-use crate::tools::{Tools, now};
+use crate::tools::{Tools, machine, now};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -105,15 +104,10 @@ fn queues(options: &Options, tools: &Tools) -> Result<()> {
             }
             Ok(attempts)
         };
-        let storm = observed(&site, LOCKS.len()..LOCKS.len() + queues.len(), || {
-            scope(|threads| {
-                let workers: Vec<_> = (0..options.at_once.max(1)).map(|_| threads.spawn(work)).collect();
-                let attempts: Result<Vec<_>> = workers.into_iter().map(joined).collect();
-                Ok((attempts?.concat(), vec![]))
-            })
-        })?;
+        let workers = (0..options.at_once.max(1)).map(|_| work);
+        let storm = observed(&site, LOCKS.len()..LOCKS.len() + queues.len(), EXPIRY, workers, || Ok(vec![]))?;
         late = late.max(storm.lateness(Duration::ZERO, Duration::MAX));
-        for found in judge(&storm) {
+        for found in judge(&storm, &PROMISES).violations {
             println!("BROKEN: {found}");
             broken += 1;
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use lockkeeper_testkit::apache::Host;
 use lockkeeper_testkit::history::{Claim, Share};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -220,9 +221,21 @@ pub(super) enum Moment {
     AfterStart(Duration),
     /// After its command has begun to work.
     AfterBegin(Duration),
+    /// When a contender holds a lock, this long after its start or later.
+    Holding(Duration),
 }
 
-/// A job: one call of `lockkeeper run`.
+/// A contender that uses the library itself, at a place of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Library {
+    pub host: Host,
+    /// The connect string.
+    pub servers: String,
+    /// The seed of its actions.
+    pub seed: u64,
+}
+
+/// A job: one call of `lockkeeper run`, or one process that uses the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Job {
     pub number: usize,
@@ -232,7 +245,7 @@ pub(super) struct Job {
     pub locks: Vec<usize>,
     pub kind: Kind,
     pub wait: Wait,
-    /// How long its command works.
+    /// How long its command works, or a process with the library lives.
     pub work: Duration,
     /// The exit status of its command.
     pub status: u8,
@@ -245,6 +258,7 @@ pub(super) struct Job {
     pub debug: bool,
     pub stderr: Stderr,
     pub trouble: Option<(Moment, Trouble)>,
+    pub library: Option<Library>,
 }
 
 /// Returns the name of a lock: one of [`LOCKS`], or a queue of its own.
@@ -271,6 +285,7 @@ impl Job {
             debug: false,
             stderr: Stderr::File,
             trouble: None,
+            library: None,
         }
     }
 
@@ -357,7 +372,7 @@ fn upto(rng: &mut Rng, most: Duration) -> Duration {
     Duration::from_millis(rng.u64(..=most.as_millis() as u64))
 }
 
-fn between(rng: &mut Rng, from: u64, to: u64) -> Duration {
+pub(super) fn between(rng: &mut Rng, from: u64, to: u64) -> Duration {
     Duration::from_millis(rng.u64(from..to))
 }
 
@@ -419,6 +434,7 @@ fn job(rng: &mut Rng, at: Duration, locks: Vec<usize>, calm: bool) -> Job {
             _ => Stderr::File,
         },
         trouble,
+        library: None,
     }
 }
 
@@ -446,7 +462,7 @@ fn fault(rng: &mut Rng) -> ServerFault {
     ServerFault {
         at: upto(rng, ARRIVALS),
         what: one(rng, &[ServerTrouble::Kill, ServerTrouble::End, ServerTrouble::Stop]),
-        leader: rng.bool(),
+        behind: one(rng, &[0, 0, 1, 2]),
         down: between(rng, 50, 4_000),
     }
 }

@@ -6,26 +6,31 @@ use std::time::Duration;
 use anyhow::Result;
 use lockkeeper::error::{AcquireError, ConnectError, SessionError};
 use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
+use lockkeeper_fence::{FencedFile, FencingToken, FileError};
+use lockkeeper_testkit::history::{Event, Grant, HoldId, Outcome, Share, What};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::log::{Line, log_of, number, over, resource};
-use super::{LOCKS, SESSION_TIMEOUT};
+use super::judge::Word;
+use crate::testbed::SESSION_TIMEOUT;
 use crate::tools::{Log, now};
-use lockkeeper_fence::{FencedFile, FencingToken, FileError};
-use lockkeeper_testkit::history::{Event, Grant, HoldId, Outcome, Share, What};
 
 /// What a contender needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Contender {
-    /// The directory of the logs and of the resources.
-    pub(super) dir: PathBuf,
-    /// The number of the contender.
     pub(super) contender: u32,
     /// The connect string of the servers.
     pub(super) servers: String,
     /// The seed of its actions.
     pub(super) seed: u64,
+    /// The file of its log.
+    pub(super) log: PathBuf,
+    /// The locks: their numbers, their paths, and the files with the numbers that their holders increment, behind gates.
+    pub(super) locks: Vec<(u32, String, PathBuf)>,
+    /// The time after which it requests no lock.
+    pub(super) until: Duration,
+    /// The file that exists when no contender requests a lock any more.
+    pub(super) over: PathBuf,
 }
 
 enum Held {
@@ -59,11 +64,9 @@ impl Contender {
 }
 
 async fn live(options: &Contender) -> Result<()> {
-    let mut log = Log::open(&log_of(&options.dir, options.contender))?;
-    let resources = LOCKS.map(|lock| {
-        let file = resource(&options.dir, lock);
-        (file.clone(), FencedFile::new(file).any_epoch())
-    });
+    let mut log = Log::open(&options.log)?;
+    let mut say = |word: Word| log.say(&(now(), word));
+    let gates: Vec<_> = options.locks.iter().map(|(.., file)| FencedFile::new(file).any_epoch()).collect();
     let rng = &mut fastrand::Rng::with_seed(options.seed);
     let contender = options.contender;
     let keeper = loop {
@@ -71,7 +74,7 @@ async fn live(options: &Contender) -> Result<()> {
         match builder.connect(&options.servers).await {
             Ok(keeper) => break keeper,
             Err(ConnectError::Session(SessionError::Unreachable { .. })) => {}
-            Err(error) => return Ok(log.say(&Line::Unexpected(format!("connecting: {error}")))?),
+            Err(error) => return Ok(say(Word::Unexpected(format!("connecting: {error}")))?),
         }
     };
     // Every third contender.
@@ -79,22 +82,23 @@ async fn live(options: &Contender) -> Result<()> {
     let mut holds = 0;
     loop {
         sleep(Duration::from_millis(rng.u64(..30))).await;
-        let lock = rng.u32(..u32::try_from(LOCKS.len()).unwrap_or(1));
+        let place = rng.usize(..gates.len());
+        let (lock, path, file) = &options.locks[place];
         let limit = (rng.u8(..3) == 0).then(|| Duration::from_millis(rng.u64(..4000)));
         let from = now();
-        if over(&options.dir).exists() {
+        if from > options.until || options.over.exists() {
             break;
         }
-        log.say(&Line::Asking { lock, from, limit })?;
-        let asked = ask(rng, &keeper, lock, limit).await;
-        let event = |from, what| Line::Event(Event { contender, lock, from, until: now(), what });
+        say(Word::Asking { lock: *lock, limit })?;
+        let asked = ask(rng, &keeper, place, path, limit).await;
+        let event = |from, what| Word::Did(Event { contender, lock: *lock, from, until: now(), what });
         let outcome = match asked {
             Some(Ok(held)) => Ok(held),
             Some(Err(AcquireError::Held { .. })) => Err(Outcome::Refused),
             Some(Err(AcquireError::Timeout { .. })) => Err(Outcome::TimedOut),
             Some(Err(error)) => {
                 if !error.kind().is_retryable() {
-                    log.say(&Line::Unexpected(format!("contender {contender} at {}: {error}", LOCKS[lock as usize])))?;
+                    say(Word::Unexpected(format!("contender {contender} at {path}: {error}")))?;
                 }
                 Err(Outcome::Failed(error.to_string()))
             }
@@ -103,7 +107,7 @@ async fn live(options: &Contender) -> Result<()> {
         let held = match outcome {
             Ok(held) => held,
             Err(outcome) => {
-                log.say(&event(from, What::Asked { limit, outcome }))?;
+                say(event(from, What::Asked { limit, outcome }))?;
                 continue;
             }
         };
@@ -112,18 +116,18 @@ async fn live(options: &Contender) -> Result<()> {
         let token = held.holding().fencing_token();
         let share = if let Held::Reads(_) = held { Share::Reads } else { Share::Alone };
         let grant = Grant { hold, share, token: token.map(FencingToken::get), place: None };
-        log.say(&event(from, What::Asked { limit, outcome: Outcome::Granted(grant) }))?;
+        say(event(from, What::Asked { limit, outcome: Outcome::Granted(grant) }))?;
         // Sometimes longer than a session lives without its servers.
         let steps = if rng.u8(..20) == 0 { 120 } else { rng.u8(..6) };
         for _ in 0..steps {
             let from = now();
             let believed = held.holding().is_held();
-            log.say(&event(from, What::Looked { hold, held: believed }))?;
+            say(event(from, What::Looked { hold, held: believed }))?;
             // A careless contender writes after a loss too: the gate must reject that.
             if let (Share::Alone, Some(token), true) = (share, token, believed || careless) {
-                let (from, (file, gate)) = (now(), &resources[lock as usize]);
-                let (order, accepted) = write(gate, file, token)?;
-                log.say(&event(from, What::Wrote { hold, token: token.get(), order, accepted }))?;
+                let from = now();
+                let (order, accepted) = write(&gates[place], file, token)?;
+                say(event(from, What::Wrote { hold, token: token.get(), order, accepted }))?;
             }
             if !believed && !careless {
                 break;
@@ -137,10 +141,15 @@ async fn live(options: &Contender) -> Result<()> {
         } else {
             held.release().await
         };
-        log.say(&event(from, What::Released { hold, confirmed }))?;
+        say(event(from, What::Released { hold, confirmed }))?;
     }
     keeper.close().await;
     Ok(())
+}
+
+/// Reads the number in a file; 0 if nothing has written to it.
+pub(super) fn number(file: &Path) -> u64 {
+    std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Increments a number under a token; returns the number, and whether the gate accepted the token.
@@ -160,10 +169,10 @@ fn write(gate: &FencedFile, file: &Path, token: FencingToken) -> Result<(u64, bo
 async fn ask(
     rng: &mut fastrand::Rng,
     keeper: &Lockkeeper,
-    lock: u32,
+    place: usize,
+    path: &str,
     limit: Option<Duration>,
 ) -> Option<Result<Held, AcquireError>> {
-    let path = LOCKS[lock as usize];
     let (once, dropped) = (limit.is_none() && rng.u8(..4) == 0, rng.bool());
     macro_rules! ask {
         ($lock:expr, $held:path) => {{
@@ -177,7 +186,7 @@ async fn ask(
             .map(|asked| asked.map($held))
         }};
     }
-    match lock {
+    match place {
         0 => ask!(keeper.mutex(path), Held::Alone),
         1 => ask!(keeper.mutex(path).node_format(NodeFormat::Recipe), Held::Alone),
         _ if rng.bool() => ask!(keeper.rwlock(path).read(), Held::Reads),

@@ -6,32 +6,20 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::Result;
-use rustix::process::Signal;
-
-use super::log::is_inside;
-use super::{Chaos, MACHINES, SERVERS, SESSION_TIMEOUT, Testbed};
-use crate::tools::now;
-use lockkeeper_testkit::history::What;
 use lockkeeper_testkit::proxy::{Cut, Direction, OpCode, Proxy, Rule};
+
+use super::Chaos;
+use crate::site::{ServerFault, ServerTrouble};
+use crate::testbed::{MACHINES, SERVERS, Testbed};
 
 /// Time limit for the frame that a fault is bound to.
 const FRAME: Duration = Duration::from_secs(15);
 
-/// A fault of an ensemble or its clients.
+/// A fault of an ensemble or of the network; those of contenders are [`Trouble`](super::Trouble).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// SIGKILL to a contender.
-    KillClient,
-    /// SIGSTOP to a contender, for up to twice its session timeout.
-    StopClient,
-    /// SIGKILL to the leader.
-    KillLeader,
-    /// SIGSTOP to the leader.
-    StopLeader,
-    /// SIGKILL to a follower.
-    KillFollower,
-    /// SIGSTOP to a follower.
-    StopFollower,
+    Leader(ServerTrouble),
+    Follower(ServerTrouble),
     /// The link of a server or a machine is cut.
     LinkDown,
     /// A follower is cut from the other servers; clients still reach it.
@@ -60,13 +48,11 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) const ALL: [Fault; 18] = [
-        Fault::KillClient,
-        Fault::StopClient,
-        Fault::KillLeader,
-        Fault::StopLeader,
-        Fault::KillFollower,
-        Fault::StopFollower,
+    pub(super) const ALL: [Fault; 16] = [
+        Fault::Leader(ServerTrouble::Kill),
+        Fault::Leader(ServerTrouble::Stop),
+        Fault::Follower(ServerTrouble::Kill),
+        Fault::Follower(ServerTrouble::Stop),
         Fault::LinkDown,
         Fault::PeersCut,
         Fault::OneWay,
@@ -92,46 +78,17 @@ impl Fault {
     }
 
     /// Makes the fault, waits a while, and undoes it. Returns the reason if it could not be made.
-    pub(super) fn strike(self, chaos: &mut Chaos, say: &dyn Fn(&str)) -> Result<Option<&'static str>> {
+    pub(super) fn strike(self, chaos: &mut Chaos<'_>, say: &dyn Fn(&str)) -> Result<Option<&'static str>> {
         let length = Duration::from_millis(chaos.rng.u64(500..8_000));
         match self {
-            Fault::KillClient => {
-                let victim = victim(chaos);
-                let victim = chaos.processes.swap_remove(victim);
-                say(&format!("contender {}", victim.contender));
-                let (contender, machine, since) = (victim.contender, victim.machine, now());
-                drop(victim);
-                chaos.add(contender, 0, since, What::Died);
-                chaos.spawn(machine)?;
-            }
-            Fault::StopClient => {
-                let length = Duration::from_millis(chaos.rng.u64(500..8_000)).min(SESSION_TIMEOUT * 2);
-                let victim = victim(chaos);
-                let victim = &chaos.processes[victim];
-                let contender = victim.contender;
-                say(&format!("contender {} for {length:.1?}", victim.contender));
-                let since = now();
-                victim.signal(Signal::STOP);
-                sleep(length);
-                victim.signal(Signal::CONT);
-                chaos.add(contender, 0, since, What::Stopped);
-            }
-            Fault::KillLeader | Fault::KillFollower => {
-                let server = self.server(chaos)?;
-                say(&format!("server {server} for {length:.1?}"));
-                chaos.testbed.apache.kill(server);
-                sleep(length);
-            }
-            Fault::StopLeader | Fault::StopFollower => {
-                let server = self.server(chaos)?;
-                say(&format!("server {server} for {length:.1?}"));
-                chaos.testbed.apache.pause(server);
-                sleep(length);
-                chaos.testbed.apache.resume(server);
+            Fault::Leader(what) | Fault::Follower(what) => {
+                let behind = if let Fault::Leader(_) = self { 0 } else { chaos.rng.usize(1..SERVERS) };
+                say(&format!("for {length:.1?}"));
+                chaos.testbed.site.disturb(&ServerFault { at: Duration::ZERO, what, behind, down: length })?;
             }
             Fault::LinkDown => link_down(chaos, length, say)?,
             Fault::PeersCut => {
-                let server = self.server(chaos)?;
+                let server = (chaos.testbed.apache.leader()? + chaos.rng.usize(1..SERVERS)) % SERVERS;
                 say(&format!("server {server} for {length:.1?}"));
                 chaos.testbed.cut_from_peers(server, true)?;
                 sleep(length);
@@ -148,18 +105,18 @@ impl Fault {
                 let ops = [OpCode::CREATES, &[OpCode::Delete, OpCode::GetChildren2]].concat();
                 let where_ = if answer { "an answer" } else { "a request" };
                 return Ok(frame(chaos, say, &format!("after {bytes} bytes of {where_}"), |proxy| {
-                    let frame = proxy.on_any(&ops).path("/chaos").by(Cut::Reset);
+                    let frame = proxy.on_any(&ops).path("/locks").by(Cut::Reset);
                     if answer { frame.cut_inside_reply(bytes) } else { frame.cut_inside_request(bytes) }
                 }));
             }
             Fault::AfterCreate => {
                 return Ok(frame(chaos, say, "of a create's answer", |proxy| {
-                    proxy.on_any(OpCode::CREATES).path("/chaos").cut_before_reply()
+                    proxy.on_any(OpCode::CREATES).path("/locks").cut_before_reply()
                 }));
             }
             Fault::AfterDelete => {
                 return Ok(frame(chaos, say, "of a delete's answer", |proxy| {
-                    proxy.on(OpCode::Delete).path("/chaos").cut_before_reply()
+                    proxy.on(OpCode::Delete).path("/locks").cut_before_reply()
                 }));
             }
             Fault::SlowDisk => {
@@ -192,35 +149,15 @@ impl Fault {
         }
         Ok(None)
     }
-
-    /// Returns the server that gets the fault.
-    fn server(self, chaos: &mut Chaos) -> Result<usize> {
-        let leader = chaos.testbed.apache.leader()?;
-        Ok(match self {
-            Fault::KillLeader | Fault::StopLeader => leader,
-            _ => (leader + chaos.rng.usize(1..SERVERS)) % SERVERS,
-        })
-    }
-}
-
-/// Returns a contender, preferably one that holds a lock.
-fn victim(chaos: &mut Chaos) -> usize {
-    let dir = chaos.testbed.dir.path();
-    let holders = chaos.processes.iter().enumerate().filter(|(_, process)| is_inside(dir, process.contender));
-    let holders: Vec<usize> = holders.map(|(at, _)| at).collect();
-    match holders.len() {
-        0 => chaos.rng.usize(..chaos.processes.len()),
-        count => holders[chaos.rng.usize(..count)],
-    }
 }
 
 /// Returns the proxies of a random machine that has proxies.
-fn proxies(chaos: &mut Chaos) -> &[Proxy] {
+fn proxies<'a>(chaos: &mut Chaos<'a>) -> &'a [Proxy] {
     let machines: Vec<usize> = (0..MACHINES).filter(|machine| !chaos.testbed.proxies[*machine].is_empty()).collect();
     &chaos.testbed.proxies[machines[chaos.rng.usize(..machines.len())]]
 }
 
-fn link_down(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<()> {
+fn link_down(chaos: &mut Chaos<'_>, length: Duration, say: &dyn Fn(&str)) -> Result<()> {
     let who = chaos.rng.usize(..SERVERS + MACHINES);
     let name = if who < SERVERS { format!("server {who}") } else { format!("machine {}", who - SERVERS) };
     say(&format!("{name} for {length:.1?}"));
@@ -240,7 +177,7 @@ fn link_down(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<
     Ok(())
 }
 
-fn one_way(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<()> {
+fn one_way(chaos: &mut Chaos<'_>, length: Duration, say: &dyn Fn(&str)) -> Result<()> {
     if let Some(net) = &chaos.testbed.net {
         // At least one of them is a server.
         let (one, other) = (chaos.rng.usize(..SERVERS), chaos.rng.usize(..SERVERS + MACHINES - 1));
@@ -262,12 +199,17 @@ fn one_way(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<()
 }
 
 /// Cuts at a frame, on the connection of a machine on which it passes first.
-fn frame(chaos: &mut Chaos, say: &dyn Fn(&str), detail: &str, rule: impl Fn(&Proxy) -> Rule) -> Option<&'static str> {
+fn frame(
+    chaos: &mut Chaos<'_>,
+    say: &dyn Fn(&str),
+    detail: &str,
+    rule: impl Fn(&Proxy) -> Rule,
+) -> Option<&'static str> {
     say(detail);
-    let handle = chaos.runtime.handle().clone();
+    let runtime = chaos.runtime;
     let proxies = proxies(chaos);
     let rules: Vec<Rule> = proxies.iter().map(rule).collect();
-    let fired = handle.block_on(async {
+    let fired = runtime.block_on(async {
         let any = futures_util::future::select_all(rules.iter().map(|rule| Box::pin(rule.fired())));
         tokio::time::timeout(FRAME, any).await.is_ok()
     });
@@ -275,7 +217,7 @@ fn frame(chaos: &mut Chaos, say: &dyn Fn(&str), detail: &str, rule: impl Fn(&Pro
     (!fired).then_some("no such frame came along")
 }
 
-fn full_disk(chaos: &mut Chaos, length: Duration, say: &dyn Fn(&str)) -> Result<()> {
+fn full_disk(chaos: &mut Chaos<'_>, length: Duration, say: &dyn Fn(&str)) -> Result<()> {
     let server = chaos.rng.usize(..SERVERS);
     say(&format!("server {server} for {length:.1?}"));
     let filler = chaos.testbed.apache.data(server).join("filler");

@@ -1,17 +1,18 @@
 //! The testbed of a run: three servers, three machines for contenders, and the network between them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use lockkeeper_testkit::apache::{Apache, Distribution, Host, Options, WrongClock};
+use lockkeeper_testkit::apache::{Apache, Host, Options, WrongClock};
 use lockkeeper_testkit::net::Net;
 use lockkeeper_testkit::proxy::Proxy;
 
-use super::SESSION_TIMEOUT;
+use crate::site::Site;
+use crate::tools::Tools;
 
 /// The number of servers.
 pub(crate) const SERVERS: usize = 3;
@@ -24,9 +25,14 @@ const DISK: u64 = 512 << 20;
 /// The servers' tick.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 
+/// The session timeout of the contenders.
+pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+
 /// Three servers and three machines: in network namespaces if available, otherwise on loopback behind proxies.
 pub(crate) struct Testbed {
-    // In this order: servers end before the network that they are in.
+    // In this order: processes end before the servers, and those before the network that they are in.
+    /// The contenders' files, with the servers.
+    pub(crate) site: Site,
     /// The servers.
     pub(crate) apache: Arc<Apache>,
     /// Proxies by machine and server; with a network, only the first machine has some.
@@ -35,8 +41,6 @@ pub(crate) struct Testbed {
     pub(crate) net: Option<Net>,
     /// Whether the clocks of contenders can be moved.
     pub(crate) clocks: bool,
-    /// The directory of sockets and clocks.
-    pub(crate) dir: tempfile::TempDir,
     /// The faults that are not available here, with the reasons.
     pub(crate) missing: Vec<String>,
     /// Whether the servers' disks are small enough to be filled.
@@ -46,16 +50,7 @@ pub(crate) struct Testbed {
 impl Testbed {
     /// Starts the servers. `loopback`: without namespaces. `clocks`: with clocks that can be moved. `silence`: how long
     /// servers continue without hearing from each other.
-    pub(crate) fn start(
-        distribution: Distribution,
-        loopback: bool,
-        clocks: bool,
-        silence: Duration,
-    ) -> Result<Testbed> {
-        let (mut dir, memory) = (tempfile::Builder::new(), Path::new("/dev/shm"));
-        dir.prefix("lockkeeper-chaos-");
-        // In memory: writes to the resources need not wait for a disk.
-        let dir = if memory.is_dir() { dir.tempdir_in(memory)? } else { dir.tempdir()? };
+    pub(crate) fn start(tools: &Tools, loopback: bool, clocks: bool, silence: Duration) -> Result<Testbed> {
         let mut missing = Vec::new();
         let root = rustix::process::geteuid().is_root();
         let net = if !loopback && Net::possible() { Some(Net::new(SERVERS + MACHINES)?) } else { None };
@@ -70,8 +65,8 @@ impl Testbed {
             places.push(place);
         }
         let mut options = Options::default().tick(TICK).session_timeouts(TICK * 2, SESSION_TIMEOUT * 10).places(places);
-        options =
-            options.distribution(distribution).config("syncLimit", silence.div_duration_f64(TICK).ceil().to_string());
+        options = options.distribution((tools.servers)()?);
+        options = options.config("syncLimit", silence.div_duration_f64(TICK).ceil().to_string());
         // The log is extended by this many KiB at a time; the default is 64 MiB.
         options = options.property("zookeeper.preAllocSize", "256");
         // A server refuses a write for which the client has no right by itself, also if it is cut off from the others.
@@ -96,7 +91,8 @@ impl Testbed {
             let servers = if behind(machine) { 0..SERVERS } else { 0..0 };
             proxies.push(servers.map(|server| Proxy::start_on(own, apache.addr(server))).collect());
         }
-        Ok(Testbed { apache, proxies, net, clocks, dir, missing, small_disks: root })
+        let site = Site::of(apache.clone(), tools)?;
+        Ok(Testbed { site, apache, proxies, net, clocks, missing, small_disks: root })
     }
 
     /// Returns the connect string for contenders of a machine.
@@ -118,7 +114,7 @@ impl Testbed {
     }
 
     fn clock(&self, machine: usize) -> PathBuf {
-        self.dir.path().join(format!("machine{machine}.clock"))
+        self.site.file(&format!("machine{machine}.clock"))
     }
 
     /// Moves a machine's clock, by this many seconds from the true time.
@@ -157,20 +153,5 @@ impl Testbed {
         self.apache.launch(server)?;
         self.apache.wait_serving(server)?;
         Ok(true)
-    }
-
-    /// Waits until every server serves; starts those that have ended.
-    pub(crate) fn recover(&self) -> Result<()> {
-        for server in 0..SERVERS {
-            if self.apache.has_ended(server) {
-                self.apache.kill(server);
-            }
-            self.apache.launch(server)?;
-        }
-        for server in 0..SERVERS {
-            self.apache.wait_serving(server)?;
-        }
-        self.apache.leader()?;
-        Ok(())
     }
 }

@@ -9,7 +9,7 @@ mod tests;
 use std::time::Duration;
 
 use lockkeeper_testkit::history::{
-    self, Claim, Event, Grant, HoldId, Outcome, Promises, QueuePosition, Share, Violation, What,
+    self, Claim, Event, Grant, HoldId, Outcome, Promises, QueuePosition, Share, Verdict, Violation, What,
 };
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,15 @@ pub(super) enum Word {
     Wrote(usize, u64),
     Refused,
     End,
+    /// A contender with the library is about to request a lock.
+    Asking {
+        lock: u32,
+        limit: Option<Duration>,
+    },
+    /// What such a contender did; it ends an open request.
+    Did(Event),
+    /// The library gave an unexpected result.
+    Unexpected(String),
 }
 
 /// How a `lockkeeper` ended.
@@ -175,24 +184,26 @@ pub(super) struct Storm {
     pub left: Vec<String>,
 }
 
+/// The promises to commands. Each wait has its own allowance; the faults of a round excuse a lock that stays free.
+pub(super) const PROMISES: Promises = Promises {
+    permits: PERMITS,
+    lateness: Duration::ZERO,
+    abandoned: Duration::ZERO,
+    idle: Duration::MAX,
+    healthy: None,
+    every: None,
+};
+
 /// Judges a round.
-pub(super) fn judge(storm: &Storm) -> Vec<Violation> {
-    let promises = Promises {
-        permits: PERMITS,
-        // Each wait has its own allowance; the faults of a round excuse a lock that stays free.
-        lateness: Duration::ZERO,
-        abandoned: Duration::ZERO,
-        idle: Duration::MAX,
-        healthy: None,
-        every: None,
-    };
+pub(super) fn judge(storm: &Storm, promises: &Promises) -> Verdict {
     let events: Vec<Event> = storm.attempts.iter().flat_map(|attempt| storm.history(attempt)).collect();
-    let mut found = history::judge(&events, &promises).violations;
+    let mut verdict = history::judge(&events, promises);
+    let found = &mut verdict.violations;
     found.extend(storm.attempts.iter().filter_map(|attempt| storm.one(attempt)));
     let left =
         |detail: &String| Violation { claim: Claim::NoOrphan, lock: 0, detail: detail.clone(), contenders: vec![] };
     found.extend(storm.left.iter().map(left));
-    found
+    verdict
 }
 
 impl Storm {
@@ -204,6 +215,10 @@ impl Storm {
             events.push(Event { contender: a.job.number as u32, lock: lock as u32, from, until, what });
         };
         let first = a.job.locks[0];
+        if a.job.library.is_some() {
+            self.library(a, add);
+            return events;
+        }
         if a.ended.is_none() {
             add(first, a.started, a.started, What::Asked { limit: None, outcome: Outcome::Pending });
         }
@@ -247,6 +262,28 @@ impl Storm {
         }
         self.waited(a, add);
         events
+    }
+
+    /// Adds what a contender with the library did, and what was done to it. A request without an answer is pending.
+    fn library(&self, a: &Attempt, mut add: impl FnMut(usize, Duration, Duration, What)) {
+        let mut asking = None;
+        for (at, word) in &a.lines {
+            match word {
+                Word::Asking { lock, limit } => asking = Some((*at, *lock, *limit)),
+                Word::Did(Event { lock, from, until, what, .. }) => {
+                    asking = asking.filter(|_| !matches!(what, What::Asked { .. }));
+                    add(*lock as usize, *from, *until, what.clone());
+                }
+                _ => {}
+            }
+        }
+        if let Some((from, lock, limit)) = asking {
+            add(lock as usize, from, a.end(), What::Asked { limit, outcome: Outcome::Pending });
+        }
+        for done in &a.done {
+            let what = if let Trouble::Stop(..) = done.what { What::Stopped } else { What::Died };
+            add(a.job.locks[0], done.from, done.until, what);
+        }
     }
 
     fn waited(&self, a: &Attempt, mut add: impl FnMut(usize, Duration, Duration, What)) {
@@ -361,6 +398,17 @@ impl Storm {
         let number = a.job.number;
         let (lock, contenders) = (a.job.locks[0] as u32, vec![number as u32]);
         let broken = |claim, detail| Some(Violation { claim, lock, detail, contenders });
+        if a.job.library.is_some() {
+            let said = a.lines.iter().find_map(|(_, word)| match word {
+                Word::Unexpected(what) => Some(what.clone()),
+                _ => None,
+            });
+            let killed = a.done.iter().any(|done| matches!(done.what, Trouble::Signal(..)));
+            let may = if killed { Status::Signal(Signal::KILL.as_raw()) } else { Status::Code(0) };
+            let well = a.ended.is_some_and(|(_, status)| status == may);
+            let ended = || (!well).then(|| format!("contender {number} ended with {:?}: {}", a.ended, a.said));
+            return said.or_else(ended).and_then(|detail| broken(Claim::Status, detail));
+        }
         let (ended, status) = a.ended?;
         let (undisturbed, busy) = (a.done.is_empty() && !self.is_disturbed(a), self.is_busy(a));
         let took = ended.saturating_sub(a.started);

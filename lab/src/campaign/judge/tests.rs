@@ -31,7 +31,7 @@ fn found(attempts: Vec<Attempt>) -> Vec<Claim> {
 
 /// Returns the broken promises, each once.
 fn judged(storm: Storm) -> Vec<Claim> {
-    let claims: BTreeSet<Claim> = judge(&storm).into_iter().map(|broken| broken.claim).collect();
+    let claims: BTreeSet<Claim> = judge(&storm, &PROMISES).violations.into_iter().map(|broken| broken.claim).collect();
     claims.into_iter().collect()
 }
 
