@@ -148,16 +148,6 @@ impl Attempt {
         HoldId((self.job.number * 10_000 + lock) as u64)
     }
 
-    /// Returns from when until when it may work beside any other, according to the documentation.
-    fn excuses(&self) -> impl Iterator<Item = (Duration, Duration)> {
-        self.done.iter().filter_map(|done| match done.what {
-            // Only the token can reject its writes when it continues; it is killed then.
-            Trouble::Stop(Whom::Both | Whom::All, _) => Some((done.from, done.until + HEARD)),
-            Trouble::Break => Some((done.from, done.until + self.job.grace() + HEARD)),
-            _ => None,
-        })
-    }
-
     /// Returns from when `other` may take its leased lock by force, or without waiting for a cleanup.
     fn outranked_by(&self, other: &Attempt) -> Option<Duration> {
         match (self.job.kind, other.job.kind) {
@@ -240,7 +230,7 @@ impl Storm {
             for at in [Some(begun), a.last()].into_iter().flatten() {
                 add(lock, at, at, What::Looked { hold, held: true });
             }
-            let excuses = a.excuses().map(|(from, until)| (from, until, None));
+            let excuses = self.excuses(a).map(|(from, until)| (from, until, None));
             for (from, until, beside) in excuses.chain(self.forced(a, lock)) {
                 let until = until + self.lateness(from, until);
                 add(lock, from, until, What::Excused { hold, beside });
@@ -293,6 +283,21 @@ impl Storm {
         let (class, slack) = (u32::from(a.job.kind.class()), UNSURE + self.lateness(seen, until));
         let kept = kept.saturating_sub(self.start);
         add(lock, seen, until, What::Waited { class, kept, exact, slack });
+    }
+
+    /// Returns from when until when a job may work beside any other, according to the documentation.
+    fn excuses(&self, a: &Attempt) -> impl Iterator<Item = (Duration, Duration)> {
+        // A session that servers answer outlives a stop of half of its time. A lease ends whenever it ends.
+        let outlives = |done: &Done| {
+            let stopped = done.until.saturating_sub(done.from) + self.lateness(done.from, done.until);
+            stopped < a.job.session_timeout / 2 && !a.job.kind.is_lease() && !self.is_disturbed(a)
+        };
+        a.done.iter().filter_map(move |done| match done.what {
+            // Only the token can reject its writes when it continues; it is killed then.
+            Trouble::Stop(Whom::Both | Whom::All, _) if !outlives(done) => Some((done.from, done.until + HEARD)),
+            Trouble::Break => Some((done.from, done.until + a.job.grace() + HEARD)),
+            _ => None,
+        })
     }
 
     /// Returns beside whom, and from when until when, a job may work because it lost its leased lock by force: to the other one,

@@ -90,16 +90,17 @@ fn a_job_that_was_broken_may_overlap_until_its_grace_is_over() {
 }
 
 #[test]
-fn a_stopped_job_is_excused_only_together_with_its_lockkeeper() {
-    let stopped = |whom| {
-        let mut attempt = done(worked(0, 1.0, 9.1, 5), Trouble::Stop(whom, s(8.0)), 1.0, 9.0);
+fn a_stopped_job_is_excused_only_together_with_its_lockkeeper_and_for_long() {
+    let stopped = |whom, until| {
+        let mut attempt = done(worked(0, 1.0, 9.1, 5), Trouble::Stop(whom, s(8.0)), 1.0, until);
         attempt.ended = Some((s(9.2), Status::Code(76)));
         attempt
     };
-    let found = |whom| found(vec![stopped(whom), worked(1, 7.0, 10.0, 6)]);
-    assert_eq!(found(Whom::All), []);
-    assert_eq!(found(Whom::Keeper), [Claim::Exclusion, Claim::OldAfterNew]);
-    assert_eq!(found(Whom::Group), [Claim::Exclusion, Claim::OldAfterNew]);
+    let found = |whom, until| found(vec![stopped(whom, until), worked(1, 7.0, 10.0, 6)]);
+    assert_eq!(found(Whom::All, 9.0), []);
+    assert_eq!(found(Whom::All, 2.9), [Claim::Exclusion, Claim::OldAfterNew], "its session outlives that");
+    assert_eq!(found(Whom::Keeper, 9.0), [Claim::Exclusion, Claim::OldAfterNew]);
+    assert_eq!(found(Whom::Group, 9.0), [Claim::Exclusion, Claim::OldAfterNew]);
 }
 
 #[test]

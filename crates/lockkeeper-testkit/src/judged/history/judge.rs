@@ -225,12 +225,13 @@ impl Case<'_> {
         since.map(|(_, until, _)| *until).max()
     }
 
-    /// Whether a hold with excuses has one for each hold beside which `is_wrong`.
+    /// Whether a hold with excuses has one for each hold beside which `is_wrong`, which was not over when both were believed.
     fn is_explained(&self, own: HoldId, is_wrong: impl Fn(&Hold) -> bool) -> bool {
         let at = |hold: &Hold| hold.first().believed.map_or(hold.granted, |(first, _)| first);
         let hold = &self.holds[&own];
         let mut others = self.holds.iter().filter(|(id, other)| **id != own && is_wrong(other));
-        !hold.excuses.is_empty() && others.all(|(id, other)| self.excuse(own, *id, at(hold).max(at(other))).is_some())
+        let is_excused = |id, at| self.excuse(own, id, at).is_some_and(|until| at <= until);
+        !hold.excuses.is_empty() && others.all(|(id, other)| is_excused(*id, at(hold).max(at(other))))
     }
 
     fn gather(&mut self, events: &[&Event]) {
@@ -346,18 +347,19 @@ impl Case<'_> {
         for next in believed {
             let (at, _, share, id) = next;
             inside.retain(|(_, until, ..)| *until >= at);
-            // Beside an excused hold, others are counted without it.
+            // Beside an excused hold, others are counted without it until its excuse ends.
             let (mut beside, mut late) = (vec![next], Vec::new());
             for other in &inside {
                 let bounds = [(next, *other), (*other, next)]
                     .map(|(own, other)| Some((self.excuse(own.3, other.3, at)?, own, other.3)))
                     .into_iter()
                     .flatten();
-                match bounds.max_by_key(|(bound, own, _)| bound.saturating_sub(own.1)) {
+                match bounds.max_by_key(|(bound, own, _)| (bound.saturating_sub(own.1), *bound)) {
                     None => beside.push(*other),
                     Some((bound, own, beside)) if own.1 > bound && self.excludes(share, other.2) => {
                         late.push((own.3, beside, own.1 - bound));
                     }
+                    Some((bound, ..)) if at > bound => beside.push(*other),
                     Some(_) => {}
                 }
             }

@@ -309,6 +309,28 @@ fn an_excused_hold_may_be_believed_beside_another_one_for_its_time_only() {
 }
 
 #[test]
+fn an_excuse_that_is_over_explains_no_token_and_no_permit() {
+    let older_token = |over| {
+        let mut events = [believed(0, 10, 20, 6), believed(1, 30, 40, 5)].concat();
+        events.push(at(15, over, What::Excused { hold: HoldId(1), beside: None }));
+        claims(&events).contains(&Claim::Tokens)
+    };
+    assert!(!older_token(30) && older_token(29));
+    let fourth = |over| {
+        let mut events = (0..4).flat_map(|id| believed(id, 10 + id * 10, 60, 0)).collect::<Vec<_>>();
+        for event in &mut events {
+            if let What::Asked { outcome: Outcome::Granted(grant), .. } = &mut event.what {
+                (grant.share, grant.token) = (Share::Permits(1), None);
+            }
+        }
+        events.push(at(15, over, What::Excused { hold: HoldId(0), beside: None }));
+        claims(&events)
+    };
+    assert_eq!(fourth(40), []);
+    assert_eq!(fourth(39), [Claim::Exclusion]);
+}
+
+#[test]
 fn who_asked_after_another_was_seen_waiting_is_served_after_it() {
     let waited = |seen, class, kept, exact| {
         let mut events = believed(1, 30, 40, 6);
