@@ -20,7 +20,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use lockkeeper_lab::{Profile, Tools};
-use lockkeeper_testkit::apache;
 
 use script::Script;
 use workspace::{root, shell};
@@ -71,8 +70,8 @@ enum Chore {
     Peers(peers::Options),
 }
 
-const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 3 no Java, 4 no ZooKeeper, strace or libfaketime to be had, \
-                          5 a server does not serve, 6 no Python, 7 something that is tested with cannot be fetched; with `zookeeper start -- CMD` that of CMD.";
+const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 6 no Python, 7 something that is tested with cannot be \
+                          fetched; with `zookeeper start -- CMD` that of CMD.";
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
@@ -107,16 +106,6 @@ fn main() -> ExitCode {
             return ExitCode::from(*status);
         }
         eprintln!("error: {error:#}");
-        ExitCode::from(match error.downcast_ref() {
-            Some(apache::Error::NoJava { .. }) => 3,
-            Some(
-                apache::Error::NoZooKeeper { .. }
-                | apache::Error::Install { .. }
-                | apache::Error::NoStrace
-                | apache::Error::NoFaketime,
-            ) => 4,
-            Some(_) => 5,
-            None => 1,
-        })
+        ExitCode::FAILURE
     })
 }
