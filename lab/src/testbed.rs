@@ -146,7 +146,7 @@ impl Testbed {
         self.apache.launch(server)?;
         let Err(error) = self.apache.wait_serving(server) else { return Ok(false) };
         if !self.apache.log(server).contains("Unable to run quorum server") {
-            return Err(error.into());
+            return Err(error);
         }
         self.apache.kill(server);
         fs::remove_dir_all(self.apache.data(server).join("version-2"))?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use lockkeeper_testkit::apache::{Apache, Distribution, Options as Servers};
 use lockkeeper_testkit::kafka::ENV_JARS;
-use lockkeeper_testkit::postgres::{Error, Postgres};
+use lockkeeper_testkit::postgres::Postgres;
 use xshell::{Shell, cmd};
 
 use crate::maven::build;
@@ -60,12 +60,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Ok(())
         }
         With::Postgres => {
-            match Postgres::start() {
-                Err(Error::Missing) if rustix::process::getuid().is_root() => {
-                    let install = cmd!(sh, "apt-get install --yes --no-install-recommends postgresql");
-                    install.run().context("installing PostgreSQL")?;
-                }
-                started => drop(started?),
+            if !Postgres::is_installed() && rustix::process::getuid().is_root() {
+                let install = cmd!(sh, "apt-get install --yes --no-install-recommends postgresql");
+                install.run().context("installing PostgreSQL")?;
             }
             Tests { package: "xtask", target: "sql", features: "" }.run(sh, &or(""), [])
         }

@@ -1,7 +1,6 @@
 //! Test infrastructure that knows no lock: processes, real servers, networks, and a proxy that breaks connections.
 
 pub mod apache;
-pub mod jvm;
 pub mod kafka;
 pub mod net;
 pub mod postgres;

@@ -180,7 +180,7 @@ async fn away(runs: usize, distribution: &Distribution) -> Result<()> {
     let ensemble = Apache::ensemble(3, sample())?;
     let restarted = |apache: &Apache, _: usize| {
         apache.stop(0);
-        Ok(apache.launch(0)?)
+        apache.launch(0)
     };
     report("a single server is restarted (SIGTERM, then started)", &single, runs, restarted).await?;
     let ended = |apache: &Apache, leader: usize| {

@@ -21,9 +21,9 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, anyhow, bail};
 use tempfile::TempDir;
 
 pub use clock::WrongClock;
@@ -34,90 +34,13 @@ use late::Ways;
 pub use options::Options;
 pub use slow::SlowFsync;
 
-use crate::infra::process::{self, POLL, Refused, Server, refused, tail};
+use crate::infra::process::{self, POLL, Server, refused, tail};
 
 /// Time limit for servers to serve; measured: 0.3 s for one, 1 s for three on two cores.
 const START: Duration = Duration::from_secs(180);
 
 /// Attempts to find free ports when another process takes them first.
 const PORT_TRIES: usize = 5;
-
-/// An error of an Apache server. Each message is one line with the remedy, if there is one.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// No Java was found.
-    #[error("no Java runs on this machine (tried {}): install a JRE of version 8 or later, or set JAVA_HOME", .tried.display())]
-    NoJava {
-        /// The program that was run.
-        tried: PathBuf,
-    },
-    /// No ZooKeeper was found, or none in the given directory.
-    #[error("{why}")]
-    NoZooKeeper {
-        /// What is missing and what to do.
-        why: String,
-    },
-    /// The installation failed.
-    #[error("{program} failed ({status}):\n{said}")]
-    Install {
-        /// The program that was run.
-        program: String,
-        status: ExitStatus,
-        /// The last lines it printed.
-        said: String,
-    },
-    /// A server does not serve.
-    #[error("server {server} of {origin} {what}; its log ends:\n{log}")]
-    Start {
-        /// The index of the server.
-        server: usize,
-        /// The origin of its jars.
-        origin: String,
-        /// What happened instead.
-        what: String,
-        /// The last lines of its log.
-        log: String,
-    },
-    /// No server leads.
-    #[error("no server leads after {0:?}")]
-    NoLeader(Duration),
-    /// No libfaketime was found.
-    #[error("no libfaketime on this machine to set a server's clock wrong with: install the package libfaketime")]
-    NoFaketime,
-    /// No strace was found.
-    #[error("no strace on this machine to slow the disk with: install the package strace")]
-    NoStrace,
-    /// strace could not attach.
-    #[error("strace cannot attach to server process {pid}: {said}")]
-    Attach {
-        /// The process id of the server.
-        pid: u32,
-        /// The output of strace.
-        said: String,
-    },
-    /// The operating system refused an operation.
-    #[error("{doing} {}", .path.display())]
-    Io {
-        /// The operation.
-        doing: &'static str,
-        /// The file or directory of the operation.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
-}
-
-impl From<Refused> for Error {
-    fn from(Refused { doing, path, source }: Refused) -> Self {
-        Error::Io { doing, path, source }
-    }
-}
-
-fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let refused = refused(doing, path);
-    move |source| refused(source).into()
-}
 
 /// The loopback ports of one server.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +51,7 @@ struct Ports {
 }
 
 impl Ports {
-    fn free() -> Result<Self, Error> {
+    fn free() -> Result<Self> {
         let [client, quorum, election] = process::free_ports()?;
         Ok(Self { client, quorum, election })
     }
@@ -173,22 +96,16 @@ pub struct Apache {
 
 impl Apache {
     /// Starts one server and waits until it serves.
-    ///
-    /// # Errors
-    /// If there is no Java or no ZooKeeper, or the server does not start.
-    pub fn single(options: Options) -> Result<Self, Error> {
+    pub fn single(options: Options) -> Result<Self> {
         Self::start(1, options)
     }
 
     /// Starts an ensemble of `size` servers and waits until every one leads or follows.
-    ///
-    /// # Errors
-    /// As [`Apache::single`].
-    pub fn ensemble(size: usize, options: Options) -> Result<Self, Error> {
+    pub fn ensemble(size: usize, options: Options) -> Result<Self> {
         Self::start(size, options)
     }
 
-    fn start(size: usize, options: Options) -> Result<Self, Error> {
+    fn start(size: usize, options: Options) -> Result<Self> {
         assert!(size > 0, "an ensemble has a server");
         let distribution = match &options.distribution {
             Some(distribution) => distribution.clone(),
@@ -197,30 +114,30 @@ impl Apache {
         let mut tries = 1;
         loop {
             match Self::start_once(size, &options, &distribution) {
-                Err(Error::Start { log, .. }) if tries < PORT_TRIES && log.contains("BindException") => tries += 1,
+                Err(error) if tries < PORT_TRIES && error.to_string().contains("BindException") => tries += 1,
                 started => return started,
             }
         }
     }
 
-    fn start_once(size: usize, options: &Options, distribution: &Distribution) -> Result<Self, Error> {
+    fn start_once(size: usize, options: &Options, distribution: &Distribution) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("lockkeeper-zookeeper-")
             .tempdir()
-            .map_err(io_error("creating a directory in", &std::env::temp_dir()))?;
-        let ports = (0..size).map(|_| Ports::free()).collect::<Result<Vec<_>, _>>()?;
+            .map_err(refused("creating a directory in", &std::env::temp_dir()))?;
+        let ports = (0..size).map(|_| Ports::free()).collect::<Result<Vec<_>>>()?;
         let mut servers = Vec::new();
         let place = |index| options.place(index);
         let ways = match options.lag.is_zero() {
             true => None,
-            false => Some(
-                Ways::new(size).map_err(io_error("starting threads for the ways between servers in", dir.path()))?,
-            ),
+            false => {
+                Some(Ways::new(size).map_err(refused("starting threads for the ways between servers in", dir.path()))?)
+            }
         };
         for (index, own) in ports.iter().enumerate() {
             let home = dir.path().join(index.to_string());
             let data = home.join("data");
-            fs::create_dir_all(&data).map_err(io_error("creating", &data))?;
+            fs::create_dir_all(&data).map_err(refused("creating", &data))?;
             let mut config = options.zoo_cfg(&home, *own, place(index).ip);
             if let Some(bytes) = options.disk {
                 process::mount(&data, bytes)?;
@@ -231,7 +148,7 @@ impl Apache {
                     let quorum = match &ways {
                         Some(ways) if number - 1 != index => ways
                             .open(index, (ip, *quorum).into())
-                            .map_err(io_error("listening between servers of", dir.path()))?,
+                            .map_err(refused("listening between servers of", dir.path()))?,
                         _ => *quorum,
                     };
                     config += &format!("server.{number}={ip}:{quorum}:{election}\n");
@@ -325,24 +242,18 @@ impl Apache {
 
     /// Starts a server that was killed or stopped, on its old ports and data. It does not wait until the server serves:
     /// a server cannot serve while the others are down.
-    ///
-    /// # Errors
-    /// If the process cannot be started.
-    pub fn launch(&self, index: usize) -> Result<(), Error> {
+    pub fn launch(&self, index: usize) -> Result<()> {
         let server = &self.servers[index];
         let command = self.distribution.server(&self.options.java_flags(&server.dir), &server.dir);
         let mut command = self.options.place(index).wrap(command);
         if let Some(clock) = &self.options.clock {
             clock.set(&mut command)?;
         }
-        Ok(server.start(command)?)
+        server.start(command)
     }
 
     /// Kills a server if it runs, starts it on its old ports and data, and waits until it serves.
-    ///
-    /// # Errors
-    /// If it does not serve.
-    pub fn restart(&self, server: usize) -> Result<(), Error> {
+    pub fn restart(&self, server: usize) -> Result<()> {
         self.kill(server);
         self.launch(server)?;
         self.wait_serving(server)
@@ -374,10 +285,7 @@ impl Apache {
 
     /// Waits until a server leads, and returns its index; the only server of a [`single`](Apache::single) counts as
     /// leading.
-    ///
-    /// # Errors
-    /// [`Error::NoLeader`] after three minutes.
-    pub fn leader(&self) -> Result<usize, Error> {
+    pub fn leader(&self) -> Result<usize> {
         let deadline = Instant::now() + START;
         while Instant::now() < deadline {
             let leads = |server: &usize| matches!(self.mode(*server), Some(Mode::Leader | Mode::Standalone));
@@ -386,20 +294,15 @@ impl Apache {
             }
             std::thread::sleep(POLL);
         }
-        Err(Error::NoLeader(START))
+        bail!("no server leads after {START:?}")
     }
 
     /// Waits until a server serves, alone or in its ensemble.
-    ///
-    /// # Errors
-    /// [`Error::Start`] with the end of its log, if it ends or needs more than three minutes.
-    pub fn wait_serving(&self, server: usize) -> Result<(), Error> {
+    pub fn wait_serving(&self, server: usize) -> Result<()> {
         let deadline = Instant::now() + START;
-        let failed = |what: &str| Error::Start {
-            server,
-            origin: self.distribution.origin().to_owned(),
-            what: what.to_owned(),
-            log: tail(&self.log(server), 20),
+        let failed = |what: &str| {
+            let (origin, log) = (self.distribution.origin(), tail(&self.log(server), 20));
+            anyhow!("server {server} of {origin} {what}; its log ends:\n{log}")
         };
         loop {
             // Checked first: a process of another program might answer on this port.
@@ -421,17 +324,11 @@ impl Apache {
     }
 
     /// Sends a four-letter word to a server, and returns the answer.
-    ///
-    /// # Errors
-    /// If it does not answer within two seconds.
     pub fn word(&self, server: usize, word: &str) -> io::Result<String> {
         four_letter_word(self.addr(server), word)
     }
 
     /// Returns a server's `mntr` figures by name.
-    ///
-    /// # Errors
-    /// As [`Apache::word`].
     pub fn mntr(&self, server: usize) -> io::Result<BTreeMap<String, String>> {
         let answer = self.word(server, "mntr")?;
         let figures = answer.lines().filter_map(|line| line.split_once('\t'));
@@ -439,18 +336,12 @@ impl Apache {
     }
 
     /// Sets the delay with which a server hears its followers or its leader.
-    ///
-    /// # Panics
-    /// If no server was to lag when they were started ([`Options::lag`]).
     pub fn lag(&self, server: usize, lag: Duration) {
         self.ways.as_ref().expect("started with ways between the servers").set(server, lag);
     }
 
     /// Delays every fsync of the servers that run now by `delay`, until the result is dropped.
-    ///
-    /// # Errors
-    /// [`Error::NoStrace`], or [`Error::Attach`] if tracing is not permitted.
-    pub fn slow_fsync(&self, delay: Duration) -> Result<SlowFsync, Error> {
+    pub fn slow_fsync(&self, delay: Duration) -> Result<SlowFsync> {
         let pids: Vec<u32> = self.servers.iter().filter_map(Server::pid).collect();
         SlowFsync::new(&pids, delay)
     }
@@ -468,9 +359,6 @@ impl Drop for Apache {
 }
 
 /// Sends a four-letter word to any ZooKeeper server, and returns its whole answer.
-///
-/// # Errors
-/// If it does not answer within two seconds.
 pub fn four_letter_word(server: SocketAddr, word: &str) -> io::Result<String> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
@@ -481,6 +369,6 @@ pub fn four_letter_word(server: SocketAddr, word: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(io_error("writing", path))
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(refused("writing", path))
 }

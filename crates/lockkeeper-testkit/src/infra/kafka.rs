@@ -1,9 +1,19 @@
 //! A Kafka broker on demand: one process that is broker and controller (KRaft), on free loopback ports.
+//!
+//! The jars come from Maven; `cargo xtask` fetches them and sets their class path. Nothing here downloads anything. No broker
+//! outlives the process that started it or leaves anything on disk.
 
-use std::net::SocketAddr;
+use std::env;
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::infra::jvm::{Error, Jvm, jars};
-use crate::infra::process::{free_ports, refused};
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::infra::process::{POLL, Server, free_ports, refused, tail};
 
 /// The variable with the class path of the jars of `interop/kafka`, dependencies included.
 pub const ENV_JARS: &str = "LOCKKEEPER_KAFKA_JARS";
@@ -12,96 +22,119 @@ pub const ENV_JARS: &str = "LOCKKEEPER_KAFKA_JARS";
 const CLUSTER: &str = "bG9ja2tlZXBlci10ZXN0cw";
 
 /// Half of what Kafka's scripts give a broker: it stores a few thousand small letters.
-const HEAP_MB: u32 = 384;
+const HEAP: &str = "-Xmx384m";
+
+/// Time limit for a broker to serve; measured on two cores: 3 s.
+const START: Duration = Duration::from_secs(120);
 
 /// A running broker. Dropping it stops it and removes its data.
 ///
 /// Every operation blocks for as long as the broker takes.
 #[derive(Debug)]
 pub struct Broker {
-    jvm: Jvm,
+    // Before the directory: fields are dropped in this order, so the server ends before its data is removed.
+    server: Server,
+    _dir: TempDir,
     jars: String,
 }
 
 impl Broker {
     /// Starts an empty broker, and waits until it listens.
-    ///
-    /// # Errors
-    /// [`Error::NoJars`] outside of `cargo xtask interop kafka`; other errors if it does not serve.
-    pub fn start() -> Result<Self, Error> {
-        Self::start_from(jars(ENV_JARS, "cargo xtask interop kafka")?)
+    pub fn start() -> Result<Self> {
+        let jars = env::var(ENV_JARS).ok().filter(|jars| !jars.is_empty());
+        Self::start_from(
+            jars.with_context(|| {
+                format!("{ENV_JARS} does not say where the jars are: run `cargo xtask interop kafka`")
+            })?,
+        )
     }
 
     /// Starts a broker from this class path.
-    ///
-    /// # Errors
-    /// If it does not serve.
-    pub fn start_from(jars: String) -> Result<Self, Error> {
+    pub fn start_from(jars: String) -> Result<Self> {
         let [port, controller] = free_ports()?;
-        let broker = Broker { jvm: Jvm::new("the Kafka broker", "lockkeeper-kafka-", port)?, jars };
-        broker.jvm.write("log4j2.properties", LOG4J2)?;
-        let data = broker.jvm.dir().join("data");
-        broker.jvm.write("server.properties", &properties(port, controller, &data.display().to_string()))?;
-
-        let mut format = broker.jvm.java(HEAP_MB, &broker.jars);
+        let dir = tempfile::Builder::new().prefix("lockkeeper-kafka-").tempdir()?;
+        let home = dir.path().join("0");
+        fs::create_dir(&home).map_err(refused("creating", &home))?;
+        fs::write(home.join("log4j2.properties"), LOG4J2)?;
+        let data = home.join("data").display().to_string();
+        fs::write(home.join("server.properties"), properties(port, controller, &data))?;
+        let broker = Broker { server: Server::new(home, port), _dir: dir, jars };
+        let mut format = broker.java();
         format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", "server.properties"]);
-        let java = std::path::PathBuf::from(format.get_program());
-        let formatted = format.output().map_err(refused("running", &java))?;
+        let formatted = format.output().context("running java")?;
         if !formatted.status.success() {
             let said = [formatted.stdout, formatted.stderr].concat();
-            let (said, what) = (String::from_utf8_lossy(&said), format!("has no storage ({})", formatted.status));
-            return Err(Error::Start { name: "the Kafka broker", what, log: crate::infra::process::tail(&said, 10) });
+            bail!("the broker has no storage ({}): {}", formatted.status, tail(&String::from_utf8_lossy(&said), 10));
         }
         broker.run()?;
         Ok(broker)
     }
 
-    fn run(&self) -> Result<(), Error> {
-        let mut java = self.jvm.java(HEAP_MB, &self.jars);
+    fn java(&self) -> Command {
+        let java = env::var_os("JAVA_HOME").map_or_else(|| "java".into(), |home| Path::new(&home).join("bin/java"));
+        let mut command = Command::new(java);
+        command.args([HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]);
+        command.args(["-Djava.awt.headless=true", "-cp", &self.jars]).current_dir(&self.server.dir);
+        command
+    }
+
+    /// Starts the process, and waits until its port is open: it opens that last.
+    fn run(&self) -> Result<()> {
+        let mut java = self.java();
         java.env_remove("KAFKA_OPTS").args(["kafka.Kafka", "server.properties"]);
-        self.jvm.start(java)
+        self.server.start(java)?;
+        let deadline = Instant::now() + START;
+        loop {
+            // Checked first: another program might listen on this port.
+            let ended = self.server.has_ended();
+            if ended || Instant::now() > deadline {
+                let what = if ended { "ended" } else { "does not serve" };
+                bail!("the broker {what}; its log ends:\n{}", tail(&self.log(), 20));
+            }
+            if TcpStream::connect_timeout(&self.addr(), POLL).is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(POLL);
+        }
     }
 
     /// Returns its address, whether it runs or not.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.jvm.addr()
+        self.server.addr()
     }
 
     /// Returns its process id, while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.jvm.server().pid()
+        self.server.pid()
     }
 
     /// Ends it by SIGKILL and waits for its end. Its data stays.
     pub fn kill(&self) {
-        self.jvm.server().kill();
+        self.server.kill();
     }
 
     /// Starts it again on its old ports and data, and waits until it listens.
-    ///
-    /// # Errors
-    /// If it does not listen.
-    pub fn restart(&self) -> Result<(), Error> {
+    pub fn restart(&self) -> Result<()> {
         self.kill();
         self.run()
     }
 
     /// Sends SIGSTOP: its sockets stay open and do not answer.
     pub fn pause(&self) {
-        self.jvm.server().pause();
+        self.server.pause();
     }
 
     /// Sends SIGCONT.
     pub fn resume(&self) {
-        self.jvm.server().resume();
+        self.server.resume();
     }
 
     /// Returns its output since its first start.
     #[must_use]
     pub fn log(&self) -> String {
-        self.jvm.server().log()
+        self.server.log()
     }
 }
 

@@ -28,9 +28,6 @@ impl Net {
     }
 
     /// Creates this many machines, numbered from 0.
-    ///
-    /// # Errors
-    /// If the kernel or `ip` refuses.
     pub fn new(machines: usize) -> io::Result<Net> {
         let name = format!("lk{:x}", std::process::id());
         // A private network that this machine does not use yet.
@@ -88,18 +85,12 @@ impl Net {
     }
 
     /// Cuts a machine's link, or restores it.
-    ///
-    /// # Errors
-    /// If `ip` fails.
     pub fn plug(&self, machine: usize, plugged: bool) -> io::Result<()> {
         let state = if plugged { "up" } else { "down" };
         ip(&["-n", &format!("{}br", self.name), "link", "set", "dev", &format!("p{machine}"), state]).map(drop)
     }
 
     /// Drops what one machine sends to another, or delivers it again. The opposite direction does not change.
-    ///
-    /// # Errors
-    /// If `ip` fails.
     pub fn hush(&self, from: usize, to: usize, hushed: bool) -> io::Result<()> {
         let (namespace, to) = (self.namespace(from), self.ip(to).to_string());
         // It is sent to a hardware address that no machine has, so it disappears silently; a route to nowhere would

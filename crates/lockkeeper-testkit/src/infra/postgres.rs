@@ -2,19 +2,17 @@
 //!
 //! It refuses to run as root, so as root it runs as the user `postgres`, which Debian's package creates.
 
-use std::io;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, getuid, kill_process};
+use anyhow::{Context, Result, bail};
+use rustix::process::{Signal, getuid};
 
-/// Time limit for a start and for a stop.
+use crate::infra::process::{POLL, Server, free_ports};
+
+/// Time limit for a start.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Pause between two checks of a state that reports no change.
-const POLL: Duration = Duration::from_millis(20);
 
 /// Debian's directory of the server's programs, which are not on the path.
 const DEBIAN: &str = "/usr/lib/postgresql";
@@ -22,94 +20,69 @@ const DEBIAN: &str = "/usr/lib/postgresql";
 /// The user who runs it if we are root.
 const USER: &str = "postgres";
 
-/// An error of the server.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// No PostgreSQL is installed.
-    #[error("no PostgreSQL here: on Debian, apt-get install postgresql")]
-    Missing,
-    /// One of its programs failed.
-    #[error("{what}: {problem}")]
-    Failed {
-        /// The name of the program or step.
-        what: &'static str,
-        problem: String,
-    },
-}
-
 /// A server that runs until the value is dropped.
 #[derive(Debug)]
 pub struct Postgres {
-    server: Child,
-    dir: tempfile::TempDir,
-    port: u16,
+    // Before the directory: fields are dropped in this order, so the server ends before its data is removed.
+    server: Server,
+    _dir: tempfile::TempDir,
 }
 
 impl Postgres {
+    /// Whether PostgreSQL is installed.
+    pub fn is_installed() -> bool {
+        programs().is_some()
+    }
+
     /// Creates a database and starts a server on it.
-    ///
-    /// # Errors
-    /// PostgreSQL is not installed, or it does not start.
-    pub fn start() -> Result<Postgres, Error> {
-        let programs = programs().ok_or(Error::Missing)?;
-        let failed = |what| move |error: io::Error| Error::Failed { what, problem: error.to_string() };
-        let dir = tempfile::Builder::new().prefix("lockkeeper-postgres-").tempdir().map_err(failed("a directory"))?;
+    pub fn start() -> Result<Postgres> {
+        let programs = programs().context("no PostgreSQL here: on Debian, apt-get install postgresql")?;
+        let dir = tempfile::Builder::new().prefix("lockkeeper-postgres-").tempdir().context("a directory")?;
+        let home = dir.path().join("0");
+        std::fs::create_dir(&home)?;
         if getuid().is_root() {
-            run("handing the directory on", Command::new("chown").arg(USER).arg(dir.path()))?;
+            run("handing the directory on", Command::new("chown").args(["--recursive", USER]).arg(dir.path()))?;
         }
-        let data = dir.path().join("data");
+        let data = home.join("data");
         // Everyone who reaches this loopback port is trusted for these seconds; the database has nothing but the tests'
         // rows.
         let mut initdb = unprivileged(&programs.join("initdb"));
         initdb.arg("--pgdata").arg(&data).args(["--auth=trust", "--username=postgres", "--no-sync", "--locale=C"]);
-        run("initdb", initdb.current_dir(dir.path()))?;
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).map_err(failed("a port"))?;
-        let log = std::fs::File::create(dir.path().join("log")).map_err(failed("its log"))?;
-        let mut server = unprivileged(&programs.join("postgres"));
-        server.arg("-D").arg(&data).arg("-k").arg(dir.path()).args(["-h", "127.0.0.1", "-p", &port.port().to_string()]);
-        server.current_dir(dir.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let server = server.spawn().map_err(failed("postgres"))?;
-        let mut postgres = Postgres { server, dir, port: port.port() };
+        run("initdb", initdb.current_dir(&home))?;
+        let [port] = free_ports()?;
+        let mut command = unprivileged(&programs.join("postgres"));
+        command.arg("-D").arg(&data).arg("-k").arg(&home).args(["-h", "127.0.0.1", "-p", &port.to_string()]);
+        command.current_dir(&home);
+        let postgres = Postgres { server: Server::new(home, port), _dir: dir };
+        postgres.server.start(command)?;
         postgres.wait(&programs)?;
         Ok(postgres)
     }
 
     /// `host=127.0.0.1 port=… user=postgres`
     pub fn connect_string(&self) -> String {
-        format!("host=127.0.0.1 port={} user=postgres", self.port)
+        format!("host=127.0.0.1 port={} user=postgres", self.server.addr().port())
     }
 
     /// Waits until it answers.
-    fn wait(&mut self, programs: &Path) -> Result<(), Error> {
+    fn wait(&self, programs: &Path) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            let mut ready = Command::new(programs.join("pg_isready"));
-            ready.args(["--quiet", "--host=127.0.0.1", &format!("--port={}", self.port)]);
-            if ready.status().is_ok_and(|status| status.success()) {
-                return Ok(());
-            }
-            let ended = self.server.try_wait().is_ok_and(|status| status.is_some());
-            if ended || Instant::now() > deadline {
-                let problem = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
-                return Err(Error::Failed { what: "postgres does not serve", problem });
+        let mut ready = Command::new(programs.join("pg_isready"));
+        ready.args(["--quiet", "--host=127.0.0.1", &format!("--port={}", self.server.addr().port())]);
+        while !ready.status().is_ok_and(|status| status.success()) {
+            if self.server.has_ended() || Instant::now() > deadline {
+                bail!("postgres does not serve: {}", self.server.log());
             }
             std::thread::sleep(POLL);
         }
+        Ok(())
     }
 }
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        let Some(pid) = i32::try_from(self.server.id()).ok().and_then(Pid::from_raw) else { return };
         // PostgreSQL's signal for a stop that does not wait for clients.
-        _ = kill_process(pid, Signal::INT);
-        let deadline = Instant::now() + PATIENCE;
-        while matches!(self.server.try_wait(), Ok(None)) && Instant::now() < deadline {
-            std::thread::sleep(POLL);
-        }
-        _ = self.server.kill();
-        _ = self.server.wait();
+        self.server.stop_by(Signal::INT);
     }
 }
 
@@ -137,11 +110,10 @@ fn unprivileged(program: &Path) -> Command {
     command
 }
 
-fn run(what: &'static str, command: &mut Command) -> Result<(), Error> {
-    let failed = |problem| Error::Failed { what, problem };
-    let output = command.stdin(Stdio::null()).output().map_err(|error| failed(error.to_string()))?;
-    if output.status.success() {
-        return Ok(());
+fn run(what: &'static str, command: &mut Command) -> Result<()> {
+    let output = command.stdin(Stdio::null()).output().context(what)?;
+    if !output.status.success() {
+        bail!("{what}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()))
+    Ok(())
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, bail};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
@@ -19,21 +20,10 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Pause between two checks of a state that reports no change.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
 
-/// An operation that the operating system refused.
-#[derive(Debug, thiserror::Error)]
-#[error("{doing} {}", .path.display())]
-pub struct Refused {
-    /// The operation.
-    pub doing: &'static str,
-    /// The file or directory of the operation.
-    pub path: PathBuf,
-    /// Why it failed.
-    pub source: io::Error,
-}
-
-pub(crate) fn refused(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Refused {
-    let path = path.to_path_buf();
-    move |source| Refused { doing, path, source }
+/// Adds what could not be done with a file or directory.
+pub(crate) fn refused(doing: &str, path: &Path) -> impl FnOnce(io::Error) -> anyhow::Error {
+    let what = format!("{doing} {}", path.display());
+    move |source| anyhow::Error::new(source).context(what)
 }
 
 /// Returns the last lines of a text.
@@ -43,7 +33,7 @@ pub(crate) fn tail(text: &str, lines: usize) -> String {
 }
 
 /// Returns free loopback ports, all different.
-pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N], Refused> {
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     // All are held until all are chosen, so they differ.
     let mut sockets = Vec::with_capacity(N);
     let mut ports = [0; N];
@@ -59,7 +49,7 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N], Refused> {
 ///
 /// A server that is killed and started again needs its port back. A client may have taken a port inside that range in
 /// the meantime. It may even be the client that reconnects, which then talks to itself.
-fn listen_below_the_ephemeral() -> Result<TcpListener, Refused> {
+fn listen_below_the_ephemeral() -> Result<TcpListener> {
     const FIRST: u16 = 10_240;
     static TURN: AtomicU64 = AtomicU64::new(0);
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
@@ -89,15 +79,15 @@ pub(crate) struct Server {
 }
 
 /// Mounts a file system in memory at a directory.
-pub(crate) fn mount(dir: &Path, bytes: u64) -> Result<(), Refused> {
+pub(crate) fn mount(dir: &Path, bytes: u64) -> Result<()> {
     let size = format!("size={bytes}");
     let done = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "lockkeeper"]).arg(dir).output();
     let done = done.map_err(refused("running mount for", dir))?;
     if done.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-    Err(refused("mounting a file system in memory at", dir)(std::io::Error::other(said)))
+    let said = String::from_utf8_lossy(&done.stderr);
+    bail!("mounting a file system in memory at {}: {}", dir.display(), said.trim())
 }
 
 #[derive(Debug)]
@@ -139,7 +129,7 @@ impl Server {
     }
 
     /// Starts the process by this command; does nothing if it runs.
-    pub(crate) fn start(&self, mut command: Command) -> Result<(), Refused> {
+    pub(crate) fn start(&self, mut command: Command) -> Result<()> {
         let mut running = self.running();
         if running.is_some() {
             return Ok(());
@@ -212,10 +202,15 @@ impl Server {
 
     /// Sends SIGTERM, and SIGKILL after the grace period; waits for the end.
     pub(crate) fn stop(&self) {
+        self.stop_by(Signal::TERM);
+    }
+
+    /// As [`Server::stop`], with another signal first.
+    pub(crate) fn stop_by(&self, signal: Signal) {
         if let Some(running) = self.running().as_mut()
             && let Ok(None) = running.process.try_wait()
         {
-            send(&running.process, Signal::TERM);
+            send(&running.process, signal);
             // A stopped process handles no other signal.
             send(&running.process, Signal::CONT);
             let deadline = Instant::now() + GRACE;

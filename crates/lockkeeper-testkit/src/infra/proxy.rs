@@ -67,26 +67,17 @@ impl Proxy {
     pub const PATIENCE: Duration = Duration::from_secs(90);
 
     /// Starts a proxy in front of `upstream`.
-    ///
-    /// # Panics
-    /// If this machine has no free loopback port or cannot start a thread.
     pub async fn start(upstream: SocketAddr) -> Self {
         Self::start_blocking(upstream)
     }
 
     /// As [`Proxy::start`], for tests without async. It does not wait either.
-    ///
-    /// # Panics
-    /// As [`Proxy::start`] does.
     #[must_use]
     pub fn start_blocking(upstream: SocketAddr) -> Self {
         Self::start_on(Ipv4Addr::LOCALHOST, upstream)
     }
 
     /// As [`Proxy::start_blocking`], at another address of this machine, for clients in other network namespaces.
-    ///
-    /// # Panics
-    /// As [`Proxy::start`] does.
     #[must_use]
     pub fn start_on(own: Ipv4Addr, upstream: SocketAddr) -> Self {
         let listener = std::net::TcpListener::bind((own, 0)).expect("a port is free");
@@ -217,9 +208,6 @@ impl Proxy {
     }
 
     /// Waits until the counts satisfy `condition`, and returns them. Needs no runtime of the caller's.
-    ///
-    /// # Panics
-    /// After [`Proxy::PATIENCE`].
     pub async fn wait_until(&self, mut condition: impl FnMut(&Counts) -> bool) -> Counts {
         self.shared
             .patiently(&self.runtime, "counts to satisfy a condition", |state| {
@@ -229,9 +217,6 @@ impl Proxy {
     }
 
     /// Waits until a record, old or new, satisfies `condition`, and returns the first that does.
-    ///
-    /// # Panics
-    /// After [`Proxy::PATIENCE`].
     pub async fn wait_for(&self, mut condition: impl FnMut(&Record) -> bool) -> Record {
         self.shared
             .patiently(&self.runtime, "a record to satisfy a condition", |state| {

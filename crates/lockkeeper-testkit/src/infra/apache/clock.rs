@@ -5,11 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Error;
+use anyhow::{Context, Result, bail};
+
 use super::distribution::install_package;
 
 /// The variant for programs with threads.
 const LIBRARY: &str = "libfaketimeMT.so.1";
+
+const MISSING: &str =
+    "no libfaketime on this machine to set a server's clock wrong with: install the package libfaketime";
 
 /// A wall clock of processes that differs from the machine's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +32,6 @@ impl WrongClock {
     }
 
     /// Returns a clock whose difference is in this file: [`WrongClock::turn`] changes it while processes run.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn in_file(file: impl Into<PathBuf>) -> io::Result<Self> {
         let file = file.into();
         WrongClock::turn(&file, 0)?;
@@ -38,9 +39,6 @@ impl WrongClock {
     }
 
     /// Turns a clock whose difference is in this file; processes see that within a second.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn turn(file: &Path, seconds: i64) -> io::Result<()> {
         // Replaced in one step: it may be read at any moment.
         let next = file.with_extension("next");
@@ -49,32 +47,19 @@ impl WrongClock {
     }
 
     /// Checks that libfaketime exists; as root with apt-get, installs it from Debian.
-    ///
-    /// # Errors
-    /// [`Error::NoFaketime`], or [`Error::Install`] with the output of apt-get.
-    pub fn install() -> Result<(), Error> {
-        if find().is_some() || (install_package("libfaketime")? && find().is_some()) {
-            Ok(())
-        } else {
-            Err(Error::NoFaketime)
-        }
+    pub fn install() -> Result<()> {
+        if find().is_some() || (install_package("libfaketime")? && find().is_some()) { Ok(()) } else { bail!(MISSING) }
     }
 
     /// Makes a command use this clock. Timers follow the machine's clock: only the wall clock is wrong.
-    ///
-    /// # Errors
-    /// [`Error::NoFaketime`].
-    pub fn set(&self, command: &mut Command) -> Result<(), Error> {
+    pub fn set(&self, command: &mut Command) -> Result<()> {
         command.envs(self.variables()?);
         Ok(())
     }
 
     /// Returns the variables that make a process use this clock.
-    ///
-    /// # Errors
-    /// [`Error::NoFaketime`].
-    pub fn variables(&self) -> Result<Vec<(String, String)>, Error> {
-        let library = find().ok_or(Error::NoFaketime)?.display().to_string();
+    pub fn variables(&self) -> Result<Vec<(String, String)>> {
+        let library = find().context(MISSING)?.display().to_string();
         let differs = match &self.0 {
             Source::Seconds(seconds) => ("FAKETIME", format!("{seconds:+}s")),
             Source::File(file) => ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),

@@ -9,7 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Error, io_error};
+use anyhow::{Context, Result, bail};
+
+use super::refused;
 
 /// The jars of Debian's packages that a server needs. The manifest of zookeeper.jar does not name all of them: Netty's
 /// codec and resolver and the logger are missing there.
@@ -50,66 +52,50 @@ pub struct Distribution {
 
 impl Distribution {
     /// Looks in `ZOOKEEPER_HOME` if it is set, otherwise among Debian's packages. Changes nothing.
-    ///
-    /// # Errors
-    /// [`Error::NoJava`] and [`Error::NoZooKeeper`]; both name the remedy.
-    pub fn find() -> Result<Self, Error> {
+    pub fn find() -> Result<Self> {
         let java = find_java()?;
         match env::var_os("ZOOKEEPER_HOME") {
             Some(home) => Self::in_home(java, Path::new(&home)),
-            None => Self::of_debian(java).ok_or_else(|| Error::NoZooKeeper {
-                why: format!(
+            None => Self::of_debian(java).with_context(|| {
+                format!(
                     "no Apache ZooKeeper on this machine: as root run `cargo xtask zookeeper install` \
                      (Debian's {DEBIAN_PACKAGE}), or set ZOOKEEPER_HOME to an unpacked distribution"
-                ),
+                )
             }),
         }
     }
 
     /// Does the same as [`Distribution::find`]; as root with apt-get, installs what is missing from Debian.
-    ///
-    /// # Errors
-    /// Also [`Error::Install`] with the output of apt-get.
-    pub fn install() -> Result<Self, Error> {
-        let missing = match Self::find() {
-            Err(missing @ Error::NoZooKeeper { .. }) if env::var_os("ZOOKEEPER_HOME").is_none() => missing,
-            found => return found,
-        };
-        if !install_package(DEBIAN_PACKAGE)? {
-            return Err(missing);
-        }
-        Self::find()
+    pub fn install() -> Result<Self> {
+        let found = Self::find();
+        let may_install = env::var_os("ZOOKEEPER_HOME").is_none() && find_java().is_ok();
+        if found.is_err() && may_install && install_package(DEBIAN_PACKAGE)? { Self::find() } else { found }
     }
 
     /// Fetches a release from Maven's central repository, by `mvn`, into this user's cache directory.
     ///
     /// Returns the directory too: in `ZOOKEEPER_HOME` it makes other processes use the same release.
-    ///
-    /// # Errors
-    /// [`Error::NoZooKeeper`] without mvn, [`Error::Install`] if the release cannot be fetched.
-    pub fn fetch(version: &str) -> Result<(Self, PathBuf), Error> {
+    pub fn fetch(version: &str) -> Result<(Self, PathBuf)> {
         let java = find_java()?;
         if version.is_empty() || !version.chars().all(|c| c.is_ascii_alphanumeric() || ".-".contains(c)) {
-            return Err(Error::NoZooKeeper { why: format!("{version:?} is not a version of ZooKeeper") });
+            bail!("{version:?} is not a version of ZooKeeper");
         }
         let cache = env::var_os("XDG_CACHE_HOME")
             .map(PathBuf::from)
             .or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cache")))
-            .ok_or_else(|| Error::NoZooKeeper { why: "no cache directory: set XDG_CACHE_HOME or HOME".into() })?
+            .context("no cache directory: set XDG_CACHE_HOME or HOME")?
             .join("lockkeeper");
         let home = cache.join(format!("zookeeper-{version}"));
         if !home.exists() {
             if !runs("mvn", "--version") {
-                return Err(Error::NoZooKeeper {
-                    why: "no Maven on this machine to fetch ZooKeeper with: install the package maven".into(),
-                });
+                bail!("no Maven on this machine to fetch ZooKeeper with: install the package maven");
             }
-            fs::create_dir_all(&cache).map_err(io_error("creating", &cache))?;
+            fs::create_dir_all(&cache).map_err(refused("creating", &cache))?;
             // Fetched into another directory and renamed when complete: an interrupted download is never used as a
             // release.
-            let aside = tempfile::tempdir_in(&cache).map_err(io_error("creating a directory in", &cache))?;
+            let aside = tempfile::tempdir_in(&cache).map_err(refused("creating a directory in", &cache))?;
             let pom = aside.path().join("pom.xml");
-            fs::write(&pom, pom_for(version)).map_err(io_error("writing", &pom))?;
+            fs::write(&pom, pom_for(version)).map_err(refused("writing", &pom))?;
             let lib = aside.path().join("lib");
             let mut mvn = Command::new("mvn");
             mvn.args(["--batch-mode", "--quiet", "--file"]).arg(&pom).arg("dependency:copy-dependencies");
@@ -119,7 +105,7 @@ impl Distribution {
             if let Err(error) = fs::rename(aside.path(), &home)
                 && !home.exists()
             {
-                return Err(io_error("creating", &home)(error));
+                return Err(refused("creating", &home)(error));
             }
         }
         Ok((Self::in_home(java, &home)?, home))
@@ -145,7 +131,7 @@ impl Distribution {
         Self { java, classpath: OsString::new(), origin: "a pretender".into() }
     }
 
-    pub(super) fn in_home(java: PathBuf, home: &Path) -> Result<Self, Error> {
+    pub(super) fn in_home(java: PathBuf, home: &Path) -> Result<Self> {
         let mut jars = Vec::new();
         for dir in [home.to_path_buf(), home.join("lib")] {
             let entries = fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -156,12 +142,11 @@ impl Distribution {
             jar.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("zookeeper-"))
         };
         if !jars.iter().any(is_server) {
-            let why = format!(
+            bail!(
                 "ZOOKEEPER_HOME={} holds no zookeeper-*.jar, neither directly nor under lib/: \
                  point it to an unpacked binary distribution",
                 home.display()
             );
-            return Err(Error::NoZooKeeper { why });
         }
         let origin = format!("ZooKeeper in {}", home.display());
         Ok(Self { java, classpath: join(&jars)?, origin })
@@ -186,17 +171,22 @@ impl Distribution {
     }
 }
 
-fn join(jars: &[PathBuf]) -> Result<OsString, Error> {
-    env::join_paths(jars)
-        .map_err(|error| Error::NoZooKeeper { why: format!("jars that Java cannot be given: {error}") })
+fn join(jars: &[PathBuf]) -> Result<OsString> {
+    env::join_paths(jars).context("jars that Java cannot be given")
 }
 
-fn find_java() -> Result<PathBuf, Error> {
+fn find_java() -> Result<PathBuf> {
     let java = match env::var_os("JAVA_HOME") {
         Some(home) => Path::new(&home).join("bin/java"),
         None => PathBuf::from("java"),
     };
-    if runs(&java, "-version") { Ok(java) } else { Err(Error::NoJava { tried: java }) }
+    if runs(&java, "-version") {
+        return Ok(java);
+    }
+    bail!(
+        "no Java runs on this machine (tried {}): install a JRE of version 8 or later, or set JAVA_HOME",
+        java.display()
+    )
 }
 
 /// Whether a program exists and starts.
@@ -207,7 +197,7 @@ pub(crate) fn runs(program: impl AsRef<Path>, flag: &str) -> bool {
 }
 
 /// Installs a package of Debian; `false` without root or apt-get.
-pub(crate) fn install_package(package: &str) -> Result<bool, Error> {
+pub(crate) fn install_package(package: &str) -> Result<bool> {
     if !rustix::process::geteuid().is_root() || !runs("apt-get", "--version") {
         return Ok(false);
     }
@@ -219,7 +209,7 @@ pub(crate) fn install_package(package: &str) -> Result<bool, Error> {
     Ok(true)
 }
 
-fn apt_get(what: &[&str]) -> Result<(), Error> {
+fn apt_get(what: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
     // Waits for another installation to end.
     command.args(["-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]).args(what);
@@ -228,9 +218,9 @@ fn apt_get(what: &[&str]) -> Result<(), Error> {
 }
 
 /// Runs a command to its end without output; reports its output only if it failed.
-fn run(command: &mut Command) -> Result<(), Error> {
+fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(io_error("running", Path::new(&program)))?;
+    let output = command.stdin(Stdio::null()).output().map_err(refused("running", Path::new(&program)))?;
     if output.status.success() {
         return Ok(());
     }
@@ -240,7 +230,7 @@ fn run(command: &mut Command) -> Result<(), Error> {
     let is_cause = |text: &str| text.contains("Could not find") || text.contains("Non-resolvable");
     let wrong = said.lines().filter_map(|line| line.split_once("[ERROR] ")).find(|(_, text)| is_cause(text));
     let said = wrong.map_or_else(|| super::tail(&said, 10), |(_, text)| text.to_owned());
-    Err(Error::Install { program, status: output.status, said })
+    bail!("{program} failed ({}):\n{said}", output.status)
 }
 
 /// Returns a pom with the server and the jars that its own distribution adds; the parent has the versions of the

@@ -1,20 +1,21 @@
 //! Slows the disk of running servers, by strace's fault injection; nothing is mounted, patched or restarted.
 
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use super::distribution::{install_package, runs};
-use super::{Error, io_error};
 use crate::infra::process::{POLL, end, send};
 
 /// Time limit for strace to attach to all threads of a server.
 const ATTACH: Duration = Duration::from_secs(20);
+
+const MISSING: &str = "no strace on this machine to slow the disk with: install the package strace";
 
 /// Delays every fsync and fdatasync of the servers that ran when it was created, until it is dropped.
 #[derive(Debug)]
@@ -23,14 +24,11 @@ pub struct SlowFsync(Vec<Child>);
 
 impl SlowFsync {
     /// Checks that strace exists; as root with apt-get, installs it from Debian.
-    ///
-    /// # Errors
-    /// [`Error::NoStrace`], or [`Error::Install`] with the output of apt-get.
-    pub fn install() -> Result<(), Error> {
-        if runs("strace", "-V") || install_package("strace")? { Ok(()) } else { Err(Error::NoStrace) }
+    pub fn install() -> Result<()> {
+        if runs("strace", "-V") || install_package("strace")? { Ok(()) } else { bail!(MISSING) }
     }
 
-    pub(super) fn new(pids: &[u32], delay: Duration) -> Result<Self, Error> {
+    pub(super) fn new(pids: &[u32], delay: Duration) -> Result<Self> {
         let mut slow = Self(Vec::new());
         for pid in pids {
             let mut strace = Command::new("strace");
@@ -38,11 +36,7 @@ impl SlowFsync {
             strace.arg(format!("inject=fsync,fdatasync:delay_enter={}", delay.as_micros()));
             strace.arg("-p").arg(pid.to_string());
             strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
-            let strace = strace.spawn().map_err(|error| match error.kind() {
-                ErrorKind::NotFound => Error::NoStrace,
-                _ => io_error("running", Path::new("strace"))(error),
-            })?;
-            slow.0.push(strace);
+            slow.0.push(strace.spawn().context(MISSING)?);
         }
         let deadline = Instant::now() + ATTACH;
         for (strace, pid) in slow.0.iter_mut().zip(pids) {
@@ -52,9 +46,9 @@ impl SlowFsync {
                     end(strace);
                     let mut said = String::new();
                     if let Some(mut errors) = strace.stderr.take() {
-                        errors.read_to_string(&mut said).map_err(io_error("reading from", Path::new("strace")))?;
+                        errors.read_to_string(&mut said)?;
                     }
-                    return Err(Error::Attach { pid: *pid, said: said.trim().to_owned() });
+                    bail!("strace cannot attach to server process {pid}: {}", said.trim());
                 }
                 std::thread::sleep(POLL);
             }

@@ -139,9 +139,6 @@ impl Rule {
     }
 
     /// Waits until the fault has happened; returns immediately if it has.
-    ///
-    /// # Panics
-    /// After [`Proxy::PATIENCE`], and when [`Proxy::heal`] ended the rule before it fired.
     pub async fn fired(&self) {
         let id = self.id;
         self.shared
@@ -165,9 +162,6 @@ impl Hold {
     }
 
     /// Waits until a frame is held back.
-    ///
-    /// # Panics
-    /// As [`Rule::fired`] does.
     pub async fn caught(&self) {
         self.0.fired().await;
     }

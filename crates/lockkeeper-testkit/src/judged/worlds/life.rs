@@ -21,9 +21,6 @@ const LOCK: &str = "/locks/simulated";
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
 /// Runs a scenario on this thread and judges its history.
-///
-/// # Errors
-/// A [`Failure`] with the broken promises.
 pub fn run(scenario: &Scenario) -> Ran {
     let Lived { history, unexpected, .. } = simulate(live(scenario));
     let verdict = judge(&history, &scenario.promises());
@@ -49,9 +46,6 @@ pub(super) fn lived(scenario: &Scenario) -> Lived {
 }
 
 /// Runs a world on this thread. Time passes only when nothing else can happen.
-///
-/// # Panics
-/// If the world panics.
 pub fn simulate<T>(world: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("an event loop can be made").block_on(world)
