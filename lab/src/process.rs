@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use lockkeeper_testkit::end;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
@@ -69,7 +70,6 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
+        end(&mut self.child);
     }
 }

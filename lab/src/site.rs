@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use lockkeeper_testkit::apache::{Apache, Options, WrongClock};
+use lockkeeper_testkit::end;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -150,8 +151,7 @@ impl Site {
         let mut line = String::new();
         let read = BufReader::new(child.stdout.take().context("its output is a pipe")?).read_line(&mut line);
         if read.is_err() || line.is_empty() {
-            drop(child.kill());
-            drop(child.wait());
+            end(&mut child);
             bail!("a server at {address} did not start");
         }
         Ok((child, line.trim().to_owned()))
@@ -303,9 +303,7 @@ fn directory() -> tempfile::Builder<'static, 'static> {
 impl Drop for Site {
     fn drop(&mut self) {
         if let Servers::Embedded { child, .. } = &self.servers {
-            let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(child.kill());
-            drop(child.wait());
+            end(&mut child.lock().unwrap_or_else(PoisonError::into_inner));
         }
         for pid in self.processes().into_iter().map(|(pid, _)| pid).chain(self.own_server()) {
             // After a good round, only the server is left.

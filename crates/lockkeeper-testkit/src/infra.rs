@@ -8,4 +8,5 @@ mod process;
 pub mod proxy;
 mod stalls;
 
+pub use process::end;
 pub use stalls::Stalls;

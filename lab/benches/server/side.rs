@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use lockkeeper_server::{Config, Server};
 use lockkeeper_testkit::apache::{Apache, Distribution, Options, four_letter_word};
+use lockkeeper_testkit::end;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -78,12 +79,10 @@ impl Side {
             Self::Ours { running, .. } => {
                 let Some((mut child, _)) = running.take() else { return Ok(()) };
                 if gently {
-                    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("its process id")?;
-                    kill_process(pid, Signal::TERM)?;
-                } else {
-                    child.kill()?;
+                    kill_process(Pid::from_child(&child), Signal::TERM)?;
+                    child.wait()?;
                 }
-                child.wait()?;
+                end(&mut child);
             }
         }
         Ok(())
@@ -147,8 +146,7 @@ impl Drop for Side {
     fn drop(&mut self) {
         // Of these nobody else takes care.
         if let Self::Ours { running: Some((child, _)), .. } | Self::Floor { child, .. } = self {
-            let _ = child.kill();
-            let _ = child.wait();
+            end(child);
         }
     }
 }

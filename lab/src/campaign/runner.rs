@@ -21,6 +21,7 @@ use super::plan::{Job, Library, Moment, Plant, Stderr, Trouble, Wait, Whom, name
 use crate::process::Role;
 use crate::site::Site;
 use crate::tools::{lines, now};
+use lockkeeper_testkit::end;
 use lockkeeper_testkit::history::{Event, Share, What};
 
 /// Time limit for a job to end, beyond its work.
@@ -88,8 +89,7 @@ impl Runner<'_> {
             }
             if now() > deadline {
                 send(&self.targets(&child, &attempt, Whom::All), Signal::KILL);
-                child.kill()?;
-                child.wait()?;
+                end(&mut child);
                 break;
             }
             turns += 1;

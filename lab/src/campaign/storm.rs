@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use lockkeeper_testkit::end;
 use lockkeeper_testkit::history::Violation;
 
 use super::judge::{PROMISES, Storm, judge};
@@ -127,10 +128,8 @@ impl Round {
         let jobs = plan.jobs.iter().map(|job| || Ok(vec![runner.attempt(job)?]));
         let mut storm = observed(&site, 0..LOCKS.len(), EXPIRY, jobs, faults)?;
         if let Some(stray) = stray {
-            let mut stray = stray?;
             // Its command ends with it.
-            stray.kill()?;
-            stray.wait()?;
+            end(&mut stray?);
         }
         runner.hand_out(&mut storm.attempts);
         let broken = judge(&storm, &PROMISES).violations;

@@ -247,7 +247,7 @@ fn id(child: &Child) -> Pid {
 }
 
 /// Sends SIGKILL and reaps the child. Both fail only if it was reaped already.
-pub(crate) fn end(child: &mut Child) {
+pub fn end(child: &mut Child) {
     drop(child.kill());
     drop(child.wait());
 }
