@@ -4,7 +4,6 @@
 //! are the machine's of the moment; the ratio of two things measured in turn is what may be compared. `--servers` measures
 //! on another server, `--disk` on an embedded one that syncs to disk.
 
-mod classes;
 #[path = "../server/cpu.rs"]
 mod cpu;
 mod deep;
@@ -174,31 +173,9 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
     effort::print(&servers, args.rounds, length).await?;
     memory::print(&servers).await?;
     fairness::print(&servers, length).await?;
-    people_before_bulk(args, &servers, length).await?;
     if let Some(server) = server {
         server.shutdown().await?;
     }
-    Ok(())
-}
-
-/// How long saves wait beside bulk work, with the classes and without, in turn.
-async fn people_before_bulk(args: &Args, servers: &str, length: Duration) -> anyhow::Result<()> {
-    let (mut with, mut without) = (classes::Waits::default(), classes::Waits::default());
-    for _ in 0..args.rounds {
-        for (classes, waits) in [(true, &mut with), (false, &mut without)] {
-            let round = classes::round(servers, classes, length).await?;
-            waits.saves.extend(round.saves);
-            waits.pieces += round.pieces;
-        }
-    }
-    println!("\n{:<36} {:>10} {:>10} {:>7}", "100 saves a second, 4 bulks", "one class", "classes", "ratio");
-    for percent in [50, 99] {
-        let (without, with) = (without.quantile(percent), with.quantile(percent));
-        let name = format!("a save waits, p{percent}");
-        println!("{name:<36} {without:>7.1} ms {with:>7.1} ms {:>7.2}", with / without);
-    }
-    let (before, after) = (without.pieces as f64, with.pieces as f64);
-    println!("{:<36} {before:>10.0} {after:>10.0} {:>7.2}", "pieces of the bulks", after / before);
     Ok(())
 }
 
