@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use xshell::cmd;
+use xshell::{Shell, cmd};
 
 use crate::programs;
 use crate::workspace::shell;
@@ -35,10 +35,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         report.tests.extend(names.map(|name| (package.clone(), name)));
     }
     let mut pages = Vec::new();
-    for (name, text) in files(root, "docs/acceptance", "md")? {
+    for (name, text) in files(&sh, root, "docs/acceptance", "md")? {
         pages.push((report.page(&name, &text), name));
     }
-    for (name, text) in files(root, "crates", "rs")? {
+    for (name, text) in files(&sh, root, "crates", "rs")? {
         report.source(&name, &text);
     }
     for (lines, name) in &pages {
@@ -48,8 +48,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// Returns the names and texts of git's files of one kind below a directory, in order. The names are relative to the root.
-fn files(root: &Path, dir: &str, extension: &str) -> Result<Vec<(String, String)>> {
-    let sh = shell()?;
+fn files(sh: &Shell, root: &Path, dir: &str, extension: &str) -> Result<Vec<(String, String)>> {
     let listed = cmd!(sh, "git ls-files --cached --others --exclude-standard {dir}").quiet().read()?;
     let mut names: Vec<_> = listed.lines().filter(|name| name.ends_with(&format!(".{extension}"))).collect();
     names.sort_unstable();

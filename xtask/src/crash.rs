@@ -2,6 +2,8 @@
 //!
 //! It runs tests of `cargo test` many more times.
 
+use std::ffi::OsString;
+
 use anyhow::{Context, Result};
 use clap::Args;
 use xshell::{Shell, cmd};
@@ -23,34 +25,32 @@ pub(crate) struct Options {
     cuts: bool,
 }
 
-const STORAGE: Tests = Tests { package: "lockkeeper-server", target: "it", features: "" };
+/// Tests by their programs, with the variable that makes them long. The last two cut at every byte.
+const TESTS: [(&str, &str, &str); 4] = [
+    ("it", "storage::nothing_acknowledged_is_lost_by_kill_9", "LOCKKEEPER_KILLS"),
+    (
+        LIB,
+        "store::disk_store::simulated::nothing_acknowledged_is_lost_by_operations_that_fail_and_by_power_loss",
+        "LOCKKEEPER_HISTORIES",
+    ),
+    (
+        LIB,
+        "store::disk_store::tests::a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record",
+        "LOCKKEEPER_CUTS",
+    ),
+    ("it", "storage::damaged_data_is_refused_or_harmless_but_never_believed", "LOCKKEEPER_CUTS"),
+];
 
 pub(crate) fn run(sh: &Shell, options: &Options) -> Result<()> {
-    let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
-    kill(sh, options.rounds, seed)?;
-    fail(sh, u64::from(options.rounds), seed)?;
-    if options.cuts {
-        cut(sh, LIB, "store::disk_store::tests::a_log_cut_anywhere_opens_to_the_state_after_its_last_whole_record")?;
-        cut(sh, STORAGE.target, "storage::damaged_data_is_refused_or_harmless_but_never_believed")?;
+    let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id())).to_string();
+    for (target, test, variable) in TESTS {
+        let cuts = variable == "LOCKKEEPER_CUTS";
+        if !cuts || options.cuts {
+            let value = if cuts { "all".to_owned() } else { options.rounds.to_string() };
+            one(sh, target, test, [(variable, value.into()), ("LOCKKEEPER_SEED", seed.clone().into())])?;
+        }
     }
-    full_device(sh)
-}
-
-/// Runs the store on this many simulated disks that fail and lose power.
-fn fail(sh: &Shell, disks: u64, seed: u64) -> Result<()> {
-    let test = "store::disk_store::simulated::nothing_acknowledged_is_lost_by_operations_that_fail_and_by_power_loss";
-    let environment = [
-        ("LOCKKEEPER_HISTORIES", disks.to_string().into()),
-        ("LOCKKEEPER_SEED", seed.to_string().into()),
-        ("RUST_BACKTRACE", "0".into()),
-    ];
-    Tests { target: LIB, ..STORAGE }
-        .run(sh, &["--exact", test, "--nocapture"].map(str::to_owned), environment)
-        .context("an acknowledged write is lost")
-}
-
-/// Runs a server on a real filesystem whose device is full. Only root can set that up, where there are loop devices.
-fn full_device(sh: &Shell) -> Result<()> {
+    // A server on a real filesystem whose device is full. Only root can set that up, where there are loop devices.
     for needed in ["losetup --find", "mkfs.ext4 -V", "unshare --mount true"] {
         let (program, arguments) = needed.split_once(' ').unwrap_or((needed, ""));
         let arguments = arguments.split(' ');
@@ -59,24 +59,12 @@ fn full_device(sh: &Shell) -> Result<()> {
         }
     }
     let test = "device::a_fold_that_failed_on_a_full_device_loses_nothing_acknowledged";
-    STORAGE
-        .run(sh, &["--exact", test, "--nocapture"].map(str::to_owned), [("LOCKKEEPER_DEVICE", "1".into())])
-        .context("an acknowledged write is lost")
+    one(sh, "it", test, [("LOCKKEEPER_DEVICE", "1".into())])
 }
 
-/// Runs a test that cuts at every byte.
-fn cut(sh: &Shell, target: &'static str, test: &str) -> Result<()> {
-    let environment = [("LOCKKEEPER_CUTS", "all".into()), ("RUST_BACKTRACE", "0".into())];
-    Tests { target, ..STORAGE }
-        .run(sh, &["--exact", test, "--nocapture"].map(str::to_owned), environment)
-        .context("damaged data was accepted")
-}
-
-/// Kills a server this many times, and checks that every acknowledged write is still there.
-fn kill(sh: &Shell, rounds: u32, seed: u64) -> Result<()> {
-    let test = "storage::nothing_acknowledged_is_lost_by_kill_9";
-    let environment = [("LOCKKEEPER_KILLS", rounds.to_string().into()), ("LOCKKEEPER_SEED", seed.to_string().into())];
-    STORAGE
-        .run(sh, &["--exact", test, "--nocapture"].map(str::to_owned), environment)
-        .context("an acknowledged write is lost")
+fn one<const N: usize>(sh: &Shell, target: &'static str, test: &str, set: [(&'static str, OsString); N]) -> Result<()> {
+    let tests = Tests { package: "lockkeeper-server", target, features: "" };
+    let environment = set.into_iter().chain([("RUST_BACKTRACE", "0".into())]);
+    let run = tests.run(sh, &["--exact", test, "--nocapture"].map(str::to_owned), environment);
+    run.context("an acknowledged write is lost, or damaged data was accepted")
 }
