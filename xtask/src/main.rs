@@ -50,8 +50,6 @@ enum Chore {
     /// Run Apache ZooKeeper on free loopback ports
     #[command(subcommand)]
     Zookeeper(zookeeper::Command),
-    /// Run a Kafka broker on free loopback ports, for dead letters, until Ctrl-C, or until CMD has ended; needs Java and Maven
-    Kafka(zookeeper::Kafka),
     /// Run our tests that need programs of other projects, such as foreign clients on the same nodes
     Interop(interop::Options),
     /// Kill the embedded server while it works, and damage its data, many times
@@ -82,7 +80,6 @@ fn main() -> ExitCode {
         Chore::Deep => shell().and_then(|sh| programs::deep(&sh)).map(|()| ExitCode::SUCCESS),
         Chore::Features(script) => script.run("features", &[]).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
-        Chore::Kafka(options) => zookeeper::kafka(&options),
         Chore::Interop(options) => interop::run(&options).map(|()| ExitCode::SUCCESS),
         Chore::Crash(options) => shell().and_then(|sh| crash::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Lab(profile) => {

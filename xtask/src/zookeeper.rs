@@ -1,4 +1,4 @@
-//! `cargo xtask zookeeper` and `cargo xtask kafka`: run real servers for a person, a command or the tests.
+//! `cargo xtask zookeeper`: runs real servers for a person, a command or the tests.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use lockkeeper_testkit::apache::{Apache, Distribution, Options, SlowFsync, WrongClock};
-use lockkeeper_testkit::kafka::Broker;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 use xshell::Shell;
 
-use crate::maven;
 use crate::programs::{DEEP, LIB, Tests as Program};
 use crate::untested::fetched;
 use crate::workspace::shell;
@@ -49,13 +47,6 @@ pub(crate) struct Start {
     #[command(flatten)]
     release: Release,
     /// Run this with the servers' addresses in LOCKKEEPER_SERVERS, then stop them and exit with its status
-    #[arg(last = true, value_name = "CMD")]
-    command: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Kafka {
-    /// Run this with the broker's address in LOCKKEEPER_KAFKA, then stop the broker and exit with its status
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -177,48 +168,20 @@ fn launch(ensemble: bool, options: Options) -> Result<Apache> {
     Ok(apache)
 }
 
+/// Starts servers and keeps them until Ctrl-C, or until the command has ended, whose exit status is returned; 128 + n after a
+/// signal, as shells report it.
 fn start(options: &Start) -> Result<ExitCode> {
-    keep(&options.command, || {
-        let (distribution, home) = options.release.get()?;
-        let tick = Duration::from_millis(options.tick);
-        let apache =
-            launch(options.ensemble, Options::default().tick(tick).lag(options.lag).distribution(distribution))?;
-        let servers = apache.connect_string();
-        let home = home.map(|home| ("ZOOKEEPER_HOME", home.into()));
-        // The variable in which the `lockkeeper` command finds its servers.
-        Ok((apache, servers.clone(), [("LOCKKEEPER_SERVERS", servers.into())].into_iter().chain(home).collect()))
-    })
-}
-
-/// Runs a broker. It comes from Maven Central, runs on loopback, and ends with the command that started it.
-pub(crate) fn kafka(options: &Kafka) -> Result<ExitCode> {
-    let jars = maven::build(&shell()?, "kafka")?;
-    let start = Instant::now();
-    keep(&options.command, || {
-        let broker = Broker::start_from(jars.clone())?;
-        let (pid, address) = (broker.pid(), broker.addr().to_string());
-        let pid = pid.map_or_else(String::new, |pid| pid.to_string());
-        eprintln!("Kafka, process {pid}, serving after {:.1?}", start.elapsed());
-        Ok((broker, address.clone(), vec![("LOCKKEEPER_KAFKA", address.into())]))
-    })
-}
-
-/// Starts a server and keeps it until Ctrl-C, or until the command has ended, whose exit status is returned; 128 + n after a
-/// signal, as shells report it. `start` returns the server, its address and the environment of the command.
-fn keep<S>(
-    command: &[OsString],
-    start: impl FnOnce() -> Result<(S, String, Vec<(&'static str, OsString)>)>,
-) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("making an event loop")?;
     runtime.block_on(async {
         // Before the server starts, so that a signal always ends the server in order.
         let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
         let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-        let (_server, address, environment) = start()?;
-
-        let Some((program, arguments)) = command.split_first() else {
+        let (distribution, home) = options.release.get()?;
+        let servers = Options::default().tick(Duration::from_millis(options.tick)).lag(options.lag);
+        let apache = launch(options.ensemble, servers.distribution(distribution))?;
+        let Some((program, arguments)) = options.command.split_first() else {
             // The address is data; its reader, perhaps a pipe, needs it before this program ends.
-            println!("{address}");
+            println!("{}", apache.connect_string());
             std::io::stdout().flush().context("printing the address")?;
             eprintln!("Ctrl-C stops it");
             tokio::select! {
@@ -228,7 +191,9 @@ fn keep<S>(
             return Ok(ExitCode::SUCCESS);
         };
         let mut command = tokio::process::Command::new(program);
-        command.args(arguments).envs(environment);
+        // The variable in which the `lockkeeper` command finds its servers.
+        command.args(arguments).env("LOCKKEEPER_SERVERS", apache.connect_string());
+        command.envs(home.map(|home| ("ZOOKEEPER_HOME", home)));
         let mut child = command.spawn().with_context(|| format!("running {}", program.display()))?;
         let status = loop {
             tokio::select! {

@@ -42,15 +42,7 @@ impl Broker {
     /// Starts an empty broker, and waits until it listens.
     pub fn start() -> Result<Self> {
         let jars = env::var(ENV_JARS).ok().filter(|jars| !jars.is_empty());
-        Self::start_from(
-            jars.with_context(|| {
-                format!("{ENV_JARS} does not say where the jars are: run `cargo xtask interop kafka`")
-            })?,
-        )
-    }
-
-    /// Starts a broker from this class path.
-    pub fn start_from(jars: String) -> Result<Self> {
+        let jars = jars.context("no jars in LOCKKEEPER_KAFKA_JARS: run `cargo xtask interop kafka`")?;
         let [port, controller] = free_ports()?;
         let dir = tempfile::Builder::new().prefix("lockkeeper-kafka-").tempdir()?;
         let home = dir.path().join("0");
