@@ -4,13 +4,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use anyhow::{Context, Result, ensure};
+use bytes::BytesMut;
+use lockkeeper_wire::{ConnectRequest, Create, CreateMode, OpCode, Request, WriteOp, request};
 
 /// Makes the nodes that the workloads use.
 pub(crate) fn prepare(addr: SocketAddr) -> Result<()> {
     let mut session = Session::open(addr)?;
-    session.call(create("/load", &[7; 200], 0))?;
-    for number in 0..64 {
-        session.call(create(&format!("/load/{number}"), &[7; 200], 0))?;
+    for path in std::iter::once("/load".to_owned()).chain((0..64).map(|number| format!("/load/{number}"))) {
+        session.call(&Request::Create(create(&path, &[7; 200], CreateMode::Persistent)))?;
     }
     Ok(())
 }
@@ -23,7 +24,7 @@ pub(crate) fn idle_sessions(addr: SocketAddr, count: usize) -> Result<Vec<TcpStr
         let from = streams.len();
         for _ in group * 500..count.min((group + 1) * 500) {
             let mut stream = TcpStream::connect(addr)?;
-            stream.write_all(&framed(greeting()))?;
+            stream.write_all(&greeting())?;
             streams.push(stream);
         }
         for stream in &mut streams[from..] {
@@ -37,21 +38,15 @@ pub(crate) fn idle_sessions(addr: SocketAddr, count: usize) -> Result<Vec<TcpStr
 pub(crate) fn fill(addr: SocketAddr, nodes: usize) -> Result<()> {
     const OK: [u8; 4] = [0; 4];
     let mut session = Session::open(addr)?;
-    session.call(create("/many", b"", 0))?;
-    for parent in 0..nodes.div_ceil(1_000) {
-        let parent_path = format!("/many/parent-{parent:06}");
-        session.call(create(&parent_path, b"", 0))?;
-        let mut multi = request(14);
-        for child in 0..(nodes - parent * 1_000).min(1_000) {
-            int(&mut multi, 1);
-            multi.push(0);
-            int(&mut multi, -1);
-            multi.extend_from_slice(&create(&format!("{parent_path}/node-{child:06}"), &[7; 100], 0)[8..]);
-        }
-        int(&mut multi, -1);
-        multi.push(1);
-        int(&mut multi, -1);
-        let answer = session.call(multi)?;
+    let parent = |path: &str| Request::Create(create(path, b"", CreateMode::Persistent));
+    session.call(&parent("/many"))?;
+    for number in 0..nodes.div_ceil(1_000) {
+        let path = format!("/many/parent-{number:06}");
+        session.call(&parent(&path))?;
+        let children = (0..(nodes - number * 1_000).min(1_000)).map(|child| {
+            WriteOp::Create(create(&format!("{path}/node-{child:06}"), &[7; 100], CreateMode::Persistent))
+        });
+        let answer = session.call(&Request::Multi(children.collect()))?;
         ensure!(answer[16..20] == 1_i32.to_be_bytes() && answer[21..25] == OK, "the server refused to be filled");
     }
     Ok(())
@@ -64,64 +59,37 @@ impl Session {
     pub(crate) fn open(addr: SocketAddr) -> Result<Self> {
         let mut stream = TcpStream::connect(addr).context("connecting")?;
         stream.set_nodelay(true)?;
-        stream.write_all(&framed(greeting()))?;
+        stream.write_all(&greeting())?;
         read_frame(&mut stream)?;
         Ok(Self(stream))
     }
 
     /// One request and its answer.
-    fn call(&mut self, body: Vec<u8>) -> Result<Vec<u8>> {
-        self.0.write_all(&framed(body))?;
+    fn call(&mut self, request: &Request) -> Result<Vec<u8>> {
+        self.0.write_all(&framed(request))?;
         let answer = read_frame(&mut self.0)?;
         ensure!(answer[12..16] == [0; 4], "error {:?} from the server", &answer[12..16]);
         Ok(answer)
     }
 }
 
-fn greeting() -> Vec<u8> {
-    let mut body = Vec::new();
-    int(&mut body, 0);
-    body.extend([0; 8]);
-    int(&mut body, 40_000);
-    body.extend([0; 8]);
-    text(&mut body, &[0; 16]);
-    body.push(0);
-    body
-}
-
-pub(crate) fn request(opcode: i32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(300);
-    int(&mut out, 1);
-    int(&mut out, opcode);
-    out
-}
-
-pub(crate) fn create(path: &str, data: &[u8], flags: i32) -> Vec<u8> {
-    let mut out = request(1);
-    text(&mut out, path.as_bytes());
-    text(&mut out, data);
-    int(&mut out, 1);
-    int(&mut out, 31);
-    text(&mut out, b"world");
-    text(&mut out, b"anyone");
-    int(&mut out, flags);
-    out
-}
-
-pub(crate) fn int(out: &mut Vec<u8>, value: i32) {
-    out.extend(value.to_be_bytes());
-}
-
-pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
-    int(out, i32::try_from(value.len()).expect("short"));
-    out.extend(value);
-}
-
-pub(crate) fn framed(body: Vec<u8>) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(body.len() + 4);
-    int(&mut frame, i32::try_from(body.len()).expect("short"));
-    frame.extend(body);
+fn greeting() -> BytesMut {
+    let connect =
+        ConnectRequest { timeout_ms: 40_000, password: vec![0; 16], has_read_only: true, ..Default::default() };
+    let mut frame = BytesMut::new();
+    request::encode_connect(&mut frame, &connect);
     frame
+}
+
+/// A create whose answer ends with the path.
+pub(crate) fn create(path: &str, data: &'static [u8], mode: CreateMode) -> Create {
+    Create { opcode: OpCode::Create, ..Create::new(path, data, mode) }
+}
+
+pub(crate) fn framed(request: &Request) -> Vec<u8> {
+    let mut frame = BytesMut::new();
+    request::encode(&mut frame, 1, request);
+    frame.into()
 }
 
 fn read_frame(stream: &mut TcpStream) -> Result<Vec<u8>> {

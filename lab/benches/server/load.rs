@@ -10,11 +10,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use lockkeeper_wire::{CreateMode, Request, SetData, VersionedPath, WatchedPath};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::client::{Session, create, framed, int, request, text};
+use crate::client::{Session, create, framed};
 use crate::cpu;
 
 /// No server may leave an answer out for longer.
@@ -135,27 +137,18 @@ impl Caller {
         let path = format!("/load/{number}");
         let (request, undo) = match workload {
             Workload::Write => {
-                let mut body = request(5);
-                text(&mut body, path.as_bytes());
-                text(&mut body, &[7; 200]);
-                int(&mut body, -1);
-                (body, None)
+                let data = Some(Bytes::from_static(&[7; 200]));
+                (Request::SetData(SetData { path, data, version: -1 }), None)
             }
-            Workload::Read => {
-                let mut body = request(4);
-                text(&mut body, path.as_bytes());
-                body.push(0);
-                (body, None)
-            }
+            Workload::Read => (Request::GetData(WatchedPath { path, watch: false }), None),
             Workload::Cycle => {
                 let name = format!("{path}/_c_550e8400-e29b-41d4-a716-446655440000-lock-");
-                let mut delete = request(2);
-                text(&mut delete, format!("{name}{:01$}", 0, DIGITS).as_bytes());
-                int(&mut delete, -1);
-                (create(&name, &[7; 64], 3), Some(framed(delete)))
+                let made = VersionedPath { path: format!("{name}{:01$}", 0, DIGITS), version: -1 };
+                let create = create(&name, &[7; 64], CreateMode::EphemeralSequential);
+                (Request::Create(create), Some(framed(&Request::Delete(made))))
             }
         };
-        let request = framed(request);
+        let request = framed(&request);
         Ok(Self {
             stream,
             outgoing: Vec::with_capacity(depth * request.len().max(undo.as_ref().map_or(0, Vec::len))),
