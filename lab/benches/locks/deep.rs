@@ -3,17 +3,16 @@
 //! The waiters are in processes of their own. This process holds the lock until all of them are queued and the server has become
 //! quiet, and then releases it. The floor is a chain of as many nodes. Each is deleted when the one before it is.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use clap::ValueEnum;
 use futures_util::future::try_join_all;
 use lockkeeper::Lockkeeper;
 use lockkeeper_server::Server;
-use tokio::process::Command;
+use serde::{Deserialize, Serialize};
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
+use crate::Task;
 use crate::handoff::{now, wait_gone, wait_there};
 use crate::median;
 
@@ -28,20 +27,13 @@ const QUIET: Duration = Duration::from_secs(1);
 const FEW: u64 = 50;
 
 /// Whose queue is measured.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Queue {
     Chain,
     Ours,
 }
 
 impl Queue {
-    const fn name(self) -> &'static str {
-        match self {
-            Queue::Chain => "chain",
-            Queue::Ours => "ours",
-        }
-    }
-
     /// The node whose children are the queue.
     const fn parent(self) -> &'static str {
         match self {
@@ -97,10 +89,8 @@ async fn round(
         client.create(&first, b"", &NODE).await?;
     }
     let children = (0..processes).map(|process| {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--servers", servers, "--deep", queue.name(), "--workers", &waiters.to_string()]);
-        command.args(["--of", &processes.to_string(), "--process", &process.to_string()]);
-        Ok(command.stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true).spawn()?)
+        let task = Task::Deep { queue, waiters, share: (process, processes) };
+        Ok(task.command(servers, Duration::ZERO)?.spawn()?)
     });
     let children = children.collect::<anyhow::Result<Vec<_>>>()?;
     while client.list_children(queue.parent()).await?.len() <= waiters {

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use clap::ValueEnum;
-use tokio::process::Command;
+use serde::{Deserialize, Serialize};
 
-use crate::{cpu, median, ours, raw};
+use crate::{Task, cpu, median, ours, raw};
 
 /// Whose client is measured.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Side {
     Floor,
     Ours,
@@ -19,8 +18,8 @@ pub(crate) enum Side {
 pub(crate) async fn print(servers: &str, rounds: usize, length: Duration) -> anyhow::Result<()> {
     let (mut floor, mut ours) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        floor.push(microseconds("floor", servers, length).await?);
-        ours.push(microseconds("ours", servers, length).await?);
+        floor.push(microseconds(Side::Floor, servers, length).await?);
+        ours.push(microseconds(Side::Ours, servers, length).await?);
     }
     let (floor, ours) = (median(&mut floor), median(&mut ours));
     println!("\n{:<36} {:>10} {:>10} {:>7}", "processor time of the client", "raw floor", "ours", "ratio");
@@ -28,10 +27,8 @@ pub(crate) async fn print(servers: &str, rounds: usize, length: Duration) -> any
     Ok(())
 }
 
-async fn microseconds(side: &str, servers: &str, length: Duration) -> anyhow::Result<f64> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--servers", servers, "--effort-of", side, "--millis", &length.as_millis().to_string()]);
-    let output = command.kill_on_drop(true).output().await?;
+async fn microseconds(side: Side, servers: &str, length: Duration) -> anyhow::Result<f64> {
+    let output = Task::Effort(side).command(servers, length)?.output().await?;
     ensure!(output.status.success(), "a measured process ended with {}", output.status);
     String::from_utf8(output.stdout)?.trim().parse().context("a number of microseconds")
 }

@@ -1,14 +1,13 @@
 //! Whether workers that want one lock all the time get it equally often.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use futures_util::future::try_join_all;
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::AcquireError;
-use tokio::process::Command;
 
+use crate::Task;
 use crate::handoff::now;
 
 /// How long all processes have for their start.
@@ -29,14 +28,8 @@ pub(crate) async fn print(servers: &str, length: Duration) -> anyhow::Result<()>
 
 /// Runs the processes and returns the grants of each worker.
 async fn grants(servers: &str, processes: usize, workers: usize, length: Duration) -> anyhow::Result<Vec<u64>> {
-    let from = (now() + u64::try_from(LEAD.as_nanos())?).to_string();
-    let length = length.as_millis().to_string();
-    let started = (0..processes).map(|_| {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--servers", servers, "--crowd-from", &from, "--millis", &length]);
-        command.args(["--workers", &workers.to_string()]).stderr(Stdio::inherit()).kill_on_drop(true);
-        Ok(command.output())
-    });
+    let from = now() + u64::try_from(LEAD.as_nanos())?;
+    let started = (0..processes).map(|_| Ok(Task::Crowd { from, workers }.command(servers, length)?.output()));
     let outputs = try_join_all(started.collect::<anyhow::Result<Vec<_>>>()?).await?;
     let mut grants = Vec::new();
     for output in outputs {

@@ -2,21 +2,21 @@
 //!
 //! Each process prints when it released and when it acquired, by the machine's monotonic clock; the parent pairs the times.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
+
+use crate::Task;
 
 const HANDOFFS: usize = 1000;
 const NODE: CreateOptions<'static> = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
 const PARENT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
 
 /// A form of the handoff and the side in it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// The bare event of a delete.
     Raw(u8),
@@ -24,40 +24,11 @@ pub(crate) enum Role {
     Ours(u8),
 }
 
-impl Role {
-    fn name(&self) -> &'static str {
-        match self {
-            Role::Raw(0) => "raw0",
-            Role::Raw(_) => "raw1",
-            Role::Ours(0) => "ours0",
-            Role::Ours(_) => "ours1",
-        }
-    }
-}
-
-impl ValueEnum for Role {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Role::Raw(0), Role::Raw(1), Role::Ours(0), Role::Ours(1)]
-    }
-
-    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(self.name()))
-    }
-}
-
 /// Runs two processes and pairs what they tell.
-pub(crate) async fn microseconds(form: Role, servers: &str) -> anyhow::Result<Vec<f64>> {
-    let sides = match form {
-        Role::Raw(_) => [Role::Raw(0), Role::Raw(1)],
-        Role::Ours(_) => [Role::Ours(0), Role::Ours(1)],
-    };
+pub(crate) async fn microseconds(form: fn(u8) -> Role, servers: &str) -> anyhow::Result<Vec<f64>> {
     let mut children = Vec::new();
-    for side in sides {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["--servers", servers, "--child", side.name()])
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
+    for side in [0, 1] {
+        let mut child = Task::Handoff(form(side)).command(servers, Duration::ZERO)?.spawn()?;
         let lines = BufReader::new(child.stdout.take().context("piped above")?).lines();
         children.push(tokio::spawn(async move {
             let mut lines = lines;

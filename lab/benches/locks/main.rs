@@ -14,11 +14,14 @@ mod memory;
 mod ours;
 mod raw;
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Parser;
 use lockkeeper_server::{Config, Server};
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
 
 use crate::ours::Want;
 use crate::raw::Load;
@@ -43,30 +46,39 @@ struct Args {
     /// Passed by `cargo bench`; means nothing here.
     #[arg(long, hide = true)]
     bench: bool,
-    /// One of the two processes of the handoff workload.
-    #[arg(long, hide = true)]
-    child: Option<handoff::Role>,
-    /// The process whose processor time is measured.
-    #[arg(long, hide = true)]
-    effort_of: Option<effort::Side>,
-    /// The process whose memory is measured.
-    #[arg(long, hide = true)]
-    memory: bool,
-    /// One of the processes of the fairness workload, and when it starts, in nanoseconds of the monotonic clock.
-    #[arg(long, hide = true)]
-    crowd_from: Option<u64>,
-    /// How many tasks that process has.
-    #[arg(long, hide = true, default_value_t = CROWD)]
-    workers: usize,
-    /// One of the processes with waiters of a deep queue.
-    #[arg(long, hide = true)]
-    deep: Option<deep::Queue>,
-    /// Which of them it is.
-    #[arg(long, hide = true, default_value_t = 0)]
-    process: usize,
-    /// How many they are.
-    #[arg(long, hide = true, default_value_t = 1)]
-    of: usize,
+    /// A process of a workload, as JSON.
+    #[arg(long, hide = true, value_parser = |text: &str| serde_json::from_str::<Task>(text))]
+    child: Option<Task>,
+}
+
+/// What a process of a workload does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Task {
+    Handoff(handoff::Role),
+    Effort(effort::Side),
+    Memory,
+    /// Some workers of the fairness workload, from this time of the monotonic clock.
+    Crowd {
+        from: u64,
+        workers: usize,
+    },
+    Deep {
+        queue: deep::Queue,
+        waiters: usize,
+        /// Which process it is, and how many they are.
+        share: (usize, usize),
+    },
+}
+
+impl Task {
+    /// Returns the command of such a process, which ends with its handle.
+    fn command(&self, servers: &str, length: Duration) -> anyhow::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--servers", servers, "--millis", &length.as_millis().to_string()]);
+        command.args(["--child", &serde_json::to_string(self)?]);
+        command.stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
+        Ok(command)
+    }
 }
 
 /// One workload in both forms, in cycles a second.
@@ -99,20 +111,15 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let servers = args.servers.as_deref().context("a child needs --servers");
+        let Some(task) = &args.child else { return measure(&args).await };
+        let servers = args.servers.as_deref().context("a child needs --servers")?;
         let length = Duration::from_millis(args.millis);
-        if let Some(role) = args.child {
-            handoff::child(role, servers?).await
-        } else if let Some(side) = args.effort_of {
-            effort::child(side, servers?, length).await
-        } else if args.memory {
-            memory::child(servers?).await
-        } else if let Some(from) = args.crowd_from {
-            fairness::child(servers?, from, args.workers, length).await
-        } else if let Some(queue) = args.deep {
-            deep::child(queue, servers?, args.workers, (args.process, args.of)).await
-        } else {
-            measure(&args).await
+        match *task {
+            Task::Handoff(role) => handoff::child(role, servers).await,
+            Task::Effort(side) => effort::child(side, servers, length).await,
+            Task::Memory => memory::child(servers).await,
+            Task::Crowd { from, workers } => fairness::child(servers, from, workers, length).await,
+            Task::Deep { queue, waiters, share } => deep::child(queue, servers, waiters, share).await,
         }
     })
 }
@@ -164,8 +171,8 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
     }
     ours.close().await;
 
-    let mut floor = handoff::microseconds(handoff::Role::Raw(0), &servers).await?;
-    let mut locks = handoff::microseconds(handoff::Role::Ours(0), &servers).await?;
+    let mut floor = handoff::microseconds(handoff::Role::Raw, &servers).await?;
+    let mut locks = handoff::microseconds(handoff::Role::Ours, &servers).await?;
     let (floor, locks) = (median(&mut floor), median(&mut locks));
     println!("\n{:<36} {:>10} {:>10} {:>7}", "handoff between two processes", "raw event", "ours", "ratio");
     println!("{:<36} {:>7.0} µs {:>7.0} µs {:>7.2}", "release to grant, median", floor, locks, locks / floor);

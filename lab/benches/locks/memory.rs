@@ -1,9 +1,12 @@
 //! How much memory a held and a waiting lock take in their process.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
 use futures_util::future::try_join_all;
 use lockkeeper::Lockkeeper;
-use tokio::process::Command;
+
+use crate::Task;
 
 const LOCKS: usize = 10_000;
 /// How many requests are on their way at a time, so that their buffers are small beside the locks.
@@ -11,8 +14,7 @@ const AT_ONCE: usize = 100;
 
 /// Prints the resident memory of a lock. The server is in another process.
 pub(crate) async fn print(servers: &str) -> anyhow::Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let output = command.args(["--servers", servers, "--memory"]).kill_on_drop(true).output().await?;
+    let output = Task::Memory.command(servers, Duration::ZERO)?.output().await?;
     ensure!(output.status.success(), "a measured process ended with {}", output.status);
     println!("\n{:<36} {:>10}", format!("memory of one of {LOCKS} locks"), "");
     print!("{}", String::from_utf8(output.stdout)?);
@@ -55,7 +57,7 @@ pub(crate) async fn child(servers: &str) -> anyhow::Result<()> {
 
 /// Waits until the locks are old enough for their watches.
 async fn settle() {
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
 }
 
 /// The resident memory of this process, in bytes (proc(5)).
