@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use lockkeeper::error::{AcquireError, ConnectError, SessionError};
-use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
+use lockkeeper::{Guard, Lockkeeper, NodeFormat};
 use lockkeeper_fence::{FencedFile, FencingToken, FileError};
 use lockkeeper_testkit::history::{Event, Grant, HoldId, Outcome, Share, What};
 use serde::{Deserialize, Serialize};
@@ -31,28 +31,6 @@ pub(crate) struct Contender {
     pub(super) until: Duration,
     /// The file that exists when no contender requests a lock any more.
     pub(super) over: PathBuf,
-}
-
-enum Held {
-    Alone(Guard),
-    Writes(WriteGuard),
-    Reads(Guard),
-}
-
-impl Held {
-    fn holding(&self) -> &Holding {
-        match self {
-            Held::Alone(guard) | Held::Reads(guard) => guard,
-            Held::Writes(guard) => guard,
-        }
-    }
-
-    async fn release(self) -> bool {
-        match self {
-            Held::Alone(guard) | Held::Reads(guard) => guard.release().await.is_ok(),
-            Held::Writes(guard) => guard.release().await.is_ok(),
-        }
-    }
 }
 
 impl Contender {
@@ -93,7 +71,7 @@ async fn live(options: &Contender) -> Result<()> {
         let asked = ask(rng, &keeper, place, path, limit).await;
         let event = |from, what| Word::Did(Event { contender, lock: *lock, from, until: now(), what });
         let outcome = match asked {
-            Some(Ok(held)) => Ok(held),
+            Some(Ok(granted)) => Ok(granted),
             Some(Err(AcquireError::Held { .. })) => Err(Outcome::Refused),
             Some(Err(AcquireError::Timeout { .. })) => Err(Outcome::TimedOut),
             Some(Err(error)) => {
@@ -104,8 +82,8 @@ async fn live(options: &Contender) -> Result<()> {
             }
             None => Err(Outcome::Dropped),
         };
-        let held = match outcome {
-            Ok(held) => held,
+        let (share, guard) = match outcome {
+            Ok(granted) => granted,
             Err(outcome) => {
                 say(event(from, What::Asked { limit, outcome }))?;
                 continue;
@@ -113,15 +91,14 @@ async fn live(options: &Contender) -> Result<()> {
         };
         holds += 1;
         let hold = HoldId(u64::from(contender) << 32 | holds);
-        let token = held.holding().fencing_token();
-        let share = if let Held::Reads(_) = held { Share::Reads } else { Share::Alone };
+        let token = guard.fencing_token();
         let grant = Grant { hold, share, token: token.map(FencingToken::get), place: None };
         say(event(from, What::Asked { limit, outcome: Outcome::Granted(grant) }))?;
         // Sometimes longer than a session lives without its servers.
         let steps = if rng.u8(..20) == 0 { 120 } else { rng.u8(..6) };
         for _ in 0..steps {
             let from = now();
-            let believed = held.holding().is_held();
+            let believed = guard.is_held();
             say(event(from, What::Looked { hold, held: believed }))?;
             // A careless contender writes after a loss too: the gate must reject that.
             if let (Share::Alone, Some(token), true) = (share, token, believed || careless) {
@@ -136,10 +113,10 @@ async fn live(options: &Contender) -> Result<()> {
         }
         let from = now();
         let confirmed = if rng.u8(..3) == 0 {
-            drop(held);
+            drop(guard);
             false
         } else {
-            held.release().await
+            guard.release().await.is_ok()
         };
         say(event(from, What::Released { hold, confirmed }))?;
     }
@@ -172,10 +149,10 @@ async fn ask(
     place: usize,
     path: &str,
     limit: Option<Duration>,
-) -> Option<Result<Held, AcquireError>> {
+) -> Option<Result<(Share, Guard), AcquireError>> {
     let (once, dropped) = (limit.is_none() && rng.u8(..4) == 0, rng.bool());
     macro_rules! ask {
-        ($lock:expr, $held:path) => {{
+        ($lock:expr, $share:expr) => {{
             let lock = $lock;
             match limit {
                 Some(limit) if dropped => tokio::time::timeout(limit, lock.acquire()).await.ok(),
@@ -183,13 +160,13 @@ async fn ask(
                 None if once => Some(lock.try_acquire().await),
                 None => Some(lock.acquire().await),
             }
-            .map(|asked| asked.map($held))
+            .map(|asked| asked.map(|guard| ($share, Guard::from(guard))))
         }};
     }
     match place {
-        0 => ask!(keeper.mutex(path), Held::Alone),
-        1 => ask!(keeper.mutex(path).node_format(NodeFormat::Recipe), Held::Alone),
-        _ if rng.bool() => ask!(keeper.rwlock(path).read(), Held::Reads),
-        _ => ask!(keeper.rwlock(path).write(), Held::Writes),
+        0 => ask!(keeper.mutex(path), Share::Alone),
+        1 => ask!(keeper.mutex(path).node_format(NodeFormat::Recipe), Share::Alone),
+        _ if rng.bool() => ask!(keeper.rwlock(path).read(), Share::Reads),
+        _ => ask!(keeper.rwlock(path).write(), Share::Alone),
     }
 }
