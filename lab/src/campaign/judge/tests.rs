@@ -41,27 +41,21 @@ fn done(mut attempt: Attempt, what: Trouble, from: f64, until: f64) -> Attempt {
 }
 
 #[test]
-fn a_lock_that_works_is_not_accused() {
+fn what_holds_together_and_which_tokens_it_has_is_judged() {
     assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 2.1, 3.0, 6)]), []);
-}
-
-#[test]
-fn two_at_once_are_found_unless_both_share() {
-    assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 1.9, 3.0, 6)]), [Claim::Exclusion, Claim::OldAfterNew]);
-    let mut both = vec![worked(0, 1.0, 2.0, 5), worked(1, 1.9, 3.0, 6)];
-    both.iter_mut().for_each(|attempt| attempt.job.kind = Kind::Shared);
-    assert_eq!(found(both), []);
-}
-
-#[test]
-fn a_fourth_permit_of_three_is_found() {
-    let take = |number, begin| {
-        let mut attempt = worked(number, begin, 5.0, 0);
-        (attempt.job.kind, attempt.job.locks) = (Kind::Permits(1), vec![3]);
-        attempt
+    assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 2.1, 3.0, 5)]), [Claim::Tokens]);
+    let beside = |kind, lock, token| {
+        let attempts = (0..4).map(|number| {
+            let mut attempt = worked(number, 1.0 + number as f64 / 10.0, 5.0, token * (5 + number as i64));
+            (attempt.job.kind, attempt.job.locks) = (kind, vec![lock]);
+            attempt
+        });
+        attempts.collect::<Vec<_>>()
     };
-    assert_eq!(found(vec![take(0, 1.0), take(1, 1.1), take(2, 1.2)]), []);
-    assert_eq!(found(vec![take(0, 1.0), take(1, 1.1), take(2, 1.2), take(3, 1.3)]), [Claim::Exclusion]);
+    assert_eq!(found(beside(Kind::Plain, 0, 1)[..2].to_vec()), [Claim::Exclusion, Claim::OldAfterNew]);
+    assert_eq!(found(beside(Kind::Shared, 1, 1)), []);
+    assert_eq!(found(beside(Kind::Permits(1), 3, 0)[..3].to_vec()), []);
+    assert_eq!(found(beside(Kind::Permits(1), 3, 0)), [Claim::Exclusion]);
 }
 
 #[test]
@@ -101,11 +95,6 @@ fn a_stopped_job_is_excused_only_together_with_its_lockkeeper_and_for_long() {
     assert_eq!(found(Whom::All, 2.9), [Claim::Exclusion, Claim::OldAfterNew], "its session outlives that");
     assert_eq!(found(Whom::Keeper, 9.0), [Claim::Exclusion, Claim::OldAfterNew]);
     assert_eq!(found(Whom::Group, 9.0), [Claim::Exclusion, Claim::OldAfterNew]);
-}
-
-#[test]
-fn a_token_that_does_not_grow_is_found() {
-    assert_eq!(found(vec![worked(0, 1.0, 2.0, 5), worked(1, 2.1, 3.0, 5)]), [Claim::Tokens]);
 }
 
 #[test]
