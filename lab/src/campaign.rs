@@ -10,10 +10,9 @@ mod plan;
 mod runner;
 pub(crate) mod storm;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -44,7 +43,7 @@ fn observed<W: FnOnce() -> Result<Vec<Attempt>> + Send>(
     }
     let (start, over) = (now(), AtomicBool::new(false));
     scope(|threads| {
-        let control = threads.spawn(|| control(&site.file("control"), &over));
+        let control = threads.spawn(|| control(&over));
         let probes = threads.spawn(|| probes(site, &over));
         let faults = threads.spawn(faults);
         let workers: Vec<_> = workers.map(|worker| threads.spawn(worker)).collect();
@@ -52,9 +51,8 @@ fn observed<W: FnOnce() -> Result<Vec<Attempt>> + Send>(
         let disturbed = joined(faults);
         let left = left(site, expiry);
         over.store(true, Ordering::Relaxed);
-        let mut control = joined(control)?;
-        control.extend(joined(probes));
-        Ok(Storm { start, attempts: attempts?.concat(), disturbed: disturbed?, control, left: left? })
+        let (control, probes) = (joined(control)?, joined(probes));
+        Ok(Storm { start, attempts: attempts?.concat(), disturbed: disturbed?, control, probes, left: left? })
     })
 }
 
@@ -98,10 +96,10 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// Sleeps and writes to the disk, without Lockkeeper, and records each time that this was late.
-fn control(file: &Path, over: &AtomicBool) -> Result<Vec<(Duration, Duration)>> {
+fn control(over: &AtomicBool) -> Result<Vec<(Duration, Duration)>> {
     const NOTED: Duration = Duration::from_millis(20);
     const SLEEP: Duration = Duration::from_millis(10);
-    let mut file = File::create(file).context("writing beside the round")?;
+    let mut file = tempfile::tempfile().context("writing beside the round")?;
     let mut seen = Vec::new();
     let mut turns = 0_u32;
     while !over.load(Ordering::Relaxed) {

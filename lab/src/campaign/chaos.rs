@@ -148,8 +148,9 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tool
         "{} grants, {} calls not granted, {} looks at a hold, {} holds lost",
         tally.grants, tally.refusals, tally.looks, tally.losses
     );
+    let late = storm.control.iter().map(|(_, late)| *late).max().unwrap_or_default();
     println!(
-        "{} writes accepted, {} stale ones rejected, {} stale ones accepted",
+        "{} writes accepted, {} stale ones rejected, {} stale ones accepted; machine late by {late:.0?} at most",
         tally.accepted, tally.refused, tally.stale
     );
     let mut broken = 0;

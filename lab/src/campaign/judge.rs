@@ -170,6 +170,8 @@ pub(super) struct Storm {
     pub disturbed: Vec<(Duration, Duration)>,
     /// When a thread without Lockkeeper was late, and by how much.
     pub control: Vec<(Duration, Duration)>,
+    /// When a server answered a plain client late, and by how much.
+    pub probes: Vec<(Duration, Duration)>,
     /// What was left at the end.
     pub left: Vec<String>,
 }
@@ -183,6 +185,12 @@ pub(super) const PROMISES: Promises = Promises {
     healthy: None,
     every: None,
 };
+
+/// Returns the longest delay of these in a time.
+fn late<'a>(seen: impl IntoIterator<Item = &'a (Duration, Duration)>, from: Duration, until: Duration) -> Duration {
+    let within = seen.into_iter().filter(|(at, late)| *at >= from && at.saturating_sub(*late) <= until);
+    within.map(|(_, late)| *late).max().unwrap_or_default()
+}
 
 /// Judges a round.
 pub(super) fn judge(storm: &Storm, promises: &Promises) -> Verdict {
@@ -261,8 +269,12 @@ impl Storm {
             match word {
                 Word::Asking { lock, limit } => asking = Some((*at, *lock, *limit)),
                 Word::Did(Event { lock, from, until, what, .. }) => {
-                    asking = asking.filter(|_| !matches!(what, What::Asked { .. }));
-                    add(*lock as usize, *from, *until, what.clone());
+                    let mut what = what.clone();
+                    if let What::Asked { limit, .. } = &mut what {
+                        asking = None;
+                        *limit = limit.map(|limit| limit + late(&self.control, *from, *until));
+                    }
+                    add(*lock as usize, *from, *until, what);
                 }
                 _ => {}
             }
@@ -339,10 +351,9 @@ impl Storm {
         }
     }
 
-    /// Returns how late the machine was in this time.
+    /// Returns how late the machine, or an undisturbed server, was in this time.
     pub(super) fn lateness(&self, from: Duration, until: Duration) -> Duration {
-        let within = self.control.iter().filter(|(at, late)| *at >= from && at.saturating_sub(*late) <= until);
-        within.map(|(_, late)| *late).max().unwrap_or_default()
+        late(self.control.iter().chain(&self.probes), from, until)
     }
 
     fn is_disturbed(&self, attempt: &Attempt) -> bool {

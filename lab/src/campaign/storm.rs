@@ -149,7 +149,7 @@ impl Round {
         let Round { seed, which, storm, broken } = self;
         let start = &storm.start;
         let [jobs, granted, faults] = self.counts();
-        let late = storm.control.iter().map(|(_, late)| *late).max().unwrap_or_default();
+        let late = storm.lateness(Duration::ZERO, Duration::MAX);
         println!(
             "seed {seed} on {which:?}: {jobs} jobs, {granted} granted, {faults} faults, machine late by {late:.0?} at most: {} broken",
             broken.len(),
