@@ -287,6 +287,30 @@ fn a_crowd_of_one_process_lists_the_queue_once() {
     });
 }
 
+/// Tasks of two processes take turns. Each needs a listing when the node ahead is deleted, and that listing also shows a newcomer of
+/// its process which node is ahead of the newcomer's own.
+#[test]
+fn a_listing_of_one_waiter_serves_the_newcomers_of_its_process() {
+    const TASKS: usize = 4;
+    const ROUNDS: usize = 25;
+    simulated(async |sim| {
+        let keepers = [simulated_keeper(&sim), simulated_keeper(&sim)];
+        let before = sim.requests();
+        // The clock is the simulation's: they enter one after the other, in turns.
+        let tasks = (0..TASKS).flat_map(|_| keepers.iter()).zip(1..).map(async |(keeper, turn)| {
+            let mutex = Kind::Native.mutex(keeper, "/locks/turns");
+            tokio::time::sleep(Duration::from_millis(turn)).await;
+            for _ in 0..ROUNDS {
+                mutex.acquire().await.unwrap().release().await.unwrap();
+            }
+        });
+        futures_util::future::join_all(tasks).await;
+        let asked = |op| sim.requests().get(op).unwrap_or(&0) - before.get(op).unwrap_or(&0);
+        let [lists, turns] = [asked("getChildren") + asked("multiRead"), (2 * TASKS * ROUNDS) as u64];
+        assert!(lists * 5 < turns * 6, "{lists} listings in {turns} turns");
+    });
+}
+
 /// Attempts of this process that gave up are not ahead of a contender, and even a short wait learns the holder.
 #[test]
 fn an_error_counts_the_contenders_that_are_there_and_names_the_holder() {
