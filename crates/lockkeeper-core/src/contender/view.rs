@@ -372,7 +372,7 @@ impl Contender {
     /// a listing after that would be late.
     pub(super) fn defer_behind(&mut self, name: String, most_ahead: Option<usize>) {
         let waits_for_writer = self.terms.node_format.parse(&name).is_some_and(|ahead| !ahead.mode.reads());
-        let accepts = most_ahead.is_some_and(|most| most <= self.terms.max_ahead);
+        let accepts = most_ahead.unwrap_or(usize::MAX) <= self.terms.max_ahead;
         if self.may_leave_out_listing() && waits_for_writer && accepts && !self.nodes.lingered {
             self.view.wait_unlisted(name, false);
         }

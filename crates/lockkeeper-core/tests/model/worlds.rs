@@ -199,19 +199,8 @@ pub(crate) fn neighbours() -> Vec<World> {
     vec![
         World {
             budget: Budget { cancels: 1, ..NO_FAULT },
-            witnesses: vec![NeighbourReleased, SecondGrant, Unlisted, Deferred],
+            witnesses: vec![NeighbourReleased, SecondGrant, Unlisted, Deferred, SharedListing],
             ..neighbours("neighbours: three and a stranger, a wait given up", 3, &[LOCK; 4])
-        },
-        World {
-            budget: Budget { removals: 1, ..NO_FAULT },
-            linger: true,
-            witnesses: vec![NeighbourReleased, Deferred, SharedListing],
-            ..neighbours("neighbours: three and a stranger, an operator deletes a node", 3, &[LOCK; 4])
-        },
-        World {
-            budget: Budget { cuts: 1, ..NO_FAULT },
-            witnesses: vec![NeighbourReleased, Deferred],
-            ..neighbours("neighbours: three and a stranger, a connection lost", 3, &[LOCK; 4])
         },
         World {
             budget: Budget { crashes: 1, ..NO_FAULT },
@@ -221,6 +210,7 @@ pub(crate) fn neighbours() -> Vec<World> {
         World {
             budget: Budget { cuts: 2, ..NO_FAULT },
             lag: 1,
+            witnesses: vec![NeighbourReleased, SecondGrant, Unlisted, Deferred],
             ..neighbours("neighbours: two and a stranger, two connections lost", 2, &[LOCK; 3])
         },
         World {
@@ -231,6 +221,7 @@ pub(crate) fn neighbours() -> Vec<World> {
         World {
             budget: Budget { removals: 1, cuts: 1, ..NO_FAULT },
             linger: true,
+            witnesses: vec![NeighbourReleased, SecondGrant, Unlisted, Deferred],
             ..neighbours("neighbours: an operator deletes a node, a connection lost", 2, &[LOCK; 3])
         },
         World {
