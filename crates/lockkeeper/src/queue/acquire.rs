@@ -89,7 +89,8 @@ const MAX_WAITERS: usize = 10_000;
 ///
 /// Without contention, one create and one list in one round trip. A request that waits adds one read, to watch its node. It adds
 /// one more read to watch the node that it waits for, unless that is of the same session. A request right behind one of the same
-/// session lists only after 100 ms, or after half of its timeout if that is earlier. With a timeout, it also reads who holds then,
+/// session lists only after 100 ms, or after half of its timeout if that is earlier; further behind one that waits, also when that one
+/// releases, unless another request of the session lists before. With a timeout, it also reads who holds then,
 /// and again 200 ms before the deadline unless it waits for that contender's end. If that contender has left, it lists once more and
 /// reads who holds now; with more than 100 contenders ahead it does not.
 /// After a wait of more than a second, the hold writes into its node when it began, once it is 100 ms old, and watches the node
