@@ -8,7 +8,6 @@ use lockkeeper_core::FencingToken;
 use crate::error::{ChangeError, ReleaseError};
 use crate::hold::HoldRequest;
 use crate::hold::holding::Holding;
-use crate::queue::multi::MultiGuard;
 
 /// A held lock with its fencing token. [`Holding`] has its other methods and describes what dropping it does.
 #[derive(Debug)]
@@ -174,13 +173,6 @@ macro_rules! guards {
         impl From<$kind> for Holding {
             fn from(guard: $kind) -> Holding {
                 $unwrap(guard)
-            }
-        }
-
-        /// For a struct that keeps a lock of any kind, or several.
-        impl From<$kind> for MultiGuard {
-            fn from(guard: $kind) -> MultiGuard {
-                Holding::from(guard).into()
             }
         }
     )*};

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::cancel::CancellationToken;
 use crate::error::{AcquireError, Misuse, ReleaseError, SessionError, VerifyError};
 use crate::hold::fenced::FencedWrite;
+use crate::hold::guard::{Guard, Permit, UpgradeableGuard, WriteGuard};
 use crate::hold::holding::{HoldState, Holding, run_until};
 use crate::queue::acquire::Acquire;
 use crate::queue::requeue::Requeued;
@@ -565,6 +566,19 @@ impl From<Holding> for MultiGuard {
         MultiGuard::of(vec![holding])
     }
 }
+
+macro_rules! of_one {
+    ($($guard:ty),+) => {$(
+        /// Wraps a single hold, for a struct that keeps a lock of any kind.
+        impl From<$guard> for MultiGuard {
+            fn from(guard: $guard) -> Self {
+                Holding::from(guard).into()
+            }
+        }
+    )+};
+}
+
+of_one!(Guard, WriteGuard, UpgradeableGuard, Permit);
 
 impl Drop for MultiGuard {
     fn drop(&mut self) {
