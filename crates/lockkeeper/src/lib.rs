@@ -136,7 +136,7 @@ pub use cancel::CancellationToken;
 #[cfg(feature = "tls")]
 pub use ensemble::tls::Tls;
 pub use error::Error;
-pub use hold::guard::Guard;
+pub use hold::guard::{Guard, WriteGuard};
 pub use hold::holding::Holding;
 pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
@@ -153,7 +153,7 @@ pub use recipes::distributed::DistributedLock;
 /// Guards of single kinds, what a guard says and does, and writes that take effect only while the lock is held.
 pub mod guard {
     pub use crate::hold::fenced::{FencedWrite, FencedWritten};
-    pub use crate::hold::guard::{Permit, UpgradeableGuard, WriteGuard};
+    pub use crate::hold::guard::{Permit, UpgradeableGuard};
     pub use crate::hold::holding::HoldState;
     pub use crate::hold::upgrade::{Upgrade, UpgradeError};
     pub use crate::queue::requeue::Requeued;
@@ -214,7 +214,7 @@ mod guide {
 /// ```
 /// nor used by a writer after it became a reader:
 /// ```compile_fail,E0382
-/// async fn downgraded(guard: lockkeeper::guard::WriteGuard) {
+/// async fn downgraded(guard: lockkeeper::WriteGuard) {
 ///     let reader = guard.downgrade().await;
 ///     guard.token();
 /// }
@@ -251,14 +251,14 @@ mod guide {
 /// ```
 /// nor can it by a conversion, which only leads to a weaker guard:
 /// ```compile_fail,E0277
-/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::guard::WriteGuard {
-///     lockkeeper::guard::WriteGuard::from(reader)
+/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::WriteGuard {
+///     lockkeeper::WriteGuard::from(reader)
 /// }
 /// ```
 /// nor with a function that is meant for this crate only:
 /// ```compile_fail,E0624
-/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::guard::WriteGuard {
-///     lockkeeper::guard::WriteGuard::of(lockkeeper::Holding::from(reader))
+/// fn pretend(reader: lockkeeper::Guard) -> lockkeeper::WriteGuard {
+///     lockkeeper::WriteGuard::of(lockkeeper::Holding::from(reader))
 /// }
 /// ```
 /// Permits have no order, so they have no token:

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lockkeeper::admin::Owner;
 use lockkeeper::error::{AcquireError, AdminError, Error, SessionError};
-use lockkeeper::guard::{HoldState, Permit, UpgradeableGuard, WriteGuard};
-use lockkeeper::{Class, FencingToken, Guard, Holding, Lockkeeper};
+use lockkeeper::guard::{HoldState, Permit, UpgradeableGuard};
+use lockkeeper::{Class, FencingToken, Guard, Holding, Lockkeeper, WriteGuard};
 use tokio::time::sleep;
 
 use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, Scenario, Turn, Want};

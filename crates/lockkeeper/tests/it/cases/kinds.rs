@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use lockkeeper::error::AcquireError;
-use lockkeeper::guard::{Permit, UpgradeableGuard, WriteGuard};
-use lockkeeper::{Guard, Holding, Lockkeeper};
+use lockkeeper::guard::{Permit, UpgradeableGuard};
+use lockkeeper::{Guard, Holding, Lockkeeper, WriteGuard};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::OpCode;
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, SessionError};
-use lockkeeper::guard::{UpgradeableGuard, WriteGuard};
-use lockkeeper::{DistributedLock, Guard, Holding, LockPath, Lockkeeper};
+use lockkeeper::guard::UpgradeableGuard;
+use lockkeeper::{DistributedLock, Guard, Holding, LockPath, Lockkeeper, WriteGuard};
 use lockkeeper_helix::HelixLock;
 
 use super::on_every_server;

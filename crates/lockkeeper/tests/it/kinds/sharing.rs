@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ChangeError, ErrorKind};
-use lockkeeper::guard::{UpgradeError, WriteGuard};
-use lockkeeper::{CancellationToken, Lockkeeper, Loss, NodeFormat, RwLock};
+use lockkeeper::guard::UpgradeError;
+use lockkeeper::{CancellationToken, Lockkeeper, Loss, NodeFormat, RwLock, WriteGuard};
 use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
