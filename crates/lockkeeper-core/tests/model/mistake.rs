@@ -34,7 +34,7 @@ pub(crate) enum Mistake {
     LossLooksLikeLeaving,
     /// Listings are taken without the tombstones.
     TombstonesUnseen,
-    /// Each release is reported to neighbours, whoever holds beside it and whatever its holder still writes.
+    /// Each release is reported to neighbours, also if the hold was not alone or a write of its holder may still take effect.
     AllPassOn,
     /// No contender knows that its caller writes in the transaction of the release.
     ReleaseWriteUnsaid,

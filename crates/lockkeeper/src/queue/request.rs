@@ -72,46 +72,38 @@ pub trait Request:
     fn wait(self) -> Result<Self::Guard, Self::Error>;
 }
 
+/// The methods of the trait, by those of the same names that the request has itself.
+macro_rules! own_methods {
+    () => {
+        fn timeout(self, timeout: Duration) -> Self {
+            self.timeout(timeout)
+        }
+
+        fn cancel_on(self, token: CancellationToken) -> Self {
+            self.cancel_on(token)
+        }
+
+        fn on_lost(self, on_lost: OnLost) -> Self {
+            self.on_lost(on_lost)
+        }
+
+        #[track_caller]
+        fn wait(self) -> Result<Self::Guard, Self::Error> {
+            self.wait()
+        }
+    };
+}
+
 impl<G: Into<MultiGuard> + Send + 'static> Request for Acquire<G> {
     type Guard = G;
     type Error = AcquireError;
 
-    fn timeout(self, timeout: Duration) -> Self {
-        self.timeout(timeout)
-    }
-
-    fn cancel_on(self, token: CancellationToken) -> Self {
-        self.cancel_on(token)
-    }
-
-    fn on_lost(self, on_lost: OnLost) -> Self {
-        self.on_lost(on_lost)
-    }
-
-    #[track_caller]
-    fn wait(self) -> Result<G, AcquireError> {
-        self.wait()
-    }
+    own_methods!();
 }
 
 impl Request for MultiAcquire {
     type Guard = MultiGuard;
     type Error = AcquireError;
 
-    fn timeout(self, timeout: Duration) -> Self {
-        self.timeout(timeout)
-    }
-
-    fn cancel_on(self, token: CancellationToken) -> Self {
-        self.cancel_on(token)
-    }
-
-    fn on_lost(self, on_lost: OnLost) -> Self {
-        self.on_lost(on_lost)
-    }
-
-    #[track_caller]
-    fn wait(self) -> Result<MultiGuard, AcquireError> {
-        self.wait()
-    }
+    own_methods!();
 }

@@ -36,7 +36,7 @@ impl Driver {
         }
     }
 
-    /// Finds out more about the end of the attempt, for the caller's error.
+    /// Finds out what the caller's error is to say about the end of the attempt.
     pub(super) async fn explain(&mut self, end: End, link: &mut latest::Receiver<Link>) -> End {
         let end = self.look_closer(end).await;
         if end == End::Removed && self.caller.is_waiting() {
