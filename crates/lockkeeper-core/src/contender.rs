@@ -15,7 +15,7 @@
 //! This file has the order of the rules. Each module below has one group of facts with its rules. These are what the attempt
 //! asks for ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), its [`look`] at the first, and the tombstones of others ([`abandoned`]).
 //! They are also the [`hold`] and its [`proof`], the holder [`marker`], the [`change`] under way, the own node's [`record`],
-//! the records of each [`release`], the own [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
+//! the records of each [`release`], what it makes way for ([`yielding`]), the own [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
 
 mod abandoned;
 mod change;
@@ -33,6 +33,7 @@ mod terms;
 mod tests;
 mod tombstone;
 mod view;
+mod yielding;
 
 use self::abandoned::Abandoned;
 use self::change::{Change, DowngradeStage, UpgradeStage};
@@ -47,6 +48,7 @@ use self::release::Releases;
 use self::terms::AttemptTerms;
 use self::tombstone::OwnTombstone;
 use self::view::{Blocker, View};
+use self::yielding::Yielding;
 use crate::protocol::{Arrival, Command, End, Event, Failure, Grant, Inspection, Listing, QueuePlace, WatchKind};
 use crate::{AttemptId, Discipline, FencingToken, LockDelay, Mode, NodeFormat, Revocation, SessionId, Zxid};
 
@@ -63,6 +65,8 @@ enum Flight {
     Recover,
     /// A linearizable listing: which of the nodes and holder markers in doubt exist?
     Settle,
+    /// Does a contender of an earlier class wait for this holder?
+    LookOut,
     /// Is this node mine?
     Inspect(String),
     /// Is the holder marker mine, whose create's reply was lost?
@@ -91,6 +95,8 @@ enum Flight {
         holder_marker: bool,
     },
     DeleteHolderMarker,
+    /// The holder marker, while the own node stays.
+    GiveUpHolderMarker,
     /// The own node and its tombstone.
     DeleteWithTombstone(String),
     DeleteOwnTombstone,
@@ -118,6 +124,7 @@ pub struct Contender {
     record: OwnRecord,
     releases: Releases,
     tombstone: OwnTombstone,
+    yielding: Yielding,
     exit: Exit,
     flight: Option<Flight>,
 }
@@ -141,6 +148,7 @@ impl Contender {
             record: OwnRecord::default(),
             releases: Releases::default(),
             tombstone: OwnTombstone::None,
+            yielding: Yielding::default(),
             exit: Exit::default(),
             flight: None,
         }
@@ -180,6 +188,12 @@ impl Contender {
     /// Makes it leave if the lock's node does not exist, instead of creating it.
     pub fn without_parents(mut self) -> Self {
         self.terms.makes_parents = false;
+        self
+    }
+
+    /// Makes it create a missing lock's node as a persistent node, not as a container.
+    pub fn with_persistent_parent(mut self) -> Self {
+        self.terms.parent_stays = true;
         self
     }
 
@@ -284,7 +298,8 @@ impl Contender {
     /// the children.
     pub fn watches(&self, name: &str) -> bool {
         let own = self.node() == Some(name) || self.terms.is_holder_marker(name);
-        own || self.view.blocker.as_ref().is_some_and(|blocker| blocker.watches(name))
+        let blocks = self.view.blocker.as_ref().is_some_and(|blocker| blocker.watches(name));
+        own || blocks || self.yielding.watches(name)
     }
 
     /// Whether it waits for the lock, or for the readers ahead of it to release.
@@ -313,7 +328,11 @@ impl Contender {
             Event::Changed(name) => self.changed(&name),
             Event::Released { name, watched } => self.neighbour_released(&name, watched),
             Event::Ended { name, deleted } => self.neighbour_ended(&name, deleted),
-            Event::ChildrenChanged => self.view.children_changed(),
+            Event::ChildrenChanged => {
+                self.view.children_changed();
+                self.yielding.children_changed();
+            }
+            Event::YieldDue => self.yield_due(),
             Event::Ask(ask) => self.asked_by_its_caller(ask),
             Event::Refuse(why) => self.record.refuse(&why),
             Event::Entered { created, arrival } => self.entered(created, arrival),
@@ -377,8 +396,7 @@ impl Contender {
         let discipline = self.terms.discipline;
         if self.nodes.parent_missing {
             self.flight = Some(Flight::MakeParent);
-            let stays = self.terms.node_format.is_beside();
-            return Command::MakeParent { stays, limit: discipline.limit() };
+            return Command::MakeParent { stays: self.terms.parent_stays, limit: discipline.limit() };
         }
         self.flight = Some(Flight::Enter);
         let alone = discipline.granted_by_listing() && !self.terms.once && !self.nodes.doubted;
@@ -389,12 +407,14 @@ impl Contender {
     fn advance(&mut self, own: &str, czxid: Zxid) -> Option<Command> {
         self.hand_over(own, czxid)
             .or_else(|| self.report())
+            .or_else(|| self.give_up_marker(own))
             .or_else(|| self.look())
             .or_else(|| self.take_holder_marker(own))
             .or_else(|| self.wait_for_the_abandoned())
             .or_else(|| self.watch_blocker())
             .or_else(|| self.watch_own(own))
             .or_else(|| self.watch_holder_marker())
+            .or_else(|| self.look_out())
             .or_else(|| self.write_record(own))
             .or_else(|| self.downgrade(own))
     }
@@ -477,6 +497,7 @@ impl Contender {
     fn listed(&mut self, outcome: Result<Listing, Failure>) {
         match (self.flight.take(), outcome.as_ref().map(|listing| &*listing.names)) {
             (Some(Flight::List { watch }), _) => self.listed_queue(outcome, watch),
+            (Some(Flight::LookOut), _) => self.looked_out(outcome),
             (Some(Flight::Recover), Ok(names)) => self.nodes.search(&self.terms, names),
             // No parent, no children: none of our nodes can be left.
             (Some(Flight::Recover), Err(Failure::NoNode)) => self.nodes.search(&self.terms, &[]),
@@ -501,6 +522,9 @@ impl Contender {
         let Some(Flight::Watch(name)) = self.flight.take() else {
             return;
         };
+        if self.lookout_watched(&name, &outcome) {
+            return;
+        }
         match outcome {
             Ok(seen) if self.node() == Some(&name) => self.own_read(seen),
             Ok(seen) if self.marker.is_ours() && self.terms.is_holder_marker(&name) => {
@@ -527,6 +551,7 @@ impl Contender {
         } else if self.marker.is_ours() && self.terms.is_holder_marker(name) {
             self.holder_marker_gone();
         } else {
+            self.yielding.node_gone(name);
             self.blocker_gone(name);
         }
     }
@@ -538,6 +563,7 @@ impl Contender {
         } else if self.marker.is_ours() && self.terms.is_holder_marker(name) {
             self.marker.is_unwatched();
         } else {
+            self.yielding.node_changed(name);
             self.view.blocker_changed(name);
         }
     }
@@ -549,6 +575,7 @@ impl Contender {
         let (name, holder_marker) = match self.flight.take() {
             Some(Flight::Delete { name, holder_marker }) => (Some(name), holder_marker),
             Some(Flight::DeleteHolderMarker) => (None, true),
+            Some(Flight::GiveUpHolderMarker) => return self.marker_given_up(outcome),
             Some(Flight::DeleteWithTombstone(own)) => return self.deleted_with_tombstone(&own, outcome),
             Some(Flight::DeleteOwnTombstone) => return self.deleted_own_tombstone(outcome),
             Some(Flight::DeleteTombstone(name)) => return self.deleted_tombstone(&name, outcome),

@@ -129,6 +129,18 @@ impl Discipline {
         }
     }
 
+    /// The first contender for which the holder `me` makes way, if its caller yields: one of an earlier class. It is next once the
+    /// holder marker is gone.
+    pub fn makes_way_for<'a>(&self, queue: &Queue<'a>, me: &str) -> Option<&'a str> {
+        match self {
+            Discipline::Classes => {
+                let own = queue.entries().get(queue.position(me)?)?;
+                queue.entries().first().filter(|first| first.mode.class() < own.mode.class()).map(|first| first.name)
+            }
+            Discipline::SharedExclusive | Discipline::Permits { .. } => None,
+        }
+    }
+
     /// Judges the contender whose node is called `me` as one that only reads for now, whatever its node says.
     ///
     /// An upgradeable reader acquires in this way. Its node is a writer's, so all contenders behind it wait. It reads

@@ -29,6 +29,7 @@ mod sessionless;
 mod text;
 mod token;
 mod tombstone;
+mod trace;
 
 pub use attempt::{AttemptId, ParseIdError};
 pub use class::{Class, ClassError};
@@ -54,3 +55,4 @@ pub use sessionless::Sessionless;
 pub use text::{excerpt, is_active, plain, spell};
 pub use token::{EpochError, FencingToken, SessionId, TokenEpoch, TokenError, Zxid};
 pub use tombstone::{LockDelay, Tombstone};
+pub use trace::{TraceParent, TraceParentError};

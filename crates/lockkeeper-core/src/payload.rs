@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::text::plain;
-use crate::{AttemptId, ProcessInstance, Zxid};
+use crate::{AttemptId, ProcessInstance, TraceParent, Zxid};
 
 /// The words by which foreign clients ask a holder to release.
 const REVOCATION_WORDS: [&[u8]; 2] = [b"unlock", b"__REVOKE__"];
@@ -18,6 +18,10 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// Longest name of a user, a machine or a program that is read, in bytes.
 const MAX_NAME_BYTES: usize = 256;
+
+/// Most holds that a record names, and the longest path of one that is read, in bytes.
+const MAX_HOLDS: usize = 16;
+const MAX_PATH_BYTES: usize = 1024;
 
 /// The owner of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -64,6 +68,15 @@ pub struct Payload {
     /// A request to the owner to release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Revocation>,
+    /// The nodes of other holds that its caller keeps while it waits for this lock. For people, and to find deadlocks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<String>,
+    /// The node is a writer's, and its contender reads until it is upgraded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub upgradeable: bool,
+    /// The span of its caller in a distributed trace. For people and their tools; never compared.
+    #[serde(default, deserialize_with = "TraceParent::lenient", skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<TraceParent>,
 }
 
 /// A request to release, and the answer to it.
@@ -234,6 +247,7 @@ impl Payload {
     pub fn new(id: AttemptId, owner: Owner, message: Option<&str>, since_ms: u64) -> Self {
         let message = message.map(cut);
         let (process, granted, granted_ms, revocation) = (None, false, None, None);
+        let (holds, upgradeable, traceparent) = (Vec::new(), false, None);
         Payload {
             lockkeeper: Self::VERSION,
             id: id.to_string(),
@@ -244,7 +258,26 @@ impl Payload {
             granted,
             granted_ms,
             revocation,
+            holds,
+            upgradeable,
+            traceparent,
         }
+    }
+
+    /// The same record of a contender whose caller keeps these holds while it waits. Only the first 16 are named.
+    pub fn while_holding(self, mut holds: Vec<String>) -> Self {
+        holds.truncate(MAX_HOLDS);
+        Payload { holds, ..self }
+    }
+
+    /// The same record of a contender that reads with a writer's node.
+    pub fn upgradeable(self, upgradeable: bool) -> Self {
+        Payload { upgradeable, ..self }
+    }
+
+    /// The same record of a contender whose caller is in this span of a trace.
+    pub fn traced(self, traceparent: Option<TraceParent>) -> Self {
+        Payload { traceparent, ..self }
     }
 
     /// The same record of this process.
@@ -261,6 +294,9 @@ impl Payload {
     fn shortened(mut self) -> Self {
         self.owner.shorten();
         self.message.iter_mut().for_each(|message| shorten(message, MAX_MESSAGE_BYTES));
+        // A path that is cut would be another one.
+        self.holds.retain(|path| path.len() <= MAX_PATH_BYTES);
+        self.holds.truncate(MAX_HOLDS);
         if let Some(revocation) = &mut self.revocation {
             shorten(&mut revocation.id, MAX_NAME_BYTES);
             revocation.by.iter_mut().for_each(Owner::shorten);
@@ -380,6 +416,26 @@ mod tests {
         let asked = Revocation { by: Some(by.clone()), reason: Some(ACTIVE.into()), ..Revocation::default() };
         assert_eq!(asked.to_string(), format!("{by}: {SHOWN}"));
         assert_eq!(NodeData::read("a\u{202e}b".as_bytes()).to_string(), "a\\u{202e}b");
+    }
+
+    #[test]
+    fn a_bad_traceparent_is_dropped_and_the_record_stays() {
+        const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let read = |traceparent: String| {
+            let data = format!(
+                r#"{{"lockkeeper":1,"id":"?","user":"a","host":"b","pid":1,"since_ms":5,"traceparent":{traceparent}}}"#
+            );
+            NodeData::read(data.as_bytes()).record().map(|record| record.traceparent)
+        };
+        assert_eq!(read(format!("{GOOD:?}")), Some(Some(GOOD.parse().unwrap())));
+        let long = format!("{:?}", "a".repeat(100_000));
+        for bad in ["\"\"", "\"00-0-0-0\"", "7", "null", "{\"a\":[1]}", &long] {
+            assert_eq!(read(bad.to_owned()), Some(None), "{}", &bad[..bad.len().min(20)]);
+        }
+        let record = Payload::new(AttemptId::new(7), owner(), None, 0);
+        assert!(!String::from_utf8(record.to_bytes()).unwrap().contains("traceparent"));
+        let traced = record.traced(GOOD.parse().ok());
+        assert_eq!(NodeData::read(&traced.to_bytes()), NodeData::Record(Box::new(traced)));
     }
 
     #[test]

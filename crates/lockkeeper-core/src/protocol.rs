@@ -47,7 +47,7 @@ pub enum Event {
     RecordWritten(Result<i32, Failure>),
     /// The outcome of [`Command::Downgrade`]: the transaction that made the reader's node.
     Downgraded(Result<Zxid, Failure>),
-    /// The outcome of [`Command::Delete`].
+    /// The outcome of [`Command::Delete`] or [`Command::GiveUpHolderMarker`].
     Deleted(Result<(), Failure>),
     /// The outcome of [`Command::Check`]: the transaction that created the holder marker, if that was to be read.
     Checked(Result<Option<Zxid>, Failure>),
@@ -82,6 +82,9 @@ pub enum Event {
     ChildrenChanged,
     /// The own node is 100 ms old. From now on a watch on it is worth its request, even if the contender never waited.
     OwnWatchDue,
+    /// The hold is so old that it makes way for contenders of earlier classes. From now on, the holder looks for them, and
+    /// [`Command::Contended`] reports them.
+    YieldDue,
     /// The grant, or the upgrade, came so long after the create of the own node that the record must say when.
     GrantedLate,
     /// The attempt is so old that its caller's error, if it stops waiting, is to name who holds the lock. From now on each first of the
@@ -160,6 +163,9 @@ pub enum Ask {
     Reclassify(Class),
     /// The holder wants the servers' proof that the lock is held ([`Command::Verified`]).
     Verify,
+    /// The holder makes way for the contenders of earlier classes, if it holds a lock with classes: it gives up its holder marker,
+    /// keeps its place, and waits. The next grant is a new one.
+    Yield,
     /// The holder releases next, and writes a node of its choice in the transaction of the release ([`ReleaseWrite::Callers`]).
     WriteAtRelease,
 }
@@ -318,6 +324,16 @@ pub enum Command {
         /// The holder marker.
         holder_marker: String,
     },
+    /// Delete the holder marker, if its data has this version and the own node exists: in one transaction. The outcome is
+    /// [`Event::Deleted`].
+    GiveUpHolderMarker {
+        /// The own node.
+        own: String,
+        /// The holder marker.
+        holder_marker: String,
+        /// The version.
+        version: i32,
+    },
     /// Create the tombstone of the next hold, as a persistent node, if the own node still exists: in one transaction.
     Tombstone {
         /// The own node.
@@ -386,6 +402,8 @@ pub enum Command {
     Grant(Grant),
     /// Tell the caller that another client asks for the release ([`Contender::revocation`](crate::Contender::revocation)). Once.
     Revoke,
+    /// Tell the holder's caller whether a contender of an earlier class waits ([`Event::YieldDue`]).
+    Contended(bool),
     /// Tell the caller that it is now the only holder.
     Upgraded,
     /// Tell the caller that it is now a reader, with this node.

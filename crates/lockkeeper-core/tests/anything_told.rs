@@ -147,6 +147,7 @@ fn told() -> impl Strategy<Value = Told> {
     let other = [
         Event::ChildrenChanged,
         Event::OwnWatchDue,
+        Event::YieldDue,
         Event::GrantedLate,
         Event::DeadlineNear,
         Event::LooksDue,
@@ -176,6 +177,7 @@ fn told() -> impl Strategy<Value = Told> {
         Ask::Reclassify(Class::BACKGROUND),
         Ask::WriteAtRelease,
         Ask::Verify,
+        Ask::Yield,
     ];
     prop_oneof![
         6 => (created, look.clone()).prop_map(|(created, listed)| Told::Entered(created, listed)),
@@ -266,6 +268,7 @@ proptest! {
                     | Command::Revoke
                     | Command::Upgraded
                     | Command::Reads { .. }
+                    | Command::Contended(_)
                     | Command::Verified(_) => words += 1,
                     Command::End(_) => ended = true,
                     Command::Delay { .. } => delays += 1,

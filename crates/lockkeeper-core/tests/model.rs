@@ -3,7 +3,7 @@
 //! `tree` models what a server stores of a lock's path. `world` and `client` model the clients, sessions and
 //! connections, with everything that can happen to them. `step` carries out the contender's commands, `serve` answers them, and
 //! `neighbours` has what the clients of one process tell each other. `claims` states what must always be true, and `witness` what
-//! must be seen to happen. `worlds`, `delays`, `dated`, `looks` and `holders` list the explored worlds, `mistake` the planted
+//! must be seen to happen. `worlds`, `delays`, `dated`, `looks`, `holders` and `yields` list the explored worlds, `mistake` the planted
 //! mistakes, and `replays` the defects that were found. Nothing of the protocol is here: a command is
 //! carried out as a driver would, and the contender makes every decision. (`plain`, a foreign client, is no contender.)
 //!
@@ -42,13 +42,15 @@ mod witness;
 mod world;
 #[path = "model/worlds.rs"]
 mod worlds;
+#[path = "model/yields.rs"]
+mod yields;
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use claims::{
     EXCLUSION, LATE_ENOUGH, NO_GHOST, NO_HERD, NO_LOST_WAKEUP, NODE_STANDS, NOTHING_LEFT, OWN_NODES, SETTLES,
-    SOMEONE_IN, VERIFIED, WRITES_IN_TIME, WRITTEN,
+    SOMEONE_IN, TOLD_TO_YIELD, VERIFIED, WRITES_IN_TIME, WRITTEN,
 };
 use lockkeeper_core::{Discipline, NodeFormat};
 use mistake::Mistake;
@@ -187,6 +189,14 @@ fn every_interleaving_of_holders_that_want_proofs_or_write_with_their_releases_k
     println!("{states:>8} states in all");
 }
 
+/// A hold that makes way does so for each contender of an earlier class, also for a foreign client, and then continues ahead of all
+/// others of its class. Neither class is starved: the earlier one gets the lock, and a hold makes way at most once for each contender.
+#[test]
+fn every_interleaving_of_holds_that_make_way_keeps_the_promises() {
+    let states: usize = yields::yielding().into_iter().map(explore).sum();
+    println!("{states:>8} states in all");
+}
+
 /// Explores a world with a mistake in it until the mistake violates each of `claims`. Without the mistake, no claim
 /// fails.
 fn is_found(world: impl Fn() -> World, claims: &[&'static str]) {
@@ -304,6 +314,14 @@ mistakes! {
     seeded_mistake_a_look_that_finds_nothing_is_found: LookFindsNothing breaks [EXCLUSION]
         in World { budget: Budget { looks: 1, ..NO_FAULT }, linger: true, lag: 0,
             ..World::new("a look that finds nothing", 2) };
+    /// The foreground waits for the whole of the hold.
+    seeded_mistake_a_newcomer_that_the_holder_does_not_hear_of_is_found: NewcomersUnheard breaks [TOLD_TO_YIELD]
+        in World { budget: Budget { yields: 1, ..NO_FAULT }, lag: 0,
+            ..world("a newcomer that the holder does not hear of", classes_rule(), &[yields::YIELDS, FOREGROUND]) };
+    /// The delete is repeated, and the foreground holds by then.
+    seeded_mistake_making_way_by_the_name_of_the_holder_marker_is_found: HolderMarkerByName breaks [OWN_NODES, EXCLUSION]
+        in World { budget: Budget { yields: 1, cuts: 1, ..NO_FAULT }, lag: 0,
+            ..world("making way by the name of the marker", classes_rule(), &[yields::YIELDS, FOREGROUND, FOREGROUND]) };
     /// Case 20.
     seeded_mistake_deleting_by_name_is_found: DeleteByName breaks [OWN_NODES, EXCLUSION]
         in World { node_format: NodeFormat::Recipe, budget: Budget { cuts: 1, reaps: 1, ..NO_FAULT }, lag: 0,

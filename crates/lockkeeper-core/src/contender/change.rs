@@ -69,6 +69,7 @@ impl Contender {
                 }
             }
             Ask::Verify => self.verify_hold(),
+            Ask::Yield => self.yield_lock(),
             Ask::WriteAtRelease => self.releases.callers_write = holds,
             Ask::Downgrade | Ask::Upgrade | Ask::StayReader => {}
         }

@@ -31,6 +31,7 @@ impl Contender {
     /// A linearizable listing, empty without a parent, decides everything that was unknown.
     pub(super) fn settled(&mut self, names: &[String]) {
         let exists = |name: &str| names.iter().any(|listed| listed == name);
+        self.settle_place(exists);
         self.nodes.settle_deletes(exists);
         self.settle_holder_marker(self.terms.discipline.holder_marker().is_some_and(exists));
         self.settle_downgrade(exists);

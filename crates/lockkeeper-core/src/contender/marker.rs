@@ -101,6 +101,9 @@ impl Contender {
     /// The holder marker was deleted while we have one.
     pub(super) fn holder_marker_gone(&mut self) {
         // Without our watch, this one was set while we waited for another holder's marker.
+        if self.deletes_marker() {
+            return self.marker.is_unwatched();
+        }
         if let HolderMarker::Ours { watched: true, .. } = self.marker {
             self.marker = HolderMarker::None;
             self.node_missing();
@@ -111,6 +114,7 @@ impl Contender {
     /// A linearizable listing decides whether the marker exists.
     pub(super) fn settle_holder_marker(&mut self, exists: bool) {
         match (self.marker, exists) {
+            (HolderMarker::Ours { .. }, false) if self.gives_way() => self.marker_missing(),
             (HolderMarker::Ours { .. }, false) => self.marker = HolderMarker::None,
             (HolderMarker::Doubtful, true) => self.marker = HolderMarker::Suspect,
             (HolderMarker::Doubtful, false) => self.holder_marker_not_ours(),
@@ -145,10 +149,7 @@ impl Contender {
         match outcome {
             Ok(seen) if seen.owner == self.terms.session && seen.czxid == *czxid => *verified = Some(seen.version),
             // Another client deleted it.
-            Ok(_) | Err(Failure::NoNode) => {
-                self.marker = HolderMarker::None;
-                self.node_missing();
-            }
+            Ok(_) | Err(Failure::NoNode) => self.marker_missing(),
             Err(Failure::ConnectionLoss) => {}
             Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.exit.stuck = true,
         }

@@ -37,14 +37,18 @@ impl OwnRecord {
         }
     }
 
+    /// Whether another client asks for the release, without an answer so far.
+    pub(super) fn is_asked(&self) -> bool {
+        self.revocation.is_some() && !self.is_refused()
+    }
+
     fn is_refused(&self) -> bool {
         self.revocation.as_ref().is_some_and(|asked| asked.refused.is_some())
     }
 
     /// Whether the caller must learn of a revocation; it learns of each once.
     fn report_revocation(&mut self) -> bool {
-        let asked = self.revocation.is_some() && !self.is_refused();
-        asked && !std::mem::replace(&mut self.reported, true)
+        self.is_asked() && !std::mem::replace(&mut self.reported, true)
     }
 
     /// Takes in the request that a read of the node shows. Returns whether the caller has to answer one.
@@ -74,6 +78,9 @@ impl Contender {
         }
         if self.record.report_revocation() {
             return Some(Command::Revoke);
+        }
+        if let Some(contended) = self.report_contended() {
+            return Some(contended);
         }
         if let (DowngradeStage::Done, Some(name)) = (self.change.downgrade, self.node()) {
             let name = name.to_owned();

@@ -25,6 +25,8 @@ pub(super) struct Releases {
     released_alone: bool,
     /// The caller writes in the transaction of its release.
     pub(super) callers_write: bool,
+    /// It had many ahead when it came, and has found its place only later.
+    pub(super) came_far_back: bool,
 }
 
 impl Releases {
@@ -86,7 +88,8 @@ impl Contender {
     /// Whether the end of this blocker may be in a record. Its node must be one whose holder writes records: it holds alone and
     /// without a delay.
     pub(super) fn may_be_recorded(&self, blocker: &Blocker) -> bool {
-        let far_back = self.view.place.as_ref().is_some_and(|place| place.ahead >= self.terms.many_ahead);
+        let many_ahead = self.view.place.as_ref().is_some_and(|place| place.ahead >= self.terms.many_ahead);
+        let far_back = many_ahead || self.releases.came_far_back;
         let name = blocker.ends().and_then(|name| self.terms.node_format.parse(name));
         let alone = name.is_some_and(|name| !name.mode.reads() && name.delay.is_none());
         let shares_its_parent = self.terms.node_format.is_beside();

@@ -24,6 +24,8 @@ pub(super) struct AttemptTerms {
     pub(super) max_ahead: usize,
     /// It creates a missing parent.
     pub(super) makes_parents: bool,
+    /// The parent that it creates is persistent, not a container.
+    pub(super) parent_stays: bool,
     /// It uses records of releases if at least so many are ahead.
     pub(super) many_ahead: usize,
 }
@@ -50,6 +52,7 @@ impl AttemptTerms {
             once: false,
             max_ahead: usize::MAX,
             makes_parents: true,
+            parent_stays: node_format.is_beside(),
             many_ahead: MANY_AHEAD,
         }
     }

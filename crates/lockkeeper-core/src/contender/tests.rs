@@ -5,6 +5,7 @@ mod looks;
 mod proof;
 mod release;
 mod sessionless;
+mod yielding;
 
 use super::*;
 use crate::protocol::{Inspection, Listing};

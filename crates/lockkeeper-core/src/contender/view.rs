@@ -27,6 +27,12 @@ pub(super) enum Blocker {
 }
 
 impl Blocker {
+    /// This node, which is watched. Only a listing can show whether it blocks.
+    pub(super) fn watched(name: String) -> Self {
+        let (grants, or_granted, local) = (false, false, false);
+        Blocker::Node { name, grants, or_granted, watched: true, local, recorded: None }
+    }
+
     /// The node to watch, if no watch is set.
     pub(super) fn to_watch(&self) -> Option<&str> {
         match self {
@@ -252,10 +258,11 @@ impl Contender {
             }
         }
         self.nodes.suspect_second(&self.terms, &queue);
-        self.view.sessionless.retain(|node| listing.names.contains(&node.name));
-        let skipped: Vec<_> = self.view.sessionless.iter().map(|node| &node.name).collect();
+        let skipped = self.sessionless_of(listing);
         let queue = queue.without(&skipped);
         let was_deferred = self.view.is_deferred();
+        // The bound that it had when it came counts contenders that had left before.
+        self.releases.came_far_back &= queue.entries().len() > self.terms.many_ahead;
         (self.view.listing_due, self.view.unlisted) = (false, false);
         self.releases.forget();
         let mut before = self.view.blocker.take();
@@ -282,6 +289,17 @@ impl Contender {
             }
         }
         self.abandoned.see(&queue);
+    }
+
+    /// The names in a listing of the nodes that are known to have no session. The others are forgotten.
+    pub(super) fn sessionless_of(&mut self, listing: &Listing) -> Vec<String> {
+        self.view.sessionless.retain(|node| listing.names.contains(&node.name));
+        self.view.sessionless.iter().map(|node| node.name.clone()).collect()
+    }
+
+    /// This node has no session, so it counts in no listing.
+    pub(super) fn skip_sessionless(&mut self, node: Sessionless) {
+        self.view.sessionless.push(node);
     }
 
     /// The blocker was read, and its watch is set.
@@ -374,6 +392,7 @@ impl Contender {
         let waits_for_writer = self.terms.node_format.parse(&name).is_some_and(|ahead| !ahead.mode.reads());
         let accepts = most_ahead.unwrap_or(usize::MAX) <= self.terms.max_ahead;
         if self.may_leave_out_listing() && waits_for_writer && accepts && !self.nodes.lingered {
+            self.releases.came_far_back = most_ahead.is_some_and(|ahead| ahead >= self.terms.many_ahead);
             self.view.wait_unlisted(name, false);
         }
     }

@@ -30,6 +30,10 @@ pub(crate) const ASKED: &str =
     "at rest each holder knows of its revocation, its node names it, and no waiter has a revocation";
 pub(crate) const NO_DEAD_END: &str = "each attempt ends in a way that its world allows";
 pub(crate) const LATE_ENOUGH: &str = "no contender holds beside a lost hold before the delay is over";
+pub(crate) const TOLD_TO_YIELD: &str =
+    "at rest each hold that makes way knows whether a contender of an earlier class waits";
+pub(crate) const IN_ITS_PLACE: &str = "a hold that made way continues only after the contenders that it made way for";
+pub(crate) const YIELDS_BOUNDED: &str = "a hold makes way at most once for each contender of an earlier class";
 pub(crate) const SETTLES: &str = "without faults, each contender gets the lock and leaves";
 
 impl Model for World {
@@ -67,6 +71,9 @@ impl Model for World {
             Property::always(ASKED, at_rest::<Asked>),
             Property::always(NO_DEAD_END, no_dead_end),
             Property::always(LATE_ENOUGH, late_enough),
+            Property::always(TOLD_TO_YIELD, at_rest::<ToldToYield>),
+            Property::always(IN_ITS_PLACE, |_, state: &State| !state.pushed_in),
+            Property::always(YIELDS_BOUNDED, yields_bounded),
             Property::always(SETTLES, settles),
         ];
         properties.extend(self.witnesses.iter().map(|witness| Property::sometimes(witness.says(), witness.look())));
@@ -111,7 +118,7 @@ impl World {
             Role::Enters(mode) | Role::Tries(mode) => mode,
             Role::Upgradeable => Mode::Write,
             Role::Dissents(_) => Mode::Permits(1),
-            Role::Plain(class) => Mode::Class(class),
+            Role::Plain(class) | Role::Yields(class) => Mode::Class(class),
         }
     }
 
@@ -289,6 +296,30 @@ impl AtRest for Asked {
     }
 }
 
+struct ToldToYield;
+
+impl AtRest for ToldToYield {
+    fn holds(world: &World, state: &State) -> bool {
+        let yields = |(i, client): &(usize, &Client)| {
+            matches!(world.roles[*i], Role::Yields(_)) && client.says_it_holds() && client.yield_due
+        };
+        state.clients.iter().enumerate().filter(yields).all(|(_, client)| {
+            let class = client.own().and_then(|own| own.class());
+            let queue = state.leader.queue();
+            client.contended == queue.iter().any(|n| n.name.class() < class && n.owner != NOBODY)
+        })
+    }
+}
+
+/// The background is not starved: each time that a hold makes way, another contender of an earlier class had come.
+fn yields_bounded(world: &World, state: &State) -> bool {
+    state.clients.iter().enumerate().filter(|(_, client)| client.past.yielded > 0).all(|(i, client)| {
+        let earlier = |j: &usize| world.mode(*j).class() < world.mode(i).class();
+        let came = |j: &usize| state.clients[*j].life != Life::Unborn;
+        usize::from(client.past.yielded) <= (0..state.clients.len()).filter(|j| earlier(j) && came(j)).count()
+    })
+}
+
 /// Whether each node, and the set of children, has at most one watching client in each class.
 ///
 /// The client that holds the last watch on a node is the one behind it. A client that came in front of that client
@@ -362,7 +393,9 @@ fn settles(world: &World, state: &State) -> bool {
         world.progress(&state, &mut actions);
         if actions.is_empty() {
             let holder = state.clients.iter().position(|c| c.says_it_holds() && !c.upgrading);
-            actions.extend(holder.map(|i| Action::Leave(i as u8)));
+            // A hold that makes way does so whenever it can, and is continued all the same.
+            let yields = |i: &usize| state.budget.yields > 0 && state.clients[*i].contended;
+            actions.extend(holder.map(|i| if yields(&i) { Action::Yield(i as u8) } else { Action::Leave(i as u8) }));
         }
         if actions.is_empty() {
             return state.leader.nodes.iter().all(|n| n.owner == NOBODY) && !state.clients.iter().any(Client::is_live);

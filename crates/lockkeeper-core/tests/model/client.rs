@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use lockkeeper_core::{Command, Contender, End, Event, LocalKey, Mode, WatchKind};
+use lockkeeper_core::{Class, Command, Contender, End, Event, LocalKey, Mode, WatchKind};
 
 use super::plain::Plain;
 use super::tree::{Name, Node};
@@ -29,6 +29,8 @@ pub(crate) enum Request {
     Downgrade(Name, Name, bool),
     Delete(Name, Option<i32>),
     DeleteBoth(Name, i32),
+    /// The own node, and the version of the holder marker.
+    GiveUpHolderMarker(Name, i32),
     Tombstone(Name, Name),
     DeleteWith(Name, Name),
     /// Deletes the node, if it has this version, and says in the parent's data that the node of this create was released, if that
@@ -254,6 +256,12 @@ pub(crate) struct Client {
     pub(crate) downgrading: bool,
     /// It was informed of a revocation.
     pub(crate) told: bool,
+    /// Its hold is so old that it makes way.
+    pub(crate) yield_due: bool,
+    /// It was informed that a contender of an earlier class waits.
+    pub(crate) contended: bool,
+    /// The sessions that it made way for last, a bit for each.
+    pub(crate) made_way_for: u8,
     /// It was first in the queue while no holder marker existed, at some time since it entered.
     pub(crate) was_first: bool,
     /// The czxid of the last node that it knows to be its own.
@@ -301,6 +309,12 @@ pub(crate) struct Past {
     pub(crate) reads_on: bool,
     pub(crate) aged: bool,
     pub(crate) refused: bool,
+    /// How often it made way.
+    pub(crate) yielded: u8,
+    /// It was asked to make way, and then no more.
+    pub(crate) asked_in_vain: bool,
+    /// The reply to its delete of a holder marker alone was lost.
+    pub(crate) marker_delete_lost: bool,
     pub(crate) dated: bool,
     pub(crate) wrote_at_release: bool,
     /// It was told that it holds the lock, and that it does not.
@@ -318,6 +332,11 @@ impl Client {
     /// Returns the node that the contender takes for its own.
     pub(crate) fn own(&self) -> Option<Name> {
         self.machine.as_ref().and_then(|machine| machine.own)
+    }
+
+    /// Returns the class of its own node.
+    pub(crate) fn own_class(&self) -> Option<Class> {
+        self.own().and_then(|own| own.class())
     }
 
     pub(crate) fn is_live(&self) -> bool {

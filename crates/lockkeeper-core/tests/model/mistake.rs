@@ -56,4 +56,6 @@ pub(crate) enum Mistake {
     CheckUnordered,
     /// A look at the first of the queue reports that it is deleted.
     LookFindsNothing,
+    /// No holder hears that other children come.
+    NewcomersUnheard,
 }

@@ -198,6 +198,19 @@ impl Step<'_> {
                     _ => Outcome::NoNode,
                 }
             }
+            Request::GiveUpHolderMarker(own, version) => {
+                match (self.state.leader.get(own), self.state.leader.holder_marker().copied()) {
+                    (Some(_), Some(holder_marker)) if !self.is_version(holder_marker, Some(version)) => {
+                        Outcome::BadVersion
+                    }
+                    (Some(_), Some(holder_marker)) => {
+                        self.note_delete(i, holder_marker);
+                        self.commit(Txn::Delete(holder_marker.name));
+                        Outcome::Done
+                    }
+                    _ => Outcome::NoNode,
+                }
+            }
             Request::Tombstone(own, tombstone) => {
                 match (self.state.leader.get(own), self.state.leader.get(tombstone)) {
                     (None, _) => Outcome::NoNode,
@@ -255,6 +268,8 @@ impl Step<'_> {
         }
         let older = |n: &&&Node| n.name.class() == own.class();
         self.state.overtook |= self.state.leader.queue().iter().find(older).is_some_and(|n| n.name != own);
+        let made_way_for = self.state.clients[usize::from(i)].made_way_for;
+        self.state.pushed_in |= self.state.leader.queue().iter().any(|n| made_way_for & 1 << n.owner != 0);
         let node = self.node(i, Name::HOLDER_MARKER);
         self.commit(Txn::Create(node));
         Outcome::Made(node.czxid)
@@ -302,6 +317,7 @@ impl Step<'_> {
                 self.tell(i, Event::Downgraded(made));
             }
             Request::Tombstone(..) => self.tell(i, Event::TombstoneMade(done)),
+            Request::GiveUpHolderMarker(..) => self.tell(i, Event::Deleted(done)),
             Request::Delete(name, _)
             | Request::Release(name, ..)
             | Request::ReleaseWriting(name, _)
@@ -495,6 +511,7 @@ impl Step<'_> {
         let (failure, lost) = (Failure::ConnectionLoss, Err(Failure::ConnectionLoss));
         let past = &mut self.client(i).past;
         past.holder_marker_doubted |= matches!(request, Request::TakeHolderMarker(_));
+        past.marker_delete_lost |= matches!(request, Request::GiveUpHolderMarker(..));
         past.downgrade_doubted |= matches!(request, Request::Downgrade(..));
         match request {
             Request::Enter(..) => self.tell(i, Event::Entered { created: Err(failure), arrival: Arrival::Unknown }),
@@ -515,6 +532,7 @@ impl Step<'_> {
             | Request::Release(..)
             | Request::ReleaseWriting(..)
             | Request::DeleteBoth(..)
+            | Request::GiveUpHolderMarker(..)
             | Request::DeleteWith(..) => self.tell(i, Event::Deleted(lost)),
         }
     }

@@ -205,6 +205,21 @@ impl Step<'_> {
                 budget.proofs -= 1;
                 self.tell(i, Event::Ask(Ask::Verify));
             }
+            Action::YieldDue(i) => {
+                self.client(i).yield_due = true;
+                self.tell(i, Event::YieldDue);
+            }
+            Action::Yield(i) => {
+                budget.yields -= 1;
+                let class = self.state.clients[usize::from(i)].own().and_then(|own| own.class());
+                let earlier = self.state.leader.queue().into_iter().filter(|n| n.name.class() < class);
+                let earlier = earlier.fold(0, |all, n| all | 1 << n.owner);
+                let client = self.client(i);
+                (client.made_way_for, client.granted_by) = (earlier, None);
+                (client.yield_due, client.contended, client.was_first) = (false, false, false);
+                client.past.yielded += 1;
+                self.tell(i, Event::Ask(Ask::Yield));
+            }
             Action::CheckEffect(i) => self.check(i),
             Action::Write(i) => {
                 budget.writes -= 1;
@@ -251,6 +266,7 @@ impl Step<'_> {
         client.lingered = false;
         (client.upgrading, client.told_alone, client.downgrading) = (false, false, false);
         (client.told, client.was_first) = (false, false);
+        (client.yield_due, client.contended, client.made_way_for) = (false, false, 0);
         self.entered_local(i);
         self.leave_local(i);
     }
@@ -322,6 +338,11 @@ impl Step<'_> {
                     client.told = true;
                     continue;
                 }
+                Command::Contended(contended) => {
+                    client.past.asked_in_vain |= client.contended && !contended;
+                    client.contended = contended;
+                    continue;
+                }
                 Command::Look { first, front } => {
                     client.look = Some((world.read(&first), front.map(|front| world.read(&front))));
                     continue;
@@ -378,6 +399,9 @@ impl Step<'_> {
                     Request::Watch(node, kind)
                 }
                 Command::TakeHolderMarker { own, holder_marker: _ } => Request::TakeHolderMarker(world.read(&own)),
+                Command::GiveUpHolderMarker { own, holder_marker: _, version } => {
+                    Request::GiveUpHolderMarker(world.read(&own), version)
+                }
                 Command::Tombstone { own, tombstone } => Request::Tombstone(world.read(&own), world.read(&tombstone)),
                 Command::WriteRecord { name, granted, version, revocation } => {
                     Request::WriteRecord(world.read(&name), granted, is_open(revocation), version)
@@ -534,7 +558,8 @@ impl Step<'_> {
                     continue;
                 }
                 let (Fired::Gone(name) | Fired::Changed(name)) = *fired else {
-                    if self.client(i).children.take().is_some() {
+                    let unheard = self.world.mistake == Some(Mistake::NewcomersUnheard);
+                    if !unheard && self.client(i).children.take().is_some() {
                         self.tell(i, Event::ChildrenChanged);
                     }
                     continue;

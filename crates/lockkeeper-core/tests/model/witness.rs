@@ -92,6 +92,10 @@ witnesses! {
     RefusedByAHolder: "a try has left while another contender holds",
     BesidePlain: "a contender holds while a foreign client waits",
     PlainHolds: "a foreign client holds while a contender waits",
+    MadeWay: "a contender of an earlier class holds while one that made way for it waits",
+    WentOn: "a contender that made way holds again while another one of its class waits",
+    AskedInVain: "a holder was told that a contender of an earlier class waits, and then that it does not",
+    LostYield: "a contender that made way and whose delete's reply was lost holds again",
 }
 
 use Witness::*;
@@ -240,6 +244,18 @@ impl Witness {
                 holders_with(&|c| c.past.aged && !old(c)) && clients().any(|c| c.wants_in() && old(c))
             }
             RefusedByAHolder => held() && clients().any(|c| matches!(c.life, Life::Ended(End::Held { .. }))),
+            MadeWay => {
+                let first = |n: &super::tree::Node| clients().any(|c| c.own() == Some(n.name) && c.says_it_holds());
+                let earlier =
+                    |c: &Client| state.leader.nodes.iter().any(|n| n.name.class() < c.own_class() && first(n));
+                clients().any(|c| c.past.yielded > 0 && c.wants_in() && earlier(c))
+            }
+            WentOn => {
+                let behind = |c: &Client| clients().any(|b| b.wants_in() && b.own_class() == c.own_class());
+                state.is_at_rest(world) && holders_with(&|c| c.past.yielded > 0 && c.granted_by.is_some() && behind(c))
+            }
+            AskedInVain => holders_with(&|c| c.past.asked_in_vain && !c.contended),
+            LostYield => holders_with(&|c| c.past.yielded > 0 && c.past.marker_delete_lost && c.granted_by.is_some()),
             BesidePlain | PlainHolds => {
                 let holds = |which: bool| clients().enumerate().any(|(i, c)| plain(i) == which && c.says_it_holds());
                 let waits = |which: bool| clients().enumerate().any(|(i, c)| plain(i) == which && c.wants_in());

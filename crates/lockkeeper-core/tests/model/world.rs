@@ -65,6 +65,8 @@ pub(crate) enum Role {
     Upgradeable,
     /// A contender whose process is configured with this number of permits, and requests one.
     Dissents(u32),
+    /// A contender of this class that makes way for earlier classes.
+    Yields(Class),
     /// A foreign client.
     Plain(Class),
 }
@@ -113,6 +115,8 @@ pub(crate) struct Budget {
     pub(crate) release_writes: u8,
     /// Holders that want a proof of their holds.
     pub(crate) proofs: u8,
+    /// Holds that make way.
+    pub(crate) yields: u8,
 }
 
 impl Budget {
@@ -137,6 +141,7 @@ impl Budget {
         writes: 0,
         release_writes: 0,
         proofs: 0,
+        yields: 0,
     };
 }
 
@@ -178,6 +183,8 @@ pub(crate) struct State {
     pub(crate) deleted_foreign: bool,
     /// The holder marker was taken while an older node of the same class existed.
     pub(crate) overtook: bool,
+    /// A holder that had made way was granted the lock while a contender that it had made way for was in the queue.
+    pub(crate) pushed_in: bool,
     /// The lost holds whose lock delay is not over: what each client held.
     pub(crate) cooling: [Option<Held>; 4],
 }
@@ -256,6 +263,10 @@ pub(crate) enum Action {
     Age(u8),
     /// A holder wants a proof that it holds the lock.
     Verify(u8),
+    /// A hold is so old that it makes way.
+    YieldDue(u8),
+    /// A holder makes way.
+    Yield(u8),
     /// The check in flight is answered.
     CheckEffect(u8),
     /// A holder sends a fenced write.
@@ -313,6 +324,9 @@ impl World {
             told_alone: false,
             downgrading: false,
             told: false,
+            yield_due: false,
+            contended: false,
+            made_way_for: 0,
             was_first: false,
             knows: 0,
             made: 0,
@@ -351,6 +365,7 @@ impl World {
             misjudged: false,
             deleted_foreign: false,
             overtook: false,
+            pushed_in: false,
             cooling: [None; 4],
         }
     }
@@ -362,6 +377,7 @@ impl World {
         let contender = match self.roles[usize::from(i)] {
             Role::Enters(mode) => contender(self.discipline, mode),
             Role::Tries(mode) => contender(self.discipline, mode).once(),
+            Role::Yields(class) => contender(self.discipline, Mode::Class(class)),
             Role::Dissents(permits) => contender(Discipline::Permits { permits }, Mode::Permits(1)),
             Role::Upgradeable => Contender::upgradeable(node_format, id, session),
             Role::Plain(class) => return Machine::new(Engine::Plain(Arc::new(Plain::new(class)))),
@@ -481,6 +497,10 @@ impl World {
         if self.linger && !client.lingered && client.own().is_some() {
             actions.push(Action::Lingered(i));
         }
+        let yields = matches!(self.roles[usize::from(i)], Role::Yields(_)) && client.granted_by.is_some();
+        if yields && client.says_it_holds() && !client.yield_due {
+            actions.push(Action::YieldDue(i));
+        }
         actions.extend(client.counting.iter().map(|name| Action::DelayOver(i, *name)));
         if client.server.is_some() || self.mistake == Some(Mistake::HearsWithoutConnection) {
             actions.extend(client.key.filter(|key| state.local.has_signal(*key)).map(|_| Action::Hears(i)));
@@ -570,6 +590,9 @@ impl World {
             }
             if budget.proofs > 0 && sends {
                 actions.push(Action::Verify(i));
+            }
+            if budget.yields > 0 && client.contended {
+                actions.push(Action::Yield(i));
             }
             if budget.dates > 0 {
                 actions.push(Action::Date(i));
