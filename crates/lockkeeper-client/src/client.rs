@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::chroot::Chroot;
 use crate::driver::{Driver, SharedState, WatchSender};
+use crate::feed::{FeedEvent, FeedReceiver, feed};
 use crate::flush::flush_after;
 use crate::helped::HelpedTask;
 use crate::servers::{Connect, Servers};
@@ -148,6 +149,31 @@ impl Client {
         let (id, reply) = self.send(request, Some(WatchSender::Always(sender)));
         let (shared, chroot) = (self.handle.shared.clone(), self.chroot.clone());
         let watcher = PersistentWatcher { id, shared, chroot, events };
+        async move { reply.await.map(|_| watcher) }
+    }
+
+    /// Adds a watch as [`Client::watch`] does, for a reader that must know of the changes that it did not see: the feed reports lost
+    /// connections and events that it dropped.
+    ///
+    /// # Errors
+    /// As [`Client::watch`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future removes the watch.
+    ///
+    /// # Cost
+    /// One round trip. At most `capacity` events are kept in memory.
+    pub fn feed(
+        &self,
+        path: &str,
+        recursive: bool,
+        capacity: usize,
+    ) -> impl Future<Output = Result<WatchFeed, RequestError>> + Send + use<> {
+        let (sender, events) = feed(capacity);
+        let request = Request::AddWatch { path: path.to_owned(), recursive };
+        let (id, reply) = self.send(request, Some(WatchSender::Feed(sender)));
+        let (shared, chroot) = (self.handle.shared.clone(), self.chroot.clone());
+        let watcher = WatchFeed { id, shared, chroot, events };
         async move { reply.await.map(|_| watcher) }
     }
 
@@ -319,5 +345,41 @@ impl Drop for PersistentWatcher {
 impl fmt::Debug for PersistentWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PersistentWatcher").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// A persistent watch that keeps a bounded number of events and reports its gaps. Created by [`Client::feed`].
+/// Dropping it removes the watch.
+pub struct WatchFeed {
+    id: RequestId,
+    shared: Arc<SharedState>,
+    chroot: Chroot,
+    events: FeedReceiver,
+}
+
+impl WatchFeed {
+    /// Returns the next event. `None` means that the watch has ended: the session or its driver has ended, or the session has
+    /// moved to a server older than 3.6.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no event.
+    pub async fn next(&mut self) -> Option<FeedEvent> {
+        let mut event = self.events.next().await?;
+        if let FeedEvent::Fired { event, .. } = &mut event {
+            self.chroot.leave_path(&mut event.path);
+        }
+        Some(event)
+    }
+}
+
+impl Drop for WatchFeed {
+    fn drop(&mut self) {
+        self.shared.unwatch(self.id);
+    }
+}
+
+impl fmt::Debug for WatchFeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchFeed").field("id", &self.id).finish_non_exhaustive()
     }
 }

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::debug;
 
+use crate::feed::{FeedEvent, FeedSender};
 use crate::problem::TlsProblem;
 use crate::servers::{Connect, Connecting, Searching, Stream};
 use crate::session::Session;
@@ -37,6 +38,7 @@ type Reply = oneshot::Sender<Result<Response, RequestError>>;
 pub(crate) enum WatchSender {
     Once(oneshot::Sender<WatchEvent>),
     Always(mpsc::UnboundedSender<WatchEvent>),
+    Feed(FeedSender),
 }
 
 /// Waiters for replies and for watch events.
@@ -46,6 +48,17 @@ struct Waiting {
     replies: VecDeque<Option<Reply>>,
     first: u64,
     watchers: HashMap<RequestId, WatchSender>,
+}
+
+impl Waiting {
+    /// Reports a change of the connection to the feeds, between the events before it and those after it.
+    fn tell_feeds(&self, event: &FeedEvent) {
+        for watcher in self.watchers.values() {
+            if let WatchSender::Feed(feed) = watcher {
+                feed.push(event.clone());
+            }
+        }
+    }
 }
 
 struct Inner {
@@ -275,6 +288,7 @@ impl Inner {
     /// Collects the session's events. The driver delivers them after it has released the mutex, because a waker may
     /// call back.
     fn collect(&mut self, deliveries: &mut Vec<Delivery>) {
+        let mut received = None;
         while let Some(event) = self.session.poll() {
             match event {
                 SessionEvent::Reply { id, result, .. } => {
@@ -293,6 +307,11 @@ impl Inner {
                         _ = events.send(WatchEvent { kind, path });
                         self.waiting.watchers.insert(id, WatchSender::Always(events));
                     }
+                    Some(WatchSender::Feed(feed)) => {
+                        let at = *received.get_or_insert_with(|| Instant::now().into_std());
+                        feed.push(FeedEvent::Fired { event: WatchEvent { kind, path }, at });
+                        self.waiting.watchers.insert(id, WatchSender::Feed(feed));
+                    }
                     None => {}
                 },
                 SessionEvent::WatchEnded { id } => {
@@ -300,9 +319,13 @@ impl Inner {
                 }
                 SessionEvent::Connected { .. } => {
                     self.connect_errors.iter_mut().for_each(|(_, error)| *error = None);
+                    self.waiting.tell_feeds(&FeedEvent::Connected);
                     deliveries.push(Delivery::ConnectionState(ConnectionState::Connected));
                 }
-                SessionEvent::Disconnected => deliveries.push(Delivery::ConnectionState(ConnectionState::Disconnected)),
+                SessionEvent::Disconnected => {
+                    self.waiting.tell_feeds(&FeedEvent::Disconnected);
+                    deliveries.push(Delivery::ConnectionState(ConnectionState::Disconnected));
+                }
                 SessionEvent::Paused => deliveries.push(Delivery::ConnectionState(ConnectionState::Paused)),
                 SessionEvent::Over(end) => {
                     // In the order in which they were set: the same history wakes the same waiters in the same order.

@@ -29,6 +29,7 @@ mod calls;
 mod chroot;
 mod client;
 mod driver;
+mod feed;
 mod flush;
 mod helped;
 mod local;
@@ -42,7 +43,8 @@ mod watches;
 mod words;
 
 pub use calls::{MultiError, Watched};
-pub use client::{Client, PersistentWatcher, Watcher};
+pub use client::{Client, PersistentWatcher, WatchFeed, Watcher};
+pub use feed::FeedEvent;
 #[doc(hidden)]
 pub use helped::HelpedTask;
 pub use local::ShortPath;
@@ -53,4 +55,4 @@ pub use session::Session;
 #[cfg(feature = "tls")]
 pub use tls::{InvalidTls, Tls};
 pub use types::{Config, ConnectionState, End, RequestError, RequestId, Resume, SessionEvent, Transport, WatchEvent};
-pub use words::ask;
+pub use words::{ask, ask_over};

@@ -262,13 +262,8 @@ impl Connect for Servers {
                 let stream = dial(&addresses).await.map_err(unreachable)?;
                 #[cfg(feature = "tls")]
                 if let Some(config) = tls {
-                    let failed = |error| {
-                        io::Error::other(match tls::problem(&error) {
-                            Some(problem) => format!("fails the TLS handshake: {} ({error})", problem.text()),
-                            None => format!("fails the TLS handshake ({error})"),
-                        })
-                    };
-                    return Ok(Box::new(config.connect(&host, stream).await.map_err(failed)?) as Box<dyn Stream>);
+                    let secured = config.connect(&host, stream).await.map_err(|error| tls::failed(&error))?;
+                    return Ok(Box::new(secured) as Box<dyn Stream>);
                 }
                 Ok(Box::new(stream) as Box<dyn Stream>)
             });

@@ -103,6 +103,14 @@ pub(crate) fn problem(error: &io::Error) -> Option<TlsProblem> {
     }
 }
 
+/// Returns the error of a failed handshake with the words of a message about the server.
+pub(crate) fn failed(error: &io::Error) -> io::Error {
+    io::Error::other(match problem(error) {
+        Some(problem) => format!("fails the TLS handshake: {} ({error})", problem.text()),
+        None => format!("fails the TLS handshake ({error})"),
+    })
+}
+
 impl Tls {
     /// Trusts servers whose certificates lead to one of these certificate authorities, in PEM, and no others: the
     /// system's authorities are not used.
