@@ -4,6 +4,8 @@
 //! the call, however far this session's server lags behind the leader. Nothing here changes a node, except for a break
 //! that a person requests (`breaking`).
 
+pub(crate) mod contest;
+pub(crate) mod questions;
 pub(crate) mod revoke;
 
 mod breaking;
@@ -14,19 +16,18 @@ mod follow;
 mod handle;
 mod info;
 mod lease;
-mod questions;
 mod setup;
 mod time;
 
 pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
 pub use handle::Admin;
-pub use info::{LeaseInfo, LockInfo, LockListing, RequestorInfo, Unreadable};
-pub use lockkeeper_core::{Owner, SessionId, TokenEpoch};
+pub use info::{Entries, LeaseInfo, LockInfo, LockListing, RequestorInfo, Unreadable};
+pub use lockkeeper_core::{Owner, SessionId, TokenEpoch, TraceParent};
 pub use revoke::{Asked, RevokeAnswer};
 
 pub use crate::acl::{SetUp, SharedNode};
-pub use crate::broken::{Broken, Proof};
+pub use crate::broken::{Broken, Proof, Revoked};
 pub use crate::contender::ContenderInfo;
 pub use crate::ensemble::shared::LOCKS;
 pub use crate::identity::this_process;

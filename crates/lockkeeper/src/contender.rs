@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper_core::{
-    AttemptId, Class, FencingToken, NodeFormat, Owner, ProcessInstance, Revocation, SessionId, Sessionless, Zxid,
-    excerpt, node_path, plain,
+    AttemptId, Class, FencingToken, NodeFormat, Owner, ProcessInstance, Revocation, SessionId, Sessionless,
+    TraceParent, Zxid, excerpt, node_path, plain,
 };
 use serde::{Serialize, Serializer};
 
@@ -66,6 +66,16 @@ pub struct ContenderInfo {
     /// somebody deletes that node ([`LockInfo::sessionless`](crate::admin::LockInfo::sessionless)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<String>,
+    /// The paths of the nodes of other holds that its caller keeps while it waits for this lock
+    /// ([`Acquire::while_holding`](crate::Acquire::while_holding)).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<String>,
+    /// The span of its caller in a distributed trace ([`Acquire::traceparent`](crate::Acquire::traceparent)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<TraceParent>,
+    /// Its node is a writer's, and it reads until it is upgraded.
+    #[serde(skip)]
+    pub(crate) reads: bool,
     /// An earlier look has seen it wait.
     #[serde(skip)]
     pub(crate) waited: bool,
@@ -132,6 +142,12 @@ impl ContenderInfo {
     /// foreign clients and leases. Reads a few files of `/proc`; no request.
     pub fn process_has_ended(&self) -> bool {
         self.process.as_ref().is_some_and(identity::has_ended)
+    }
+
+    /// Returns whether its process runs on this machine now. `false` if this process cannot know it, as of
+    /// [`process_has_ended`](ContenderInfo::process_has_ended). Reads a few files of `/proc`; no request.
+    pub fn process_runs_here(&self) -> bool {
+        self.process.as_ref().is_some_and(identity::runs_here)
     }
 
     /// Whether it owns a leased lock.

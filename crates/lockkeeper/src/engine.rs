@@ -11,34 +11,44 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_channel::mpsc::UnboundedSender;
+pub use lockkeeper_core::{AttemptId, HOLDER_MARKER, LastRelease, ReleaseRecord, Sequence, Tombstone, node_path};
 pub use lockkeeper_core::{Limit, Link, LinkState, PathRecord, Trust, Zxid, excerpt, is_active, leased, plain, spell};
 use lockkeeper_core::{LockPath, NodeData, PathError};
 use tokio::sync::oneshot;
 
+pub use crate::admin::contest::{
+    Contest, Marker, Roles, attempt_of, contender, created_by, format_of, may_be_directory, place_of,
+};
+pub use crate::admin::questions::{MAX_DEPTH, OURS};
 pub use crate::clock::{Clock, as_millis, moment, typed, unix_epoch, wall_clock_ms};
 pub use crate::contender::LEASE;
+pub use crate::ensemble::each::{Answered, EachServer, Unanswered};
 pub use crate::ensemble::paths::{above, is_below, make_path};
 pub use crate::ensemble::shared::JOBS;
 pub use crate::ensemble::{
-    Children, Done, Ensemble, Fired, Node, NodeKind, OpError, READS_IN_FLIGHT, Reply, TxnError, TxnStep, Watcher,
-    Written, linearizable, refused, zxid_of,
+    Children, Done, Ensemble, Fired, Node, NodeKind, OpError, READS_IN_FLIGHT, Reply, TreeChange, TreeEvent, TreeWatch,
+    TxnError, TxnStep, Watcher, Written, linearizable, refused, zxid_of,
 };
 use crate::error::{Misuse, ReleaseError};
 pub use crate::hold::account::Call;
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 pub use crate::hold::holding::run_until;
+pub use crate::hold::note::{HoldReport, Note, NoteSteps, NotedEnd};
 pub use crate::hold::trust::{HeldRecord, TrustSource};
-pub use crate::hold::{AtRelease, Hold, HoldOptions, HoldRequest};
+pub use crate::hold::{AtRelease, Hold, HoldOptions, HoldRequest, YieldRequest};
 use crate::keeper::Lockkeeper;
+use crate::keeper::builder::Builder;
 pub use crate::meters::{Group, Meter};
 pub use crate::ownership::{group_name, other_replacer, other_writer, read_credentials, user_name};
+pub use crate::procstat::ProcStat;
 pub use crate::queue::about::About;
 use crate::queue::acquire::Acquire;
+pub use crate::queue::acquire::MIN_HOLD;
 use crate::queue::priority::PriorityLock;
 pub use crate::recipes::distributed::GuardSlot;
 pub use crate::registers::time::{known_server_now_ms, server_now_ms};
-pub use crate::registers::{REQUESTS, STATISTICS, journal, records};
+pub use crate::registers::{HISTORY, REQUESTS, STATISTICS, journal, records};
 use crate::session::Io;
 pub use crate::session::context::Context;
 pub use crate::session::epoch::unreadable as no_epoch;
@@ -83,6 +93,13 @@ pub async fn release_and_write(hold: Holding, step: TxnStep) -> (Result<(), Rele
     (released, write.try_recv().ok())
 }
 
+/// Writes a note about a hold in the transaction that ends it. A later note replaces an earlier one.
+///
+/// The task of a leased lock writes no notes. It only reports the end of the hold.
+pub fn note_end(hold: &Holding, note: Note) {
+    hold.request(HoldRequest::Note(Box::new(note)));
+}
+
 /// Returns the lock that a request asks for, in the words of its caller.
 pub fn about<G>(request: &Acquire<G>) -> About {
     request.about()
@@ -101,6 +118,16 @@ pub fn process_has_ended(node: &Node) -> bool {
 /// [`Misuse`] with the mistake.
 pub fn check_servers(servers: &str) -> Result<(), Misuse> {
     crate::ensemble::servers::parse(servers).map(drop)
+}
+
+/// Returns the servers of a connect string, to be asked one by one and without a session. They are reached as
+/// [`Builder::connect`] reaches them, with its TLS.
+///
+/// # Errors
+///
+/// [`Misuse`] if `connect` would refuse the connect string or the options.
+pub fn each_server(builder: &Builder, servers: &str) -> Result<EachServer, Misuse> {
+    builder.clone().each_server(servers)
 }
 
 /// The timers of the library's own thread: they run whichever runtime polls, or none. Cheap to clone.

@@ -12,6 +12,7 @@
 //! other error has not.
 
 mod contender;
+pub(crate) mod each;
 pub(crate) mod paths;
 pub(crate) mod servers;
 pub(crate) mod shared;
@@ -23,10 +24,11 @@ use crate::acl::{LockAcl, SharedNode};
 use crate::broken::Proof;
 use crate::error::{AdminError, SessionError};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 use lockkeeper_core::{Loss, SessionId, Zxid};
 use tokio::sync::mpsc;
 
@@ -35,6 +37,40 @@ pub type Reply<T, F = OpError> = BoxFuture<'static, Result<T, F>>;
 
 /// Resolves once, with what happened to the watched node. Dropping it removes the watch.
 pub type Watcher = BoxFuture<'static, Fired>;
+
+/// The changes of a tree, as [`Ensemble::watch_tree`] reports them. It ends with the session. Dropping it removes the watch.
+pub type TreeWatch = BoxStream<'static, TreeEvent>;
+
+/// What a watch of a tree reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeEvent {
+    /// A node was created, deleted or written.
+    Changed {
+        /// Its path.
+        path: Arc<str>,
+        /// What happened to it.
+        change: TreeChange,
+        /// When this client received the event. Events that arrive together have one time.
+        at: Instant,
+    },
+    /// The connection ended. Changes from now on are not reported.
+    Disconnected,
+    /// The connection is back, and the tree is watched again. A read from now on shows what was not reported.
+    Reconnected,
+    /// This many changes were dropped, because nobody took them in time. A read from now on shows them.
+    Missed(u64),
+}
+
+/// What happened to a node of a watched tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TreeChange {
+    /// It was created.
+    Created,
+    /// It was deleted.
+    Deleted,
+    /// Its data was written.
+    Written,
+}
 
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +137,8 @@ pub struct Node {
     pub czxid: Zxid,
     /// The transaction that last wrote its data.
     pub mzxid: Zxid,
+    /// The transaction that last created or deleted a child of it; the one that created it if it never had a child.
+    pub pzxid: Zxid,
     /// When it was created, in milliseconds since 1970 by the leader's clock.
     pub ctime_ms: i64,
     /// When its data was last written, in milliseconds since 1970 by the leader's clock.
@@ -120,6 +158,10 @@ pub struct Children {
     pub names: Vec<String>,
     /// The size of the node's own data, in bytes.
     pub data_len: usize,
+    /// How many children were created since the node was, including those that are deleted.
+    pub created: u32,
+    /// When the node was created, in milliseconds since 1970 by the leader's clock.
+    pub ctime_ms: i64,
 }
 
 /// A node with everything that a copy of it needs.
@@ -316,6 +358,13 @@ pub trait Ensemble: Send + Sync + 'static {
     /// Creates a node that all clients share, or gives an existing one this list; without a list, a new one admits every client that
     /// contends, and an existing one keeps its list. `None` for the epoch, if this client has a chroot: it belongs to the servers.
     fn set_up(&self, _path: &str, _acl: Option<&LockAcl>) -> Reply<Option<SharedNode>> {
+        std::future::ready(Err(OpError::Unsupported)).boxed()
+    }
+    /// Watches a node and all nodes below it, also if it does not exist yet. At most `capacity` changes that nobody has taken are
+    /// kept. Fails with [`OpError::Unsupported`] on servers before ZooKeeper 3.6.
+    ///
+    /// One request, whatever the tree's size. Nothing is written.
+    fn watch_tree(&self, _path: &str, _capacity: usize) -> Reply<TreeWatch> {
         std::future::ready(Err(OpError::Unsupported)).boxed()
     }
     /// The operations of a copy; `None` where nodes cannot be copied, as in a simulator.

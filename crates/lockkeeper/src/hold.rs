@@ -7,6 +7,8 @@ pub(crate) mod account;
 pub(crate) mod fenced;
 pub(crate) mod guard;
 pub(crate) mod holding;
+pub(crate) mod note;
+pub(crate) mod spans;
 pub(crate) mod trust;
 pub(crate) mod upgrade;
 
@@ -20,6 +22,8 @@ use tokio::sync::{Notify, oneshot};
 use crate::cancel::CancellationToken;
 use crate::ensemble::{TxnStep, Written};
 use crate::error::ReleaseError;
+use crate::hold::note::Note;
+use crate::hold::spans::{HoldSpans, WaitRef};
 use crate::hold::trust::{HeldRecord, SessionTrust, TrustSource};
 use crate::latest;
 use crate::meters::Meter;
@@ -28,6 +32,9 @@ use crate::session::callbacks;
 use crate::session::on_lost::{LostCallback, LostLock, OnLost};
 use crate::session::watchdog::{Expiring, Registration};
 use crate::wait::or_never;
+
+/// Where the outcome of a request is sent.
+pub(crate) type AcquireReply = oneshot::Sender<Result<holding::Holding, crate::error::AcquireError>>;
 
 /// How long a process that is about to abort waits for its log.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -46,6 +53,8 @@ pub struct AtRelease {
 pub enum HoldRequest {
     /// Write this node in the transaction of the release that follows.
     WriteAtRelease(Box<AtRelease>),
+    /// Write this note when the hold ends.
+    Note(Box<Note>),
     /// Release, and confirm it.
     Release(oneshot::Sender<Result<(), ReleaseError>>),
     /// Become a reader in the writer's position.
@@ -56,8 +65,19 @@ pub enum HoldRequest {
     StayReader,
     /// Refuse the request to release the lock, for this reason.
     Refuse(Box<str>),
+    /// Make way for the contenders of earlier classes, and acquire the lock again.
+    Yield(Box<YieldRequest>),
     /// Check at the servers whether the lock is held.
     Verify(oneshot::Sender<Result<(), String>>),
+}
+
+/// A holder makes way, and waits for its next grant.
+#[derive(Debug)]
+pub struct YieldRequest {
+    /// Where the next grant is sent.
+    pub(crate) reply: AcquireReply,
+    /// The span of the wait.
+    pub(crate) span: WaitRef,
 }
 
 /// The caller's options for a hold.
@@ -69,6 +89,8 @@ pub struct HoldOptions {
     pub liveness: Option<Duration>,
     /// How long the lock stays unavailable after a loss.
     pub delay: Option<Duration>,
+    /// How old the hold must be before it makes way for contenders of earlier classes, if it does.
+    pub min_hold: Option<Duration>,
     /// Reports the request and its hold.
     pub meter: Meter,
 }
@@ -103,6 +125,8 @@ pub struct Hold {
     meter: Meter,
     /// When it began, by the session's clock.
     began: Duration,
+    /// When it was lost, by the session's clock.
+    lost_at: OnceLock<Duration>,
     /// Whether its duration is reported.
     reported: AtomicBool,
     liveness: Option<Liveness>,
@@ -110,6 +134,8 @@ pub struct Hold {
     pub(crate) lost: CancellationToken,
     /// The latest request to release the lock.
     pub asked: latest::Sender<Option<Revocation>>,
+    /// Whether a contender of an earlier class waits for it, and it is old enough to make way.
+    pub(crate) contended: latest::Sender<bool>,
     /// Whether an upgrade is known to wait for readers ahead of it.
     pub(crate) waits_for_readers: AtomicBool,
     /// Whether its guard was dropped. A task that runs sees this before the end of its channel wakes it.
@@ -121,6 +147,8 @@ pub struct Hold {
     ward: OnceLock<Registration>,
     /// Tasks to notify before the loss, each with how long before.
     early: Mutex<Vec<(Duration, oneshot::Sender<()>)>>,
+    /// The spans of its guards.
+    pub(crate) spans: HoldSpans,
 }
 
 impl Hold {
@@ -165,17 +193,20 @@ impl Hold {
             on_lost: options.on_lost.clone(),
             meter: options.meter.clone(),
             began: Duration::ZERO,
+            lost_at: OnceLock::new(),
             reported: AtomicBool::new(false),
             liveness: None,
             loss: OnceLock::new(),
             lost: CancellationToken::new(),
             asked: latest::Sender::new(None),
+            contended: latest::Sender::new(false),
             waits_for_readers: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
             unattended: Notify::new(),
             writes: AtomicUsize::new(0),
             ward: OnceLock::new(),
             early: Mutex::default(),
+            spans: HoldSpans::default(),
         };
         hold.began = hold.session().now();
         if let Some(every) = options.liveness {
@@ -228,6 +259,9 @@ impl Hold {
     /// Marks it lost and wakes the tasks that wait for the loss. Returns `true` if it was not lost before.
     fn mark(&self, loss: Loss) -> bool {
         let first = self.loss.set(loss).is_ok();
+        if first {
+            _ = self.lost_at.set(self.session().now());
+        }
         self.lost.cancel();
         if first && loss == Loss::Unattended {
             self.unattended.notify_one();
@@ -254,6 +288,23 @@ impl Hold {
         if !self.reported.swap(true, Ordering::Relaxed) {
             self.meter.held(self.session().now().saturating_sub(self.began));
         }
+    }
+
+    /// Waits until another client asks for the lock, and returns its request.
+    pub(crate) async fn revocation(&self) -> Revocation {
+        let mut asked = self.asked.subscribe();
+        let seen = asked.wait_for(Option::is_some).await.ok().flatten();
+        seen.expect("the sender lives in this hold, and the value was seen")
+    }
+
+    /// Reports the wait for its lock after it made way.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// When it began, and how and when it was lost, if it was, by the session's clock.
+    pub fn span(&self) -> (Duration, Option<(Loss, Duration)>) {
+        (self.began, self.loss().zip(self.lost_at.get().copied()))
     }
 
     /// Until when it can be trusted.
@@ -469,6 +520,7 @@ impl Expiring for Hold {
             OnLost::Nothing | OnLost::Abort => {}
         }
         self.report_duration();
+        self.spans.lost(loss);
         self.meter.lost(loss);
         tracing::warn!(path = %self.path, %node, %token, %loss, "lock lost");
     }

@@ -6,6 +6,8 @@ use lockkeeper_core::{Owner, ProcessInstance, ProcessState};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
+use crate::procstat::ProcStat;
+
 /// Returns the user, machine, process id and program that the nodes of this process name as their owner.
 pub fn this_process() -> Owner {
     let program = std::env::args_os().next().map(|path| {
@@ -43,6 +45,12 @@ pub(crate) fn has_ended(process: &ProcessInstance) -> bool {
     this_instance().is_some_and(|here| process.has_ended(&here, state(process.pid)))
 }
 
+/// Returns whether this process runs on this machine, as far as the current one can see. `false` if it cannot.
+pub(crate) fn runs_here(process: &ProcessInstance) -> bool {
+    let runs = || state(process.pid) == ProcessState::Runs { started: process.started };
+    this_instance().is_some_and(|here| here.place == process.place) && runs()
+}
+
 /// Returns what the machine says of a process number.
 fn state(pid: u32) -> ProcessState {
     let known = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -50,18 +58,11 @@ fn state(pid: u32) -> ProcessState {
     if known.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)) {
         return ProcessState::Ended;
     }
-    let stat = read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    parse_state(&stat).unwrap_or(ProcessState::Unknown)
-}
-
-/// Parses `/proc/PID/stat`. See proc_pid_stat(5); the program's name, in parentheses, may contain anything.
-fn parse_state(stat: &str) -> Option<ProcessState> {
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
-    let (threads, started): (u32, _) = (fields.nth(16)?.parse().ok()?, fields.nth(1)?.parse().ok()?);
-    // The first thread of a program may end before the others.
-    let is_over = matches!(state, "Z" | "X") && threads <= 1;
-    Some(if is_over { ProcessState::Ended } else { ProcessState::Runs { started } })
+    match ProcStat::of(pid) {
+        Some(stat) if stat.runs() => ProcessState::Runs { started: stat.started },
+        Some(_) => ProcessState::Ended,
+        None => ProcessState::Unknown,
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -96,19 +97,5 @@ mod tests {
         assert!(has_ended(&process), "it is a zombie");
         child.wait().unwrap();
         assert!(has_ended(&process));
-    }
-
-    #[test]
-    fn the_name_of_a_program_and_threads_that_outlive_the_first_confuse_nothing() {
-        let stat = |name: &str, state: char, threads: u32| {
-            format!("7 ({name}) {state} 1 7 7 0 -1 4194304 102 0 0 0 0 0 0 0 20 0 {threads} 0 515032 3133440 413 0")
-        };
-        let runs = Some(ProcessState::Runs { started: 515_032 });
-        assert_eq!(parse_state(&stat("a) Z 1 (b", 'R', 1)), runs);
-        assert_eq!(
-            [parse_state(&stat("cat", 'Z', 2)), parse_state(&stat("cat", 'Z', 1))],
-            [runs, Some(ProcessState::Ended)]
-        );
-        assert_eq!([parse_state(""), parse_state("7 (cat) R 1")], [None, None]);
     }
 }

@@ -3,6 +3,7 @@
 //! tokio's `watch` has the same calls, but wakes its listeners in a random order. With it, one seed of the simulator
 //! would give several histories.
 
+use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -36,6 +37,12 @@ pub struct Receiver<T> {
 /// The [`Sender`] was dropped: there are no more changes.
 #[derive(Debug)]
 pub struct Closed;
+
+impl<T: fmt::Debug> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Sender").field(&*self.borrow()).finish()
+    }
+}
 
 impl<T> Sender<T> {
     /// Creates the value; it has no listener.

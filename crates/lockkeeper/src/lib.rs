@@ -119,6 +119,7 @@ mod keeper;
 mod latest;
 mod meters;
 mod ownership;
+mod procstat;
 mod queue;
 mod recipes;
 mod registers;

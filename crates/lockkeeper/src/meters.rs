@@ -2,6 +2,7 @@
 //!
 //! No label is a path: a program with a lock for each article would get a series for each. The program names a group instead.
 
+use lockkeeper_core::Loss;
 #[cfg(feature = "metrics")]
 use metrics::{Label, SharedString};
 
@@ -24,6 +25,12 @@ impl Group {
         let group = self.0.clone().map(|name| ("group", name));
         group.into_iter().chain(labels).map(|(key, value)| Label::new(key, value)).collect()
     }
+}
+
+/// The name of a loss, as JSON has it.
+pub(crate) fn label(loss: Loss) -> String {
+    let label = serde_json::to_value(loss).ok().and_then(|label| label.as_str().map(str::to_owned));
+    label.unwrap_or_default()
 }
 
 /// Reports a request for a lock, and its hold.
@@ -56,7 +63,7 @@ mod reports {
         Gauge, SharedString, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
     };
 
-    use super::{Meter, names};
+    use super::{Meter, label, names};
 
     /// Tells the exporter what each metric means, and its unit.
     pub(crate) fn describe() {
@@ -89,9 +96,7 @@ mod reports {
 
         /// A hold was lost.
         pub(crate) fn lost(&self, loss: Loss) {
-            // As JSON names it.
-            let reason = serde_json::to_value(loss).ok().and_then(|reason| reason.as_str().map(str::to_owned));
-            let reason = SharedString::from(reason.unwrap_or_default());
+            let reason = SharedString::from(label(loss));
             counter!(names::LOSSES, self.group.with([("mode", self.mode.into()), ("reason", reason)])).increment(1);
         }
     }

@@ -11,10 +11,13 @@ pub(crate) use records::make;
 pub(crate) use crate::ensemble::shared::JOBS;
 
 /// Every register, and the directory of the replays' locks.
-pub(crate) const ALL: [&str; 5] = [journal::ROOT, JOBS, REPLAYS, REQUESTS, STATISTICS];
+pub(crate) const ALL: [&str; 6] = [journal::ROOT, HISTORY, JOBS, REPLAYS, REQUESTS, STATISTICS];
 
 /// The parent of the pending decisions about leased locks.
 pub const REQUESTS: &str = "/lockkeeper/requests";
+
+/// The parent of the records of past holds.
+pub const HISTORY: &str = "/lockkeeper/history";
 
 /// The parent of the statistics of leased locks.
 pub const STATISTICS: &str = "/lockkeeper/stats";

@@ -110,7 +110,7 @@ impl Admin {
 
 /// Removes a contender and returns once its record exists.
 async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Result<Broken, AdminError> {
-    let id = uuid::Uuid::new_v4();
+    let id = uuid::Uuid::from_u128(context.clock().unique_id());
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
         let (session, ensemble) = context.session(None).await?;

@@ -1,37 +1,40 @@
-//! Finds the contenders behind a listing, and which of them hold.
+//! Finds the contenders behind a listing. [`Contest`] decides which of them hold the lock.
 
 use std::collections::{BTreeMap, HashMap};
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper_core::{
-    Discipline, FencingToken, HOLDER_MARKER, Limit, Mode, NodeData, NodeFormat, PathRecord, Queue, Sessionless,
-    Verdict, node_path,
-};
+use lockkeeper_core::{FencingToken, HOLDER_MARKER, Limit, NodeFormat, PathRecord, Queue, node_path};
 
-use super::info::LockInfo;
+use super::contest::{Contest, Marker};
+use super::info::{Entries, LockInfo};
 use crate::clock::moment;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable};
-
-/// The limit of a semaphore whose path states none: all contenders count as holders.
-const UNSTATED: u32 = u32::MAX;
 
 /// The names in the queue of one lock.
 pub(super) struct Listed {
     node_format: NodeFormat,
     names: Vec<String>,
+    /// How many contenders have entered, if the names are the children of the lock's path.
+    entries: Option<Entries>,
 }
 
 impl Listed {
+    /// The children of a lock's path, which are only names.
+    pub(super) fn names_of(names: Vec<String>) -> Self {
+        Listed { node_format: NodeFormat::of(&names), names, entries: None }
+    }
+
     /// The children of a lock's path.
-    pub(super) fn of(names: Vec<String>) -> Self {
-        Listed { node_format: NodeFormat::of(&names), names }
+    pub(super) fn of(Children { names, created, ctime_ms, .. }: Children) -> Self {
+        let entries = moment(ctime_ms).map(|since| Entries { count: created, since });
+        Listed { entries, ..Listed::names_of(names) }
     }
 
     /// The nodes beside the path, from a listing of the node above it.
     fn beside(path: &str, names: Vec<String>) -> Self {
         let node_format = NodeFormat::Numbered;
-        Listed { node_format, names: node_format.names(path, names) }
+        Listed { node_format, names: node_format.names(path, names), entries: None }
     }
 
     /// The names.
@@ -68,8 +71,8 @@ impl Listed {
 pub(super) async fn list(ensemble: &dyn Ensemble, path: &str) -> Result<Listed, OpError> {
     let below = linearizable(ensemble, ensemble.list(path)).await;
     let listed = match below {
-        Ok(Children { names, .. }) if NodeFormat::of_line(&names).is_some() => return Ok(Listed::of(names)),
-        below @ (Ok(_) | Err(OpError::NoNode)) => below.map(|children| Listed::of(children.names)),
+        Ok(children) if NodeFormat::of_line(&children.names).is_some() => return Ok(Listed::of(children)),
+        below @ (Ok(_) | Err(OpError::NoNode)) => below.map(Listed::of),
         Err(fault) => return Err(fault),
     };
     let beside = list_beside(ensemble, path).await;
@@ -85,9 +88,11 @@ pub(super) async fn list_beside(ensemble: &dyn Ensemble, path: &str) -> Listed {
 
 /// Lists the queue as [`list`] does, and watches the node that was listed.
 pub(super) async fn list_and_watch(ensemble: &dyn Ensemble, path: &str) -> Result<(Listed, Watcher), OpError> {
-    let place = list(ensemble, path).await?.node_format.listed(path);
+    let Listed { node_format, entries, .. } = list(ensemble, path).await?;
+    let place = node_format.listed(path);
     let (names, watcher) = ensemble.list_and_watch(place).await?;
-    let listed = if place == path { Listed::of(names) } else { Listed::beside(path, names) };
+    let listed =
+        if place == path { Listed { entries, ..Listed::names_of(names) } } else { Listed::beside(path, names) };
     Ok((listed, watcher))
 }
 
@@ -98,14 +103,13 @@ pub(super) async fn describe(
     listed: Listed,
     known: &mut HashMap<String, ContenderInfo>,
 ) -> LockInfo {
-    let Listed { node_format, names } = listed;
+    let Listed { node_format, names, entries } = listed;
     let queue = Queue::read(node_format, &names);
     // The holder marker has the token of the holder of a lock with classes.
     let holder_marker = match queue.has_holder_marker() {
         true => ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await.ok(),
         false => None,
     };
-    let marked = holder_marker.as_ref().and_then(|node| NodeData::read(&node.data).id());
     let fresh = queue.entries().iter().map(|e| e.name).filter(|name| !known.contains_key(*name));
     let reads: Vec<_> = fresh
         .map(|name| {
@@ -119,69 +123,36 @@ pub(super) async fn describe(
             known.insert(info.node.clone(), info);
         }
     }
-    // Our waiters ignore these nodes too.
-    let without_session = |name: &str| known.get(name).filter(|info| info.session.is_none() && !info.abandoned);
-    let skipped: Vec<_> = queue.entries().iter().filter_map(|entry| without_session(entry.name)).cloned().collect();
-    let names: Vec<_> = skipped.iter().map(|info| &info.node).collect();
-    let all = (!skipped.is_empty()).then(|| queue.clone());
-    let queue = queue.without(&names);
-    let discipline = discipline(ensemble, path, &queue).await;
-    let nodes: Vec<_> = skipped.iter().map(|info| Sessionless { name: info.node.clone(), czxid: info.czxid }).collect();
-    let blocks = |contender: &ContenderInfo| {
-        let ahead = Sessionless::ahead_of(&nodes, all.as_ref()?, (node_format, discipline), &contender.node)?;
-        contender.is_blocked_by(ahead).then(|| node_path(path, &ahead.name))
-    };
-    let mut unknown: Vec<_> = queue.unknown().iter().map(|name| (*name).to_owned()).collect();
-    let mut sessionless = Vec::new();
-    if node_format.foreign_clients_wait_for_any_node() {
-        unknown.retain(|name| !skipped.iter().any(|info| info.node == *name));
-        sessionless = skipped;
-    }
+    let contest = Contest::new(path, node_format, &names, known);
+    let permits = if contest.counts_permits() { stated_permits(ensemble, path).await } else { None };
+    let roles = contest.roles(holder_marker.as_ref().map(Marker::of), permits);
     let mut info = LockInfo {
         path: path.to_owned(),
-        permits: discipline.limit().filter(|permits| *permits != UNSTATED),
+        permits: roles.permits,
         holders: Vec::new(),
         waiters: Vec::new(),
-        sessionless,
-        unknown,
+        sessionless: roles.sessionless.iter().filter_map(|name| known.get(*name)).cloned().collect(),
+        unknown: roles.unknown.iter().map(|name| (*name).to_owned()).collect(),
+        entries,
         lease: None,
     };
-    for entry in queue.entries() {
-        let Some(mut contender) = known.get(entry.name).cloned() else {
-            continue;
-        };
-        let holds = match &holder_marker {
-            Some(mark) => {
-                marked.is_some() && marked == contender.id
-                    || marked.is_none() && info.holders.is_empty() && mark.owner == contender.session
-            }
-            None => discipline.decide(&queue, entry.name) == Verdict::Granted,
-        };
-        contender.blocked_by = blocks(&contender).filter(|_| holds);
-        if holds && contender.blocked_by.is_none() {
-            if let Some(mark) = &holder_marker {
-                contender.token = Some(FencingToken::from_zxid(mark.czxid));
-                contender.granted = moment(mark.ctime_ms);
-            }
-            contender.holds();
-            info.holders.push(contender);
-        } else {
-            contender.waits();
-            known.insert(entry.name.to_owned(), contender.clone());
-            info.waiters.push(contender);
+    for name in roles.holders {
+        let Some(mut contender) = known.get(name).cloned() else { continue };
+        if let Some(mark) = &holder_marker {
+            contender.token = Some(FencingToken::from_zxid(mark.czxid));
+            contender.granted = moment(mark.ctime_ms);
         }
+        contender.blocked_by = None;
+        contender.holds();
+        info.holders.push(contender);
+    }
+    for (name, blocked_by) in roles.waiters {
+        let Some(contender) = known.get_mut(name) else { continue };
+        contender.blocked_by = blocked_by;
+        contender.waits();
+        info.waiters.push(contender.clone());
     }
     info
-}
-
-/// The rule of a queue, derived from its first contender.
-async fn discipline(ensemble: &dyn Ensemble, path: &str, queue: &Queue<'_>) -> Discipline {
-    let mode = queue.entries().first().map_or(Mode::Exclusive, |entry| entry.mode);
-    let unlimited = Discipline::of(mode, UNSTATED);
-    match unlimited.limit() {
-        Some(_) => Discipline::of(mode, stated_permits(ensemble, path).await.unwrap_or(UNSTATED)),
-        None => unlimited,
-    }
 }
 
 /// The number of permits that the path states.

@@ -77,7 +77,7 @@ impl Follow {
                     let absent = ensemble.watch_creation(&path).await.map_err(|fault| refused(&path, fault))?;
                     // Otherwise it was created between the two requests.
                     if let Some(created) = absent {
-                        break (Listed::of(Vec::new()), created);
+                        break (Listed::names_of(Vec::new()), created);
                     }
                 };
                 known.retain(|name, _| listed.names().contains(name));

@@ -27,6 +27,10 @@ pub struct LockInfo {
     pub sessionless: Vec<ContenderInfo>,
     /// Children that are not contenders; they are ignored.
     pub unknown: Vec<String>,
+    /// How many contenders have entered since the lock's node was created, and when that was. `None` if the contenders' nodes are not
+    /// below the lock's node, and from calls that do not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entries: Option<Entries>,
     /// The record of a leased lock; its owner is in `holders` too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
@@ -51,6 +55,17 @@ impl ContenderInfo {
     fn in_epoch(&mut self, epoch: TokenEpoch) {
         self.token = self.token.map(|token| token.in_epoch(epoch));
     }
+}
+
+/// How many contenders have entered a lock. The servers count them, of any client, so nothing is stored for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Entries {
+    /// How many nodes have been created below the lock's node.
+    pub count: u32,
+    /// When the lock's node was created, by the server's clock. The servers delete a node that was not used for some time.
+    #[serde(rename = "since_ms", serialize_with = "as_millis")]
+    pub since: SystemTime,
 }
 
 /// What only a leased lock has: terms, an expiry, and a requestor.

@@ -9,15 +9,18 @@ use super::describe::{Listed, describe, list, list_beside, permits_in};
 use super::handle::Admin;
 use super::info::{LockInfo, LockListing, Unreadable};
 use super::lease;
-use crate::ensemble::{Children, OpError, READS_IN_FLIGHT, linearizable, refused};
+use crate::ensemble::{OpError, READS_IN_FLIGHT, linearizable, refused};
 use crate::error::AdminError;
 use crate::registers::{JOBS, REQUESTS, STATISTICS, journal};
 
 /// The side trees of this library, which contain no locks.
-const OURS: [&str; 4] = [journal::ROOT, REQUESTS, STATISTICS, JOBS];
+pub const OURS: [&str; 4] = [journal::ROOT, REQUESTS, STATISTICS, JOBS];
 
 /// How deep below the root a listing searches for locks.
-const MAX_DEPTH: usize = 16;
+pub const MAX_DEPTH: usize = 16;
+
+/// How many locks a survey reads at once. Each has up to [`READS_IN_FLIGHT`] reads of its own.
+const LOCKS_IN_FLIGHT: usize = 16;
 
 impl Admin {
     /// Returns the holders and the waiters of the lock at `path`, in order.
@@ -103,7 +106,7 @@ impl Admin {
                 }
             }
             for _ in 0..MAX_DEPTH {
-                let mut level = Vec::new();
+                let (mut level, mut asked) = (Vec::new(), Vec::new());
                 for (path, listed) in std::mem::take(&mut listings) {
                     match listed {
                         // Deleted since its parent was listed, or a root that does not exist yet.
@@ -111,30 +114,34 @@ impl Admin {
                         // One unreadable node does not hide the others.
                         Err(OpError::Refused(reason)) if path != root => unreadable.push(Unreadable { path, reason }),
                         Err(fault) => return Err(refused(&path, fault)),
-                        Ok(Children { names, .. }) => {
-                            let (listed, beside) = Listed::of(names).split_off_beside(&path);
-                            for (path, listed) in beside {
-                                let info = describe(&*ensemble, &path, listed, &mut HashMap::new()).await;
-                                level.extend(info.unknown.iter().map(|name| node_path(&path, name)));
-                                if !info.is_quiet() {
-                                    found.push(info);
-                                }
-                            }
-                            let info = describe(&*ensemble, &path, listed, &mut HashMap::new()).await;
-                            let above = path.trim_end_matches('/');
-                            let names = info.unknown.iter().chain(info.sessionless.iter().map(|info| &info.node));
-                            let below = names.map(|name| format!("{above}/{name}"));
-                            level.extend(below.filter(|path| !OURS.contains(&path.as_str())));
-                            if info.is_quiet() && info.sessionless.is_empty() {
-                                quiet.push(info)
-                            } else {
-                                found.push(info)
-                            }
+                        Ok(children) => {
+                            let (listed, beside) = Listed::of(children).split_off_beside(&path);
+                            asked.extend(beside.into_iter().map(|(path, listed)| (path, listed, true)));
+                            asked.push((path, listed, false));
                         }
                     }
                 }
+                let ensemble = &*ensemble;
+                let described = stream::iter(asked).map(|(path, listed, is_beside)| async move {
+                    (describe(ensemble, &path, listed, &mut HashMap::new()).await, is_beside)
+                });
+                let described: Vec<_> = described.buffered(LOCKS_IN_FLIGHT).collect().await;
+                for (info, is_beside) in described {
+                    if is_beside {
+                        level.extend(info.unknown.iter().map(|name| node_path(&info.path, name)));
+                        if !info.is_quiet() {
+                            found.push(info);
+                        }
+                        continue;
+                    }
+                    let above = info.path.trim_end_matches('/');
+                    let names = info.unknown.iter().chain(info.sessionless.iter().map(|info| &info.node));
+                    let below = names.map(|name| format!("{above}/{name}"));
+                    level.extend(below.filter(|path| !OURS.contains(&path.as_str())));
+                    if info.is_quiet() && info.sessionless.is_empty() { quiet.push(info) } else { found.push(info) }
+                }
                 let records = std::mem::take(&mut quiet).into_iter().map(|mut info| async {
-                    let (seen, record) = lease::record(&*ensemble, &info.path).await?;
+                    let (seen, record) = lease::record(ensemble, &info.path).await?;
                     lease::describe(&mut info, &seen, &record);
                     Some(info)
                 });

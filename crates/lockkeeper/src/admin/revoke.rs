@@ -11,10 +11,13 @@ use lockkeeper_core::leased::Record;
 use lockkeeper_core::{AttemptId, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path};
 
 use super::{Admin, lease};
+use crate::broken::{Proof, Revoked};
+use crate::clock::unix_epoch;
 use crate::contender::ContenderInfo;
 use crate::ensemble::paths::above;
-use crate::ensemble::{Ensemble, Node, OpError, linearizable, refused};
+use crate::ensemble::{Ensemble, Node, OpError, TxnStep, linearizable, refused};
 use crate::error::{AdminError, Misuse, SessionError};
+use crate::registers::journal;
 use crate::wait::passed;
 
 /// How often a node is read again because another client wrote it meanwhile, before the request fails.
@@ -122,7 +125,8 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// That of [`Admin::show`], and a read and a write for each holder.
+    /// That of [`Admin::show`], and a read and a write for each holder. The same transaction writes a record of the request,
+    /// [`Admin::revoked`], if this client may; the journal of these records is listed once more to keep it small.
     ///
     /// # Cancel safety
     ///
@@ -172,12 +176,15 @@ impl Admin {
         let path = self.path(path)?;
         Misuse::check_length("reason", &path, reason, MAX_MESSAGE_BYTES)?;
         let clock = self.context().clock();
-        let request = Revocation::new(AttemptId::new(clock.unique_id()), self.owner().clone(), reason, clock.wall_ms());
+        let id = clock.unique_id();
+        let request = Revocation::new(AttemptId::new(id), self.owner().clone(), reason, clock.wall_ms());
+        // One request has one record, however often it is sent.
+        let record = (uuid::Uuid::from_u128(id), self.record(&path, &contender, reason));
         if contender.is_leased() {
-            return self.ask_owner(path, contender, request).await;
+            return self.ask_owner(path, contender, (request, record)).await;
         }
         let (at, name, had_ended) = (path.clone(), contender.node.clone(), contender.process_has_ended());
-        let put = self.on_session(move |ensemble| put(ensemble, at, name, request)).await?;
+        let put = self.on_session(move |ensemble| put(ensemble, at, name, (request, record))).await?;
         let czxid = put.map(|(czxid, written)| {
             contender.revocation = written.or(contender.revocation.take());
             czxid
@@ -189,15 +196,48 @@ impl Admin {
 }
 
 impl Admin {
+    /// Returns the requests to release a lock at or below `root`, the oldest first. `root` may be `/`. The last 256 of all locks are
+    /// kept, and only requests of Lockkeeper's clients.
+    ///
+    /// # Cost
+    ///
+    /// As [`Admin::broken`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Admin::broken`].
+    pub async fn revoked(&self, root: impl AsRef<str>) -> Result<Vec<Revoked>, AdminError> {
+        journal::entries_below(self.context(), root.as_ref()).await
+    }
+
+    /// The record of a request to this contender.
+    fn record(&self, path: &str, contender: &ContenderInfo, reason: Option<&str>) -> Revoked {
+        Revoked {
+            path: path.to_owned(),
+            node: contender.node.clone(),
+            owner: contender.owner.clone(),
+            described: contender.described.clone(),
+            token: contender.token,
+            by: self.owner().clone(),
+            proof: Proof::default(),
+            reason: reason.map(str::to_owned),
+            at: unix_epoch(),
+        }
+    }
+
     /// Writes the request into a leased lock's record.
     async fn ask_owner(
         &self,
         path: String,
         mut contender: ContenderInfo,
-        request: Revocation,
+        (request, record): (Revocation, (uuid::Uuid, Revoked)),
     ) -> Result<Asked, AdminError> {
         let (at, owner, sent) = (path.clone(), contender.described.clone(), request.clone());
-        let czxid = self.on_session(move |ensemble| put_in_record(ensemble, at, owner, request)).await?;
+        let czxid = self.on_session(move |ensemble| put_in_record(ensemble, at, owner, (request, record))).await?;
         // Otherwise the owner has changed meanwhile, so the one that was meant has released the lock.
         if czxid.is_some() {
             contender.revocation = Some(sent);
@@ -218,7 +258,7 @@ async fn put_in_record(
     ensemble: Arc<dyn Ensemble>,
     path: String,
     owner: String,
-    request: Revocation,
+    (request, (id, record_of_it)): (Revocation, (uuid::Uuid, Revoked)),
 ) -> Result<Option<Zxid>, AdminError> {
     for _ in 0..MAX_ATTEMPTS {
         // Read the parent first: then its version is not newer than the record.
@@ -235,8 +275,8 @@ async fn put_in_record(
             return Ok(None);
         }
         let steps = lease::rewrite(&path, &record, node.version, parent.version);
-        match ensemble.transact(steps.into()).await.map_err(OpError::from) {
-            Ok(_) => return Ok(Some(node.czxid)),
+        match journal::transact(&*ensemble, steps.into(), (id, &record_of_it)).await {
+            Ok(()) => return Ok(Some(node.czxid)),
             // Another client wrote meanwhile. After a lost reply, the same request is written once more.
             Err(OpError::BadVersion | OpError::NoNode | OpError::ConnectionLoss) => {}
             Err(fault) => return Err(refused(&path, fault)),
@@ -251,7 +291,7 @@ async fn put(
     ensemble: Arc<dyn Ensemble>,
     path: String,
     name: String,
-    request: Revocation,
+    (request, (id, record_of_it)): (Revocation, (uuid::Uuid, Revoked)),
 ) -> Result<Option<(Zxid, Option<Revocation>)>, AdminError> {
     let at = node_path(&path, &name);
     for _ in 0..MAX_ATTEMPTS {
@@ -278,8 +318,9 @@ async fn put(
                 (word.as_bytes().to_vec(), None)
             }
         };
-        match ensemble.write(&at, data, Some(node.version)).await {
-            Ok(_) => return Ok(Some((node.czxid, written))),
+        let write = TxnStep::Write { path: at.clone(), data, version: Some(node.version) };
+        match journal::transact(&*ensemble, vec![write], (id, &record_of_it)).await {
+            Ok(()) => return Ok(Some((node.czxid, written))),
             Err(OpError::BadVersion) => {}
             Err(OpError::NoNode) => return Ok(None),
             Err(fault) => return Err(refused(&path, fault)),

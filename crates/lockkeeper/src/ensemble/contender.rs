@@ -46,6 +46,9 @@ impl ContenderInfo {
                 None if node == HOLDER_MARKER => moment(seen.ctime_ms),
                 None => None,
             },
+            holds: record.map(|record| record.holds.clone()).unwrap_or_default(),
+            traceparent: record.and_then(|record| record.traceparent),
+            reads: record.is_some_and(|record| record.upgradeable),
             waited: false,
             session: seen.owner,
             // Permits have no order.

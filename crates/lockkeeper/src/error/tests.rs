@@ -194,7 +194,7 @@ fn the_texts_of_other_clients_are_shown_without_control_characters() {
     let name = "_c_00000000-0000-0000-0000-000000000007-lock-0000000001".to_owned();
     let session = SessionId(1);
     let (czxid, mzxid, owner) = (Zxid(7), Zxid(7), session);
-    let seen = Node { data, czxid, mzxid, ctime_ms: 0, mtime_ms: 0, version: 0, owner, children: 0 };
+    let seen = Node { data, czxid, mzxid, pzxid: czxid, ctime_ms: 0, mtime_ms: 0, version: 0, owner, children: 0 };
     let holder = ContenderInfo::read(name, &seen);
     let leased = ContenderInfo { described: text(), ..holder.clone() };
     let behind = ContenderInfo { blocked_by: Some(text()), ..holder.clone() };

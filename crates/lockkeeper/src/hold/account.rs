@@ -1,10 +1,11 @@
-//! Reports each call that acquires a lock to the program: as a log event and, with the feature `metrics`, as counts and times.
+//! Reports each call that acquires a lock to the program: as a log event, as spans and, with the feature `metrics`, as counts and times.
 
 use std::fmt::Display;
 
 use tokio::time::Instant;
 
 use crate::hold::holding::Holding;
+use crate::hold::spans::{WaitRef, WaitSpan, millis};
 use crate::meters::{Meter, Waiting};
 
 /// One call, from its begin to its result. Keep it where the caller polls, so that the event is in the caller's span and the metrics
@@ -15,25 +16,41 @@ pub struct Call {
     started: Instant,
     /// `None` once there is a result.
     waiting: Option<Waiting>,
+    span: WaitSpan,
 }
 
 impl Call {
     /// The call begins now.
     pub fn begin(path: String, meter: &Meter) -> Self {
-        Call { path, meter: meter.clone(), started: Instant::now(), waiting: Some(meter.waits()) }
+        let span = WaitSpan::begin(&path, meter.mode);
+        Call { path, meter: meter.clone(), started: Instant::now(), waiting: Some(meter.waits()), span }
+    }
+
+    /// The span of the wait.
+    pub(crate) fn span(&self) -> WaitRef {
+        self.span.reference()
     }
 
     /// Reports the result, and returns it.
     pub fn end<G, E: Display>(mut self, outcome: Result<G, E>, holding: impl FnOnce(&G) -> &Holding) -> Result<G, E> {
         let waited = self.started.elapsed();
         let (path, mode) = (&*self.path, self.meter.mode);
-        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        let waited_ms = millis(waited);
         match &outcome {
-            Ok(guard) => match holding(guard).fencing_token() {
-                Some(token) => tracing::debug!(path, mode, waited_ms, token = token.get(), "acquired"),
-                None => tracing::debug!(path, mode, waited_ms, "acquired"),
-            },
-            Err(error) => tracing::debug!(path, mode, waited_ms, %error, "not acquired"),
+            Ok(guard) => {
+                let holding = holding(guard);
+                match holding.fencing_token() {
+                    Some(token) => tracing::debug!(path, mode, waited_ms, token = token.get(), "acquired"),
+                    None => tracing::debug!(path, mode, waited_ms, "acquired"),
+                }
+                let span = self.span.hold(path, mode, || holding.node(), holding.fencing_token());
+                span.into_iter().for_each(|span| holding.has_span(span));
+                self.span.end("granted", waited, None);
+            }
+            Err(error) => {
+                tracing::debug!(path, mode, waited_ms, %error, "not acquired");
+                self.span.end("failed", waited, Some(error));
+            }
         }
         self.waiting = None;
         self.meter.answered(if outcome.is_ok() { "granted" } else { "failed" }, waited);
@@ -44,7 +61,9 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if self.waiting.take().is_some() {
-            self.meter.answered("dropped", self.started.elapsed());
+            let waited = self.started.elapsed();
+            self.meter.answered("dropped", waited);
+            self.span.end("dropped", waited, None);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper_core::FencingToken;
 
-use crate::error::{ChangeError, ReleaseError};
+use crate::error::{AcquireError, ChangeError, ReleaseError};
 use crate::hold::HoldRequest;
 use crate::hold::holding::Holding;
 
@@ -21,6 +21,47 @@ impl Guard {
     /// A reader's token is greater than those of the writers before it. Readers that hold together have no order.
     pub fn token(&self) -> FencingToken {
         self.0.hold().token
+    }
+
+    /// Makes way for the requests of earlier classes, if one waits ([`Holding::should_yield`]); otherwise returns the guard
+    /// unchanged, so that it may be called after each step of the work.
+    ///
+    /// It gives up the lock and keeps its place: it is granted the lock again as soon as no request of an earlier class is in the
+    /// queue, ahead of all others of its class. The new guard is a new hold, with a greater [token](Guard::token): pass that on
+    /// from then on, and read again what the other holder may have changed. The timeout of the request does not count for this
+    /// wait; its cancellation does.
+    ///
+    /// # Cost
+    ///
+    /// To make way, one read of the holder marker and one transaction. To come back, as for a request that waits: a listing,
+    /// a read to watch the node ahead, and a listing and a transaction for the holder marker at the end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue: it releases the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::SessionLost`] if the session ends, while it waits too, and the place is lost with it;
+    /// [`AcquireError::Evicted`] if another client broke the hold or the wait; [`AcquireError::Revoked`] if another client has asked
+    /// for the lock with a revocation, which has no answer yet. Otherwise as for a request that waits.
+    pub async fn yield_lock(self) -> Result<Self, AcquireError> {
+        Ok(Guard(self.0.yield_lock().await?))
+    }
+
+    /// Calls [`Guard::yield_lock`] and blocks this thread until it returns, for programs without async.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::yield_lock`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if called on a thread of an async runtime.
+    #[track_caller]
+    pub fn yield_lock_blocking(self) -> Result<Self, AcquireError> {
+        let session = self.hold().session();
+        session.block_on(self.yield_lock())
     }
 }
 

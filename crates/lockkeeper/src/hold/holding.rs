@@ -1,8 +1,10 @@
 //! [`Holding`]: what every hold can do, of whatever kind of lock, and how long it can be trusted.
 
+mod yielding;
+
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_channel::mpsc;
@@ -13,6 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::cancel::CancellationToken;
 use crate::error::{ChangeError, Misuse, ReleaseError, VerifyError};
+use crate::hold::spans::HoldSpan;
 use crate::hold::{Hold, HoldRequest};
 use crate::session::Session;
 use crate::session::process::Owned;
@@ -91,6 +94,8 @@ struct Parts {
     task: Option<HelpedTask>,
     /// If this is one of several uses of the hold: it ends in place of the hold.
     part: Option<Box<dyn Use>>,
+    /// The span of the time that this guard has, if a program subscribes to it.
+    span: OnceLock<Arc<HoldSpan>>,
 }
 
 /// One of several uses of a hold in this process. Dropping it ends it.
@@ -102,7 +107,7 @@ pub(crate) trait Use: Send + Sync {
 impl Holding {
     /// Creates the guard of this hold, in the task that receives the requests.
     pub(crate) fn new(hold: Arc<Hold>, requests: mpsc::UnboundedSender<HoldRequest>) -> Self {
-        Self::of(Parts { hold, requests, task: HelpedTask::current(), part: None })
+        Self::of(Parts { hold, requests, task: HelpedTask::current(), part: None, span: OnceLock::new() })
     }
 
     fn of(parts: Parts) -> Self {
@@ -112,7 +117,17 @@ impl Holding {
     /// The guard of one of several uses of this hold.
     pub(crate) fn with_use(&self, part: Box<dyn Use>) -> Self {
         let (hold, requests) = (self.parts.hold.clone(), self.parts.requests.clone());
-        Self::of(Parts { hold, requests, task: None, part: Some(part) })
+        Self::of(Parts { hold, requests, task: None, part: Some(part), span: OnceLock::new() })
+    }
+
+    /// Ends this span with this guard, or with the loss.
+    pub(crate) fn has_span(&self, span: HoldSpan) {
+        let span = self.parts.span.get_or_init(|| Arc::new(span));
+        self.parts.hold.spans.add(span);
+        // The loss may have been reported before.
+        if let Some(loss) = self.loss() {
+            self.parts.hold.spans.lost(loss);
+        }
     }
 
     /// The session that the hold depends on now.
@@ -374,9 +389,7 @@ impl Holding {
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn revocation(&self) -> Revocation {
-        let mut asked = self.parts.hold.asked.subscribe();
-        let seen = asked.wait_for(Option::is_some).await.ok().flatten();
-        seen.expect("the sender lives in this guard, and the value was seen")
+        self.parts.hold.revocation().await
     }
 
     /// Waits for a request to release the lock other than `seen`, as [`Holding::revocation`] does.
@@ -412,6 +425,46 @@ impl Holding {
         // A send fails only if the driver has ended, and then the hold has too.
         _ = self.parts.requests.unbounded_send(HoldRequest::Refuse(why.into()));
         Ok(())
+    }
+
+    /// Returns whether a request of an earlier class waits for this hold, which allows that
+    /// ([`Acquire::yielding`](crate::Acquire::yielding)) and is old enough. No round trip.
+    ///
+    /// Ask between two steps of the work, and then call [`Guard::yield_lock`](crate::Guard::yield_lock). It becomes `false` again if the
+    /// request stops waiting. It is always `false` for a hold that does not allow it.
+    pub fn should_yield(&self) -> bool {
+        self.parts.is_ours() && *self.parts.hold.contended.borrow() && self.is_held()
+    }
+
+    /// Waits until [`Holding::should_yield`] is true.
+    ///
+    /// Never resolves if no request of an earlier class comes, nor after the lock is lost: select it together with
+    /// [`Holding::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn yield_requested(&self) {
+        let mut contended = self.parts.hold.contended.subscribe();
+        if !self.parts.is_ours() || contended.wait_for(|contended| *contended).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until [`Holding::should_yield`] is false.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn yield_withdrawn(&self) {
+        let mut contended = self.parts.hold.contended.subscribe();
+        if self.should_yield() {
+            tokio::select! {
+                biased;
+                _ = self.lost() => {}
+                _ = contended.wait_for(|contended| !*contended) => {}
+            }
+        }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -455,13 +508,15 @@ impl Holding {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
         let Some(part) = &mut self.parts.part else { return self.release_whole().await };
-        match part.end() {
+        let released = match part.end() {
             Some(hold) => hold.release_whole().await,
             None if self.parts.hold.judge() => {
                 Err(ReleaseError::NotHeld { loss: self.parts.hold.loss().unwrap_or(Loss::Closed) })
             }
             None => Ok(()),
-        }
+        };
+        self.parts.span.get().into_iter().for_each(|span| span.released(&released));
+        released
     }
 
     /// Releases the hold, which has no other uses.
@@ -470,7 +525,9 @@ impl Holding {
         // A send fails only if the driver has ended, and then the hold has too.
         _ = self.parts.requests.unbounded_send(HoldRequest::Release(confirm));
         let unheard = || ReleaseError::NotHeld { loss: self.parts.hold.loss().unwrap_or(Loss::Closed) };
-        confirmed.await.unwrap_or_else(|_| Err(unheard()))
+        let released = confirmed.await.unwrap_or_else(|_| Err(unheard()));
+        self.parts.span.get().into_iter().for_each(|span| span.released(&released));
+        released
     }
 
     /// Releases the lock as [`Holding::release`] does, but waits for the confirmation for no longer than `timeout`: for a
@@ -552,12 +609,19 @@ impl Holding {
     }
 }
 
-/// Requests the release. The delete leaves here, not on the library's thread, because the process may end next.
 impl Drop for Holding {
     fn drop(&mut self) {
         if !self.parts.is_ours() {
             return;
         }
+        self.request_release();
+        self.parts.span.get().into_iter().for_each(|span| span.guard_ended(self.parts.hold.loss()));
+    }
+}
+
+impl Holding {
+    /// Requests the release. The delete leaves here, not on the library's thread, because the process may end next.
+    fn request_release(&self) {
         // The use ends with its value, below.
         if self.parts.part.is_some() {
             return;

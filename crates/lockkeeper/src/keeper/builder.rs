@@ -10,6 +10,7 @@ use lockkeeper_core::Owner;
 use super::credentials::{self, Credentials};
 use crate::acl::LockAcl;
 use crate::clock::{Clock, typed};
+use crate::ensemble::each::EachServer;
 use crate::ensemble::servers::{Servers, parse};
 #[cfg(feature = "tls")]
 use crate::ensemble::tls::{Tls, secured};
@@ -303,6 +304,11 @@ impl Builder {
         let keeper = self.unopened(servers)?;
         keeper.context().wait_for_the_first_session();
         Ok(keeper)
+    }
+
+    /// Returns the servers of a connect string, reached as [`Builder::connect`] reaches them, to be asked one by one.
+    pub(crate) fn each_server(self, servers: &str) -> Result<EachServer, Misuse> {
+        Ok(EachServer::new(self.authenticated()?.checked(servers)?))
     }
 
     /// Returns a handle for an ensemble, without a session.

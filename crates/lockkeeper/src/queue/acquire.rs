@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::{AttemptId, Class, Contender, Discipline, LockPath, Loss, Mode, NodeFormat, Payload};
+use lockkeeper_core::{
+    AttemptId, Class, Contender, Discipline, LockPath, Loss, Mode, NodeFormat, Payload, TraceParent, excerpt,
+};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -15,15 +17,17 @@ use crate::cancel::CancellationToken;
 use crate::clock::typed;
 use crate::ensemble::Ensemble;
 use crate::error::{AcquireError, Misuse, SessionError};
+use crate::hold::AcquireReply;
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
+use crate::hold::spans::WaitRef;
 use crate::hold::{HoldOptions, account};
 #[cfg(feature = "metrics")]
 use crate::meters::Group;
 use crate::meters::Meter;
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
-use crate::queue::requeue::{AcquireReply, Rejoin, Requeue, Requeued};
+use crate::queue::requeue::{Rejoin, Requeue, Requeued};
 use crate::queue::uses::{Limits, Uses};
 use crate::session::callbacks;
 use crate::session::context::Context;
@@ -44,13 +48,24 @@ pub(crate) struct Kind {
     pub(crate) ageing: Option<(Duration, Class)>,
     /// Look also for contenders beside the path ([`NodeFormat::Numbered`]), if this node format has none there.
     pub(crate) looks_beside: bool,
+    /// Create a missing node of the lock as a persistent node, not as a container.
+    pub(crate) persistent: bool,
 }
 
 impl Kind {
     /// An exclusive lock.
     pub(crate) fn exclusive(path: LockPath) -> Self {
         let (node_format, discipline, mode) = (NodeFormat::Curator, Discipline::SharedExclusive, Mode::Exclusive);
-        Kind { path, node_format, discipline, mode, upgradeable: false, ageing: None, looks_beside: false }
+        Kind {
+            path,
+            node_format,
+            discipline,
+            mode,
+            upgradeable: false,
+            ageing: None,
+            looks_beside: false,
+            persistent: false,
+        }
     }
 
     fn contender(&self, id: AttemptId, session: lockkeeper_core::SessionId) -> Contender {
@@ -77,6 +92,10 @@ impl Kind {
 
 /// The maximum difference between two timers for one deadline.
 const NEARLY: Duration = Duration::from_millis(20);
+
+/// How old a hold is by default before it makes way. A foreground request waits for 2 s by default, and the holder needs time to reach a
+/// place where it can stop.
+pub const MIN_HOLD: Duration = Duration::from_secs(1);
 
 /// The default of `max_waiters`.
 const MAX_WAITERS: usize = 10_000;
@@ -130,6 +149,12 @@ struct CallOptions {
     /// When the call ends, if this is a part of a call that began earlier.
     until: Option<Instant>,
     message: Option<String>,
+    /// The nodes of holds that the caller keeps while it waits.
+    holds: Vec<String>,
+    /// The caller's span in a distributed trace, or the text that is none.
+    traceparent: Option<Result<TraceParent, String>>,
+    /// The span of the wait in this process.
+    span: WaitRef,
     cancel: Option<CancellationToken>,
     create_parents: bool,
     max_waiters: usize,
@@ -156,6 +181,9 @@ impl<G> Acquire<G> {
             timeout,
             until: None,
             message,
+            holds: Vec::new(),
+            traceparent: None,
+            span: WaitRef::new(),
             cancel,
             create_parents,
             max_waiters: MAX_WAITERS,
@@ -257,6 +285,33 @@ impl<G> Acquire<G> {
         self
     }
 
+    /// Says in the node that the caller keeps these holds until this request has ended, so that a ring of such waits is known to be
+    /// a deadlock. They are named by their nodes ([`Holding::node`](crate::Holding::node)); only the first 16 are written. Requests for a lock that is
+    /// [kept](crate::Mutex::keep) or shared in this process do not say it, because they may go on without their callers.
+    ///
+    /// # Cost
+    ///
+    /// The length of the paths in the node. No round trip.
+    pub fn while_holding(mut self, nodes: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.call.terms.holds.extend(nodes.into_iter().map(Into::into));
+        self
+    }
+
+    /// Writes the caller's span in a distributed trace into the node, as the `traceparent` of
+    /// [W3C Trace Context](https://www.w3.org/TR/trace-context/), so that the spans of those who wait for this hold can link to it.
+    /// Everyone who may read the lock sees it ([`ContenderInfo::traceparent`](crate::admin::ContenderInfo::traceparent)). Requests
+    /// for a lock that is [kept](crate::Mutex::keep) or shared in this process do not write it, because the hold outlives their
+    /// traces. Without this call, nothing is written. A text that is not a `traceparent` is [`AcquireError::Misuse`].
+    ///
+    /// # Cost
+    ///
+    /// 73 bytes in the node. No round trip.
+    pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
+        let text = traceparent.into();
+        self.call.terms.traceparent = Some(text.parse().map_err(|_| text));
+        self
+    }
+
     /// Sets the maximum number of contenders ahead; with more, the call fails with [`AcquireError::TooManyWaiters`].
     /// The default is 10 000.
     ///
@@ -326,6 +381,33 @@ impl<G> Acquire<G> {
     /// [`AcquireError::Misuse`].
     pub fn with_liveness(mut self, limit: Duration) -> Self {
         self.call.terms.options.liveness = Some(limit);
+        self
+    }
+
+    /// Lets the hold be asked to make way for requests of earlier classes, once it is a second old. It is for background work that can
+    /// stop in between: see [`Holding::should_yield`] and [`Guard::yield_lock`]. Only a [`PriorityLock`](crate::PriorityLock) has classes.
+    ///
+    /// The hold itself looks for such requests, so it is also asked for those of foreign clients. Nobody takes the lock from it: it
+    /// decides when to make way, or not to.
+    ///
+    /// # Cost
+    ///
+    /// For each hold that gets old enough: one listing of the queue with a watch, and one more listing each time that contenders have come
+    /// or left meanwhile. For each request of an earlier class that is the first of the queue: one read of its node, and
+    /// one request that removes the watch on the children. While one waits, nothing more is listed. A hold that is released before that costs nothing.
+    ///
+    /// # Errors
+    ///
+    /// The request fails with [`AcquireError::Misuse`] if the lock has no classes.
+    pub fn yielding(self) -> Self {
+        self.min_hold(MIN_HOLD)
+    }
+
+    /// As [`Acquire::yielding`], but the hold must be this old before it is asked. It is also the least that a background hold gets
+    /// done between two requests of the foreground, however often those come. It should be well below the timeout of the
+    /// foreground, which begins to wait later than the hold began.
+    pub fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.call.terms.options.min_hold = Some(min_hold);
         self
     }
 
@@ -410,6 +492,12 @@ impl CallOptions {
             return Err(Misuse::new("node format", problem).remedy(remedy).into());
         }
         Misuse::check_message(kind.path.as_str(), self.message.as_deref())?;
+        if let Some(Err(given)) = &self.traceparent {
+            let problem = format!("{:?} is not a traceparent of W3C Trace Context, for {}", excerpt(given), kind.path);
+            let remedy = "pass 00-TRACE-SPAN-FLAGS with 32, 16 and 2 lower-case hexadecimal digits, not all of TRACE or SPAN \
+                          zero; or leave out traceparent";
+            return Err(Misuse::new("traceparent", problem).remedy(remedy).into());
+        }
         if let Some(given) = self.options.delay {
             let named = kind.node_format.prefix_with(kind.mode, AttemptId::new(0), self.options.lock_delay());
             if self.options.lock_delay().is_none() || named.is_none() {
@@ -421,6 +509,10 @@ impl CallOptions {
                 let remedy = "set 1ms to 1h on a mutex, a reader, a writer or a semaphore in the node format Curator";
                 return Err(Misuse::new("lock delay", problem).remedy(remedy).into());
             }
+        }
+        if self.options.min_hold.is_some() && kind.mode.class().is_none() {
+            let problem = format!("a hold of {} cannot make way: the lock has no classes", kind.path);
+            return Err(Misuse::new("yielding", problem).remedy("use a priority lock, or leave out yielding").into());
         }
         match self.options.liveness {
             Some(given) if given.is_zero() => {
@@ -435,6 +527,8 @@ impl CallOptions {
 
     /// Gets a use of a hold that has several.
     fn share(mut self, uses: &Arc<Uses>, kind: Kind, started: Instant, caller: AcquireReply) {
+        self.holds.clear();
+        self.traceparent = None;
         let (path, once, deadline) = (kind.path.to_string(), self.once, self.deadline(started));
         let (node_format, timeout) = (kind.node_format, self.timeout);
         let limits = Limits { path, once, timeout, deadline, cancel: self.cancel.clone() };
@@ -533,7 +627,19 @@ impl CallOptions {
         });
         let connect_timeout = if self.waits_on() { Duration::MAX } else { self.context.connect_timeout() };
         let CallOptions {
-            context, once, timeout, message, cancel, create_parents, max_waiters, options, runtime, ..
+            context,
+            once,
+            timeout,
+            message,
+            holds,
+            traceparent,
+            span,
+            cancel,
+            create_parents,
+            max_waiters,
+            options,
+            runtime,
+            ..
         } = self;
         if let Some(runtime) = runtime {
             session.used_from(runtime);
@@ -541,10 +647,12 @@ impl CallOptions {
         // Every attempt has a new id, which is never used in another session.
         let (id, clock) = (AttemptId::new(context.clock().unique_id()), context.clock());
         let payload = Payload::new(id, context.owner().clone(), message.as_deref(), clock.wall_ms());
-        let payload = payload.of_process(context.process());
+        let payload = payload.of_process(context.process()).while_holding(holds).upgradeable(kind.upgradeable);
+        let payload = payload.traced(traceparent.and_then(Result::ok));
         let contender = kind.contender(id, session.id()).with_max_ahead(max_waiters);
         let contender = if once { contender.once() } else { contender };
         let contender = if create_parents { contender } else { contender.without_parents() };
+        let contender = if kind.persistent { contender.with_persistent_parent() } else { contender };
         let contender = match options.lock_delay() {
             Some(delay) => contender.with_delay(delay),
             None => contender,
@@ -557,6 +665,7 @@ impl CallOptions {
             looks_beside: kind.looks_beside,
             ensemble,
             payload,
+            span,
             ageing,
             timeout,
             servers: context.servers(),
@@ -582,7 +691,9 @@ impl<G: 'static> IntoFuture for Acquire<G> {
         let guard = self.guard;
         // A request that names no lock has no mode, and is refused before it counts as one.
         let call = self.call.kind.as_ref().ok().map(|kind| account::Call::begin(kind.path.to_string(), self.meter()));
-        let outcome = self.call.start().map(|reply| reply.unwrap_or(Err(SessionError::Closed.into())));
+        let mut request = self.call;
+        request.terms.span = call.as_ref().map(account::Call::span).unwrap_or_default();
+        let outcome = request.start().map(|reply| reply.unwrap_or(Err(SessionError::Closed.into())));
         let report = move |outcome: Result<Holding, AcquireError>| {
             let outcome = match call {
                 Some(call) => call.end(outcome, |holding| holding),

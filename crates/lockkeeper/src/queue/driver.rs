@@ -30,13 +30,14 @@ pub(crate) use self::attempt::Attempt;
 use self::attempt::{Timer, Wake};
 use self::caller::Caller;
 use self::operations::{CommandRunner, Finished, failure};
-use self::state::{Disconnect, HoldChange, HoldTimes, Pending, Verification};
+use self::state::{Disconnect, HoldChange, HoldTimes, Noting, Pending, Verification};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Fired, OpError, Watcher};
 use crate::error::{AcquireError, SessionError};
+use crate::hold::AcquireReply;
 use crate::hold::AtRelease;
-use crate::queue::requeue::AcquireReply;
+use crate::hold::spans::waits_behind;
 use crate::session::epoch;
 use crate::session::local::LocalRegistration;
 use crate::session::{KeepTrusted, Session};
@@ -64,6 +65,8 @@ struct Driver {
     answered: bool,
     /// The write in the transaction of the release.
     at_release: Option<AtRelease>,
+    /// The note about the hold.
+    noting: Noting,
     /// The tombstones to delete, and when.
     delays: Vec<(Instant, String)>,
     /// The last refusal; the caller's error contains it.
@@ -73,6 +76,8 @@ struct Driver {
     /// Who removed the waiter's node, where that is recorded.
     broken: Option<Box<Broken>>,
     lingered: bool,
+    /// When the hold is old enough to make way.
+    yield_at: Option<Instant>,
 }
 
 /// Returns the task that runs one attempt to its end, and sends the outcome to `answer`.
@@ -102,11 +107,13 @@ pub(crate) fn drive(
         sent: Duration::ZERO,
         answered: false,
         at_release: None,
+        noting: Noting::default(),
         delays: Vec::new(),
         refusal: None,
         node: String::new(),
         broken: None,
         lingered: false,
+        yield_at: None,
     });
     async move {
         let end = driver.run().await;
@@ -198,6 +205,7 @@ impl Driver {
                     self.note_grant();
                 }
                 Command::Revoke => self.revoke(),
+                Command::Contended(contended) => self.contended(contended),
                 Command::Delay { name, delay } => self.delays.push((Instant::now() + delay.duration(), name)),
                 Command::Upgraded => {
                     self.change.happened_at = Some(self.session.now());
@@ -236,7 +244,8 @@ impl Driver {
                     if matches!(other, Command::WriteRecord { granted: true, .. }) {
                         self.times.due = None;
                     }
-                    pending.flight = Some(self.operations().start(other));
+                    let note = self.note_steps(&other);
+                    pending.flight = Some(self.operations().with_note(note).start(other));
                 }
             }
         }
@@ -272,6 +281,7 @@ impl Driver {
             Wake::Heard(signal) => self.contender.handle(*signal),
             Wake::Looked(finished) => {
                 pending.look = None;
+                waits_behind(&self.attempt.span, finished.traceparent);
                 // After a read that failed, the caller's error says what was last seen.
                 if finished.event.failure().is_none_or(|failure| failure == Failure::NoNode) {
                     self.first = finished.read;
@@ -296,6 +306,7 @@ impl Driver {
             }
             Wake::CallerGone => {
                 self.pass_on();
+                self.look_at_hold();
                 self.caller = Caller::Gone;
                 self.contender.handle(Event::Leave);
                 // The process may end before the answer comes, which nobody needs any more.
@@ -303,7 +314,13 @@ impl Driver {
                     self.contender.handle(Event::Watched(Err(Failure::ConnectionLoss)));
                 }
             }
-            Wake::Requested(request) => self.requested(request),
+            Wake::Requested(request) => {
+                self.requested(request);
+                if self.caller.is_waiting() {
+                    // It has made way, and waits without a deadline.
+                    (pending.probe_at, pending.last_look_at) = (None, None);
+                }
+            }
             Wake::Unattended => self.contender.handle(Event::Lost),
             // A hold that waits for a heartbeat is handed over before the next wake; `run` handles the others.
             Wake::Heartbeat | Wake::LinkChanged | Wake::Closing => {}
@@ -389,7 +406,7 @@ impl Driver {
         let (node_format, looks_beside) = (*node_format, *looks_beside);
         let at_release = self.at_release.as_ref().map(|write| &write.step);
         let granted_ms = self.times.granted_ms();
-        CommandRunner { ensemble, path, node_format, looks_beside, payload, granted_ms, at_release }
+        CommandRunner { ensemble, path, node_format, looks_beside, payload, granted_ms, at_release, note: Vec::new() }
     }
 
     /// Passes the outcome of an operation to the contender, which was sent at this time. Keeps the text of a refusal for the caller.
@@ -398,7 +415,8 @@ impl Driver {
             self.session.confirmed(sent);
         }
         self.answered |= finished.is_answer();
-        let Finished { event, error, watch, read, written, created_ms } = finished;
+        let Finished { event, error, watch, read, written, noted, created_ms, traceparent } = finished;
+        self.noting.written |= noted;
         if let (Some(written), Some(write)) = (written, self.at_release.take_if(|_| written.is_some())) {
             _ = write.written.send(written);
         }
@@ -426,17 +444,24 @@ impl Driver {
             // The own node's watch comes first: if the own node and the blocker are both deleted, the blocker no
             // longer matters.
             let own = self.contender.node() == Some(&name);
-            if own {
-                self.times.created_ms = created_ms;
+            match own {
+                true => self.times.created_ms = created_ms,
+                false => waits_behind(&self.attempt.span, traceparent),
             }
             watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
         }
         // In a try, the contender reads the holder's node: the caller's error names the holder.
         self.first = self.first.take().or(read);
         let inspected = matches!(event, Event::Inspected(_));
+        let made_way = self.contender.gives_way();
         self.contender.handle(event);
-        if inspected && self.contender.place().is_none() {
-            self.first = None;
+        if made_way && !self.contender.gives_way() {
+            self.end_hold_that_made_way();
+        }
+        match self.contender.place() {
+            _ if !inspected => {}
+            Some(_) => waits_behind(&self.attempt.span, traceparent),
+            None => self.first = None,
         }
     }
 

@@ -67,6 +67,19 @@ impl MultiAcquire {
         self.each(|part| part.message(message.clone()))
     }
 
+    /// Says in each node that the caller keeps these holds until the request has ended, as [`Acquire::while_holding`] does. The holds of
+    /// this request itself are always said.
+    pub fn while_holding(self, nodes: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let nodes: Vec<String> = nodes.into_iter().map(Into::into).collect();
+        self.each(|part| part.while_holding(nodes.clone()))
+    }
+
+    /// Writes the caller's span in a distributed trace into each node, as [`Acquire::traceparent`] does.
+    pub fn traceparent(self, traceparent: impl Into<String>) -> Self {
+        let traceparent = traceparent.into();
+        self.each(|part| part.traceparent(traceparent.clone()))
+    }
+
     /// Fails with [`AcquireError::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(self, token: CancellationToken) -> Self {
         self.each(|part| part.cancel_on(token.clone()))
@@ -191,6 +204,7 @@ impl MultiAcquire {
                 (None, Some(Duration::ZERO)) => part.again(requeued).timeout(Duration::ZERO),
                 (None, _) => part.again(requeued),
             };
+            let part = part.while_holding(taken.holdings.iter().map(Holding::node));
             let granted = taken.holdings.len();
             // With granted locks, the call begins again as a whole.
             let again = part.requeues().again && granted == 0;
@@ -508,6 +522,28 @@ impl MultiGuard {
     /// one. The other locks are released anyway.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.release_each(Holding::release).await
+    }
+
+    /// Makes way with a guard of one lock, as [`Guard::yield_lock`](crate::Guard::yield_lock) does. A guard of several locks is
+    /// returned unchanged: to wait for one while the others are held could deadlock.
+    ///
+    /// # Cost
+    ///
+    /// As [`Guard::yield_lock`](crate::Guard::yield_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::yield_lock`](crate::Guard::yield_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::yield_lock`](crate::Guard::yield_lock).
+    pub async fn yield_lock(mut self) -> Result<Self, AcquireError> {
+        if self.holdings.len() != 1 {
+            return Ok(self);
+        }
+        let holding = self.holdings.remove(0);
+        Ok(MultiGuard::of(vec![holding.yield_lock().await?]))
     }
 
     /// Releases all of them as [`MultiGuard::release`] does, but waits for the confirmations for no longer than `timeout`

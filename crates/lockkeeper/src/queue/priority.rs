@@ -13,7 +13,9 @@ use crate::session::context::Context;
 /// first come, first served.
 ///
 /// The layout is Contentserv's, so its clients can share the queue. It has a persistent node at the path, children
-/// `A-` and `B-`, and the holder marker `privateLock`. A holder is never interrupted. A foreground request that
+/// `A-` and `B-`, and the holder marker `privateLock`. [`PriorityLock::container`] creates a container instead of the
+/// persistent node. A holder is never interrupted. One that allows it is asked to make way
+/// ([`Acquire::yielding`]). Otherwise a foreground request that
 /// finds a background holder waits for it, and is granted the lock before all waiters of the background. A steady
 /// stream of foreground requests starves the background; [`PriorityLock::ageing`] avoids that.
 ///
@@ -28,11 +30,12 @@ pub struct PriorityLock {
     path: Result<LockPath, PathError>,
     class: Class,
     ageing: Option<(Duration, Class)>,
+    container: bool,
 }
 
 impl PriorityLock {
     pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
-        PriorityLock { context, path, class: Class::FOREGROUND, ageing: None }
+        PriorityLock { context, path, class: Class::FOREGROUND, ageing: None, container: false }
     }
 
     /// Returns the lock for the foreground, class `A`: for users who wait.
@@ -53,6 +56,21 @@ impl PriorityLock {
     /// After a wait of `after`, a request enters `class` instead, at its end. Off by default.
     pub fn ageing(mut self, after: Duration, class: Class) -> Self {
         self.ageing = Some((after, class));
+        self
+    }
+
+    /// Sets whether a missing node at the path is created as a container (`true`) or as a persistent node (`false`, the
+    /// default). An existing node stays what it is.
+    ///
+    /// A persistent node stays for ever, as Contentserv's document says. `lockkeeper gc --empty` deletes those that were
+    /// not used for a time.
+    ///
+    /// The servers delete a container some time after its last use; Apache ZooKeeper checks once a minute. A client of
+    /// Contentserv's document first creates this node, and then its request below it. If the servers delete the container
+    /// between these two calls, the client fails with `NoNode`. Use containers only if no such client shares the lock:
+    /// Lockkeeper itself creates the node again.
+    pub fn container(mut self, container: bool) -> Self {
+        self.container = container;
         self
     }
 
@@ -80,6 +98,7 @@ impl PriorityLock {
             upgradeable: false,
             ageing: self.ageing.filter(|(_, class)| *class != self.class),
             looks_beside: false,
+            persistent: !self.container,
         })
     }
 }

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::Loss;
-use tokio::sync::oneshot;
 
-use crate::error::AcquireError;
-use crate::hold::holding::Holding;
+use crate::hold::AcquireReply;
 use crate::session::callbacks;
 
 /// A request that has lost its position in the queue, and joins the queue again. See
@@ -23,9 +21,6 @@ pub struct Requeued {
     /// How long the request has waited.
     pub waited: Duration,
 }
-
-/// Where the outcome of a request is sent.
-pub(crate) type AcquireReply = oneshot::Sender<Result<Holding, AcquireError>>;
 
 /// Makes a new attempt for the same caller. The flag says whether the attempt had a position in the queue.
 pub(crate) type Rejoin = Box<dyn FnOnce(AcquireReply, bool) + Send + Sync>;

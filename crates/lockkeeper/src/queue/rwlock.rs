@@ -58,8 +58,7 @@ impl RwLock {
     fn access<G>(&self, mode: Mode, upgradeable: bool, guard: fn(Holding) -> G) -> Access<G> {
         let (context, path, node_format) = (self.context.clone(), self.path.clone(), self.node_format);
         let discipline = Discipline::SharedExclusive;
-        let (ageing, looks_beside) = (None, false);
-        let kind = path.map(|path| Kind { path, node_format, discipline, mode, upgradeable, ageing, looks_beside });
+        let kind = path.map(|path| Kind { node_format, discipline, mode, upgradeable, ..Kind::exclusive(path) });
         Access { context, kind, guard, shared: None }
     }
 }

@@ -1,6 +1,6 @@
 //! The semaphore: a number of permits.
 
-use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
+use lockkeeper_core::{Discipline, LockPath, Mode, PathError};
 
 use crate::error::{AcquireError, Misuse};
 use crate::hold::guard::Permit;
@@ -64,7 +64,6 @@ impl Semaphore {
             return Err(Misuse::new("permits", problem).into());
         }
         let (discipline, mode) = (Discipline::Permits { permits }, Mode::Permits(take));
-        let (upgradeable, ageing, looks_beside) = (false, None, false);
-        Ok(Kind { path, node_format: NodeFormat::Curator, discipline, mode, upgradeable, ageing, looks_beside })
+        Ok(Kind { discipline, mode, ..Kind::exclusive(path) })
     }
 }

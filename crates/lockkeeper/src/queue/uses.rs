@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use crate::cancel::CancellationToken;
 use crate::ensemble::{Fired, Watcher};
 use crate::error::{AcquireError, ReleaseError, SessionError};
+use crate::hold::AcquireReply;
 use crate::hold::holding::{Holding, Use};
-use crate::queue::requeue::AcquireReply;
 use crate::session::context::Context;
 use crate::wait::{cancelled, passed};
 

@@ -3,20 +3,24 @@
 use std::sync::{Mutex, PoisonError};
 
 use lockkeeper_core::Loss;
-use lockkeeper_core::{FencingToken, LockPath, NodeFormat, PathError};
+use lockkeeper_core::{FencingToken, LockPath, NodeFormat, PathError, Revocation};
 
 use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
 use crate::keeper::Lockkeeper;
+use crate::latest;
 use crate::queue::acquire::Acquire;
 use crate::queue::mutex::Mutex as ExclusiveLock;
 use crate::session::context::Context;
+use crate::wait::cancelled;
 
 /// What a lock object with `lock` and `unlock` keeps: the guard, if locked, and the handle that acquired it.
 #[derive(Debug)]
 pub struct GuardSlot {
     context: Context,
     kept: Mutex<SlotState>,
+    /// Counts the guards that came back with another hold.
+    renewed: latest::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +42,7 @@ impl Drop for Reservation<'_> {
 impl GuardSlot {
     /// Creates an empty slot for guards of this handle.
     pub fn new(keeper: &Lockkeeper) -> Self {
-        GuardSlot { context: keeper.context().clone(), kept: Mutex::default() }
+        GuardSlot { context: keeper.context().clone(), kept: Mutex::default(), renewed: latest::Sender::new(0) }
     }
 
     /// Acquires the lock and keeps its guard. Fails if the slot has a guard or another call is about to fill it: the
@@ -86,6 +90,49 @@ impl GuardSlot {
         }
     }
 
+    /// Makes way with the slot's guard if it is asked to ([`Guard::yield_lock`]), and keeps the new guard. `path` is for the error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue, and the slot empty.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::AlreadyHeld`] if another call of the object is under way; otherwise as [`Guard::yield_lock`]. The slot is then
+    /// empty. An empty slot stays empty.
+    pub async fn yield_lock(&self, path: &str) -> Result<(), AcquireError> {
+        let taken = self.look_at_all(|kept| {
+            if kept.reserved {
+                return Err(AcquireError::AlreadyHeld { path: path.to_owned() });
+            }
+            let guard = kept.guard.take_if(|guard| guard.should_yield());
+            kept.reserved = guard.is_some();
+            Ok(guard.map(|guard| (Reservation(self), guard)))
+        });
+        let Some((_reservation, guard)) = taken? else { return Ok(()) };
+        let guard = guard.yield_lock().await?;
+        self.look(|slot| *slot = Some(guard));
+        self.renewed.send_modify(|count| *count += 1);
+        Ok(())
+    }
+
+    /// Waits until the slot's hold is lost, whichever hold it has then, and returns why. Never resolves while the slot is empty.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn lost(&self) -> Loss {
+        let mut renewed = self.renewed.subscribe();
+        loop {
+            let lost = self.look(|slot| slot.as_ref().map(|guard| guard.cancelled_when_lost()));
+            tokio::select! {
+                biased;
+                _ = renewed.changed() => {}
+                () = cancelled(lost.as_ref()) => return self.loss().unwrap_or(Loss::Closed),
+            }
+        }
+    }
+
     /// Accesses the guard; never across an await.
     pub fn look<T>(&self, look: impl FnOnce(&mut Option<Guard>) -> T) -> T {
         self.look_at_all(|kept| look(&mut kept.guard))
@@ -104,6 +151,19 @@ impl GuardSlot {
     /// Returns the token of the hold.
     pub fn token(&self) -> Option<FencingToken> {
         self.look(|slot| slot.as_ref().map(Guard::token))
+    }
+
+    /// Waits until another client asks the holder to release the lock. Waits for ever if the slot is empty now.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the request to the next call.
+    pub async fn revocation(&self) -> Revocation {
+        // Without the guard, which another task may take out of the slot meanwhile.
+        match self.look(|slot| slot.as_ref().map(|guard| guard.hold().clone())) {
+            Some(hold) => hold.revocation().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Blocks this thread until `outcome` is ready, for programs without async.

@@ -1,4 +1,4 @@
-//! The journal of interventions: of breaks and, from the crate of leased locks, of decisions about forced transfers and of requests
+//! The journal of interventions: of breaks, of requests to release a lock and, from the crate of leased locks, of decisions about forced transfers and of requests
 //! with the emergency priority.
 //!
 //! It is in the ensemble, so that every client that may read finds it, whichever machine the break came from. It has
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use futures_util::stream::{self, StreamExt};
 
 use super::records;
-use crate::broken::{Broken, Proof};
+use crate::broken::{Broken, Proof, Revoked};
 use crate::ensemble::paths::is_below;
 use crate::ensemble::{Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, TxnStep, linearizable, refused};
 use crate::error::{AdminError, SessionError};
@@ -52,6 +52,18 @@ pub trait Entry: Serialize + DeserializeOwned + Send {
 
 impl Entry for Broken {
     const KIND: &'static str = "break";
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn stamp(&mut self, proof: Proof, at: SystemTime) {
+        (self.proof, self.at) = (proof, at);
+    }
+}
+
+impl Entry for Revoked {
+    const KIND: &'static str = "revoke";
 
     fn path(&self) -> &str {
         &self.path
@@ -170,6 +182,35 @@ fn parse<T: Entry>(seen: &Node, proof: Proof) -> Option<T> {
     let mut entry: T = serde_json::from_slice(&seen.data).ok()?;
     entry.stamp(proof, UNIX_EPOCH + Duration::from_millis(u64::try_from(seen.ctime_ms).unwrap_or(0)));
     Some(entry)
+}
+
+/// Does these steps, and writes an entry with this id in the same transaction. If the entry cannot be written, or exists,
+/// does them without it.
+///
+/// # Errors
+///
+/// As the transaction's, of the steps without the entry.
+pub(crate) async fn transact<T: Entry>(
+    ensemble: &dyn Ensemble,
+    steps: Vec<TxnStep>,
+    (id, entry): (uuid::Uuid, &T),
+) -> Result<(), OpError> {
+    for _ in 0..2 {
+        let with_entry = steps.iter().cloned().chain([step(id, entry)]).collect();
+        let Err(undone) = ensemble.transact(with_entry).await else {
+            prune(ensemble).await;
+            return Ok(());
+        };
+        match undone.step {
+            Some(at) if at == steps.len() => {}
+            _ => return Err(undone.fault),
+        }
+        // The first entry of all makes their parent.
+        if undone.fault != OpError::NoNode || records::make(ensemble, ROOT).await.is_err() {
+            break;
+        }
+    }
+    ensemble.transact(steps).await.map(drop).map_err(OpError::from)
 }
 
 /// Writes an entry once and returns when it exists.

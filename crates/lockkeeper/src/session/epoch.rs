@@ -99,7 +99,7 @@ mod tests {
 
     fn node(data: &str) -> Node {
         let (czxid, mzxid, owner) = (lockkeeper_core::Zxid(1), lockkeeper_core::Zxid(1), lockkeeper_core::SessionId(0));
-        Node { data: data.into(), czxid, mzxid, ctime_ms: 0, mtime_ms: 0, version: 0, owner, children: 0 }
+        Node { data: data.into(), czxid, mzxid, pzxid: czxid, ctime_ms: 0, mtime_ms: 0, version: 0, owner, children: 0 }
     }
 
     #[test]

@@ -340,7 +340,8 @@ async fn a_leased_lock_that_was_preempted_by_force_writes_nothing(world: &World)
     let writing = async { guard.fenced_write().set(&path, "stale").await };
     let taken = async {
         write.caught().await;
-        let taken = lock(world, &other, "b").priority(1).waiting(Duration::ZERO).forceful().acquire().await.unwrap();
+        let taken =
+            lock(world, &other, "b").priority(1).waiting(Duration::ZERO).forceful(true).acquire().await.unwrap();
         write.release();
         taken
     };

@@ -13,6 +13,7 @@ mod losses;
 mod priority;
 mod realms;
 mod requests;
+mod routing;
 mod statistics;
 mod timeouts;
 mod transfers;

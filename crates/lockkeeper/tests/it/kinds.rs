@@ -8,3 +8,4 @@ mod revoking;
 mod sessionless;
 mod sharing;
 mod wakeups;
+mod yielding;

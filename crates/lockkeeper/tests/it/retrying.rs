@@ -23,6 +23,8 @@ on_every_server!(
     a_lock_call_is_one_attempt,
     an_invalid_operation_is_neither_retried_nor_kept,
     a_dead_letter_that_cannot_be_kept_is_reported,
+    work_that_makes_way_is_no_failed_attempt_and_leaves_no_dead_letter,
+    work_that_made_way_is_dropped_when_its_later_hold_is_lost,
 );
 
 on_the_embedded_server!(an_ended_session_is_retried, work_that_started_is_never_retried);
@@ -244,5 +246,53 @@ async fn work_that_started_is_never_retried(world: &World) {
     let outcome = retrying.run(&Operation::unique(), &lock, work).await;
     assert!(matches!(outcome, Err(RunError::Lost(MonitorError::SessionExpired { .. }))), "{outcome:?}");
     assert_eq!((begun.into_inner(), scene.letters().await), (1, vec![]));
+    scene.end(world).await;
+}
+
+/// Locks in the foreground as soon as `bulk` holds, for a moment, and returns when `bulk` has made way and holds again.
+async fn make_way(bulk: &MonitorLock, save: MonitorLock) {
+    let saved = tokio::spawn(async move { save.run(async {}).await });
+    eventually("the background is asked", async || bulk.should_yield()).await;
+    bulk.yield_lock().await.unwrap();
+    saved.await.unwrap().expect("the foreground did not get the lock within its timeout");
+}
+
+/// The one attempt was granted, however often it makes way.
+async fn work_that_makes_way_is_no_failed_attempt_and_leaves_no_dead_letter(world: &World) {
+    let scene = Scene::new(world);
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let lock = MonitorLock::new("bulk", &keeper, &scene.object).background().min_hold(Duration::ZERO);
+    let retrying = Retrying::new(&keeper, 0).dead_letters(scene.sink());
+    let work = async {
+        let first = lock.token();
+        for _ in 0..2 {
+            make_way(&lock, MonitorLock::new("save", &other, &scene.object)).await;
+        }
+        assert!(lock.is_held() && lock.token() > first);
+        42
+    };
+    let outcome = retrying.run(&Operation::unique(), &lock, work).await;
+    assert!(matches!(outcome, Ok(42)), "{outcome:?}");
+    assert!(scene.letters().await.is_empty());
+    scene.end(world).await;
+}
+
+async fn work_that_made_way_is_dropped_when_its_later_hold_is_lost(world: &World) {
+    let scene = Scene::new(world);
+    let (keeper, other) = (world.keeper().await, world.keeper().await);
+    let lock = MonitorLock::new("bulk", &keeper, &scene.object).background().min_hold(Duration::ZERO);
+    let retrying = Retrying::new(&keeper, 2).dead_letters(scene.sink());
+    let work = async {
+        make_way(&lock, MonitorLock::new("save", &other, &scene.object)).await;
+        for node in world.children(&scene.path).await {
+            world.remove(&format!("{}/{node}", scene.path)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let operation = Operation::unique();
+    let outcome = retrying.run(&operation, &lock, work);
+    let outcome = tokio::time::timeout(PATIENCE, outcome).await.expect("the work goes on without the lock");
+    assert!(matches!(outcome, Err(RunError::Lost(MonitorError::NoNode { .. }))), "{outcome:?}");
+    assert!(scene.letters().await.is_empty());
     scene.end(world).await;
 }

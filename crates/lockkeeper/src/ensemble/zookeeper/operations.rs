@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
+use futures_util::stream::{self, StreamExt};
 use lockkeeper_client::wire::{
     Acl, AclId, Create, CreateMode, ErrorCode, EventKind, OpResult, Perms, ReadOp, SetData, Stat, VersionedPath,
     WriteOp,
 };
-use lockkeeper_client::{Client, MultiError, RequestError, Watcher as ClientWatcher};
+use lockkeeper_client::{Client, FeedEvent, MultiError, RequestError, WatchFeed, Watcher as ClientWatcher};
 use lockkeeper_core::{SessionId, Zxid};
 
 use super::fault::{TROUBLED, at_node, connection_lives, told};
@@ -20,8 +21,8 @@ use crate::broken::Proof;
 use crate::ensemble::paths::above;
 use crate::ensemble::shared::{self, OWN_TREE};
 use crate::ensemble::{
-    AclGrant, Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Node, NodeKind, NodeWithAcl, Reply, TxnError,
-    TxnStep, Watcher, Written,
+    AclGrant, Children, Copies, Done, EPOCH_NODE, Ensemble, Fired, Node, NodeKind, NodeWithAcl, Reply, TreeChange,
+    TreeEvent, TreeWatch, TxnError, TxnStep, Watcher, Written,
 };
 
 /// The scheme of the user that a server of this machine knows from the kernel. No client can give a node another user's.
@@ -290,7 +291,14 @@ impl Ensemble for Operations {
     fn list(&self, path: &str) -> Reply<Children> {
         self.reply(path, |client, path| async move {
             let (names, stat) = client.children_batched(&path).await?;
-            Ok(Children { names: owned(&names), data_len: usize::try_from(stat.data_length).unwrap_or(0) })
+            // The servers count each creation and each deletion (ZooKeeper's `DataNode.copyStat`).
+            let changes = i64::from(stat.cversion) + i64::from(stat.num_children);
+            Ok(Children {
+                names: owned(&names),
+                data_len: usize::try_from(stat.data_length).unwrap_or(0),
+                created: u32::try_from(changes / 2).unwrap_or(0),
+                ctime_ms: stat.ctime,
+            })
         })
     }
 
@@ -394,6 +402,10 @@ impl Ensemble for Operations {
         self.set_up_shared(path, acl)
     }
 
+    fn watch_tree(&self, path: &str, capacity: usize) -> Reply<TreeWatch> {
+        self.reply(path, move |client, path| async move { Ok(tree_watch(client.feed(&path, true, capacity).await?)) })
+    }
+
     fn copies(&self) -> Option<&dyn Copies> {
         Some(self)
     }
@@ -416,6 +428,29 @@ impl Ensemble for Operations {
             }
         })
     }
+}
+
+/// The changes of a tree.
+fn tree_watch(feed: WatchFeed) -> TreeWatch {
+    stream::unfold(feed, |mut feed| async move { feed.next().await.map(|event| (event, feed)) })
+        .filter_map(async |event| {
+            Some(match event {
+                FeedEvent::Disconnected => TreeEvent::Disconnected,
+                FeedEvent::Connected => TreeEvent::Reconnected,
+                FeedEvent::Missed(events) => TreeEvent::Missed(events),
+                FeedEvent::Fired { event, at } => {
+                    let change = match event.kind {
+                        EventKind::Created => TreeChange::Created,
+                        EventKind::Deleted => TreeChange::Deleted,
+                        EventKind::DataChanged => TreeChange::Written,
+                        // A recursive watch has the children's own events instead.
+                        EventKind::ChildrenChanged => return None,
+                    };
+                    TreeEvent::Changed { path: event.path, change, at }
+                }
+            })
+        })
+        .boxed()
 }
 
 impl Copies for Operations {
@@ -480,6 +515,7 @@ fn node(data: Vec<u8>, stat: &Stat) -> Node {
         data,
         czxid: Zxid(stat.czxid),
         mzxid: Zxid(stat.mzxid),
+        pzxid: Zxid(stat.pzxid),
         ctime_ms: stat.ctime,
         mtime_ms: stat.mtime,
         version: stat.version,

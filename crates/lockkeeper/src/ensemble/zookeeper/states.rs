@@ -8,14 +8,13 @@ use futures_util::future::join_all;
 use lockkeeper_client::{Connect, TlsProblem, ask};
 use tokio::time::timeout;
 
+use crate::ensemble::each::HALF_A_HANDSHAKE;
+
 /// How long a server may take to answer the question about its state, if there is time.
 pub(super) const ASKING: Duration = Duration::from_millis(300);
 
 /// The word that asks for it. Apache's server answers it by default.
 const WORD: &str = "srvr";
-
-/// A record of TLS with half a handshake: a port for TLS answers with an alert, and another one in another way or not at all.
-const HALF_A_HANDSHAKE: &str = "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00";
 
 /// The states of servers, by their places in the list. A state is the end of a sentence that begins with the server.
 pub(super) type States = HashMap<usize, &'static str>;

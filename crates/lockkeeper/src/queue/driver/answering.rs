@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_channel::mpsc;
-use lockkeeper_core::{End, Failure, Grant, LinkState, Loss, node_path};
+use lockkeeper_core::{Command, End, Failure, Grant, LinkState, Loss, node_path};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -12,11 +12,13 @@ use tracing::{debug, warn};
 use super::Driver;
 use super::attempt::Attempt;
 use super::caller::Caller;
-use super::state::HoldChange;
+use super::state::{HoldChange, Noting};
 use crate::contender::ContenderInfo;
+use crate::ensemble::TxnStep;
 use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
 use crate::hold::holding::Holding;
-use crate::hold::{Hold, HoldRequest};
+use crate::hold::note::{HoldReport, NotedEnd};
+use crate::hold::{Hold, HoldRequest, YieldRequest};
 use crate::session::epoch;
 use crate::wait::{FIRST_SILENCE, SILENCE, judged_at};
 
@@ -28,6 +30,7 @@ impl Driver {
             return self.contender.handle(lockkeeper_core::Event::Leave);
         };
         self.node.clone_from(&grant.name);
+        self.noting.before = self.first.take();
         // A hold ends with its session.
         self.attempt.rejoin = None;
         let (sender, requests) = mpsc::unbounded();
@@ -35,6 +38,7 @@ impl Driver {
         let (holder_marker, fences) = (discipline.holder_marker().map(str::to_owned), discipline.has_tokens());
         let hold = Hold::new(path.clone(), grant, holder_marker, fences, self.session.clone(), options);
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
+        self.yield_at = self.attempt.options.min_hold.and_then(|after| Instant::now().checked_add(after));
         // The revocation may have come while the grant waited for its heartbeat.
         hold.asked.send_replace(self.contender.revocation().filter(|asked| asked.refused.is_none()).cloned());
         self.caller = Caller::Holding { hold: hold.clone(), requests };
@@ -57,6 +61,10 @@ impl Driver {
                 self.at_release = Some(*write);
                 self.contender.handle(Event::Ask(Ask::WriteAtRelease));
             }
+            HoldRequest::Note(note) => {
+                self.noting.note = Some(note);
+                self.look_at_hold();
+            }
             HoldRequest::Downgrade(done) => {
                 self.change = HoldChange { caller: Some(done), happened_at: None };
                 self.contender.handle(Event::Ask(Ask::Downgrade));
@@ -70,6 +78,7 @@ impl Driver {
                 self.contender.handle(Event::Ask(Ask::StayReader));
             }
             HoldRequest::Refuse(why) => self.contender.handle(Event::Refuse(why.into())),
+            HoldRequest::Yield(request) => self.make_way(*request),
             HoldRequest::Verify(answer) => {
                 self.verification.callers.push(answer);
                 self.contender.handle(Event::Ask(Ask::Verify));
@@ -93,6 +102,47 @@ impl Driver {
         // The limit counts from the release, whatever the connection does meanwhile.
         self.disconnect.cut_off = Instant::now().checked_add(self.session.timeout());
         self.disconnect.last_try = None;
+    }
+
+    /// Tells the holder whether a contender of an earlier class waits.
+    pub(super) fn contended(&mut self, contended: bool) {
+        if let Caller::Holding { hold, .. } = &self.caller {
+            debug!(path = %hold.path, node = %hold.node(), contended, "a contender of an earlier class waits");
+            hold.contended.send_replace(contended);
+        }
+    }
+
+    /// Ends the hold of a caller that makes way, and lets the caller wait for the next grant.
+    fn make_way(&mut self, request: YieldRequest) {
+        self.look_at_hold();
+        let YieldRequest { reply, span } = request;
+        let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) else { return };
+        hold.judge();
+        if let Some(loss) = hold.loss() {
+            let (path, node) = (hold.path.clone(), hold.node());
+            _ = reply.send(Err(match loss {
+                Loss::Removed => AcquireError::Evicted { path, node, by: None },
+                loss => AcquireError::SessionLost { path, loss },
+            }));
+            // The caller has not released.
+            return self.contender.handle(lockkeeper_core::Event::Lost);
+        }
+        self.caller = Caller::Waiting(reply);
+        self.attempt.span = span;
+        (self.attempt.started, self.attempt.timeout, self.attempt.deadline) = (Instant::now(), None, None);
+        (self.change, self.yield_at) = (HoldChange::default(), None);
+        self.verification.callers.clear();
+        // What is said of the next hold counts from here.
+        self.times.entered(self.session.now());
+        self.contender.handle(lockkeeper_core::Event::Ask(lockkeeper_core::Ask::Yield));
+    }
+
+    /// The holder marker of a hold that made way is deleted: the hold has ended, whatever becomes of the attempt.
+    pub(super) fn end_hold_that_made_way(&mut self) {
+        if self.contender.leaves_for().is_none() {
+            self.end_note(End::Left, Loss::Closed);
+            self.noting = Noting::default();
+        }
     }
 
     /// Answers those who asked the servers for a proof of the hold.
@@ -130,6 +180,7 @@ impl Driver {
     /// Ends the attempt and reports the outcome to every caller that still waits.
     pub(super) fn finish(mut self, end: End) {
         let loss = session_loss(self.session.link().borrow().state);
+        self.end_note(end, loss);
         let first = self.take_holder();
         let refusal = self.refusal;
         let Attempt { path, discipline, rejoin, .. } = self.attempt;
@@ -190,6 +241,57 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Returns what the transaction of this command writes about the hold that it ends.
+    pub(super) fn note_steps(&mut self, command: &Command) -> Vec<TxnStep> {
+        let leaves = matches!(command, Command::Delete { .. }) && self.contender.leaves_for().is_some();
+        let ends = leaves || matches!(command, Command::GiveUpHolderMarker { .. });
+        if !ends || self.noting.written || self.noting.note.is_none() {
+            return Vec::new();
+        }
+        self.look_at_hold();
+        _ = self.noting.left.get_or_insert(self.session.now());
+        let (note, report) = (&self.noting.note, self.report(None));
+        note.as_ref().zip(report).map_or_else(Vec::new, |(note, report)| (note.steps)(&report))
+    }
+
+    /// Notes what the note about the hold needs of it, while the caller has it.
+    pub(super) fn look_at_hold(&mut self) {
+        if let (Some(hold), Some(_)) = (self.caller.hold(), &self.noting.note) {
+            self.noting.span = Some(hold.span());
+        }
+    }
+
+    /// Reports the end of a hold to the author of the note about it.
+    fn end_note(&mut self, end: End, over: Loss) {
+        self.look_at_hold();
+        let loss = match end {
+            End::SessionOver => Some(over),
+            End::Removed => Some(Loss::Removed),
+            _ => None,
+        };
+        let report = self.report(loss);
+        if let Some((note, report)) = self.noting.note.take().zip(report) {
+            // Nobody may wait for it.
+            _ = note.ended.send(NotedEnd { report, written: self.noting.written, at: self.session.now() });
+        }
+    }
+
+    /// Returns what is known of a hold with a note, which ended with this loss if no earlier one is known.
+    fn report(&self, loss: Option<Loss>) -> Option<HoldReport> {
+        let Noting { span, left, before, .. } = &self.noting;
+        let (began, lost) = (*span)?;
+        let now = self.session.now();
+        let ended = lost.map(|(_, at)| at).or(*left).unwrap_or(now);
+        Some(HoldReport {
+            waited: began.saturating_sub(self.times.queued()),
+            held: ended.saturating_sub(began),
+            ended_ago: now.saturating_sub(ended),
+            revocation: self.contender.revocation().filter(|asked| asked.refused.is_none()).cloned(),
+            loss: lost.map(|(loss, _)| loss).or(loss),
+            before: before.clone(),
+        })
     }
 
     /// Reports an error to the caller now; the contender leaves on its own afterwards.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::operations::Finished;
 use crate::cancel::CancellationToken;
 use crate::ensemble::{Ensemble, Fired};
+use crate::hold::spans::WaitRef;
 use crate::hold::{HoldOptions, HoldRequest};
 use crate::queue::requeue::Rejoin;
 
@@ -18,6 +19,8 @@ pub(crate) struct Attempt {
     /// Taken while the session was usable. If the session is over by now, the first operation reports how it ended.
     pub(crate) ensemble: Arc<dyn Ensemble>,
     pub(crate) payload: Payload,
+    /// The span of the caller's wait.
+    pub(crate) span: WaitRef,
     pub(crate) discipline: Discipline,
     pub(crate) node_format: NodeFormat,
     /// Look also for contenders beside the path, where this node format has none.
@@ -73,6 +76,8 @@ pub(super) enum Timer {
     LastLook,
     /// Write into the record when the lock was granted.
     Date,
+    /// Make way for contenders of earlier classes, from now on.
+    Yield,
     /// Enter the queue again in another class.
     Age,
     /// Delete a tombstone.

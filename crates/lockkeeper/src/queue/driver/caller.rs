@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::attempt::Wake;
 use crate::cancel::CancellationToken;
 use crate::error::{AcquireError, ReleaseError};
+use crate::hold::AcquireReply;
 use crate::hold::{Hold, HoldRequest};
-use crate::queue::requeue::AcquireReply;
 use crate::wait::{cancelled, passed};
 
 /// The state of the caller.

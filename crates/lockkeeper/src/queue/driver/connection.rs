@@ -42,6 +42,7 @@ impl Driver {
                 self.give_up(SessionError::Unreachable { servers, waited, detail }.into());
             }
             (Caller::Releasing { .. }, _) => {
+                self.look_at_hold();
                 if let Caller::Releasing { before, confirm, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
                     let unconfirmed = ReleaseError::Timeout { path, waited: self.session.timeout() };
                     _ = confirm.send(Err(before.map_or(unconfirmed, |loss| ReleaseError::NotHeld { loss })));

@@ -8,7 +8,7 @@ use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::leased::Record;
 use lockkeeper_core::{
     Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathRecord,
-    Payload, ReleaseRecord, ReleaseSeen, ReleaseWrite, Zxid, node_path,
+    Payload, ReleaseRecord, ReleaseSeen, ReleaseWrite, TraceParent, Zxid, node_path,
 };
 
 use crate::contender::ContenderInfo;
@@ -28,14 +28,27 @@ pub(super) struct Finished {
     pub(super) read: Option<Box<ContenderInfo>>,
     /// What the transaction of a release has written.
     pub(super) written: Option<Written>,
+    /// Whether the transaction that deleted the node of the hold has written the note about it.
+    pub(super) noted: bool,
     /// When the node was created that [`Command::Watch`] has read, in milliseconds since 1970 by the servers' clock.
     pub(super) created_ms: Option<i64>,
+    /// The span of the contender whose node it has read.
+    pub(super) traceparent: Option<TraceParent>,
 }
 
 impl Finished {
     fn new<T>(outcome: Result<T, OpError>, event: impl FnOnce(Result<T, Failure>) -> Event) -> Self {
         let (outcome, error) = split(outcome);
-        Finished { event: event(outcome), error, watch: None, read: None, written: None, created_ms: None }
+        Finished {
+            event: event(outcome),
+            error,
+            watch: None,
+            read: None,
+            written: None,
+            noted: false,
+            created_ms: None,
+            traceparent: None,
+        }
     }
 
     fn entered(created: Result<(String, Zxid), OpError>, listed: Option<Result<Listing, OpError>>) -> Self {
@@ -54,7 +67,9 @@ impl Finished {
         event: impl FnOnce(Result<Inspection, Failure>) -> Event,
     ) -> Self {
         let info = read.as_ref().ok().map(|node| Box::new(ContenderInfo::read(name, node)));
-        Finished { read: info, ..Self::new(read.map(|node| inspection(&node)), event) }
+        let traceparent = info.as_ref().and_then(|info| info.traceparent);
+        let read = read.map(|node| inspection(&node, &NodeData::read(&node.data)));
+        Finished { read: info, traceparent, ..Self::new(read, event) }
     }
 
     /// The outcome of an operation that sets a watch on a child, or, without a name, on the children.
@@ -86,8 +101,7 @@ fn split<T>(outcome: Result<T, OpError>) -> (Result<T, Failure>, Option<OpError>
     }
 }
 
-fn inspection(node: &Node) -> Inspection {
-    let node_data = NodeData::read(&node.data);
+fn inspection(node: &Node, node_data: &NodeData) -> Inspection {
     Inspection {
         owner: node.owner,
         czxid: node.czxid,
@@ -119,9 +133,16 @@ pub(super) struct CommandRunner<'a> {
     pub(super) granted_ms: Option<u64>,
     /// The caller's write in the transaction of its release.
     pub(super) at_release: Option<&'a TxnStep>,
+    /// The note about the hold that the command ends.
+    pub(super) note: Vec<TxnStep>,
 }
 
 impl CommandRunner<'_> {
+    /// Adds a note to the transaction that deletes the node of a hold.
+    pub(super) fn with_note(self, note: Vec<TxnStep>) -> Self {
+        CommandRunner { note, ..self }
+    }
+
     fn child(&self, name: &str) -> String {
         match self.node_format {
             // The prefix of a sequential create is empty.
@@ -193,17 +214,23 @@ impl CommandRunner<'_> {
                 let front = front.map(|front| ensemble.read(&self.child(&front)));
                 async move {
                     let (read, front) = tokio::join!(biased; read, OptionFuture::from(front));
-                    let front = front.and_then(Result::ok).map(|node| Box::new(inspection(&node)));
+                    let front =
+                        front.and_then(Result::ok).map(|node| Box::new(inspection(&node, &NodeData::read(&node.data))));
                     Finished::inspected(first, read, |first| Event::Looked { first, front })
                 }
                 .boxed()
             }
             Command::Watch { name, kind: _ } => {
                 let read = ensemble.read_and_watch(&self.child(&name));
-                let seen = |(node, watcher)| (inspection(&node), watcher);
                 read.map(move |read| {
-                    let created_ms = read.as_ref().ok().map(|(node, _)| node.ctime_ms);
-                    Finished { created_ms, ..Finished::watching(name, read.map(seen), Event::Watched) }
+                    let (mut created_ms, mut traceparent) = (None, None);
+                    let seen = read.map(|(node, watcher)| {
+                        let node_data = NodeData::read(&node.data);
+                        created_ms = Some(node.ctime_ms);
+                        traceparent = node_data.record().and_then(|record| record.traceparent);
+                        (inspection(&node, &node_data), watcher)
+                    });
+                    Finished { created_ms, traceparent, ..Finished::watching(name, seen, Event::Watched) }
                 })
                 .boxed()
             }
@@ -243,7 +270,12 @@ impl CommandRunner<'_> {
                 let own = TxnStep::Delete { path: self.child(&name), version };
                 let marker = holder_marker
                     .map(|(marker, version)| TxnStep::Delete { path: self.child(&marker), version: Some(version) });
-                delete(ensemble.clone(), std::iter::once(own).chain(marker).collect(), write)
+                delete(ensemble.clone(), std::iter::once(own).chain(marker).collect(), write, self.note.clone())
+            }
+            Command::GiveUpHolderMarker { own, holder_marker, version } => {
+                let check = TxnStep::Check { path: self.child(&own), version: None };
+                let marker = TxnStep::Delete { path: self.child(&holder_marker), version: Some(version) };
+                delete(ensemble.clone(), vec![check, marker], None, self.note.clone())
             }
             Command::Check { own, holder_marker } => {
                 let check = TxnStep::Check { path: self.child(&own), version: None };
@@ -260,6 +292,7 @@ impl CommandRunner<'_> {
             | Command::Verified(_)
             | Command::Delay { .. }
             | Command::Revoke
+            | Command::Contended(_)
             | Command::Upgraded
             | Command::Reads { .. }
             | Command::End(_) => {
@@ -295,7 +328,7 @@ impl CommandRunner<'_> {
         let (ensemble, path, node_format) = (self.ensemble.clone(), self.path.to_owned(), self.node_format);
         async move {
             let (listed, limit, elsewhere) = tokio::join!(biased; list, limit, elsewhere);
-            let (Children { names, data_len }, limit, elsewhere) = (listed?, limit?, elsewhere?);
+            let (Children { names, data_len, .. }, limit, elsewhere) = (listed?, limit?, elsewhere?);
             // The data of the path itself, which in one node format is not the node that was listed.
             let data_len = if node_format.is_beside() { elsewhere.data_len } else { data_len };
             let leased = limit.is_none_or(|limit| limit == Limit::Foreign)
@@ -319,7 +352,7 @@ impl CommandRunner<'_> {
         let ensemble = self.ensemble.clone();
         async move {
             match listed.await {
-                Ok(Children { names, data_len }) if beside => {
+                Ok(Children { names, data_len, .. }) if beside => {
                     Ok(Elsewhere { format: NodeFormat::of_line(&names), data_len })
                 }
                 Ok(Children { names, .. }) => {
@@ -359,32 +392,34 @@ async fn has_contender_beside(ensemble: &dyn Ensemble, path: &str, listed: Vec<S
     Ok(false)
 }
 
-/// Deletes nodes, and writes another one in the same transaction. If that one cannot be written, deletes without it.
+/// Deletes nodes, and in the same transaction writes another node and a note. What cannot be written is left out, and the rest is
+/// done without it.
 fn delete(
     ensemble: Arc<dyn Ensemble>,
-    mut steps: Vec<TxnStep>,
+    deletes: Vec<TxnStep>,
     write: Option<TxnStep>,
+    note: Vec<TxnStep>,
 ) -> BoxFuture<'static, Finished> {
-    if let ([TxnStep::Delete { path, version }], None) = (&steps[..], &write) {
+    if let ([TxnStep::Delete { path, version }], None, []) = (&deletes[..], &write, &note[..]) {
         return ensemble.delete(path, *version).map(|deleted| Finished::new(deleted, Event::Deleted)).boxed();
     }
-    let deletes = steps.clone();
-    steps.extend(write);
-    let is_with_write = steps.len() > deletes.len();
+    let steps: Vec<_> = deletes.iter().chain(&write).chain(&note).cloned().collect();
+    let (noted, note_at) = (!note.is_empty(), deletes.len() + usize::from(write.is_some()));
     let done = ensemble.transact(steps);
     async move {
         match done.await {
             Ok(done) => {
-                let written = done.into_iter().find_map(|done| match done {
+                let written = done.into_iter().take(note_at).find_map(|done| match done {
                     Done::Written(written) => Some(written),
                     _ => None,
                 });
-                Finished { written, ..Finished::new(Ok(()), Event::Deleted) }
+                Finished { written, noted, ..Finished::new(Ok(()), Event::Deleted) }
             }
-            Err(undone) if is_with_write && undone.step.is_some_and(|at| at >= deletes.len()) => {
-                delete(ensemble, deletes, None).await
-            }
-            Err(undone) => Finished::new(Err(undone.fault), Event::Deleted),
+            Err(undone) => match undone.step {
+                Some(at) if at >= note_at => delete(ensemble, deletes, write, Vec::new()).await,
+                Some(at) if at >= deletes.len() => delete(ensemble, deletes, None, note).await,
+                _ => Finished::new(Err(undone.fault), Event::Deleted),
+            },
         }
     }
     .boxed()

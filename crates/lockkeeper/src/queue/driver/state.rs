@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkeeper_core::LocalKey;
+use lockkeeper_core::{LocalKey, Loss};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::operations::Finished;
+use crate::contender::ContenderInfo;
 use crate::ensemble::{OpError, Watcher};
+use crate::hold::note::Note;
 
 /// The patience of the caller while the connection is lost, or while a release is not confirmed.
 #[derive(Default)]
@@ -62,6 +64,11 @@ pub(super) struct HoldTimes {
 }
 
 impl HoldTimes {
+    /// When its create was answered, by the session's clock.
+    pub(super) fn queued(&self) -> Duration {
+        self.entered
+    }
+
     /// Begins with a new node.
     pub(super) fn enters(&mut self, now: Duration) {
         *self = HoldTimes { entered: now, ..HoldTimes::default() };
@@ -89,6 +96,20 @@ impl HoldTimes {
         let waited = self.granted?.saturating_sub(self.entered);
         u64::try_from(self.created_ms?).ok()?.checked_add(u64::try_from(waited.as_millis()).ok()?)
     }
+}
+
+/// The note about the hold, and what it says.
+#[derive(Default)]
+pub(super) struct Noting {
+    pub(super) note: Option<Box<Note>>,
+    /// Whether it is written.
+    pub(super) written: bool,
+    /// The holder that was last seen before the grant.
+    pub(super) before: Option<Box<ContenderInfo>>,
+    /// When the hold began, and how and when it was lost, by the session's clock.
+    pub(super) span: Option<(Duration, Option<(Loss, Duration)>)>,
+    /// When the first delete of its node was sent.
+    pub(super) left: Option<Duration>,
 }
 
 /// What the driver waits for.

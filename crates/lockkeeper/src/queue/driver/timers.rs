@@ -23,10 +23,14 @@ impl Driver {
         let linger = (!self.lingered).then(|| (self.linger_at(), Timer::Linger));
         let last_look = pending.last_look_at.filter(|_| self.caller.is_waiting()).map(|when| (when, Timer::LastLook));
         let date = self.times.due.filter(|_| self.contender.holds()).map(|when| (when, Timer::Date));
+        let makes_way = self.yield_at.filter(|_| self.contender.holds()).map(|when| (when, Timer::Yield));
         let age = self.attempt.ageing.map(|(when, _)| (when, Timer::Age));
         let delay = self.delays.iter().map(|(when, _)| (*when, Timer::Delay)).min_by_key(|(when, _)| *when);
         let cut_off = self.disconnect.cut_off.map(|when| (when, Timer::CutOff));
-        [probe, linger, last_look, date, age, delay, cut_off].into_iter().flatten().min_by_key(|(when, _)| *when)
+        [probe, linger, last_look, date, makes_way, age, delay, cut_off]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(when, _)| *when)
     }
 
     /// Returns when the attempt is old enough for the reads that a short one does without. For a waiter with a short timeout, that is
@@ -62,6 +66,10 @@ impl Driver {
             Timer::Date => {
                 self.times.due = None;
                 self.contender.handle(Event::GrantedLate);
+            }
+            Timer::Yield => {
+                self.yield_at = None;
+                self.contender.handle(Event::YieldDue);
             }
             Timer::Age => {
                 if let Some((_, class)) = self.attempt.ageing.take() {

@@ -187,7 +187,7 @@ async fn the_owner_of_an_ended_lease_cleans_up_within_its_notice(world: &World) 
     let guard = a.acquire().await.unwrap();
     let end = info(world).await.timeout;
     eventually("the lease is over", async || server_time(world).await > end).await;
-    let asking = ask(&lock(world, &other, "b").waiting(Duration::ZERO).forceful());
+    let asking = ask(&lock(world, &other, "b").waiting(Duration::ZERO).forceful(true));
     let request = guard.preemption().await;
     assert!(request.lease_over && request.by == "b");
     let notice = request.remaining();

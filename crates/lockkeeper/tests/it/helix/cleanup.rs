@@ -171,7 +171,7 @@ async fn a_dead_owners_cleanup_ends_at_its_timeout(world: &World) {
     on_time(asked);
     assert!(matches!(refused, Err(AcquireLeaseError::CleanupUnfinished { .. })), "{refused:?}");
     owned_by(world, "dead").await;
-    let forceful = b.forceful();
+    let forceful = b.forceful(true);
     let asked = Instant::now();
     let guard = forceful.acquire().await.unwrap();
     on_time(asked);

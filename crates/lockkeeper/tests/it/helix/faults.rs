@@ -33,13 +33,13 @@ async fn case_40_force_that_comes_too_late_is_refused(world: &World) {
     let (one, other, third) = (world.keeper().await, world.keeper().await, world.keeper().await);
     for tries in [false, true] {
         let guard = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
-        let b = lock(world, &other, "b").priority(1).forceful().waiting(LONG);
+        let b = lock(world, &other, "b").priority(1).forceful(true).waiting(LONG);
         let (asking, trying) = match tries {
             false => (Some(ask(&b)), None),
             true => (None, Some(tokio::spawn(async move { b.try_lock().await }))),
         };
         requested_by(world, "b").await;
-        let c = lock(world, &third, "c").priority(2).forceful().waiting(Duration::ZERO).acquire().await.unwrap();
+        let c = lock(world, &third, "c").priority(2).forceful(true).waiting(Duration::ZERO).acquire().await.unwrap();
         if let Some(asking) = asking {
             assert!(
                 matches!(asking.outcome().await, Err(AcquireLeaseError::Preempted { by, priority: 2, .. }) if by == "c")

@@ -35,7 +35,7 @@ async fn only_a_strictly_higher_priority_preempts(world: &World) {
     });
     let guard = owner.acquire().await.unwrap();
     for priority in [0, 4, 5] {
-        let rival = lock(world, &other, "b").priority(priority).forceful().waiting(Duration::ZERO);
+        let rival = lock(world, &other, "b").priority(priority).forceful(true).waiting(Duration::ZERO);
         assert!(!rival.try_lock().await.unwrap(), "{priority}");
         assert!(!LockOperations::unlock(&rival).await.unwrap());
     }
@@ -56,7 +56,7 @@ async fn the_emergency_priority_is_above_all_others(world: &World) {
     let first = lock(world, &other, "b").emergency("the index is corrupt").acquire().await.unwrap();
     assert_eq!(ordinary.lost().await, Loss::Preempted);
     assert_eq!(info(world).await.priority, i32::MAX);
-    let second = lock(world, &one, "c").emergency("me too").message("urgent").forceful().waiting(Duration::ZERO);
+    let second = lock(world, &one, "c").emergency("me too").message("urgent").forceful(true).waiting(Duration::ZERO);
     assert!(!second.try_lock().await.unwrap());
     let recorded = HelixAdmin::new(&one).emergencies(world.lock()).await.unwrap();
     let said: Vec<_> = recorded.iter().map(|use_| (use_.requestor.as_str(), use_.why.as_str())).collect();
@@ -145,7 +145,7 @@ async fn an_equal_requestor_does_not_disturb_a_pending_one(world: &World) {
     requested_by(world, "b").await;
     let before = stored(world).await;
     for priority in [1, 2] {
-        let late = lock(world, &third, "c").priority(priority).forceful().waiting(Duration::ZERO);
+        let late = lock(world, &third, "c").priority(priority).forceful(true).waiting(Duration::ZERO);
         match late.acquire().await {
             Err(AcquireLeaseError::Outranked { by, priority, .. }) => assert_eq!((by.as_str(), priority), ("b", 2)),
             other => panic!("{other:?}"),

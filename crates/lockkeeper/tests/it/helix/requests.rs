@@ -28,7 +28,7 @@ on_every_record_server!(
 
 async fn a_try_takes_a_free_lock_and_asks_no_owner(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let (a, b) = (lock(world, &one, "a"), lock(world, &other, "b").priority(5).forceful());
+    let (a, b) = (lock(world, &one, "a"), lock(world, &other, "b").priority(5).forceful(true));
     let guard = a.try_acquire().await.unwrap();
     let written = stored(world).await;
     for request in [b.try_acquire(), b.acquire().timeout(Duration::ZERO)] {

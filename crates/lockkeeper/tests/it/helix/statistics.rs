@@ -43,7 +43,7 @@ async fn each_preemption_is_counted_with_its_outcome(world: &World) {
     b.acquire().await.unwrap_err();
     assert_eq!(counted(&b), [1, 0, 0, 1]);
     // By force.
-    let forceful = b.clone().forceful();
+    let forceful = b.clone().forceful(true);
     forceful.acquire().await.unwrap().release().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
     assert_eq!(counted(&b), [1, 0, 1, 1]);
@@ -108,7 +108,7 @@ async fn a_dead_owner_makes_room_late(world: &World) {
 async fn a_cleanup_that_ended_late_is_counted_with_its_real_time(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
     let a = lock(world, &one, "a").cleanup(SHORT).cleanup_by_guard();
-    let b = lock(world, &other, "b").priority(1).forceful();
+    let b = lock(world, &other, "b").priority(1).forceful(true);
     let guard = a.acquire().await.unwrap();
     let next = b.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);

@@ -66,7 +66,7 @@ async fn a_zero_wait_preempts_or_fails_immediately(world: &World) {
     let b = lock(world, &other, "b").priority(1).waiting(Duration::ZERO);
     assert!(matches!(b.acquire().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     assert_eq!((stored(world).await.request, guard.preempted_by()), (None, None));
-    let next = b.forceful().acquire().await.unwrap();
+    let next = b.forceful(true).acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
     next.release().await.unwrap();
 }
@@ -126,7 +126,7 @@ async fn force_preempts_an_unfinished_cleanup(world: &World) {
     for (cleanup, waiting) in [(LONG, SHORT), (SHORT, LONG)] {
         let guard = lock(world, &one, "a").cleanup(cleanup).cleanup_by_guard().acquire().await.unwrap();
         let asked = Instant::now();
-        let next = lock(world, &other, "b").priority(1).waiting(waiting).forceful().acquire().await.unwrap();
+        let next = lock(world, &other, "b").priority(1).waiting(waiting).forceful(true).acquire().await.unwrap();
         assert!(asked.elapsed() >= SHORT, "the owner had {:?}", asked.elapsed());
         assert_eq!(guard.lost().await, Loss::Preempted);
         assert!(next.token() > guard.token());

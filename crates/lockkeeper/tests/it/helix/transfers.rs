@@ -96,7 +96,7 @@ async fn a_transfer_to_a_client_that_has_preempted_the_owner_fails(world: &World
     let held = proxy.on(OpCode::Multi).hold_request();
     let (transferred, next) = tokio::join!(guard.transfer("b"), async {
         held.caught().await;
-        let next = lock(world, &other, "b").priority(1).forceful().acquire().await.unwrap();
+        let next = lock(world, &other, "b").priority(1).forceful(true).acquire().await.unwrap();
         held.release();
         next
     });

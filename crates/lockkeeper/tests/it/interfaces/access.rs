@@ -231,7 +231,8 @@ async fn setting_up_gives_the_shared_nodes_a_list_and_keeps_the_list_of_those_th
     let chroot = world.path("chroot");
     let made = set_up(world, &chroot, None).await;
     let paths: Vec<_> = made.iter().map(|node| node.path.as_str()).collect();
-    let registers = ["audit", "jobs", "replays", "requests", "stats"].map(|name| format!("/lockkeeper/{name}"));
+    let registers =
+        ["audit", "history", "jobs", "replays", "requests", "stats"].map(|name| format!("/lockkeeper/{name}"));
     let expected = ["/locks", "/lockkeeper"].into_iter().chain(registers.iter().map(String::as_str));
     // The epoch belongs to all chroots.
     assert_eq!(paths, expected.collect::<Vec<_>>());

@@ -20,6 +20,7 @@ on_every_server!(
     work_does_not_start_after_an_error,
     objects_with_slashes_are_locked_like_others,
     a_second_call_to_lock_a_monitor_is_refused_immediately,
+    a_monitor_lock_of_the_background_makes_way_between_two_steps,
 );
 
 on_the_embedded_server!(
@@ -293,4 +294,35 @@ async fn a_holder_whose_request_is_deleted_sees_the_loss_before_its_marker_is_de
     assert_eq!(world.children(&path).await, ["privateLock"]);
     held_back.release();
     eventually("the marker is deleted too", async || world.children(&path).await.is_empty()).await;
+}
+
+/// Scenario 3 with objects: the background makes way between two steps, and the object then holds the lock again.
+async fn a_monitor_lock_of_the_background_makes_way_between_two_steps(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let object = world.object("P1");
+    let bulk = MonitorLock::new("Bulk Propagation", &one, &object).background().min_hold(Duration::ZERO);
+    bulk.yield_lock().await.unwrap();
+    assert!(!bulk.is_held() && !bulk.should_yield(), "there is nothing to make way with");
+    bulk.lock().await.unwrap();
+    let token = bulk.token();
+    bulk.yield_lock().await.unwrap();
+    assert_eq!(bulk.token(), token, "no one waits");
+    let save = MonitorLock::new("Save Content", &other, &object);
+    let save = tokio::spawn(async move { save.lock_with_timeout().await.map(|()| save) });
+    eventually("the background is asked", async || bulk.should_yield()).await;
+    let yields = async {
+        bulk.yield_lock().await.unwrap();
+        assert!(bulk.is_held() && bulk.token() > token);
+        let again = bulk.lock().await;
+        assert!(matches!(again, Err(MonitorError::Other { .. })), "{again:?}");
+    };
+    let saves = async {
+        let save = save.await.unwrap().expect("the background held the lock for more than 2 s");
+        let twice = named(bulk.lock().await, &object, "Bulk Propagation");
+        assert!(matches!(twice, MonitorError::Other { .. }), "{twice:?}");
+        assert!(!bulk.is_held());
+        save.unlock().await.unwrap();
+    };
+    tokio::join!(yields, saves);
+    bulk.unlock().await.unwrap();
 }

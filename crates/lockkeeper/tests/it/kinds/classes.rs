@@ -95,8 +95,32 @@ async fn the_first_contender_creates_the_object_and_it_remains(world: &World) {
         task.await.unwrap();
     }
     assert_eq!(listing(world).await, [""; 0]);
-    // Not ephemeral. That it is a container, no server says; case 21 shows it.
+    // Not ephemeral. Whether it is a container, no server says.
     assert_eq!(owner(world, &world.lock()).await, 0);
+}
+
+/// C-05, C-06: the object's node is persistent unless a container was chosen: a server that deletes unused containers after a short
+/// time deletes only the container, so the other clients of the layout find the object that they have just created.
+#[test]
+fn the_object_is_persistent_unless_a_container_was_chosen() {
+    block_on(async {
+        let soon = Duration::from_millis(50);
+        let server = Server::start(config().with_container_check(soon).with_container_unused(soon)).await.unwrap();
+        let keeper = Lockkeeper::connect(&server.connect_string()).await.unwrap();
+        keeper.priority_lock("/P1").acquire().await.unwrap().release().await.unwrap();
+        keeper.priority_lock("/P2").container(true).acquire().await.unwrap().release().await.unwrap();
+        let client = zk::Client::connect(&server.connect_string()).await.unwrap();
+        let exists = async |path| client.check_stat(path).await.unwrap().is_some();
+        // The container was used last, so a check that deletes it has seen the other one.
+        eventually("the container is deleted", async || !exists("/P2").await).await;
+        assert!(exists("/P1").await);
+        // Both are usable again, and an existing node stays what it is.
+        keeper.priority_lock("/P2").acquire().await.unwrap().release().await.unwrap();
+        keeper.priority_lock("/P1").container(true).acquire().await.unwrap().release().await.unwrap();
+        keeper.priority_lock("/P3").container(true).acquire().await.unwrap().release().await.unwrap();
+        eventually("the next container is deleted", async || !exists("/P3").await).await;
+        assert!(exists("/P1").await && exists("/P2").await);
+    });
 }
 
 /// C-06: also after a restart of the server.
