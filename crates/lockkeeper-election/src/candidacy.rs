@@ -28,6 +28,7 @@ pub struct Candidacy {
     stage: Stage,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a candidate has one")]
 enum Stage {
     Idle,
     Campaigning(BoxFuture<'static, Result<Guard, AcquireError>>),

@@ -75,6 +75,21 @@ impl AcquireLease {
         self.with(|request| request.limits.timeout = Some(timeout))
     }
 
+    /// Waits while a client of the same or a higher priority owns the lock or will own it next, instead of failing with
+    /// [`AcquireLeaseError::Outranked`] or [`AcquireLeaseError::Preempted`]. The wait ends when that client releases the lock
+    /// or the end of its lease is certain, at the deadline of [`AcquireLease::timeout`], or by a cancellation. No effect on
+    /// a [`try_acquire`](crate::HelixLock::try_acquire).
+    ///
+    /// Helix has no queue: the requestors that wait are granted the lock in no order, except that a higher priority is
+    /// preferred if it requests the lock while the owner cleans up.
+    ///
+    /// # Cost
+    ///
+    /// One watch of the record; after each change of it, one read.
+    pub fn wait_for_every_owner(self) -> Self {
+        self.with(|request| request.limits.waits_for_every_owner = true)
+    }
+
     /// Fails with [`AcquireLeaseError::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(self, token: CancellationToken) -> Self {
         self.with(|request| request.limits.cancel = Some(token))

@@ -4,6 +4,7 @@
 //! survives sessions, as the record does. The user's cleanup runs on a separate thread, never here.
 
 mod ending;
+mod noted;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use lockkeeper::error::ReleaseError;
 use lockkeeper::{FencingToken, Loss, Revocation};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use self::noted::LeaseNote;
 use crate::error::LeaseError;
 use crate::guard::{HelixGuard, Order, Preemption};
 use crate::leases::Leases;
@@ -83,6 +85,8 @@ pub(super) struct LeaseTask {
     account: Option<HoldAccount>,
     /// Set while a cleanup runs.
     cleaning: Option<CleanupAccount>,
+    /// The note about the hold.
+    note: Option<LeaseNote>,
 }
 
 /// What woke the task.
@@ -149,6 +153,7 @@ impl LeaseTask {
             recorder,
             account: Some(account),
             cleaning: None,
+            note: None,
         };
         (task, guard)
     }
@@ -297,6 +302,10 @@ impl LeaseTask {
                 Some(HoldRequest::Release(confirm)) => LeaseWake::Release(confirm),
                 Some(HoldRequest::Verify(answer)) => LeaseWake::Verify(answer),
                 Some(HoldRequest::Refuse(why)) => LeaseWake::Refuse(why.into()),
+                Some(HoldRequest::Note(note)) => {
+                    self.note = Some(LeaseNote::new(note, self.hold.clone(), self.context.clock()));
+                    LeaseWake::Other
+                }
                 Some(_) => LeaseWake::Other,
                 None => LeaseWake::Dropped,
             },

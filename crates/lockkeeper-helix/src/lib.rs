@@ -46,6 +46,7 @@ mod published;
 mod queue_lock;
 mod recorder;
 mod request;
+pub mod routing;
 mod status;
 mod trust;
 mod verdict;
@@ -65,8 +66,3 @@ pub use protocol::{EMERGENCY, Histogram, Scope, ScopeError, Statistics, Tally, T
 pub use queue_lock::QueueLock;
 pub use status::LockStatus;
 pub use tokio::sync::watch::Receiver as WatchReceiver;
-
-/// Compiles the examples of the guide.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/helix.md")]
-struct Guide;

@@ -140,10 +140,11 @@ impl HelixLock {
         self
     }
 
-    /// Takes the lock by force when the wait for the owner's cleanup ends, whether the cleanup is finished or not.
+    /// Sets whether to take the lock by force when the wait for the owner's cleanup ends, whether the cleanup is finished or
+    /// not. The default is `false`.
     #[must_use]
-    pub fn forceful(mut self) -> Self {
-        self.terms.forceful = true;
+    pub fn forceful(mut self, forceful: bool) -> Self {
+        self.terms.forceful = forceful;
         self
     }
 

@@ -18,7 +18,9 @@ use lockkeeper::error::{AdminError, IncompatibleFormat, Mismatch, SessionError};
 use lockkeeper::{FencingToken, NodeFormat};
 use tokio::sync::oneshot;
 
-use crate::protocol::{Answer, Refusal, Rules, SeenRecord, ServerClock, ServerNow, Terms, Wish, transition};
+use crate::protocol::{
+    Answer, Refusal, Rules, SeenRecord, ServerClock, ServerNow, Terms, Wish, request_lapses_ms, transition,
+};
 use crate::trust::Versions;
 
 /// The maximum age of an estimate of the server's time. Clock drift adds at most 300 ms each way to the uncertainty of
@@ -307,6 +309,18 @@ impl LockNode {
                 Err(failure) => session_ref.recover(context, failure).await?,
             }
         }
+    }
+
+    /// Why the wish would be refused, if it would be.
+    pub(crate) fn refusal(&self, look: &Look, me: &Terms, wish: Wish<'_>) -> Option<Refusal> {
+        let seen = SeenRecord { record: &look.record, modified_ms: look.modified_ms };
+        transition(seen, me, wish, look.now, &self.rules).err()
+    }
+
+    /// Until when the request in the record counts, by the server's clock.
+    pub(crate) fn request_lapses_ms(&self, look: &Look, me: &Terms) -> i64 {
+        let seen = SeenRecord { record: &look.record, modified_ms: look.modified_ms };
+        request_lapses_ms(seen, me, look.now, &self.rules)
     }
 
     /// Decides and writes once.

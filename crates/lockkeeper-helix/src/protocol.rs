@@ -19,4 +19,4 @@ pub use histogram::Histogram;
 pub use scope::{Scope, ScopeError};
 pub use statistics::{Measurement, PreemptionOutcome, Statistics, Tally, owner_class};
 pub use terms::{EMERGENCY, Terms, TermsError};
-pub use transition::{Answer, Refusal, Rules, SeenRecord, Transition, Unfinished, Wish, transition};
+pub use transition::{Answer, Refusal, Rules, SeenRecord, Transition, Unfinished, Wish, request_lapses_ms, transition};

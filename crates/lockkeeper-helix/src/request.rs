@@ -54,6 +54,8 @@ pub(super) type LeaseReply = oneshot::Sender<Result<HelixGuard, AcquireLeaseErro
 pub(super) struct CallLimits {
     /// Whether the attempt asks no owner to make room.
     once: bool,
+    /// Whether the attempt waits while a client of the same or a higher priority owns or requests the lock.
+    pub(super) waits_for_every_owner: bool,
     /// When the call began.
     started: Instant,
     pub(super) timeout: Option<Duration>,
@@ -62,7 +64,7 @@ pub(super) struct CallLimits {
 
 impl CallLimits {
     pub(super) fn new(once: bool) -> Self {
-        CallLimits { once, started: Instant::now(), timeout: None, cancel: None }
+        CallLimits { once, waits_for_every_owner: false, started: Instant::now(), timeout: None, cancel: None }
     }
 
     /// The call begins. A timeout of zero is a try, and a try without a timeout does not wait long for the servers.
@@ -264,6 +266,32 @@ impl LeaseAttempt {
             let room = asked.as_ref().map(|asked| self.room(asked, &look));
             let wish = if self.limits.once { Wish::Try } else { Wish::Acquire { give_up_ms } };
             let now = look.now;
+            if self.limits.waits_for_every_owner && !self.limits.once {
+                match self.node.refusal(&look, &terms, wish) {
+                    // The owner has a running lease again, or a higher request came before the own one. The other waiters wait for
+                    // the owner as well.
+                    Some(Refusal::Held(_)) if requested => {
+                        self.withdraw(session_ref).await;
+                        (requested, asked) = (false, None);
+                        continue;
+                    }
+                    Some(Refusal::Held(_)) => {
+                        match self.wait_or_end(session_ref, look, i64::MAX, &mut verdict).await? {
+                            Some(outcome) => return Ok(outcome),
+                            None => continue,
+                        }
+                    }
+                    Some(Refusal::Requested(_)) => {
+                        (requested, asked) = (false, None);
+                        let lapses_ms = self.node.request_lapses_ms(&look, &terms);
+                        match self.wait_or_end(session_ref, look, lapses_ms, &mut verdict).await? {
+                            Some(outcome) => return Ok(outcome),
+                            None => continue,
+                        }
+                    }
+                    _ => {}
+                }
+            }
             match self.node.step(session_ref, look, &terms, wish).await? {
                 Stepped::Again { .. } => {}
                 Stepped::Refused(refusal) => {

@@ -257,7 +257,7 @@ async fn force_means_the_same_to_both_clients(world: &mut World) {
     let refused = world.ours("ours").priority(2).waiting(waiting).acquire().await;
     assert!(matches!(refused, Err(AcquireLeaseError::CleanupUnfinished { .. })), "{refused:?}");
     assert!(world.helix.is_owner("owner").await);
-    let guard = world.ours("ours").priority(2).waiting(waiting).forceful().acquire().await.unwrap();
+    let guard = world.ours("ours").priority(2).waiting(waiting).forceful(true).acquire().await.unwrap();
     assert!(!world.helix.is_owner("owner").await);
     guard.release().await.unwrap();
     // Our client owns the lock.

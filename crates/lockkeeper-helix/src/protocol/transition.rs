@@ -188,6 +188,13 @@ pub fn transition(
     }
 }
 
+/// Returns until when the request in the record counts, if the record does not change, by the server's clock in milliseconds since
+/// 1970; `i64::MAX` without a request.
+pub fn request_lapses_ms(seen: SeenRecord<'_>, me: &Terms, now: ServerNow, rules: &Rules) -> i64 {
+    let facts = Facts { record: seen.record, modified_ms: seen.modified_ms, me, now, rules };
+    seen.record.request.as_ref().map_or(i64::MAX, |request| facts.lapses_ms(request))
+}
+
 struct Facts<'a> {
     record: &'a Record,
     modified_ms: i64,
@@ -419,26 +426,29 @@ impl<'a> Facts<'a> {
 
     /// The request, unless its client has let its turn pass.
     fn request(&self) -> Option<&'a Requested> {
-        self.record.request.as_ref().filter(|request| {
-            let never = i64::MAX;
-            let turn_ms = match &self.record.owner {
-                None => self.modified_ms.min(request.until_ms.unwrap_or(never)),
-                Some(owner) => {
-                    let over_ms = self.live_owner().is_none().then(|| self.lease_over_ms(owner).max(self.modified_ms));
-                    let cleaned_ms = request.since_ms.saturating_add(request.waiting_ms.min(owner.cleanup_ms).max(0));
-                    match (owner.notice_ms, over_ms) {
-                        (None, Some(over_ms)) => over_ms.min(request.until_ms.unwrap_or(never)),
-                        (None, None) => request.until_ms.unwrap_or(cleaned_ms),
-                        // The notice of a lazy owner is part of the requestor's wait.
-                        (Some(notice_ms), over_ms) => {
-                            let wait_ms = request.until_ms.unwrap_or(cleaned_ms);
-                            over_ms.unwrap_or(never).min(wait_ms).max(self.notice_end_ms(notice_ms))
-                        }
+        self.record.request.as_ref().filter(|request| self.now.earliest_ms < self.lapses_ms(request))
+    }
+
+    /// When the client of a request lets its turn pass, if the record does not change.
+    fn lapses_ms(&self, request: &Requested) -> i64 {
+        let never = i64::MAX;
+        let turn_ms = match &self.record.owner {
+            None => self.modified_ms.min(request.until_ms.unwrap_or(never)),
+            Some(owner) => {
+                let over_ms = self.live_owner().is_none().then(|| self.lease_over_ms(owner).max(self.modified_ms));
+                let cleaned_ms = request.since_ms.saturating_add(request.waiting_ms.min(owner.cleanup_ms).max(0));
+                match (owner.notice_ms, over_ms) {
+                    (None, Some(over_ms)) => over_ms.min(request.until_ms.unwrap_or(never)),
+                    (None, None) => request.until_ms.unwrap_or(cleaned_ms),
+                    // The notice of a lazy owner is part of the requestor's wait.
+                    (Some(notice_ms), over_ms) => {
+                        let wait_ms = request.until_ms.unwrap_or(cleaned_ms);
+                        over_ms.unwrap_or(never).min(wait_ms).max(self.notice_end_ms(notice_ms))
                     }
                 }
-            };
-            self.now.earliest_ms < turn_ms.saturating_add(self.rules.grace_ms)
-        })
+            }
+        };
+        turn_ms.saturating_add(self.rules.grace_ms)
     }
 
     /// When the notice ends that began when the record was last written.

@@ -1,0 +1,37 @@
+//! The note about a hold: whoever has asked for it writes it, after the release.
+
+use std::sync::Arc;
+
+use lockkeeper::engine::{Clock, Hold, HoldReport, Note, NotedEnd};
+
+/// Reports the end of the hold when it is dropped.
+pub(super) struct LeaseNote {
+    note: Option<Box<Note>>,
+    hold: Arc<Hold>,
+    clock: Clock,
+}
+
+impl LeaseNote {
+    pub(super) fn new(note: Box<Note>, hold: Arc<Hold>, clock: Clock) -> Self {
+        LeaseNote { note: Some(note), hold, clock }
+    }
+}
+
+impl Drop for LeaseNote {
+    fn drop(&mut self) {
+        let Some(note) = self.note.take() else { return };
+        let (began, lost) = self.hold.span();
+        let now = self.clock.now();
+        let ended = lost.map_or(now, |(_, at)| at);
+        let report = HoldReport {
+            waited: std::time::Duration::ZERO,
+            held: ended.saturating_sub(began),
+            ended_ago: now.saturating_sub(ended),
+            revocation: None,
+            loss: lost.map(|(loss, _)| loss),
+            before: None,
+        };
+        // Nobody may wait for it.
+        _ = note.ended.send(NotedEnd { report, written: false, at: now });
+    }
+}
