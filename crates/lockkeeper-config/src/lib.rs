@@ -11,6 +11,10 @@ pub mod settings;
 /// Compiles the examples of the guide.
 #[cfg(doctest)]
 mod guide {
+    // It is the page of `lockkeeper-helix`, which does not depend on this crate.
+    #[doc = include_str!("../../../docs/guide/helix.md")]
+    struct Helix;
+
     #[doc = include_str!("../../../docs/guide/synchronized.md")]
     struct Synchronized;
 }

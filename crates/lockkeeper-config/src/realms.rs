@@ -3,17 +3,23 @@
 //! A realm is an ensemble and the paths at and below a prefix. A lock belongs to exactly one realm, the one with the
 //! longest matching prefix. A path without a realm is an error, because two clients that guess differently would both
 //! hold the lock.
+//!
+//! The routing is a table of the program ([`Realms::new`]), or Helix's routing data, with its changes ([`Realms::follow`]).
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use lockkeeper::LockPath;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 
-use lockkeeper::engine::check_servers;
+use lockkeeper::engine::{Timer, check_servers, context};
 use lockkeeper::error::{ConnectError, Misuse, SessionError};
-use lockkeeper::{Builder, Lockkeeper};
+use lockkeeper::{Builder, LockPath, Lockkeeper};
+use lockkeeper_helix::routing::{FollowRouting, RoutingData, RoutingError};
+
+/// The pause before routing data is read again that could not be read.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A routing of paths to ensembles. Cheap to clone; all clones share one session for each ensemble, which is opened
 /// when it is first needed.
@@ -32,13 +38,32 @@ use lockkeeper::{Builder, Lockkeeper};
 #[derive(Clone, Debug)]
 pub struct Realms {
     builder: Builder,
-    table: RealmTable,
-    /// The handle of each ensemble, by its connect string.
-    keepers: Arc<HashMap<String, OnceCell<Lockkeeper>>>,
+    routes: watch::Receiver<Routes>,
+    keepers: Arc<Mutex<Keepers>>,
     closed: Arc<AtomicBool>,
 }
 
-#[derive(Debug)]
+/// The handle of each ensemble, by its connect string and by which paths it accepts.
+type Keepers = HashMap<(String, Accepts), Arc<OnceCell<Lockkeeper>>>;
+
+/// Which paths a handle accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Accepts {
+    /// Those of its realms.
+    Routed,
+    /// Also those of no realm.
+    Unrouted,
+}
+
+/// Which realm has which paths, at one moment.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    /// All realms, the longest prefix first.
+    realms: Arc<[Realm]>,
+    problem: Option<RoutingError>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
 struct Realm {
     prefix: String,
     servers: String,
@@ -53,36 +78,65 @@ impl Realm {
     }
 }
 
-/// All realms, the longest prefix first.
-#[derive(Clone, Debug)]
-struct RealmTable(Arc<[Realm]>);
+impl Routes {
+    fn new(mut realms: Vec<Realm>) -> Self {
+        realms.sort_by_key(|realm| std::cmp::Reverse(realm.prefix.len()));
+        Routes { realms: realms.into(), problem: None }
+    }
 
-impl RealmTable {
+    /// Returns the prefixes, the longest one first, each with its connect string.
+    pub fn realms(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.realms.iter().map(|realm| (realm.prefix.as_str(), realm.servers.as_str()))
+    }
+
+    /// Returns why the latest routing data is not used. The realms are then those of the last routing data that was whole. Always
+    /// `None` for a table.
+    pub fn problem(&self) -> Option<&RoutingError> {
+        self.problem.as_ref()
+    }
+
     fn find(&self, path: &str) -> Option<&Realm> {
-        self.0.iter().find(|realm| realm.has(path))
+        self.realms.iter().find(|realm| realm.has(path))
+    }
+
+    fn prefixes(&self) -> String {
+        self.realms.iter().map(|realm| realm.prefix.as_str()).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the realm of the path.
     fn route(&self, path: &str) -> Result<&Realm, Misuse> {
         let path = LockPath::parse_node(path)?;
         self.find(path.as_str()).ok_or_else(|| {
-            let realms: Vec<_> = self.0.iter().map(|realm| realm.prefix.as_str()).collect();
-            Misuse::new("path", format!("no realm covers {path}; the realms are {}", realms.join(", ")))
+            Misuse::new("path", format!("no realm covers {path}; the realms are {}", self.prefixes()))
                 .remedy("add a realm for the path; the prefix / covers all paths")
         })
     }
 
-    /// Fails if the path is in a realm of other servers than these, or in none.
-    fn check(&self, path: &str, servers: &str) -> Result<(), Misuse> {
-        let Realm { prefix, servers: theirs } = self.route(path)?;
+    /// Returns the realm with this prefix.
+    fn named(&self, prefix: &str) -> Result<&Realm, Misuse> {
+        self.realms.iter().find(|realm| realm.prefix == prefix).ok_or_else(|| {
+            Misuse::new("realm", format!("no realm has the prefix {prefix:?}; the realms are {}", self.prefixes()))
+                .remedy("name a realm by its whole prefix")
+        })
+    }
+
+    /// Fails if the path is in a realm of other servers than these, or in none that the handle accepts.
+    fn check(&self, path: &str, servers: &str, accepts: Accepts) -> Result<(), Misuse> {
+        let realm = match accepts {
+            Accepts::Routed => self.route(path)?,
+            Accepts::Unrouted => match self.find(LockPath::parse_node(path)?.as_str()) {
+                Some(realm) => realm,
+                None => return Ok(()),
+            },
+        };
+        let Realm { prefix, servers: theirs } = realm;
         if theirs == servers {
             return Ok(());
         }
-        let ours: Vec<_> = self.0.iter().filter(|realm| realm.servers == servers).map(|realm| &*realm.prefix).collect();
-        let problem = format!(
-            "{path} is in the realm {prefix} ({theirs}), and this handle is that of {} ({servers})",
-            ours.join(", ")
-        );
+        let ours: Vec<_> = self.realms().filter(|(_, its)| *its == servers).map(|(prefix, _)| prefix).collect();
+        let ours = if ours.is_empty() { "no realm any more".to_owned() } else { ours.join(", ") };
+        let problem =
+            format!("{path} is in the realm {prefix} ({theirs}), and this handle is that of {ours} ({servers})");
         Err(Misuse::new("path", problem).remedy("take the handle of the path from Realms::keeper"))
     }
 }
@@ -112,9 +166,72 @@ impl Realms {
         if table.is_empty() {
             return Err(Misuse::new("realm", "no realm is configured"));
         }
-        table.sort_by_key(|realm| std::cmp::Reverse(realm.prefix.len()));
-        let keepers = table.iter().map(|realm| (realm.servers.clone(), OnceCell::new())).collect();
-        Ok(Realms { builder, table: RealmTable(table.into()), keepers: Arc::new(keepers), closed: Arc::default() })
+        // Nothing changes a table, so its sender is not needed.
+        Ok(Self::with(builder, watch::channel(Routes::new(table)).1))
+    }
+
+    /// Reads Helix's routing data from the ensemble of `directory`, and follows its changes: each sharding key is a prefix, and its
+    /// realm the connect string. [`Realms::keeper`] connects the ensembles with `builder`.
+    ///
+    /// New routing data is used as a whole or not at all. If it has a mistake, or if it cannot be read, the realms stay as they are,
+    /// [`Routes::problem`] says why, and a warning is logged. The next change is read again.
+    ///
+    /// It is followed until this routing, its clones and the handles that it has connected are dropped, or until `directory` is
+    /// closed.
+    ///
+    /// # What a change means
+    ///
+    /// A sharding key that moves to another realm takes its paths along. The handle of the former realm then refuses to acquire locks
+    /// at these paths, and `keeper` returns the handle of the new one. Locks that are held stay held in the former realm, and each
+    /// client learns of the change when its watch fires. **So move a sharding key only while nobody uses a lock below it.** A client
+    /// that is cut off from `directory` uses the routing data that it has seen last.
+    ///
+    /// # Cost
+    ///
+    /// As [`FollowRouting::next`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`RoutingError`] if the present routing data cannot be read, is missing, or has a mistake.
+    pub async fn follow(builder: Builder, directory: &Lockkeeper) -> Result<Realms, RoutingError> {
+        let mut follow = FollowRouting::new(directory);
+        let (told, routes) = watch::channel(Routes::of(&follow.next().await?));
+        let timer = Timer::of(directory);
+        context(directory).spawn(async move {
+            loop {
+                let read = tokio::select! {
+                    biased;
+                    // Nobody needs the routing any more.
+                    () = told.closed() => return,
+                    read = follow.next() => read,
+                };
+                let read = read.map(|data| Routes::of(&data));
+                let is_session = matches!(read, Err(RoutingError::Session(_)));
+                let is_closed = matches!(read, Err(RoutingError::Session(SessionError::Closed)));
+                told.send_if_modified(|routes| routes.take(read));
+                if is_closed {
+                    return;
+                }
+                if is_session {
+                    timer.after(PAUSE).await;
+                }
+            }
+        });
+        Ok(Self::with(builder, routes))
+    }
+
+    fn with(builder: Builder, routes: watch::Receiver<Routes>) -> Self {
+        Realms { builder, routes, keepers: Arc::default(), closed: Arc::default() }
+    }
+
+    /// Returns a receiver that follows the realms: it has the present ones, and says when they or the
+    /// [problem](Routes::problem) with the latest routing data change. Those of a table never do. No round trip.
+    pub fn routes(&self) -> watch::Receiver<Routes> {
+        self.routes.clone()
     }
 
     /// Returns the connect string of the realm that has this path. No round trip.
@@ -122,9 +239,8 @@ impl Realms {
     /// # Errors
     ///
     /// [`Misuse`] if no realm has the path, or if it is not a path.
-    pub fn servers(&self, path: impl AsRef<str>) -> Result<&str, Misuse> {
-        let path = path.as_ref();
-        Ok(&self.table.route(path)?.servers)
+    pub fn servers(&self, path: impl AsRef<str>) -> Result<String, Misuse> {
+        Ok(self.routes.borrow().route(path.as_ref())?.servers.clone())
     }
 
     /// Returns the handle of the realm that has this path. The first call connects it. The handle refuses to acquire a lock at a path of
@@ -138,23 +254,50 @@ impl Realms {
     ///
     /// As [`Realms::servers`] and [`Lockkeeper::connect`]; [`SessionError::Closed`] after [`Realms::close`].
     pub async fn keeper(&self, path: impl AsRef<str>) -> Result<Lockkeeper, ConnectError> {
-        let path = path.as_ref();
-        let servers = &self.table.route(path)?.servers;
+        let servers = self.servers(path)?;
+        self.connect(servers, Accepts::Routed).await
+    }
+
+    /// Returns the handle of the realm with this prefix, for locks whose paths no realm covers. The first call connects it, with a
+    /// session of its own.
+    ///
+    /// Use it to choose the realm of one lock: `HelixLock::new(&realms.realm("/search").await?, scope, lease)`. The handle also locks
+    /// the paths of its ensemble's realms, and refuses those of other realms, as that of [`Realms::keeper`] does. Nothing else says
+    /// in which realm an uncovered path is, so **all clients of such a lock must choose the same one**.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind; the next call connects.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if no realm has exactly this prefix. As [`Lockkeeper::connect`]; [`SessionError::Closed`] after [`Realms::close`].
+    pub async fn realm(&self, prefix: impl AsRef<str>) -> Result<Lockkeeper, ConnectError> {
+        let servers = self.routes.borrow().named(prefix.as_ref())?.servers.clone();
+        self.connect(servers, Accepts::Unrouted).await
+    }
+
+    async fn connect(&self, servers: String, accepts: Accepts) -> Result<Lockkeeper, ConnectError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(SessionError::Closed.into());
         }
         let connect = || {
-            let (table, ours) = (self.table.clone(), servers.clone());
-            let check = move |path: &str| table.check(path, &ours);
-            self.builder.clone().path_check(check).connect(servers)
+            let (routes, ours) = (self.routes.clone(), servers.clone());
+            let check = move |path: &str| routes.borrow().check(path, &ours, accepts);
+            self.builder.clone().path_check(check).connect(&servers)
         };
-        let keeper = self.keepers[servers].get_or_try_init(connect).await?.clone();
+        let cell = self.cells().entry((servers.clone(), accepts)).or_default().clone();
+        let keeper = cell.get_or_try_init(connect).await?.clone();
         if self.closed.load(Ordering::Acquire) {
             // The routing was closed meanwhile, and did not see this one.
             keeper.close().await;
             return Err(SessionError::Closed.into());
         }
         Ok(keeper)
+    }
+
+    fn cells(&self) -> std::sync::MutexGuard<'_, Keepers> {
+        self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes the connected handles, as [`Lockkeeper::close`] does. The routing and its clones connect no others.
@@ -164,8 +307,39 @@ impl Realms {
     /// Dropping the future leaves the rest open; dropping the routing closes it.
     pub async fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        for keeper in self.keepers.values().filter_map(OnceCell::get) {
+        let keepers: Vec<_> = self.cells().values().filter_map(|cell| cell.get().cloned()).collect();
+        for keeper in keepers {
             keeper.close().await;
+        }
+    }
+}
+
+impl Routes {
+    fn of(data: &RoutingData) -> Self {
+        let realm = |(prefix, servers): (&str, &str)| Realm { prefix: prefix.to_owned(), servers: servers.to_owned() };
+        Routes::new(data.keys().map(realm).collect())
+    }
+
+    /// Takes over what was read, if it can be used. Returns whether anything has changed.
+    fn take(&mut self, read: Result<Routes, RoutingError>) -> bool {
+        match read {
+            Ok(routes) => {
+                let is_new = routes.realms != self.realms || self.problem.is_some();
+                if is_new {
+                    tracing::info!(realms = routes.prefixes(), "the realms have changed");
+                }
+                *self = routes;
+                is_new
+            }
+            Err(error) => {
+                let said = error.to_string();
+                let is_new = self.problem.as_ref().is_none_or(|problem| problem.to_string() != said);
+                if is_new {
+                    tracing::warn!(%error, "the realms stay as they are: the latest routing data is not used");
+                }
+                self.problem = Some(error);
+                is_new
+            }
         }
     }
 }
@@ -209,6 +383,38 @@ mod tests {
             assert!(error.to_string().contains("/a/b, /a, /c") && error.to_string().contains(path), "{error}");
         }
         assert_eq!(realms(&[("/", "one:1"), ("/a", "two:2")]).unwrap().servers("/b").unwrap(), "one:1");
+    }
+
+    /// A handle that was chosen by its realm's name also takes paths of no realm, and never those of another one.
+    #[test]
+    fn a_chosen_realm_takes_paths_of_no_realm() {
+        let routing = realms(&[("/a", "one:1"), ("/b", "two:2")]).unwrap();
+        let routes = routing.routes();
+        let is_taken = |path: &str, accepts| routes.borrow().check(path, "one:1", accepts).is_ok();
+        let taken = |accepts| ["/a/x", "/b/x", "/c", "c"].map(|path| is_taken(path, accepts));
+        assert_eq!(taken(Accepts::Routed), [true, false, false, false]);
+        assert_eq!(taken(Accepts::Unrouted), [true, false, true, false]);
+        assert_eq!(routes.borrow().named("/b").unwrap().servers, "two:2");
+        for unknown in ["/b/x", "/", "two:2"] {
+            let error = routes.borrow().named(unknown).unwrap_err().to_string();
+            assert!(error.contains(unknown) && error.contains("/a, /b"), "{error}");
+        }
+    }
+
+    #[test]
+    fn routing_data_with_a_mistake_changes_no_realm() {
+        let data = |key: &str| {
+            let record = format!(r#"{{"listFields":{{"ZK_PATH_SHARDING_KEYS":["{key}"]}}}}"#);
+            RoutingData::read([("one:1".to_owned(), record)]).map(|data| Routes::of(&data))
+        };
+        let mut routes = data("/a").unwrap();
+        assert!(!routes.take(data("/a")), "nothing is new");
+        assert!(routes.take(data("a")) && routes.problem().is_some());
+        assert_eq!(routes.realms().collect::<Vec<_>>(), [("/a", "one:1")]);
+        assert!(!routes.take(data("a")), "said before");
+        assert!(routes.take(data("/b")) && routes.problem().is_none());
+        assert_eq!(routes.realms().collect::<Vec<_>>(), [("/b", "one:1")]);
+        assert!(routes.check("/b/x", "two:2", Accepts::Routed).unwrap_err().to_string().contains("no realm any more"));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod error;
 mod file;
 mod java;
 mod jobs;
+mod kafka;
 mod keys;
 mod layers;
 mod properties;
@@ -51,8 +52,8 @@ pub use self::keys::Key;
 use self::layers::{Given, Layers, Unit};
 use self::types::CONNECTION_RETRIES;
 pub use self::types::{
-    CONFIG_VARIABLE, ClassSettings, IfUnreachable, JobSettings, PROPERTIES_VARIABLE, RETRIES, RealmSetting, Setting,
-    Settings, TlsSettings,
+    CONFIG_VARIABLE, ClassSettings, IfUnreachable, JobSettings, KafkaProtocol, KafkaSettings, PROPERTIES_VARIABLE,
+    RETRIES, RealmSetting, Setting, Settings, TlsSettings,
 };
 pub use self::values::SettingEntry;
 pub use self::variables::known_variables;

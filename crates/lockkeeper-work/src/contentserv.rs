@@ -5,11 +5,12 @@
 //! `unlock` on an object, the task timeouts of the two classes, and errors that name the monitor object and the
 //! requestor's text.
 
+use std::io;
 use std::time::Duration;
 
 use lockkeeper::engine::{self, About, GuardSlot, run_until};
 use lockkeeper::error::{AcquireError, Error, ErrorKind, ProductError, ReleaseError, SessionError};
-use lockkeeper::{Acquire, Class, LockPath, Lockkeeper, Loss, PriorityLock};
+use lockkeeper::{Acquire, Class, LockPath, Lockkeeper, Loss, PriorityLock, Revocation};
 use thiserror::Error as ThisError;
 
 /// The default timeout of [`MonitorLock::lock_with_timeout`], for both classes.
@@ -151,6 +152,32 @@ impl From<MonitorError> for Error {
     }
 }
 
+/// For code whose other errors are those of files and sockets. The result keeps this error as its source, and has its kind:
+///
+/// | error | kind |
+/// |---|---|
+/// | [`MonitorError::InstanceLock`] | [`TimedOut`](io::ErrorKind::TimedOut) |
+/// | [`MonitorError::SessionExpired`] | [`ConnectionAborted`](io::ErrorKind::ConnectionAborted) |
+/// | [`MonitorError::ConnectionLoss`] | [`NotConnected`](io::ErrorKind::NotConnected) |
+/// | [`MonitorError::NoNode`] | [`NotFound`](io::ErrorKind::NotFound) |
+/// | [`MonitorError::Other`], by its [`ErrorKind`] | `Refused`: [`PermissionDenied`](io::ErrorKind::PermissionDenied); `Misuse`: [`InvalidInput`](io::ErrorKind::InvalidInput); others: [`Other`](io::ErrorKind::Other) |
+impl From<MonitorError> for io::Error {
+    fn from(error: MonitorError) -> Self {
+        let kind = match &error {
+            MonitorError::InstanceLock { .. } => io::ErrorKind::TimedOut,
+            MonitorError::SessionExpired { .. } => io::ErrorKind::ConnectionAborted,
+            MonitorError::ConnectionLoss { .. } => io::ErrorKind::NotConnected,
+            MonitorError::NoNode { .. } => io::ErrorKind::NotFound,
+            MonitorError::Other { source, .. } => match source.kind() {
+                ErrorKind::Refused => io::ErrorKind::PermissionDenied,
+                ErrorKind::Misuse => io::ErrorKind::InvalidInput,
+                _ => io::ErrorKind::Other,
+            },
+        };
+        io::Error::new(kind, error)
+    }
+}
+
 /// The class of a lock object.
 #[derive(Clone, Copy, Debug)]
 enum Chosen {
@@ -171,6 +198,8 @@ pub struct MonitorLock {
     classes: TaskClasses,
     chosen: Chosen,
     task_timeout: Option<Duration>,
+    /// How old a hold must be before it makes way, if it does.
+    min_hold: Option<Duration>,
     slot: GuardSlot,
 }
 
@@ -189,6 +218,7 @@ impl MonitorLock {
             classes: TaskClasses::default(),
             chosen: Chosen::Foreground,
             task_timeout: None,
+            min_hold: None,
             slot: GuardSlot::new(keeper),
         }
     }
@@ -216,6 +246,14 @@ impl MonitorLock {
         self.choose(Chosen::Other(class))
     }
 
+    /// Sets whether a missing node of the monitor object is created as a container (`true`) or as a persistent node
+    /// (`false`, the default and the specification's). See [`PriorityLock::container`]; `settings.monitor_container` is
+    /// the one of the settings.
+    pub fn container(mut self, container: bool) -> Self {
+        self.lock = self.lock.container(container);
+        self
+    }
+
     fn choose(mut self, chosen: Chosen) -> Self {
         self.chosen = chosen;
         let class = self.task_class().class;
@@ -234,6 +272,18 @@ impl MonitorLock {
     /// Sets the timeout of [`MonitorLock::lock_with_timeout`], whatever the class.
     pub fn task_timeout(mut self, timeout: Duration) -> Self {
         self.task_timeout = Some(timeout);
+        self
+    }
+
+    /// Lets the holds of this object be asked to make way for earlier classes, once they are a second old:
+    /// [`MonitorLock::should_yield`]. See [`Acquire::yielding`], also for the cost.
+    pub fn yielding(self) -> Self {
+        self.min_hold(engine::MIN_HOLD)
+    }
+
+    /// As [`MonitorLock::yielding`], with another minimum: see [`Acquire::min_hold`].
+    pub fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.min_hold = Some(min_hold);
         self
     }
 
@@ -262,7 +312,11 @@ impl MonitorLock {
     /// As [`MonitorLock::lock`]; [`MonitorError::InstanceLock`] after a timeout of the options.
     pub async fn lock_with(&self, options: impl FnOnce(Acquire) -> Acquire) -> Result<(), MonitorError> {
         // The end of the session has an error of its own, and a caller that retries decides.
-        let request = options(self.lock.acquire().message(&self.lock_info).requeue(false));
+        let request = self.lock.acquire().message(&self.lock_info).requeue(false);
+        let request = options(match self.min_hold {
+            Some(min_hold) => request.min_hold(min_hold),
+            None => request,
+        });
         self.slot.fill(request).await.map_err(|error| self.acquiring(error))
     }
 
@@ -276,8 +330,40 @@ impl MonitorLock {
     ///
     /// [`MonitorError::InstanceLock`] after the timeout; otherwise as [`MonitorLock::lock`].
     pub async fn lock_with_timeout(&self) -> Result<(), MonitorError> {
-        let timeout = self.task_timeout.unwrap_or_else(|| self.task_class().timeout);
+        let timeout = self.timeout();
         self.lock_with(|request| request.timeout(timeout)).await
+    }
+
+    fn timeout(&self) -> Duration {
+        self.task_timeout.unwrap_or_else(|| self.task_class().timeout)
+    }
+
+    /// Returns a request for this lock, for [`Lockkeeper::multi_lock`] and other code that takes requests. It has the class,
+    /// the requestor's text and the task timeout of this object, and its guard is the caller's: this object does not keep
+    /// it, and [`MonitorLock::unlock`] does not release it.
+    ///
+    /// In a `multi_lock`, one deadline limits the whole call, and the timeouts of its parts do not count:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lockkeeper::Lockkeeper;
+    /// use lockkeeper_work::contentserv::MonitorLock;
+    ///
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let keeper = Lockkeeper::embedded(dir.path()).await?;
+    /// let article = MonitorLock::new("Type Switch", &keeper, "P1");
+    /// let picture = MonitorLock::new("Type Switch", &keeper, "M7");
+    /// let both = keeper.multi_lock([article.acquire().any(), picture.acquire().any()]);
+    /// let guard = both.timeout(Duration::from_secs(2)).await?;
+    /// // Change both.
+    /// guard.release().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn acquire(&self) -> Acquire {
+        self.lock.acquire().message(&self.lock_info).timeout(self.timeout())
     }
 
     /// Deletes the request's node and the holder marker in one transaction, and waits until the server confirms it.
@@ -292,6 +378,29 @@ impl MonitorLock {
     /// [`MonitorError::ConnectionLoss`] if the lock was lost that way before.
     pub async fn unlock(&self) -> Result<(), MonitorError> {
         self.slot.clear(&self.monitor_object).await.map_err(|error| self.releasing(error))
+    }
+
+    /// Returns whether a request of the foreground, or of another earlier class, waits for the lock that this object holds and may give up
+    /// ([`MonitorLock::yielding`]). No round trip. See
+    /// [`Holding::should_yield`](lockkeeper::Holding::should_yield).
+    pub fn should_yield(&self) -> bool {
+        self.slot.look(|slot| slot.as_ref().is_some_and(|guard| guard.should_yield()))
+    }
+
+    /// Makes way if [`MonitorLock::should_yield`] says so, and otherwise returns immediately. Deletes the holder marker and keeps
+    /// the request's node. When it returns, the object holds the lock again: right after the foreground, and before the other
+    /// requests of its class, also those of foreign clients. The new hold has a greater [token](MonitorLock::token). One attempt, without
+    /// the task timeout. See [`Guard::yield_lock`](lockkeeper::Guard::yield_lock), also for its cost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the queue; the object is then unlocked.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitorLock::lock`]. The object is then unlocked.
+    pub async fn yield_lock(&self) -> Result<(), MonitorError> {
+        self.slot.yield_lock(&self.monitor_object).await.map_err(|error| self.acquiring(error))
     }
 
     /// Acquires the lock within the task timeout, runs `work`, and unlocks. `work` does not start after an error, and
@@ -318,12 +427,8 @@ impl MonitorLock {
 
     /// Runs `work` under the hold, and unlocks.
     pub(crate) async fn work<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
-        let lost = self.slot.look(|slot| slot.as_ref().map(|guard| guard.cancelled_when_lost()));
-        let lost = async {
-            engine::cancelled(lost.as_ref()).await;
-            self.slot.loss().unwrap_or(Loss::Closed)
-        };
-        let done = run_until(lost, work).await;
+        // It follows the hold if the work makes way.
+        let done = run_until(self.slot.lost(), work).await;
         let unlocked = self.unlock().await;
         match done {
             Ok(done) => unlocked.map(|()| done),
@@ -367,6 +472,21 @@ impl MonitorLock {
     /// Returns the token of this object's hold, to pass to the protected resource.
     pub fn token(&self) -> Option<lockkeeper::FencingToken> {
         self.slot.token()
+    }
+
+    /// Waits until another client asks the holder to release the lock, and returns its request; see
+    /// [`Holding::revocation`](lockkeeper::Holding::revocation). Waits for ever if this object does not hold the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the request to the next call.
+    pub async fn revocation(&self) -> Revocation {
+        self.slot.revocation().await
+    }
+
+    /// Returns the request of another client to release the lock, if there is one that was not refused. No round trip.
+    pub fn revocation_requested(&self) -> Option<Revocation> {
+        self.slot.look(|slot| slot.as_ref().and_then(|guard| guard.revocation_requested()))
     }
 
     fn names(&self) -> (String, String) {
@@ -430,5 +550,53 @@ mod tests {
             let Error::Product(error) = error else { panic!("{error:?}") };
             assert!(error.get::<MonitorError>().is_some());
         }
+    }
+
+    #[test]
+    fn an_error_of_a_monitor_lock_is_an_io_error_of_a_fitting_kind() {
+        let names = || ("P1".to_owned(), "Save Content".to_owned());
+        let of = |make: fn((String, String)) -> MonitorError| io::Error::from(make(names()));
+        let timeout = of(|(monitor_object, lock_info)| {
+            let source =
+                AcquireError::Timeout { path: "/P1".to_owned(), waited: TASK_TIMEOUT, holder: None, ahead: None };
+            MonitorError::InstanceLock { monitor_object, lock_info, source: Box::new(source) }
+        });
+        let lost = of(|(monitor_object, lock_info)| {
+            let source = Box::new(SessionError::ConnectionLost { path: "/P1".to_owned() }.into());
+            MonitorError::ConnectionLoss { monitor_object, lock_info, source }
+        });
+        let expired = of(|(monitor_object, lock_info)| {
+            let source = Box::new(ReleaseError::NotHeld { loss: Loss::SessionExpired }.into());
+            MonitorError::SessionExpired { monitor_object, lock_info, source }
+        });
+        let unlocked = of(|(monitor_object, lock_info)| {
+            let source = Box::new(ReleaseError::NotLocked { path: "/P1".to_owned() });
+            MonitorError::NoNode { monitor_object, lock_info, source }
+        });
+        let kinds = [timeout, lost, expired, unlocked].map(|error| {
+            assert!(error.get_ref().is_some_and(|own| own.is::<MonitorError>()), "{error:?}");
+            assert!(error.to_string().contains("P1"), "{error}");
+            error.kind()
+        });
+        use io::ErrorKind::{ConnectionAborted, NotConnected, NotFound, TimedOut};
+        assert_eq!(kinds, [TimedOut, NotConnected, ConnectionAborted, NotFound]);
+    }
+
+    #[tokio::test]
+    async fn a_held_monitor_lock_hears_that_another_client_asks_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = Lockkeeper::embedded(dir.path()).await.unwrap();
+        let lock = MonitorLock::new("Bulk Propagation", &keeper, "P1").background();
+        let (admin, long) = (keeper.admin(), Duration::from_secs(60));
+        lock.lock().await.unwrap();
+        assert_eq!(lock.revocation_requested(), None);
+        let (asked, revocation) =
+            tokio::join!(admin.revoke("/P1", Some("release day")), tokio::time::timeout(long, lock.revocation()));
+        assert_eq!(asked.unwrap().len(), 1);
+        let revocation = revocation.unwrap();
+        assert_eq!(revocation.reason.as_deref(), Some("release day"));
+        assert_eq!(lock.revocation_requested(), Some(revocation));
+        lock.unlock().await.unwrap();
+        assert_eq!(lock.revocation_requested(), None);
     }
 }

@@ -30,5 +30,7 @@ pub use self::file::FileSink;
 pub use self::fold::{Fate, Filed, fold};
 #[cfg(feature = "kafka")]
 pub use self::kafka::{Address as KafkaAddress, AddressError as KafkaAddressError, KafkaSink, TOPIC as KAFKA_TOPIC};
+#[cfg(feature = "kafka")]
+pub use self::kafka::{KafkaSecurity, KafkaSecurityError, SaslMechanism};
 pub use self::record::{Letter, LetterEvent, LetterRecord, Mark};
 pub use self::sink::{Records, Sink, SinkError};

@@ -44,6 +44,7 @@ mod admin;
 mod calendar;
 mod claim;
 mod error;
+mod expect;
 mod follow;
 mod job;
 pub mod records;
@@ -57,7 +58,8 @@ pub use self::error::JobError;
 pub use self::follow::FollowJobs;
 pub use self::job::{Job, check_slot};
 pub use self::records::{
-    EndKind, JobLog, LogError, NoRerun, Resolution, Rule, RuleError, RunEnd, RunRecord, RunSlot, Schedule, Slot,
+    EndKind, Expected, JobLog, LogError, NoRerun, Resolution, Rule, RuleError, RunEnd, RunRecord, RunSlot, Schedule,
+    Slot,
 };
 pub use self::run::{FinishedRun, NotRecorded, Run};
 pub use self::work::Ran;

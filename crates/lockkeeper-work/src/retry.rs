@@ -2,7 +2,8 @@
 //!
 //! This is not a part of the locks: a lock call is one attempt, with one deadline and one node. Between two attempts
 //! there is no node, so no contender waits behind a pausing one. Only the acquire is repeated, never the work. Work
-//! that lost its lock may be half done, and only its owner knows whether it may be done again.
+//! that lost its lock may be half done, and only its owner knows whether it may be done again. Work that makes way in between
+//! ([`MonitorLock::yield_lock`]) was granted the lock: it uses up no retry, and no dead letter is kept for it.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -98,8 +98,8 @@ fn text(key: Key, value: &Spanned<DeValue<'_>>) -> Result<String, (String, Strin
             DeValue::Integer(number),
         ) => Ok(number.as_str().to_owned()),
         (Key::ConnectionRetry | Key::Retries | Key::JobsCatchUp | Key::JobsKeepRuns, _) => wrong("a number", "5"),
-        (Key::Strict, DeValue::Boolean(strict)) => Ok(strict.to_string()),
-        (Key::Strict, _) => wrong("true or false", "true"),
+        (Key::History | Key::Strict, DeValue::Boolean(is)) => Ok(is.to_string()),
+        (Key::History | Key::Strict, _) => wrong("true or false", "true"),
         (_, DeValue::String(text)) => Ok(text.to_string()),
         (Key::SessionTimeout | Key::ConnectionDelay, _)
         | (Key::ForegroundTimeout | Key::BackgroundTimeout | Key::RetryDelay | Key::JobsLate, _) => {

@@ -20,12 +20,28 @@ pub enum Key {
     BackgroundPrefix,
     /// How long a background request waits.
     BackgroundTimeout,
+    /// Whether the nodes of objects are containers.
+    MonitorContainer,
     /// How often background work that was not granted its lock is retried.
     Retries,
     /// The first pause between these retries; later ones are longer.
     RetryDelay,
     /// The place for work that was never granted its lock.
     DeadLetter,
+    /// How the Kafka brokers of dead letters are reached: with TLS, with a login, with both or with neither.
+    KafkaSecurityProtocol,
+    /// The file with the certificate authorities that the brokers' certificates are checked with.
+    KafkaCa,
+    /// The file with the certificate that the brokers are shown.
+    KafkaCert,
+    /// The file with its key.
+    KafkaKey,
+    /// How the login proves the password.
+    KafkaSaslMechanism,
+    /// The user of the login.
+    KafkaUser,
+    /// The file with the password.
+    KafkaPasswordFile,
     /// The time zone of the calendar of jobs.
     JobsTimeZone,
     /// What follows a run of a job that failed.
@@ -56,13 +72,15 @@ pub enum Key {
     StateDir,
     /// The directory of the server that all users of this machine share.
     Machine,
+    /// Whether holds of commands, and their refusals, are recorded.
+    History,
     /// Whether unknown keys are errors.
     Strict,
 }
 
 impl Key {
     /// All settings, in the order of their listing.
-    pub const ALL: [Key; 27] = [
+    pub const ALL: [Key; 36] = [
         Key::Servers,
         Key::SessionTimeout,
         Key::ConnectionRetry,
@@ -71,9 +89,17 @@ impl Key {
         Key::ForegroundTimeout,
         Key::BackgroundPrefix,
         Key::BackgroundTimeout,
+        Key::MonitorContainer,
         Key::Retries,
         Key::RetryDelay,
         Key::DeadLetter,
+        Key::KafkaSecurityProtocol,
+        Key::KafkaCa,
+        Key::KafkaCert,
+        Key::KafkaKey,
+        Key::KafkaSaslMechanism,
+        Key::KafkaUser,
+        Key::KafkaPasswordFile,
         Key::JobsTimeZone,
         Key::JobsOnFailure,
         Key::JobsOnCrash,
@@ -89,6 +115,7 @@ impl Key {
         Key::Acl,
         Key::StateDir,
         Key::Machine,
+        Key::History,
         Key::Strict,
     ];
 
@@ -103,9 +130,17 @@ impl Key {
             Key::ForegroundTimeout => "foreground.timeout",
             Key::BackgroundPrefix => "background.prefix",
             Key::BackgroundTimeout => "background.timeout",
+            Key::MonitorContainer => "monitor_container",
             Key::Retries => "background.retries",
             Key::RetryDelay => "background.retry_delay",
             Key::DeadLetter => "background.dead_letter",
+            Key::KafkaSecurityProtocol => "kafka.security_protocol",
+            Key::KafkaCa => "kafka.ca",
+            Key::KafkaCert => "kafka.cert",
+            Key::KafkaKey => "kafka.key",
+            Key::KafkaSaslMechanism => "kafka.sasl_mechanism",
+            Key::KafkaUser => "kafka.user",
+            Key::KafkaPasswordFile => "kafka.password_file",
             Key::JobsTimeZone => "jobs.time_zone",
             Key::JobsOnFailure => "jobs.on_failure",
             Key::JobsOnCrash => "jobs.on_crash",
@@ -121,6 +156,7 @@ impl Key {
             Key::Acl => "acl",
             Key::StateDir => "state_dir",
             Key::Machine => "machine",
+            Key::History => "history",
             Key::Strict => "strict",
         }
     }
@@ -136,13 +172,17 @@ impl Key {
             Key::ForegroundTimeout => Some("zookeeper.foreground.task.timeout"),
             Key::BackgroundPrefix => Some("zookeeper.background.lock.prefix"),
             Key::BackgroundTimeout => Some("zookeeper.background.task.timeout"),
+            // Not in Contentserv's document, but beside its keys.
+            Key::MonitorContainer => Some("zookeeper.monitor.container"),
             Key::Retries => Some("elastic.request.retry.count"),
             Key::RetryDelay | Key::DeadLetter => None,
+            Key::KafkaSecurityProtocol | Key::KafkaCa | Key::KafkaCert | Key::KafkaKey => None,
+            Key::KafkaSaslMechanism | Key::KafkaUser | Key::KafkaPasswordFile => None,
             Key::JobsTimeZone | Key::JobsOnFailure | Key::JobsOnCrash | Key::JobsCatchUp => None,
             Key::JobsIfUnreachable | Key::JobsKeepOutput | Key::JobsKeepRuns | Key::JobsLate => None,
             Key::TlsCa | Key::TlsCert | Key::TlsKey => None,
             Key::AuthFile | Key::Acl => None,
-            Key::StateDir | Key::Machine | Key::Strict => None,
+            Key::StateDir | Key::Machine | Key::History | Key::Strict => None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Reads values of any setting from the layers.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::Key;
@@ -51,4 +52,13 @@ pub(super) fn duration(given: &Given, (least, most): (Duration, Duration)) -> Re
         Unit::Written => typed(bound),
     });
     Err((format!("{text} is out of range"), format!("choose one from {least} to {most}")))
+}
+
+pub(super) fn absolute(given: &Given) -> Result<PathBuf, Wrong> {
+    let path = PathBuf::from(&given.text);
+    // A file is read in many working directories; a flag is typed in one.
+    if path.as_os_str().is_empty() || path.is_relative() && matches!(given.origin, Origin::File { .. }) {
+        return Err((format!("{:?} is not an absolute path", given.text), "write the whole path".to_owned()));
+    }
+    Ok(path)
 }

@@ -59,12 +59,17 @@ pub struct Settings {
     pub foreground: ClassSettings,
     /// The class of bulk work.
     pub background: ClassSettings,
+    /// Whether a missing node of a lock with classes is created as a container, not as a persistent node: see
+    /// [`PriorityLock::container`](lockkeeper::PriorityLock::container).
+    pub monitor_container: Setting<bool>,
     /// How often background work that was not granted its lock is retried; 0 means never.
     pub retries: Setting<u32>,
     /// The first pause between these retries.
     pub retry_delay: Setting<Duration>,
     /// The place for work that was never granted its lock, as `file:PATH`.
     pub dead_letter: Setting<Option<String>>,
+    /// How the Kafka brokers of dead letters are reached.
+    pub kafka: KafkaSettings,
     /// What jobs have in common.
     pub jobs: JobSettings,
     /// The TLS files for connections to the servers.
@@ -77,6 +82,8 @@ pub struct Settings {
     pub state_dir: Setting<Option<PathBuf>>,
     /// The directory of the server that all users of this machine share; `None` means this user's own server.
     pub machine: Setting<Option<PathBuf>>,
+    /// Whether the command `run` records holds and refusals in the history of a lock.
+    pub history: Setting<bool>,
     /// Whether probable mistakes are errors: what [`Settings::warnings`] returns otherwise. An unknown key in TOML is always an error.
     pub strict: Setting<bool>,
     /// The realms of the table `[realms]`: which paths belong to which ensemble.
@@ -95,6 +102,66 @@ pub struct ClassSettings {
     pub prefix: Setting<Class>,
     /// How long a request waits; `None` means no limit.
     pub timeout: Setting<Option<Duration>>,
+}
+
+/// How the Kafka brokers of dead letters are reached. The settings fit together: a login has a mechanism, a user and a password file,
+/// and only TLS has files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KafkaSettings {
+    /// Whether there is TLS, and a login.
+    pub security_protocol: Setting<KafkaProtocol>,
+    /// The trusted certificate authorities, in PEM; `None` means those of this machine.
+    pub ca: Setting<Option<PathBuf>>,
+    /// The client certificate, in PEM.
+    pub cert: Setting<Option<PathBuf>>,
+    /// Its key, in PEM.
+    pub key: Setting<Option<PathBuf>>,
+    /// `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+    pub sasl_mechanism: Setting<Option<String>>,
+    /// The user of the login.
+    pub user: Setting<Option<String>>,
+    /// The file with the password.
+    pub password_file: Setting<Option<PathBuf>>,
+}
+
+/// Kafka's `security.protocol`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KafkaProtocol {
+    /// Neither TLS nor a login.
+    #[default]
+    Plaintext,
+    /// TLS.
+    Ssl,
+    /// A login without TLS.
+    SaslPlaintext,
+    /// TLS and a login.
+    SaslSsl,
+}
+
+impl KafkaProtocol {
+    /// Returns whether connections are encrypted.
+    pub const fn has_tls(self) -> bool {
+        matches!(self, KafkaProtocol::Ssl | KafkaProtocol::SaslSsl)
+    }
+
+    /// Returns whether there is a login.
+    pub const fn has_login(self) -> bool {
+        matches!(self, KafkaProtocol::SaslPlaintext | KafkaProtocol::SaslSsl)
+    }
+}
+
+/// Kafka's names in small letters, such as `sasl_ssl`.
+impl fmt::Display for KafkaProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KafkaProtocol::Plaintext => "plaintext",
+            KafkaProtocol::Ssl => "ssl",
+            KafkaProtocol::SaslPlaintext => "sasl_plaintext",
+            KafkaProtocol::SaslSsl => "sasl_ssl",
+        })
+    }
 }
 
 /// The files for TLS, all in PEM. Without certificate authorities, connections are not encrypted.

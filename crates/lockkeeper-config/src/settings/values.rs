@@ -6,9 +6,10 @@ use std::time::Duration;
 use lockkeeper::Class;
 
 use super::jobs::jobs;
+use super::kafka::kafka;
 use super::keys::Key;
 use super::layers::{Given, Layers};
-use super::read::{Wrong, duration, take};
+use super::read::{Wrong, absolute, duration, take};
 use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
 use crate::settings::error::{Fault, Origin, SettingsError};
 use lockkeeper::Builder;
@@ -64,9 +65,11 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
             prefix: take(l, Key::BackgroundPrefix, Class::BACKGROUND, class),
             timeout: take(l, Key::BackgroundTimeout, task_timeout, |given| duration(given, TASK_TIMEOUTS).map(Some)),
         },
+        monitor_container: take(l, Key::MonitorContainer, false, flag),
         retries: take(l, Key::Retries, if contentserv { RETRIES } else { 0 }, count),
         retry_delay: take(l, Key::RetryDelay, Duration::from_secs(1), |given| duration(given, DELAYS)),
         dead_letter: take(l, Key::DeadLetter, None, |given| dead_letter(given).map(Some)),
+        kafka: kafka(l),
         jobs: jobs(l),
         tls: TlsSettings {
             ca: take(l, Key::TlsCa, None, |given| absolute(given).map(Some)),
@@ -77,6 +80,7 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
         acl: take(l, Key::Acl, LockAcl::Open, acl),
         state_dir: take(l, Key::StateDir, None, |given| absolute(given).map(Some)),
         machine: take(l, Key::Machine, None, |given| absolute(given).map(Some)),
+        history: take(l, Key::History, true, flag),
         strict: take(l, Key::Strict, false, flag),
         realms: std::mem::take(&mut l.realms),
         transfers: std::mem::take(&mut l.transfers),
@@ -169,15 +173,6 @@ fn flag(given: &Given) -> Result<bool, Wrong> {
     }
 }
 
-fn absolute(given: &Given) -> Result<PathBuf, Wrong> {
-    let path = PathBuf::from(&given.text);
-    // A file is read in many working directories; a flag is typed in one.
-    if path.as_os_str().is_empty() || path.is_relative() && matches!(given.origin, Origin::File { .. }) {
-        return Err((format!("{:?} is not an absolute path", given.text), "write the whole path".to_owned()));
-    }
-    Ok(path)
-}
-
 fn acl(given: &Given) -> Result<LockAcl, Wrong> {
     let remedy = "write open, creator-all, creator-all-world-read, or SCHEME:ID:PERMS with commas between several";
     given.text.parse().map_err(|error: AclError| (error.to_string(), remedy.to_owned()))
@@ -207,7 +202,8 @@ impl Settings {
         let number = |number: &u32| Some(number.to_string());
         let letters = |class: &Class| Some(class.to_string());
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        let Settings { foreground, background, jobs, .. } = self;
+        let text = |text: &Option<String>| text.clone();
+        let Settings { foreground, background, kafka, jobs, .. } = self;
         Key::ALL
             .into_iter()
             .map(|key| match key {
@@ -219,9 +215,17 @@ impl Settings {
                 Key::ForegroundTimeout => entry(key, &foreground.timeout, wait),
                 Key::BackgroundPrefix => entry(key, &background.prefix, letters),
                 Key::BackgroundTimeout => entry(key, &background.timeout, wait),
+                Key::MonitorContainer => entry(key, &self.monitor_container, |container| Some(container.to_string())),
                 Key::Retries => entry(key, &self.retries, number),
                 Key::RetryDelay => entry(key, &self.retry_delay, time),
                 Key::DeadLetter => entry(key, &self.dead_letter, Clone::clone),
+                Key::KafkaSecurityProtocol => entry(key, &kafka.security_protocol, |how| Some(how.to_string())),
+                Key::KafkaCa => entry(key, &kafka.ca, path),
+                Key::KafkaCert => entry(key, &kafka.cert, path),
+                Key::KafkaKey => entry(key, &kafka.key, path),
+                Key::KafkaSaslMechanism => entry(key, &kafka.sasl_mechanism, text),
+                Key::KafkaUser => entry(key, &kafka.user, text),
+                Key::KafkaPasswordFile => entry(key, &kafka.password_file, path),
                 Key::JobsTimeZone => entry(key, &jobs.time_zone, |zone| Some(zone.clone())),
                 Key::JobsOnFailure => entry(key, &jobs.on_failure, |rule| Some(rule.to_string())),
                 Key::JobsOnCrash => entry(key, &jobs.on_crash, |rule| Some(rule.to_string())),
@@ -237,6 +241,7 @@ impl Settings {
                 Key::Acl => entry(key, &self.acl, |acl| Some(acl.to_string())),
                 Key::StateDir => entry(key, &self.state_dir, path),
                 Key::Machine => entry(key, &self.machine, path),
+                Key::History => entry(key, &self.history, |history| Some(history.to_string())),
                 Key::Strict => entry(key, &self.strict, |strict| Some(strict.to_string())),
             })
             .collect()

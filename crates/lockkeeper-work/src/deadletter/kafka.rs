@@ -17,7 +17,9 @@
 //! would idempotence alone, which ends with the process.
 
 mod address;
+mod failure;
 mod forward;
+mod security;
 mod shared;
 mod spool;
 #[cfg(all(test, real_servers))]
@@ -35,6 +37,7 @@ use tokio::sync::oneshot;
 
 pub use self::address::{Address, AddressError, TOPIC};
 use self::forward::Forwarder;
+pub use self::security::{KafkaSecurity, KafkaSecurityError, SaslMechanism};
 use self::shared::Shared;
 use self::spool::Spool;
 use self::topic::Topic;
@@ -63,14 +66,29 @@ pub struct KafkaSink {
 }
 
 impl KafkaSink {
-    /// Opens a sink for this address with its spool in this directory, which is created if it is missing. Letters that
-    /// other processes left there are forwarded from now on.
+    /// Opens a sink for this address, over plain TCP, with its spool in this directory, which is created if it is
+    /// missing. Letters that other processes left there are forwarded from now on.
     ///
     /// # Errors
     ///
     /// The spool cannot be read or created.
     pub fn open(address: Address, spool: impl Into<PathBuf>) -> Result<Self, SinkError> {
-        Self::open_with(address, spool, PATIENCE)
+        Self::open_with(address, spool, KafkaSecurity::plain(), PATIENCE)
+    }
+
+    /// Opens a sink that reaches the brokers with TLS or with a login, as `security` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`KafkaSink::open`]. A [`KafkaSecurityError`], or that a file of `security` cannot be read or is not what it
+    /// should be. The brokers are not asked: they see a wrong password with the first letter, which then waits in the
+    /// spool.
+    pub fn open_secured(
+        address: Address,
+        spool: impl Into<PathBuf>,
+        security: KafkaSecurity,
+    ) -> Result<Self, SinkError> {
+        Self::open_with(address, spool, security, PATIENCE)
     }
 
     /// Opens a sink with a limit on how long [`Sink::append`] waits for the brokers once the record is safe in the
@@ -78,12 +96,18 @@ impl KafkaSink {
     ///
     /// # Errors
     ///
-    /// As [`KafkaSink::open`].
-    pub fn open_with(address: Address, spool: impl Into<PathBuf>, patience: Duration) -> Result<Self, SinkError> {
+    /// As [`KafkaSink::open_secured`].
+    pub fn open_with(
+        address: Address,
+        spool: impl Into<PathBuf>,
+        security: KafkaSecurity,
+        patience: Duration,
+    ) -> Result<Self, SinkError> {
         let name = address.to_string();
+        let topic = Topic::new(&address.brokers, &address.topic, security);
+        topic.check().map_err(|source| SinkError::new(name.clone(), "kept in", source))?;
         let failed = |source: std::io::Error| SinkError::new(name, "kept in", source);
         let spool = Spool::open(spool.into()).map_err(failed)?;
-        let topic = Topic::new(&address.brokers, &address.topic);
         let sink =
             KafkaSink { shared: Arc::new(Shared { address, spool, topic, patience }), forwarder: Mutex::default() };
         if sink.waiting()? > 0 {
@@ -144,7 +168,7 @@ impl Shared {
     fn apart<T: Send + 'static>(
         self: &Arc<Self>,
         what: &'static str,
-        work: impl FnOnce(&Shared) -> Result<T, forward::ForwardFailure> + Send + 'static,
+        work: impl FnOnce(&Shared) -> Result<T, failure::ForwardFailure> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, SinkError>> {
         let shared = self.clone();
         let (sender, done) = oneshot::channel();
@@ -158,7 +182,7 @@ impl Shared {
         async move {
             match started {
                 Ok(_) => match done.await {
-                    Ok(outcome) => outcome.map_err(|failure| shared.failed(what, failure)),
+                    Ok(outcome) => outcome.map_err(|failure| shared.failed(what, shared.topic.explain(failure))),
                     Err(_) => Err(shared.failed(what, "its thread has panicked")),
                 },
                 Err(error) => Err(shared.failed(what, error)),
@@ -218,7 +242,7 @@ impl Sink for KafkaSink {
             spooled.into_iter().for_each(|entry| sort(entry.record));
             // Marks of one letter have one key, so they are in order already.
             letters.append(&mut marks);
-            // The connection has no encryption and no login, so neither the topic's lists nor the network tell who wrote a message.
+            // A topic does not record the author of a message, whoever may write it.
             let foreign = vec![format!("{} may be written by others", shared.address)];
             Ok(Records { records: letters, unreadable, foreign })
         })

@@ -7,7 +7,7 @@ use lockkeeper::error::SessionError;
 use serde::Serialize;
 
 use super::error::{JobError, refused};
-use super::records::{JobLog, LogError, NoRerun, Rule, RunRecord, Schedule};
+use super::records::{Expected, JobLog, LogError, NoRerun, Rule, RunRecord, Schedule};
 use super::stored::{self as jobs, StoredLog};
 
 /// How often a decision is tried if the records change meanwhile.
@@ -52,6 +52,9 @@ pub struct JobStatus {
     /// When the next slot begins, in milliseconds since 1970 by the servers' clock, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub due_ms: Option<i64>,
+    /// Since when it is expected to run, if that was said before any host had claimed a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
     /// The runs that are kept, the oldest first. The last one may have no end: it runs, or its host crashed.
     pub runs: Vec<RunRecord>,
     /// Whether the process of a running job has ended on this machine, as far as this process can know: its node goes when its
@@ -77,7 +80,9 @@ impl JobStatus {
     pub(super) fn of(path: String, JobLook { stored, is_running, process_gone }: JobLook) -> JobStatus {
         let (on_failure, on_crash) = (Rule::default(), Rule::default());
         let (state, schedule, due_ms, runs, unreadable) = (JobState::NeverRan, None, None, Vec::new(), None);
-        let empty = JobStatus { path, state, schedule, on_failure, on_crash, due_ms, runs, process_gone, unreadable };
+        let expected = None;
+        let empty =
+            JobStatus { path, state, schedule, on_failure, on_crash, due_ms, expected, runs, process_gone, unreadable };
         match stored.log {
             Err(problem) => JobStatus { state: JobState::Unreadable, unreadable: Some(problem.to_string()), ..empty },
             Ok(None) => empty,
@@ -87,6 +92,7 @@ impl JobStatus {
                 schedule: Some(log.schedule),
                 on_failure: log.on_failure,
                 on_crash: log.on_crash,
+                expected: log.expected,
                 runs: log.runs,
                 ..empty
             },
@@ -112,7 +118,7 @@ fn state_of(log: &JobLog, is_running: bool) -> JobState {
 
 /// When the next slot begins.
 fn due(log: &JobLog) -> Option<i64> {
-    let last = log.runs.last()?;
+    let Some(last) = log.runs.last() else { return log.expected?.due_ms };
     match &log.schedule {
         Schedule::Every { every_ms } => last.start_ms?.checked_add_unsigned(*every_ms),
         _ => last.slot.end_ms,
@@ -430,6 +436,7 @@ mod tests {
                 on_failure: Rule::Keep,
                 on_crash: Rule::Retry { most: Some(3) },
                 due_ms: Some(due_ms),
+                expected: None,
                 runs: log.runs,
                 process_gone: false,
                 unreadable: None,

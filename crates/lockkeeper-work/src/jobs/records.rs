@@ -10,7 +10,7 @@ mod rules;
 mod run;
 
 pub use decision::{ClaimTerms, SlotDecision};
-pub use log::{Begin, JobLog, LogError, NoRerun};
+pub use log::{Begin, Expected, JobLog, LogError, NoRerun};
 pub use rules::{Rule, RuleError, Schedule, Slot};
 pub use run::{EndKind, Resolution, RunEnd, RunRecord, RunSlot};
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use rdkafka::error::KafkaError;
-
+use super::failure::ForwardFailure;
 use super::shared::Shared;
 use super::topic::{DEADLINE, TopicSender};
 use crate::deadletter::LetterRecord;
@@ -17,21 +16,6 @@ const BATCH: usize = 500;
 
 /// The pause before a retry: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-
-/// Why a pass failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ForwardFailure {
-    /// The spool cannot be used.
-    #[error("the spool: {0}")]
-    Spool(#[from] io::Error),
-    /// The brokers refused it or could not be reached.
-    #[error(transparent)]
-    Kafka(#[from] KafkaError),
-    /// A test ends the pass.
-    #[cfg(all(test, real_servers))]
-    #[error("died here")]
-    Died,
-}
 
 /// A moment of a pass at which the process may die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +63,7 @@ fn run(shared: &Shared, woken: &mpsc::Receiver<PassReply>) {
         }
         // The records of all wakers so far are in the spool already.
         waiting.extend(woken.try_iter());
-        let outcome = pass(shared, &mut sender, &mut |_| Ok(()));
+        let outcome = pass(shared, &mut sender, &mut |_| Ok(())).map_err(|failure| shared.topic.explain(failure));
         let reply = outcome.as_ref().map(|_| ()).map_err(ForwardFailure::to_string);
         for waiter in waiting.drain(..) {
             // The waker may have stopped waiting.

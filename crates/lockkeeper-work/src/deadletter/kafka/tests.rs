@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use lockkeeper_testkit::kafka::Broker;
 
-use super::forward::{ForwardFailure, Moment, pass};
+use super::failure::ForwardFailure;
+use super::forward::{Moment, pass};
 use super::*;
 use crate::deadletter::{Letter, LetterEvent, Mark, fold};
 
@@ -24,7 +25,7 @@ fn address(broker: &Broker) -> Address {
 }
 
 fn sink(broker: &Broker, spool: &Path) -> KafkaSink {
-    KafkaSink::open_with(address(broker), spool, Duration::ZERO).unwrap()
+    KafkaSink::open_with(address(broker), spool, KafkaSecurity::plain(), Duration::ZERO).unwrap()
 }
 
 fn block<T>(outcome: impl Future<Output = T>) -> T {
@@ -44,7 +45,7 @@ fn until(what: &str, mut there: impl FnMut() -> bool) {
 /// How often each operation's letter is in the topic for a reader of committed messages.
 fn letters(broker: &Broker) -> HashMap<String, usize> {
     let mut times = HashMap::new();
-    for found in Topic::new(&broker.addr().to_string(), TOPIC).read_all().unwrap() {
+    for found in Topic::new(&broker.addr().to_string(), TOPIC, KafkaSecurity::plain()).read_all().unwrap() {
         if let LetterRecord::Letter(letter) = serde_json::from_slice(&found.payload).unwrap() {
             *times.entry(letter.operation).or_default() += 1;
         }
@@ -101,7 +102,8 @@ fn a_forwarder_that_dies_at_any_moment_loses_and_doubles_nothing() {
     let mut all = BTreeSet::new();
     for moment in [Moment::Intended, Moment::Committed, Moment::TakenOut] {
         let dir = tempfile::tempdir().unwrap();
-        let shared = KafkaSink::open_with(address(&broker), dir.path(), Duration::ZERO).unwrap().shared;
+        let shared =
+            KafkaSink::open_with(address(&broker), dir.path(), KafkaSecurity::plain(), Duration::ZERO).unwrap().shared;
         for at in 0..5 {
             let operation = format!("{moment:?}-{at}");
             shared.spool.add(&letter(&operation)).unwrap();
@@ -129,7 +131,8 @@ fn a_forwarder_that_dies_at_any_moment_loses_and_doubles_nothing() {
 fn a_transaction_ends_once_the_next_sender_has_registered() {
     let broker = Broker::start().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let shared = KafkaSink::open_with(address(&broker), dir.path(), Duration::ZERO).unwrap().shared;
+    let shared =
+        KafkaSink::open_with(address(&broker), dir.path(), KafkaSecurity::plain(), Duration::ZERO).unwrap().shared;
     shared.spool.add(&letter("a")).unwrap();
     let deadline = || Instant::now() + LONG;
     let undead = {
@@ -153,7 +156,8 @@ fn letters_that_came_without_a_broker_are_forwarded_when_it_is_back() {
     let broker = Broker::start().unwrap();
     broker.kill();
     let dir = tempfile::tempdir().unwrap();
-    let first = KafkaSink::open_with(address(&broker), dir.path(), Duration::from_millis(100)).unwrap();
+    let first =
+        KafkaSink::open_with(address(&broker), dir.path(), KafkaSecurity::plain(), Duration::from_millis(100)).unwrap();
     block(first.append(&letter("a"))).unwrap();
     assert_eq!(first.waiting().unwrap(), 1);
     assert!(block(first.records()).is_err(), "the topic cannot be read");
@@ -169,7 +173,7 @@ fn letters_that_came_without_a_broker_are_forwarded_when_it_is_back() {
 fn letters_and_marks_are_read_as_they_were_written_and_the_rest_is_named() {
     let broker = Broker::start().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let sink = KafkaSink::open_with(address(&broker), dir.path(), LONG).unwrap();
+    let sink = KafkaSink::open_with(address(&broker), dir.path(), KafkaSecurity::plain(), LONG).unwrap();
     // Whoever may write to the topic could have written a letter.
     let foreign = vec![format!("kafka:{}/MdmDeadLetterQueue may be written by others", broker.addr())];
     let nothing = Records { foreign, ..Records::default() };

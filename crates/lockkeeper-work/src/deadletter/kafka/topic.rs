@@ -3,17 +3,20 @@
 //! Every call blocks, for at most [`DEADLINE`].
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::failure::ForwardFailure;
+use super::security::KafkaSecurity;
 use super::spool::{Intent, SpoolEntry};
 use crate::deadletter::LetterRecord;
 
@@ -39,11 +42,47 @@ const OPERATION: &str = "lockkeeper-operation";
 pub(super) struct Topic {
     brokers: String,
     name: String,
+    security: KafkaSecurity,
+    said: LastFailure,
+}
+
+/// Why the last connection to a broker failed, which the errors of the client do not say: a refused password, for example. Each
+/// client has a clone.
+#[derive(Clone, Debug, Default)]
+struct LastFailure(Arc<Mutex<Option<String>>>);
+
+impl LastFailure {
+    fn look(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for LastFailure {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(?level, facility, message, "librdkafka");
+        if facility == "FAIL" {
+            *self.look() = Some(reason(message).to_owned());
+        }
+    }
+}
+
+impl ConsumerContext for LastFailure {}
+
+impl ProducerContext for LastFailure {
+    type DeliveryOpaque = ();
+
+    // The commit of the transaction reports it.
+    fn delivery(&self, _: &DeliveryResult<'_>, _opaque: ()) {}
+}
+
+/// What a line of the client says about a connection, without its thread: `[thrd:…]: ssl://a:9093/1: Connect to …`.
+fn reason(line: &str) -> &str {
+    line.strip_prefix("[thrd:").and_then(|rest| Some(rest.split_once("]: ")?.1)).unwrap_or(line)
 }
 
 /// The sender of a spool. Registering another one for the same spool ends it.
 pub(super) struct TopicSender {
-    producer: ThreadedProducer<DefaultProducerContext>,
+    producer: ThreadedProducer<LastFailure>,
 }
 
 /// A committed message.
@@ -61,8 +100,27 @@ fn left(deadline: Instant) -> Duration {
 }
 
 impl Topic {
-    pub(super) fn new(brokers: &str, name: &str) -> Self {
-        Topic { brokers: brokers.to_owned(), name: name.to_owned() }
+    pub(super) fn new(brokers: &str, name: &str, security: KafkaSecurity) -> Self {
+        let said = LastFailure::default();
+        Topic { brokers: brokers.to_owned(), name: name.to_owned(), security, said }
+    }
+
+    /// Fails if the brokers must not or cannot be reached with this security. Sends nothing.
+    pub(super) fn check(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.security.check()?;
+        if !self.security.is_plain() {
+            // Creating a client reads the files.
+            self.consumer("read_committed")?;
+        }
+        Ok(())
+    }
+
+    /// Adds why the last connection failed to an error of the client, if that is known.
+    pub(super) fn explain(&self, failure: ForwardFailure) -> ForwardFailure {
+        match (failure, self.said.look().take()) {
+            (ForwardFailure::Kafka(error), Some(said)) => ForwardFailure::Connection { error, said },
+            (failure, _) => failure,
+        }
     }
 
     fn config(&self) -> ClientConfig {
@@ -70,16 +128,19 @@ impl Topic {
         config.set("bootstrap.servers", &self.brokers).set("client.id", "lockkeeper");
         // Retry brokers that were down after one second, not ten.
         config.set("reconnect.backoff.max.ms", "1000");
+        // The default follows the logger of another crate, which is usually none: then `LastFailure` would hear nothing.
+        config.set_log_level(RDKafkaLogLevel::Info);
+        self.security.apply(&mut config);
         config
     }
 
-    fn consumer(&self, isolation: &str) -> KafkaResult<BaseConsumer> {
+    fn consumer(&self, isolation: &str) -> KafkaResult<BaseConsumer<LastFailure>> {
         let mut config = self.config();
         // Reading needs a group name; nothing is ever committed under it.
         config.set("group.id", "lockkeeper-dead-letters").set("enable.auto.commit", "false");
         config.set("enable.partition.eof", "true").set("auto.offset.reset", "earliest");
         config.set("isolation.level", isolation);
-        config.create()
+        config.create_with_context(self.said.clone())
     }
 
     /// Whether the brokers answer, so that a caller in a hurry does not wait.
@@ -96,13 +157,13 @@ impl Topic {
         // Java clients spread keys this way, so that all messages of one object are in one partition, whichever client
         // wrote them.
         config.set("partitioner", "murmur2_random");
-        let producer: ThreadedProducer<DefaultProducerContext> = config.create()?;
+        let producer: ThreadedProducer<LastFailure> = config.create_with_context(self.said.clone())?;
         producer.init_transactions(left(deadline))?;
         Ok(TopicSender { producer })
     }
 
     /// The partitions; none if the topic does not exist.
-    fn partitions(&self, consumer: &BaseConsumer, deadline: Instant) -> KafkaResult<Vec<i32>> {
+    fn partitions(&self, consumer: &BaseConsumer<LastFailure>, deadline: Instant) -> KafkaResult<Vec<i32>> {
         let metadata = consumer.fetch_metadata(Some(&self.name), left(deadline).min(REACH))?;
         let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == self.name) else {
             return Ok(Vec::new());
@@ -135,7 +196,12 @@ impl Topic {
 
     /// The first offset of a partition, and the end. A partition that was just created, or whose broker has just failed,
     /// gets a leader first.
-    fn watermarks(&self, consumer: &BaseConsumer, partition: i32, deadline: Instant) -> KafkaResult<(i64, i64)> {
+    fn watermarks(
+        &self,
+        consumer: &BaseConsumer<LastFailure>,
+        partition: i32,
+        deadline: Instant,
+    ) -> KafkaResult<(i64, i64)> {
         loop {
             let found = consumer.fetch_watermarks(&self.name, partition, left(deadline));
             let code = found.as_ref().err().and_then(KafkaError::rdkafka_error_code);
@@ -149,7 +215,7 @@ impl Topic {
     }
 
     fn make(&self, deadline: Instant) -> KafkaResult<()> {
-        let admin: AdminClient<DefaultClientContext> = self.config().create()?;
+        let admin: AdminClient<LastFailure> = self.config().create_with_context(self.said.clone())?;
         // As many partitions and copies as the brokers' defaults.
         let topic = NewTopic::new(&self.name, -1, TopicReplication::Fixed(-1));
         let topic = topic.set("retention.ms", "-1").set("cleanup.policy", "delete");
@@ -214,7 +280,8 @@ impl Topic {
 impl Topic {
     /// A message of a foreign client.
     pub(super) fn send_foreign(&self, payload: &[u8]) {
-        let producer: ThreadedProducer<DefaultProducerContext> = self.config().create().expect("a good configuration");
+        let producer: ThreadedProducer<LastFailure> =
+            self.config().create_with_context(self.said.clone()).expect("a good configuration");
         let message = BaseRecord::<[u8], [u8]>::to(&self.name).payload(payload);
         producer.send(message).map_err(|(error, _)| error).expect("room for one message");
         producer.flush(DEADLINE).expect("the broker runs");
@@ -286,5 +353,15 @@ impl TopicSender {
 impl std::fmt::Debug for TopicSender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TopicSender").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod line_tests {
+    #[test]
+    fn a_line_about_a_connection_is_told_without_its_thread() {
+        let line = "[thrd:ssl://[::1]:9093/bootstrap]: ssl://[::1]:9093/bootstrap: SSL handshake failed";
+        assert_eq!(super::reason(line), "ssl://[::1]:9093/bootstrap: SSL handshake failed");
+        assert_eq!(super::reason("no broker"), "no broker");
     }
 }

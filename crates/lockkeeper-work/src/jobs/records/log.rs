@@ -30,9 +30,30 @@ pub struct JobLog {
     pub on_crash: Rule,
     /// The runs, the oldest first.
     pub runs: Vec<RunRecord>,
+    /// The job was expected before any host had claimed a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
     /// What a later version of Lockkeeper has added. It is kept when the log is written again.
     #[serde(flatten)]
     later: Map<String, Value>,
+}
+
+/// A job that is expected to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Expected {
+    /// Since when, in milliseconds since 1970 by the servers' clock.
+    pub since_ms: i64,
+    /// When the slot of that time ends, if that is known. A whole slot later without a run, the job is late.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_ms: Option<i64>,
+}
+
+impl Expected {
+    /// Creates it.
+    pub const fn new(since_ms: i64, due_ms: Option<i64>) -> Self {
+        Expected { since_ms, due_ms }
+    }
 }
 
 /// Why a log cannot be read.
@@ -122,6 +143,7 @@ impl JobLog {
             on_failure: Rule::default(),
             on_crash: Rule::default(),
             runs: Vec::new(),
+            expected: None,
             later: Map::new(),
         }
     }

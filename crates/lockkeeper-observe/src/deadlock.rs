@@ -1,0 +1,473 @@
+//! Contenders that wait for each other in a ring.
+//!
+//! A hold of a lock ends when its owner releases it, and an owner that waits for another lock may not release before it has that one.
+//! Who keeps a hold while waiting is known in two ways:
+//!
+//! - The waiting node says it: a `lockkeeper run` inside the command of another one, and a request with
+//!   [`while_holding`](lockkeeper::Acquire::while_holding). A ring of such waits is [certain](Certainty::Certain): none of them ends as
+//!   long as they all wait.
+//! - The waiter and the holder of another lock have one session, so they are one process, of any client. It may have several threads,
+//!   and then the one that holds may not be the one that waits. A ring that needs such a step is only [likely](Certainty::Likely), or
+//!   [possible](Certainty::Possible) if the session has several waits.
+//!
+//! What is stuck is found by elimination: a hold that no stuck waiter keeps ends at some time, and a waiter that no stuck contender
+//! ahead keeps out gets the lock at some time. Whatever remains waits for ever. So readers, permits and queues of any length need no rule
+//! of their own.
+
+mod closing;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::time::SystemTime;
+
+use lockkeeper::admin::{Admin, ContenderInfo, LockInfo, SessionId};
+use lockkeeper::engine::plain;
+use lockkeeper::error::AdminError;
+use serde::Serialize;
+
+pub use closing::closed;
+
+/// A ring of contenders. Each waits for a lock, and the next one keeps it out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Deadlock {
+    /// How sure it is.
+    pub certainty: Certainty,
+    /// The contenders, from the one that began to wait last.
+    pub ring: Vec<Party>,
+}
+
+/// How sure it is that a ring of contenders is a deadlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Certainty {
+    /// Each waiter says that its caller keeps the hold while it waits.
+    Certain,
+    /// A waiter only has the session of the hold, and that session has no other wait. Another thread of its process may hold.
+    Likely,
+    /// As likely, but a session has several waits, so its process certainly has several threads.
+    Possible,
+}
+
+/// One contender of a [`Deadlock`]. It keeps the one before it out, and waits for the one after it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Party {
+    /// What it holds; `None` if it waits ahead of the one before it, for the same lock.
+    pub holds: Option<Contention>,
+    /// What it waits for.
+    pub waits: Contention,
+}
+
+/// A contender and its lock.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Contention {
+    /// The path of the lock.
+    pub path: String,
+    /// The contender.
+    pub contender: ContenderInfo,
+}
+
+impl Deadlock {
+    /// Returns since when all of them wait, by the server's clock.
+    pub fn since(&self) -> Option<SystemTime> {
+        self.ring.iter().map(|party| party.waits.contender.since).max()
+    }
+
+    /// Whether one of its contenders holds the lock at `path` or waits for it.
+    pub fn involves(&self, path: &str) -> bool {
+        let locks = self.ring.iter().flat_map(|party| party.holds.iter().chain([&party.waits]));
+        locks.into_iter().any(|it| it.path == path)
+    }
+
+    /// Returns the contender whose end costs least: of those whose owner understands a request to release, if there is one, the one that
+    /// was granted its lock last.
+    pub fn victim(&self) -> Option<&Contention> {
+        let holds = self.ring.iter().filter_map(|party| party.holds.as_ref());
+        holds.max_by_key(|it| (it.contender.owner.is_some(), it.contender.granted.unwrap_or(it.contender.since)))
+    }
+}
+
+/// `build@ci-7 (pid 1) holds /locks/a and waits for /locks/b, which build@ci-8 (pid 2) holds; it waits for /locks/a`
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, Party { holds, waits }) in self.ring.iter().enumerate() {
+            let who = plain(&holds.as_ref().unwrap_or(waits).contender.described);
+            match (at, holds) {
+                (0, Some(hold)) => write!(f, "{who} holds {} and waits for {}", plain(&hold.path), plain(&waits.path))?,
+                (0, None) => write!(f, "{who} waits for {}", plain(&waits.path))?,
+                (_, Some(_)) => write!(f, ", which {who} holds; it waits for {}", plain(&waits.path))?,
+                (_, None) => write!(f, ", behind {who}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the deadlocks among the locks at and below `root`, which may be `/`: the certain ones first, then by how long they last.
+///
+/// A ring is reported only if two reads of all locks show it. Each of its contenders then waited or held from the first read to the
+/// second, so they did so at the same time.
+///
+/// # Cost
+///
+/// [`Admin::survey`], and again if it shows a ring.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves nothing behind.
+///
+/// # Errors
+///
+/// As [`Admin::survey`].
+pub async fn deadlocks(admin: &Admin, root: &str) -> Result<Vec<Deadlock>, AdminError> {
+    let first = admin.survey(root).await?.locks;
+    confirmed(admin, root, &first).await
+}
+
+/// Returns the deadlocks that these locks show, and that a second read of them shows too, as [`deadlocks`] does.
+///
+/// # Cost
+///
+/// [`Admin::survey`] if they show one, otherwise nothing.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves nothing behind.
+///
+/// # Errors
+///
+/// As [`Admin::survey`].
+pub async fn confirmed(admin: &Admin, root: &str, first: &[LockInfo]) -> Result<Vec<Deadlock>, AdminError> {
+    if find(&queues(first)).is_empty() {
+        return Ok(Vec::new());
+    }
+    let second = admin.survey(root).await?.locks;
+    Ok(in_both(first, &second))
+}
+
+/// Returns the deadlocks among these contenders, by the paths of their locks, each with whether it holds its lock: what an
+/// [`Observation`](crate::watch::Observation) knows. Nothing is read, so whoever calls this has to know that they are there at the same time. Waiters
+/// of semaphores count as able to go on, because the number of permits is not known.
+pub fn among<'c>(locks: impl IntoIterator<Item = (&'c str, &'c [(ContenderInfo, bool)])>) -> Vec<Deadlock> {
+    let locks: Vec<_> = locks.into_iter().collect();
+    let queue = |(lock, (path, contenders)): (usize, &(&'c str, &'c [_]))| {
+        let members = contenders.iter().enumerate().map(|(at, (it, holds))| Member::of((lock, at), path, it, !holds));
+        Queue { permits: None, members: members.collect() }
+    };
+    let queues: Vec<_> = locks.iter().enumerate().map(queue).collect();
+    let contention = |(lock, at): Position| {
+        let (path, contenders) = locks[lock];
+        contenders.get(at).map(|(contender, _)| Contention { path: path.to_owned(), contender: contender.clone() })
+    };
+    find(&queues).into_iter().filter_map(|ring| ring.described(contention)).collect()
+}
+
+/// Returns the deadlocks that both reads show.
+fn in_both(first: &[LockInfo], second: &[LockInfo]) -> Vec<Deadlock> {
+    let contention = |(lock, at): Position| {
+        let info = &second[lock];
+        let contender = info.holders.iter().chain(&info.waiters).nth(at);
+        contender.map(|contender| Contention { path: info.path.clone(), contender: contender.clone() })
+    };
+    let kept = unchanged(&queues(first), queues(second));
+    let mut found: Vec<_> = find(&kept).into_iter().filter_map(|ring| ring.described(contention)).collect();
+    found.sort_by_key(|deadlock| (deadlock.certainty, deadlock.since()));
+    found
+}
+
+/// Keeps the members that the first read shows in the same state. Nobody waits again after a grant, so they were in that state from
+/// the first read to the second.
+fn unchanged(first: &[Queue], second: Vec<Queue>) -> Vec<Queue> {
+    let identity = |member: &Member| (member.node.clone(), member.session, member.since, member.waits);
+    let seen: HashSet<_> = first.iter().flat_map(|queue| &queue.members).map(identity).collect();
+    let mut kept = second;
+    kept.iter_mut().for_each(|queue| queue.members.retain(|member| seen.contains(&identity(member))));
+    kept
+}
+
+/// Where a member is: the index of its lock, and its own among the holders and the waiters behind them.
+type Position = (usize, usize);
+
+/// The contenders of one lock, the holders first.
+#[derive(Clone, Debug)]
+struct Queue {
+    /// The number of permits of a semaphore.
+    permits: Option<u32>,
+    members: Vec<Member>,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    at: Position,
+    /// The path of its node.
+    node: String,
+    session: SessionId,
+    since: SystemTime,
+    waits: bool,
+    reads: bool,
+    permits: Option<u32>,
+    /// The nodes of the holds that its caller keeps while it waits.
+    keeps: Vec<String>,
+}
+
+/// A ring as positions: what each party holds, and what it waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ring {
+    certainty: Certainty,
+    parties: Vec<(Option<Position>, Position)>,
+}
+
+impl Ring {
+    /// Returns the ring with its contenders; `None` if one of them is missing.
+    fn described(self, contention: impl Fn(Position) -> Option<Contention>) -> Option<Deadlock> {
+        let parties = self.parties.into_iter().map(|(holds, waits)| {
+            let holds = match holds {
+                Some(at) => Some(contention(at)?),
+                None => None,
+            };
+            Some(Party { holds, waits: contention(waits)? })
+        });
+        Some(Deadlock { certainty: self.certainty, ring: parties.collect::<Option<_>>()? })
+    }
+}
+
+impl Member {
+    fn of(at: Position, path: &str, contender: &ContenderInfo, waits: bool) -> Self {
+        Member {
+            at,
+            node: contender.node_path(path),
+            session: contender.session,
+            since: contender.since,
+            waits,
+            reads: contender.mode == "read",
+            permits: contender.permits,
+            keeps: contender.holds.clone(),
+        }
+    }
+}
+
+/// Reads what the elimination needs of each lock. Leased locks have no queue: others take the lock when the lease is over.
+fn queues(locks: &[LockInfo]) -> Vec<Queue> {
+    let queue = |(lock, info): (usize, &LockInfo)| {
+        let all = info.holders.iter().chain(&info.waiters).enumerate();
+        let member =
+            |(at, it): (usize, &ContenderInfo)| Member::of((lock, at), &info.path, it, at >= info.holders.len());
+        let members = if info.lease.is_some() { Vec::new() } else { all.map(member).collect() };
+        Queue { permits: info.permits, members }
+    };
+    locks.iter().enumerate().map(queue).collect()
+}
+
+/// Returns one ring for each deadlock.
+fn find(queues: &[Queue]) -> Vec<Ring> {
+    let (mut rings, mut covered) = (Vec::new(), HashSet::new());
+    for certainty in [Certainty::Certain, Certainty::Likely, Certainty::Possible] {
+        Waits::new(queues, certainty).rings(certainty, &mut covered, &mut rings);
+    }
+    rings
+}
+
+/// Who is stuck, and why.
+struct Waits<'q> {
+    queues: &'q [Queue],
+    members: Vec<&'q Member>,
+    /// The index of the first member of each queue.
+    starts: Vec<usize>,
+    /// For each waiter, the holds that its owner keeps.
+    keeps: Vec<Vec<usize>>,
+    stuck: Vec<bool>,
+}
+
+impl<'q> Waits<'q> {
+    /// Eliminates all that end at some time.
+    fn new(queues: &'q [Queue], certainty: Certainty) -> Self {
+        let members: Vec<_> = queues.iter().flat_map(|queue| &queue.members).collect();
+        let starts = queues.iter().scan(0, |next, queue| Some(std::mem::replace(next, *next + queue.members.len())));
+        let (mut nodes, mut held, mut waits) =
+            (HashMap::new(), HashMap::<_, Vec<_>>::new(), HashMap::<_, usize>::new());
+        for (at, member) in members.iter().enumerate() {
+            if member.waits {
+                *waits.entry(member.session).or_default() += 1;
+            } else {
+                nodes.insert(member.node.as_str(), at);
+                held.entry(member.session).or_default().push(at);
+            }
+        }
+        let counts = |session: SessionId| match certainty {
+            _ if session.is_none() => false,
+            Certainty::Certain => false,
+            Certainty::Likely => waits.get(&session) == Some(&1),
+            Certainty::Possible => true,
+        };
+        let keeps = |waiter: &&Member| {
+            if !waiter.waits {
+                return Vec::new();
+            }
+            let mut keeps: Vec<_> = waiter.keeps.iter().filter_map(|node| nodes.get(node.as_str()).copied()).collect();
+            if let Some(held) = held.get(&waiter.session).filter(|_| counts(waiter.session)) {
+                // Tasks of one process that contend for one lock do not keep each other out.
+                keeps.extend(held.iter().filter(|hold| members[**hold].at.0 != waiter.at.0));
+            }
+            keeps
+        };
+        let keeps = members.iter().map(keeps).collect();
+        let stuck = vec![true; members.len()];
+        let mut waits = Waits { queues, starts: starts.collect(), keeps, stuck, members };
+        while waits.eliminate() {}
+        waits
+    }
+
+    /// Eliminates those that nothing stuck keeps out or keeps from ending; returns whether there was one.
+    fn eliminate(&mut self) -> bool {
+        let mut kept = vec![false; self.members.len()];
+        for (_, keeps) in self.keeps.iter().enumerate().filter(|(at, _)| self.stuck[*at]) {
+            keeps.iter().for_each(|hold| kept[*hold] = true);
+        }
+        let mut found = false;
+        for (queue, start) in self.queues.iter().zip(&self.starts) {
+            let mut ahead = Ahead::default();
+            for (at, member) in (*start..).zip(&queue.members) {
+                if !self.stuck[at] {
+                    continue;
+                }
+                if kept[at] || member.waits && ahead.keeps_out(queue, member) {
+                    ahead.add(queue, member);
+                } else {
+                    self.stuck[at] = false;
+                    found = true;
+                }
+            }
+        }
+        found
+    }
+
+    /// Adds a ring for each deadlock that has no member in `covered`, from its last waiter on.
+    fn rings(&self, certainty: Certainty, covered: &mut HashSet<Position>, rings: &mut Vec<Ring>) {
+        if !self.stuck.contains(&true) {
+            return;
+        }
+        let next: Vec<_> = (0..self.members.len()).map(|at| self.next(at)).collect();
+        let mut last = self.in_rings(&next);
+        last.retain(|at| self.members[*at].waits);
+        last.sort_by_key(|at| std::cmp::Reverse(self.members[*at].since));
+        for from in last {
+            let Some(ring) = shortest_ring(&next, from) else { continue };
+            if ring.iter().any(|at| covered.contains(&self.members[*at].at)) {
+                continue;
+            }
+            covered.extend(ring.iter().map(|at| self.members[*at].at));
+            let waiters = ring.iter().enumerate().filter(|(_, at)| self.members[**at].waits);
+            let parties = waiters.map(|(place, at)| {
+                let before = ring[(place + ring.len() - 1) % ring.len()];
+                let holds = Some(self.members[before]).filter(|before| !before.waits);
+                (holds.map(|holds| holds.at), self.members[*at].at)
+            });
+            rings.push(Ring { certainty, parties: parties.collect() });
+        }
+    }
+
+    /// Returns what a stuck member needs the end of: a waiter that of the holders that keep it out or, if there is none, of the nearest
+    /// such waiter ahead; a holder that of the waits of its owner.
+    fn next(&self, at: usize) -> Vec<usize> {
+        let member = self.members[at];
+        if !self.stuck[at] {
+            return Vec::new();
+        }
+        if !member.waits {
+            let keepers =
+                self.keeps.iter().enumerate().filter(|(waiter, keeps)| self.stuck[*waiter] && keeps.contains(&at));
+            return keepers.map(|(waiter, _)| waiter).collect();
+        }
+        let queue = &self.queues[self.queue_of(at)];
+        let start = self.starts[self.queue_of(at)];
+        let conflicts = |other: &usize| self.stuck[*other] && conflict(queue, self.members[*other], member);
+        let holders: Vec<_> = (start..at).take_while(|other| !self.members[*other].waits).filter(conflicts).collect();
+        if holders.is_empty() { (start..at).rev().find(conflicts).into_iter().collect() } else { holders }
+    }
+
+    fn queue_of(&self, at: usize) -> usize {
+        self.starts.partition_point(|start| *start <= at) - 1
+    }
+
+    /// Returns the stuck members without those that nobody in a ring waits for.
+    fn in_rings(&self, next: &[Vec<usize>]) -> Vec<usize> {
+        let mut wanted = vec![0_usize; next.len()];
+        next.iter().flatten().for_each(|at| wanted[*at] += 1);
+        let mut outside: Vec<_> = (0..next.len()).filter(|at| wanted[*at] == 0).collect();
+        let mut left = self.stuck.clone();
+        while let Some(at) = outside.pop() {
+            left[at] = false;
+            for after in &next[at] {
+                wanted[*after] -= 1;
+                if wanted[*after] == 0 {
+                    outside.push(*after);
+                }
+            }
+        }
+        (0..left.len()).filter(|at| left[*at]).collect()
+    }
+}
+
+/// What is ahead in a queue.
+#[derive(Default)]
+struct Ahead {
+    any: bool,
+    writer: bool,
+    permits: u64,
+}
+
+impl Ahead {
+    fn add(&mut self, queue: &Queue, member: &Member) {
+        self.any = true;
+        self.writer |= !member.reads;
+        self.permits += queue.permits_of(member);
+    }
+
+    fn keeps_out(&self, queue: &Queue, member: &Member) -> bool {
+        match queue.permits {
+            Some(limit) => self.permits + queue.permits_of(member) > u64::from(limit),
+            // The number of permits is not known.
+            None if member.permits.is_some() => false,
+            None if member.reads => self.writer,
+            None => self.any,
+        }
+    }
+}
+
+impl Queue {
+    /// How many permits a member takes. One that asks for the lock alone takes all.
+    fn permits_of(&self, member: &Member) -> u64 {
+        u64::from(member.permits.or(self.permits).unwrap_or(0).max(1))
+    }
+}
+
+/// Whether a member ahead may keep the other one out.
+fn conflict(queue: &Queue, ahead: &Member, member: &Member) -> bool {
+    queue.permits.is_some() || !(ahead.reads && member.reads)
+}
+
+/// Returns the shortest way from a member back to itself.
+fn shortest_ring(next: &[Vec<usize>], from: usize) -> Option<Vec<usize>> {
+    let mut before = HashMap::new();
+    let mut reached = VecDeque::from([from]);
+    while let Some(at) = reached.pop_front() {
+        for after in &next[at] {
+            if *after == from {
+                let back = std::iter::successors(Some(at), |at| before.get(at).copied());
+                let mut ring: Vec<_> = back.collect();
+                ring.reverse();
+                return Some(ring);
+            }
+            if !before.contains_key(after) {
+                before.insert(*after, at);
+                reached.push_back(*after);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

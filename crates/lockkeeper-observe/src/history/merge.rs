@@ -1,0 +1,198 @@
+//! Puts records, the journal of breaks and what successors saw together. Pure.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lockkeeper::FencingToken;
+use lockkeeper::admin::{Broken, Revoked};
+
+use super::entry::{Entry, PastHold, Refusal};
+use super::record::{HoldEnd, StoredBefore, StoredHold, StoredRefusal};
+use super::store::{SLOTS, Stored, is_slot};
+
+/// The bits of a token below those of its epoch.
+const BELOW_EPOCH: u32 = 16;
+
+/// Returns the entries of a lock, the oldest first. Data that is no record is left out.
+pub(super) fn entries(path: &str, stored: &Stored, breaks: Vec<Broken>, asked: Vec<Revoked>) -> Vec<Entry> {
+    let mut holds = Vec::new();
+    let mut entries = Vec::new();
+    for (name, data, written_ms) in stored {
+        if !is_slot(name) {
+            entries.extend(refusal(path, data, *written_ms).map(Entry::Refused));
+        } else if let Some(record) = StoredHold::read(data) {
+            holds.push((hold(path, &record, *written_ms), record.before));
+        }
+    }
+    holds.sort_by_key(|(hold, _)| (hold.granted, hold.token));
+    // A write whose reply was lost may have been repeated.
+    holds.dedup_by(|(later, _), (earlier, _)| later.token.is_some() && later.token == earlier.token);
+    let unrecorded = unrecorded(&holds, &breaks);
+    let mut holds: Vec<_> = holds.into_iter().map(|(hold, _)| hold).chain(unrecorded).collect();
+    for broken in breaks {
+        let removed = holds.iter_mut().find(|hold| same(hold.token, broken.token));
+        match removed.filter(|hold| broken.held && hold.end != HoldEnd::Released) {
+            Some(hold) => {
+                hold.end = HoldEnd::Broken;
+                hold.why = Some(format!("{}{}: {}", broken.by, broken.proof, broken.reason));
+                hold.ended = broken.at;
+            }
+            None => entries.push(Entry::Broken(broken)),
+        }
+    }
+    let ended_by_it =
+        |asked: &Revoked| holds.iter().any(|hold| hold.end == HoldEnd::Revoked && same(hold.token, asked.token));
+    entries.extend(asked.into_iter().filter(|asked| !ended_by_it(asked)).map(Entry::Asked));
+    entries.extend(holds.into_iter().map(Entry::Hold));
+    // Times are milliseconds; tokens grow.
+    entries.sort_by_key(|entry| (entry.at(), entry.hold().map(|hold| (hold.granted, hold.token))));
+    entries
+}
+
+/// Whether these are the tokens of the same hold. What a contender saw of another may lack the epoch.
+fn same(one: Option<FencingToken>, other: Option<FencingToken>) -> bool {
+    one.zip(other).is_some_and(|(one, other)| one.get() << BELOW_EPOCH == other.get() << BELOW_EPOCH)
+}
+
+fn hold(path: &str, record: &StoredHold, written_ms: i64) -> PastHold {
+    let ended = before(moment(written_ms), record.ago_ms);
+    let granted = before(ended, record.held_ms);
+    PastHold {
+        path: path.to_owned(),
+        described: record.owner.to_string(),
+        owner: Some(record.owner.clone()),
+        message: record.message.clone(),
+        token: record.token,
+        shared: record.shared,
+        queued: Some(before(granted, record.waited_ms)),
+        granted,
+        ended,
+        end: record.end,
+        loss: record.loss,
+        paused: record.paused,
+        why: record.why.clone(),
+        status: record.status,
+    }
+}
+
+/// Returns the holds that only their successors have recorded.
+///
+/// If all records of the lock are in use, a hold that is older than the oldest of them may have had one.
+fn unrecorded(holds: &[(PastHold, Option<StoredBefore>)], breaks: &[Broken]) -> Vec<PastHold> {
+    let is_full = holds.len() >= SLOTS as usize;
+    let oldest = holds.first().map_or(UNIX_EPOCH, |(hold, _)| hold.granted);
+    let mut found: Vec<PastHold> = Vec::new();
+    for (next, before) in holds {
+        let Some(before) = before else { continue };
+        let since = UNIX_EPOCH + Duration::from_millis(before.since_ms.min(u64::from(u32::MAX) * 4_000));
+        let is_known = before.token.is_none()
+            || holds.iter().any(|(hold, _)| same(hold.token, before.token))
+            || breaks.iter().any(|broken| same(broken.token, before.token))
+            || found.iter().any(|hold| same(hold.token, before.token));
+        if is_known || next.shared || is_full && since < oldest {
+            continue;
+        }
+        // The next hold that is known began when this one had ended, or later.
+        let after = holds.iter().map(|(hold, _)| hold.granted).filter(|granted| *granted > since).min();
+        let described = match (&before.owner, &before.described) {
+            (Some(owner), _) => owner.to_string(),
+            (None, Some(described)) => described.clone(),
+            (None, None) => "an unnamed owner".to_owned(),
+        };
+        found.push(PastHold {
+            path: next.path.clone(),
+            owner: before.owner.clone(),
+            described,
+            message: None,
+            token: before.token,
+            shared: false,
+            queued: None,
+            granted: since,
+            ended: after.unwrap_or(next.granted),
+            end: HoldEnd::Unrecorded,
+            loss: None,
+            paused: false,
+            why: None,
+            status: None,
+        });
+    }
+    found
+}
+
+fn refusal(path: &str, data: &[u8], written_ms: i64) -> Option<Refusal> {
+    let record = StoredRefusal::read(data)?;
+    let last = before(moment(written_ms), record.ago_ms);
+    Some(Refusal {
+        path: path.to_owned(),
+        owner: record.owner,
+        message: record.message,
+        reason: record.reason,
+        count: record.count,
+        first: record.first_ms.map_or(last, moment).min(last),
+        last,
+        waited: Duration::from_millis(record.waited_ms),
+        holder: record.holder,
+        holder_message: record.holder_message,
+    })
+}
+
+/// The time so many milliseconds before.
+fn before(time: SystemTime, ms: u64) -> SystemTime {
+    time.checked_sub(Duration::from_millis(ms)).unwrap_or(UNIX_EPOCH)
+}
+
+/// A time of the servers.
+fn moment(ms: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::history::Habits;
+
+    fn names() -> impl Strategy<Value = String> {
+        prop_oneof![
+            (0..SLOTS).prop_map(|number| format!("{number:02}")),
+            (0..8).prop_map(|number| format!("x{number}")),
+        ]
+    }
+
+    /// Any bytes, and records with any numbers.
+    fn data() -> impl Strategy<Value = Vec<u8>> {
+        let hold = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(waited, held, ago, since)| {
+            format!(
+                r#"{{"lockkeeper":1,"user":"a","host":"b","pid":1,"waited_ms":{waited},"held_ms":{held},"ago_ms":{ago},"token":7,
+                "end":"lost","before":{{"token":5,"since_ms":{since}}}}}"#
+            )
+        });
+        let refusal = (any::<u64>(), any::<u32>(), any::<i64>()).prop_map(|(waited, count, first)| {
+            format!(
+                r#"{{"lockkeeper":1,"user":"a","host":"b","pid":1,"reason":"taken","waited_ms":{waited},"count":{count},
+                "ago_ms":{waited},"first_ms":{first}}}"#
+            )
+        });
+        prop_oneof![any::<Vec<u8>>(), hold.prop_map(String::into_bytes), refusal.prop_map(String::into_bytes),]
+    }
+
+    proptest! {
+        /// Other programs may write anything, and a server may stamp it with any time.
+        #[test]
+        fn whatever_is_stored_is_read_and_shown(
+            stored in prop::collection::vec((names(), data(), any::<i64>()), 0..8),
+            now in any::<u32>(),
+        ) {
+            let entries = entries("/locks/a", &stored, Vec::new(), Vec::new());
+            for entry in &entries {
+                prop_assert!(serde_json::to_string(entry).is_ok());
+                match entry {
+                    Entry::Hold(hold) => _ = (hold.held(), hold.waited()),
+                    Entry::Refused(refusal) => prop_assert!(refusal.asked() <= refusal.last && refusal.count > 0),
+                    _ => {}
+                }
+            }
+            _ = Habits::of(&entries, Some(UNIX_EPOCH + Duration::from_secs(now.into())));
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Records holds as they end.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use lockkeeper::admin::{ContenderInfo, Owner};
+use lockkeeper::engine::{self, Context, HoldReport, Note, NotedEnd, OpError, Sequence, TxnStep, linearizable};
+use lockkeeper::error::AdminError;
+use lockkeeper::{FencingToken, Holding, Lockkeeper, Loss, NodeFormat};
+use tokio::sync::oneshot;
+
+use super::record::{HoldEnd, StoredBefore, StoredHold};
+use super::store::{self, Slot};
+use crate::millis::millis;
+
+/// Records holds when they end. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    keeper: Lockkeeper,
+    message: Option<String>,
+    before: Option<Box<ContenderInfo>>,
+}
+
+/// What only the program knows about the end of a hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ending {
+    /// The exit status of the command that ran under the lock.
+    pub status: Option<u8>,
+    /// More about a loss than the library knows, such as who broke the lock.
+    pub why: Option<String>,
+    /// Whether the process was stopped, or its machine too busy.
+    pub paused: bool,
+}
+
+impl Ending {
+    /// Sets the exit status of the command.
+    #[must_use]
+    pub fn with_status(mut self, status: u8) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Sets more about a loss. More than 240 bytes are cut.
+    #[must_use]
+    pub fn with_why(mut self, why: impl Into<String>) -> Self {
+        self.why = Some(why.into());
+        self
+    }
+
+    /// Says that the process was stopped, or its machine too busy.
+    #[must_use]
+    pub fn paused(mut self) -> Self {
+        self.paused = true;
+        self
+    }
+}
+
+/// A hold that is recorded when it ends. Dropping this changes nothing.
+#[derive(Debug)]
+pub struct Recording {
+    context: Context,
+    recorded: Arc<Recorded>,
+    ended: oneshot::Receiver<NotedEnd>,
+    /// Resolves when the node of the record exists, or cannot be made.
+    prepared: oneshot::Receiver<()>,
+}
+
+/// What is known of a hold while it lasts.
+#[derive(Debug)]
+struct Recorded {
+    lock: String,
+    owner: Owner,
+    message: Option<String>,
+    token: Option<FencingToken>,
+    shared: bool,
+    before: Option<Box<ContenderInfo>>,
+    /// The node of the record, once it exists.
+    slot: OnceLock<Slot>,
+    ending: Mutex<Ending>,
+}
+
+impl Recorder {
+    /// Creates the recorder. Sends nothing.
+    pub fn new(keeper: &Lockkeeper) -> Self {
+        Recorder { keeper: keeper.clone(), message: None, before: None }
+    }
+
+    /// Sets the message of the records: why the program holds the lock. More than 240 bytes are cut.
+    #[must_use]
+    pub fn message(mut self, message: impl Into<String>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+
+    /// Names the holder that the program has seen last while it waited. The library itself looks only for a request with a timeout.
+    ///
+    /// If that holder leaves no record, the history shows it from this one.
+    #[must_use]
+    pub fn after(mut self, holder: Option<ContenderInfo>) -> Self {
+        self.before = holder.map(Box::new);
+        self
+    }
+
+    /// Records this hold when it ends, however that is: with its release, when its guard is dropped, or after its loss.
+    ///
+    /// The release never fails because of the record. A record that cannot be written is logged at the level `debug`.
+    ///
+    /// # Cost
+    ///
+    /// Two reads in the background, one after the other; for each of the first 16 holds of a lock one create more. The record travels in the transaction of
+    /// the release. A hold that ends before the read is answered, and one that is lost, costs three round trips in the background: two reads and a write.
+    pub fn record(&self, hold: &Holding) {
+        let recording = self.begin(hold);
+        let context = recording.context.clone();
+        context.spawn(async move {
+            if let Err(error) = recording.written().await {
+                tracing::debug!(%error, "a hold is not recorded");
+            }
+        });
+    }
+
+    /// As [`Recorder::record`], for a program that says more about the end of the hold, and waits for the record:
+    /// [`Recording::finish`]. Without that call, a hold that is lost is not recorded.
+    pub fn begin(&self, hold: &Holding) -> Recording {
+        let context = engine::context(&self.keeper);
+        let name = hold.node().rsplit('/').next().unwrap_or_default().to_owned();
+        let mode = NodeFormat::of_node(&name).parse(&name).map(|name| name.mode);
+        let shared = mode.is_some_and(|mode| mode.reads() || mode.permits().is_some());
+        let recorded = Arc::new(Recorded {
+            lock: store::node(hold.path()),
+            owner: context.owner().clone(),
+            message: self.message.clone(),
+            token: hold.fencing_token(),
+            shared,
+            before: self.before.clone(),
+            slot: OnceLock::new(),
+            ending: Mutex::default(),
+        });
+        let (ended, end) = oneshot::channel();
+        let (ready, prepared) = oneshot::channel();
+        let noted = recorded.clone();
+        engine::note_end(hold, Note { steps: Box::new(move |report| noted.steps(report)), ended });
+        if let Some(ensemble) = engine::ensemble_of(hold) {
+            let (recorded, beside) = (recorded.clone(), Sequence::of_node(&name).filter(|_| shared));
+            context.spawn(async move {
+                #[allow(clippy::cast_sign_loss, reason = "only the position on the circle counts")]
+                let beside = beside.map(|number| number.get() as u32);
+                if let Ok(slot) = store::next_slot(&*ensemble, &recorded.lock, beside).await {
+                    _ = recorded.slot.set(slot);
+                }
+                drop(ready);
+            });
+        }
+        Recording { context, recorded, ended: end, prepared }
+    }
+}
+
+impl Recorded {
+    fn steps(&self, report: &HoldReport) -> Vec<TxnStep> {
+        let slot = self.slot.get();
+        slot.map_or_else(Vec::new, |slot| store::steps(&self.lock, slot, self.record(report).to_bytes()))
+    }
+
+    fn record(&self, report: &HoldReport) -> StoredHold {
+        let Ending { status, why, paused } = self.ending.lock().expect("held for a change only").clone();
+        let asked = report.revocation.as_ref();
+        // A hold that was handed over has ended as its owner wanted.
+        let loss = report.loss.filter(|loss| *loss != Loss::Transferred);
+        let end = match (loss, asked) {
+            (Some(_), _) => HoldEnd::Lost,
+            (None, Some(_)) => HoldEnd::Revoked,
+            (None, None) => HoldEnd::Released,
+        };
+        let before = self.before.as_ref().or(report.before.as_ref()).map(|before| StoredBefore {
+            owner: before.owner.clone(),
+            described: before.owner.is_none().then(|| before.described.clone()),
+            token: before.token,
+            since_ms: since_epoch_ms(before.granted.unwrap_or(before.since)),
+        });
+        StoredHold {
+            owner: self.owner.clone(),
+            message: self.message.clone(),
+            token: self.token,
+            shared: self.shared,
+            waited_ms: millis(report.waited),
+            held_ms: millis(report.held),
+            ago_ms: millis(report.ended_ago),
+            end,
+            loss,
+            paused: paused && end == HoldEnd::Lost,
+            why: if end == HoldEnd::Revoked {
+                asked.map(ToString::to_string)
+            } else {
+                why.filter(|_| end == HoldEnd::Lost)
+            },
+            status,
+            before,
+            ..StoredHold::default()
+        }
+    }
+}
+
+impl Recording {
+    /// Says what only the program knows about the end. Call it before the release.
+    pub fn tell(&self, ending: Ending) {
+        *self.recorded.ending.lock().expect("held for a change only") = ending;
+    }
+
+    /// Waits until the hold is recorded. Call it after the release, or after a loss.
+    ///
+    /// # Cost
+    ///
+    /// None if the record was written with the release; otherwise three round trips: two reads and a write.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops the write of a record that was not written with the release.
+    ///
+    /// # Errors
+    ///
+    /// A server refuses the record, or no server answers.
+    pub async fn finish(self) -> Result<(), AdminError> {
+        let context = self.context.clone();
+        context.run_while_answered(self.written()).await
+    }
+
+    async fn written(self) -> Result<(), AdminError> {
+        let Recording { context, recorded, ended, prepared } = self;
+        let Ok(NotedEnd { report, written, at }) = ended.await else { return Ok(()) };
+        if written {
+            return Ok(());
+        }
+        // The session of the hold may still be at work for the record.
+        _ = prepared.await;
+        let ensemble = context.ensemble().await?;
+        let data = || {
+            let ended_ago = report.ended_ago + context.clock().now().saturating_sub(at);
+            recorded.record(&HoldReport { ended_ago, ..report.clone() }).to_bytes()
+        };
+        // The last transaction of the hold may have been done although its reply was lost.
+        let write = linearizable(&*ensemble, store::write(&*ensemble, &recorded.lock, data));
+        write.await.map_err(|fault: OpError| engine::refused(&recorded.lock, fault))
+    }
+}
+
+/// A time in milliseconds since 1970.
+fn since_epoch_ms(time: std::time::SystemTime) -> u64 {
+    millis(time.duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO))
+}

@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod deadlock;
+pub mod history;
+#[cfg(feature = "http")]
+pub mod http;
+pub mod leftovers;
+mod millis;
+#[cfg(feature = "http")]
+pub mod page;
+pub mod servers;
+pub mod table;
+pub mod watch;

@@ -1,0 +1,162 @@
+//! One row for each lock: who holds it for how long, who waits, and what is wrong with it.
+
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::admin::{ContenderInfo, LockInfo};
+use serde::{Serialize, Serializer};
+
+use crate::deadlock::{Certainty, Deadlock};
+use crate::history::{Flapping, Habits};
+use crate::millis::millis;
+
+/// A hold that is this many times as long as usual is worth a look.
+const UNUSUAL: u32 = 10;
+
+/// A shorter hold is never called long.
+const SHORT: Duration = Duration::from_secs(60);
+
+/// What is known about one lock.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Row<'a> {
+    /// The lock.
+    #[serde(skip)]
+    pub lock: &'a LockInfo,
+    /// How long its first holder has held it; `None` if nobody holds it, or if that is not known.
+    #[serde(rename = "held_ms", serialize_with = "ms")]
+    pub held: Option<Duration>,
+    /// How long half of its last holds have taken at most, if they were recorded.
+    #[serde(rename = "usual_ms", serialize_with = "ms")]
+    pub usual: Option<Duration>,
+    /// How long its first waiter in time has waited.
+    #[serde(rename = "oldest_wait_ms", serialize_with = "ms")]
+    pub oldest: Option<Duration>,
+    /// How many contenders have entered it in an hour, on the average since the servers have its node, or so far if they have not had it for an hour.
+    pub per_hour: Option<f64>,
+    /// What is to be said about it, the most serious first.
+    pub states: Vec<State>,
+}
+
+/// What is to be said about a lock, the most serious first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+#[non_exhaustive]
+pub enum State {
+    /// Its holder or a waiter is in a ring of waits.
+    Deadlock {
+        /// How sure that is.
+        certainty: Certainty,
+        /// The number of the ring among those that were found, from 1.
+        number: usize,
+    },
+    /// Nobody holds it, and its first waiter is behind a node without a session.
+    Blocked,
+    /// The process of its holder has ended on this machine, and its session has not.
+    Gone,
+    /// Its hold was lost, and it stays unavailable for a time that the holder has set.
+    Abandoned,
+    /// Its holder has refused to release it.
+    Refused,
+    /// Its holder was asked to release it.
+    Asked,
+    /// Its last holders have lost it again and again.
+    Flapping {
+        /// How many holds ended within the last hour, of those that are recorded.
+        changes: usize,
+        /// How many of them were lost.
+        losses: usize,
+    },
+    /// The hold takes many times as long as usual.
+    Long {
+        /// How many times.
+        times: u32,
+    },
+    /// Nodes without a session are in its queue.
+    Garbage {
+        /// How many.
+        nodes: usize,
+    },
+    /// It is held for a lease.
+    Leased,
+}
+
+fn ms<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match duration {
+        Some(duration) => serializer.serialize_some(&millis(*duration)),
+        None => serializer.serialize_none(),
+    }
+}
+
+impl<'a> Row<'a> {
+    /// Returns the row of a lock. `now` is the servers' time, if it is known; `habits` what its records show. `deadlocks` are those
+    /// among all locks.
+    pub fn of(lock: &'a LockInfo, now: Option<SystemTime>, habits: Option<&Habits>, deadlocks: &[Deadlock]) -> Self {
+        let ago = |then: SystemTime| now?.duration_since(then).ok();
+        let held = lock.holders.first().and_then(|holder| ago(holder.granted?));
+        let oldest = lock.waiters.iter().map(|waiter| waiter.since).min().and_then(ago);
+        let usual = habits.and_then(Habits::usual);
+        let flapping = habits.and_then(|habits| habits.flapping.as_ref());
+        let states = states(lock, held.zip(usual), flapping, deadlocks);
+        Row { lock, held, usual, oldest, per_hour: now.and_then(|now| per_hour(lock, now)), states }
+    }
+}
+
+impl Row<'_> {
+    /// Returns the same row in a table that has so many deadlocks of other servers before.
+    #[must_use]
+    pub fn after(mut self, deadlocks: usize) -> Self {
+        for state in &mut self.states {
+            if let State::Deadlock { number, .. } = state {
+                *number += deadlocks;
+            }
+        }
+        self
+    }
+}
+
+/// How many contenders have entered a lock in an hour.
+fn per_hour(lock: &LockInfo, now: SystemTime) -> Option<f64> {
+    let entries = lock.entries?;
+    let hours = now.duration_since(entries.since).ok()?.as_secs_f64() / 3600.0;
+    Some(f64::from(entries.count) / hours.max(1.0))
+}
+
+fn states(
+    lock: &LockInfo,
+    held: Option<(Duration, Duration)>,
+    flapping: Option<&Flapping>,
+    deadlocks: &[Deadlock],
+) -> Vec<State> {
+    let mut states = Vec::new();
+    let rings = deadlocks.iter().enumerate().filter(|(_, deadlock)| deadlock.involves(&lock.path));
+    states.extend(rings.map(|(at, deadlock)| State::Deadlock { certainty: deadlock.certainty, number: at + 1 }));
+    if lock.holders.is_empty() && lock.waiters.first().is_some_and(|waiter| waiter.blocked_by.is_some()) {
+        states.push(State::Blocked);
+    }
+    let holders = |is: fn(&ContenderInfo) -> bool| lock.holders.iter().any(is);
+    let asked = |refused: bool| {
+        let requests = lock.holders.iter().filter_map(|holder| holder.revocation.as_ref());
+        requests.into_iter().any(|request| request.refused.is_some() == refused)
+    };
+    for (is, state) in [
+        (holders(ContenderInfo::process_has_ended), State::Gone),
+        (holders(|holder| holder.abandoned), State::Abandoned),
+        (asked(true), State::Refused),
+        (asked(false), State::Asked),
+    ] {
+        states.extend(is.then_some(state));
+    }
+    if let Some((held, usual)) = held
+        && held >= SHORT.max(usual.saturating_mul(UNUSUAL))
+    {
+        let times = held.as_secs_f64() / usual.as_secs_f64().max(0.001);
+        states.push(State::Long { times: times as u32 });
+    }
+    if !lock.sessionless.is_empty() {
+        states.push(State::Garbage { nodes: lock.sessionless.len() });
+    }
+    states.extend(flapping.map(|it| State::Flapping { changes: it.changes, losses: it.losses }));
+    states.extend(lock.lease.is_some().then_some(State::Leased));
+    states.sort();
+    states
+}

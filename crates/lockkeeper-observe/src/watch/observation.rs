@@ -1,0 +1,523 @@
+//! What observers have seen: the state, the journal, the alerts and the metrics.
+
+#[cfg(feature = "http")]
+pub(super) mod glance;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use lockkeeper::engine::TreeChange;
+use serde::Serialize;
+use tokio::sync::{Notify, watch};
+
+use super::fact::{Fact, GapCause, Moment, ObserverClock, What};
+use super::journal::{Journal, JournalError};
+use super::rules::{Alert, Rule, Rules};
+use super::tracker::{Limits, LockState, Totals, Tracker, Wanted};
+
+/// Maximum notices that nobody has taken. Later ones are dropped, and counted.
+const NOTICES: usize = 10_000;
+
+/// How many facts between two looks for state that is out of date.
+const FACTS_PER_CLEANUP: u64 = 10_000;
+
+/// What an observation does with what it sees.
+#[derive(Default)]
+pub struct Options {
+    /// The rules of its alerts.
+    pub rules: Vec<Rule>,
+    /// Where the facts are written.
+    pub journal: Option<Journal>,
+    /// How much it keeps, for each tree.
+    pub limits: Limits,
+}
+
+/// Something for a person or a program to know. See [`Observation::next_notice`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    /// The whole tree and all its contenders were read for the first time.
+    Started {
+        /// The tree.
+        root: Arc<str>,
+        /// Its servers.
+        servers: Arc<str>,
+        /// What is there.
+        totals: Totals,
+    },
+    /// Changes are not seen from now on.
+    Lost {
+        /// The tree.
+        root: Arc<str>,
+        /// Its servers.
+        servers: Arc<str>,
+        /// The cause.
+        cause: GapCause,
+    },
+    /// Changes are seen again, and the tree was read again.
+    Back {
+        /// The tree.
+        root: Arc<str>,
+        /// Its servers.
+        servers: Arc<str>,
+        /// How long they were not seen.
+        gap: std::time::Duration,
+    },
+    /// Locks or contenders are left out from now on, because there are too many.
+    LeftOut {
+        /// The tree.
+        root: Arc<str>,
+    },
+    /// A rule began or stopped to hold.
+    Alert(Box<AlertNotice>),
+    /// The journal cannot be written from now on.
+    JournalFailed(JournalError),
+    /// The journal can be written again.
+    JournalWorks,
+}
+
+/// An alert, with the lock as it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct AlertNotice {
+    /// The alert.
+    #[serde(flatten)]
+    pub alert: Alert,
+    /// The lock, if the alert is about one that has contenders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock: Option<LockState>,
+}
+
+/// All locks as they are now.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// When, by the observer's clock, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// The trees.
+    pub trees: Vec<TreeState>,
+    /// The locks with contenders, by path.
+    pub locks: Vec<LockState>,
+    /// The rules that hold, with their subjects.
+    pub alerts: Vec<(String, Arc<str>)>,
+}
+
+/// One tree of locks.
+#[derive(Clone, Debug, Serialize)]
+pub struct TreeState {
+    /// Its root.
+    pub root: Arc<str>,
+    /// Its servers.
+    pub servers: Arc<str>,
+    /// Whether changes are seen now.
+    pub connected: bool,
+    /// Numbers about its locks.
+    pub totals: Totals,
+}
+
+/// What observers have seen. Cheap to clone: all clones are one.
+///
+/// An observer changes it. Programs read it ([`Observation::snapshot`]) and wait for changes ([`Observation::changes`]).
+#[derive(Clone)]
+pub struct Observation(Arc<Shared>);
+
+struct Shared {
+    clock: ObserverClock,
+    state: Mutex<State>,
+    /// A notice or another deadline.
+    noticed: Notify,
+    version: watch::Sender<u64>,
+}
+
+struct State {
+    trees: Vec<TreeSeen>,
+    rules: Rules,
+    journal: Option<Journal>,
+    notices: VecDeque<Notice>,
+    limits: Limits,
+    facts: u64,
+    #[cfg(feature = "http")]
+    metrics: super::metrics::Metrics,
+    #[cfg(feature = "http")]
+    recent: super::recent::Recent,
+    #[cfg(feature = "http")]
+    deadlocks: Arc<[crate::deadlock::Deadlock]>,
+    /// The jobs, by the root of their tree.
+    #[cfg(feature = "http")]
+    jobs: BTreeMap<Arc<str>, Arc<super::jobs::Jobs>>,
+}
+
+struct TreeSeen {
+    root: Arc<str>,
+    servers: Arc<str>,
+    tracker: Tracker,
+    /// Whether everything was read once.
+    has_caught_up: bool,
+    has_started: bool,
+    has_left_out: bool,
+    blind_since: Option<Moment>,
+    /// Whether its servers were not reached at the start, and have not been since.
+    is_unreached: bool,
+}
+
+impl TreeSeen {
+    fn is_connected(&self) -> bool {
+        self.tracker.has_surveyed() && self.tracker.gap().is_none()
+    }
+
+    fn state(&self) -> TreeState {
+        TreeState {
+            root: self.root.clone(),
+            servers: self.servers.clone(),
+            connected: self.is_connected(),
+            totals: self.tracker.totals(),
+        }
+    }
+}
+
+/// The tree of one observer.
+pub(super) struct Tree {
+    observation: Observation,
+    index: usize,
+    root: Arc<str>,
+}
+
+impl Observation {
+    /// Creates one that has seen nothing.
+    pub fn new(options: Options) -> Self {
+        let Options { rules, journal, limits } = options;
+        let state = State {
+            trees: Vec::new(),
+            rules: Rules::new(rules),
+            journal,
+            notices: VecDeque::new(),
+            limits,
+            facts: 0,
+            #[cfg(feature = "http")]
+            metrics: super::metrics::Metrics::default(),
+            #[cfg(feature = "http")]
+            recent: super::recent::Recent::default(),
+            #[cfg(feature = "http")]
+            deadlocks: Arc::default(),
+            #[cfg(feature = "http")]
+            jobs: BTreeMap::new(),
+        };
+        Observation(Arc::new(Shared {
+            clock: ObserverClock::new(),
+            state: Mutex::new(state),
+            noticed: Notify::new(),
+            version: watch::Sender::new(0),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Tells those who wait for changes.
+    fn has_changed(&self) {
+        self.0.version.send_modify(|version| *version = version.wrapping_add(1));
+    }
+
+    /// The time now, by its clock.
+    pub fn now(&self) -> Moment {
+        self.0.clock.now()
+    }
+
+    pub(super) fn add_tree(&self, root: &str, excluded: Vec<String>, servers: String) -> Tree {
+        let mut state = self.lock();
+        let mut tracker = Tracker::new(root, state.limits).excluding(excluded);
+        // What happened since the last run was not seen.
+        if let Some(last) = state.journal.as_ref().and_then(Journal::last_ms) {
+            tracker.lose(self.now().of_wall_ms(last), GapCause::NotRunning);
+        }
+        let (root, servers): (Arc<str>, Arc<str>) = (root.into(), servers.into());
+        let (has_caught_up, has_started, has_left_out, blind_since) = (false, false, false, None);
+        state.trees.push(TreeSeen {
+            root: root.clone(),
+            servers,
+            tracker,
+            has_caught_up,
+            has_started,
+            has_left_out,
+            blind_since,
+            is_unreached: false,
+        });
+        Tree { observation: self.clone(), index: state.trees.len() - 1, root }
+    }
+
+    /// Returns all locks as they are now.
+    ///
+    /// # Cost
+    ///
+    /// Goes through all locks that are known, and copies those with contenders. No request.
+    pub fn snapshot(&self) -> Snapshot {
+        let (state, now) = (self.lock(), self.now());
+        let trees = state.trees.iter().map(TreeSeen::state);
+        let mut locks: Vec<_> = state.trees.iter().flat_map(|tree| tree.tracker.locks(now)).collect();
+        locks.sort_by(|one, other| one.path.cmp(&other.path));
+        let alerts = state.rules.firing().map(|(rule, subject)| (rule.to_string(), subject.clone())).collect();
+        Snapshot { at_ms: now.wall_ms, trees: trees.collect(), locks, alerts }
+    }
+
+    /// Returns the roots of its trees, and whether their changes are seen now.
+    pub fn trees(&self) -> Vec<(Arc<str>, bool)> {
+        self.lock().trees.iter().map(|tree| (tree.root.clone(), tree.is_connected())).collect()
+    }
+
+    /// Returns a receiver that notices each change of a lock.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.version.subscribe()
+    }
+
+    /// The directory of its journal, if it has one.
+    pub fn journal_dir(&self) -> Option<std::path::PathBuf> {
+        self.lock().journal.as_ref().map(|journal| journal.dir().to_owned())
+    }
+
+    /// Returns the metrics as text in the OpenMetrics format.
+    ///
+    /// # Cost
+    ///
+    /// Goes through all locks that are known. No request.
+    #[cfg(feature = "http")]
+    pub fn metrics(&self) -> String {
+        let (mut state, now) = (self.lock(), self.now());
+        let State { trees, metrics, deadlocks, .. } = &mut *state;
+        metrics.clear_state();
+        metrics.deadlocks(deadlocks.len());
+        for tree in trees {
+            metrics.tree(&tree.root, tree.tracker.totals(), tree.is_connected());
+            for (path, since) in tree.tracker.all_since() {
+                metrics.lock(path, since, now);
+            }
+        }
+        metrics.text()
+    }
+
+    /// Notes the rings of contenders that wait for each other, each by a text that names it: for the rule
+    /// [`Rule::Deadlock`]. Rings that are not named any more are over.
+    pub fn set_deadlocks(&self, rings: &[Arc<str>]) {
+        let (mut state, now) = (self.lock(), self.now());
+        let over: Vec<_> =
+            state.rules.firing().filter(|(rule, _)| *rule == Rule::Deadlock).map(|(_, ring)| ring.clone()).collect();
+        for ring in over.iter().filter(|ring| !rings.contains(ring)) {
+            state.rules.see_deadlock(ring, false, now);
+        }
+        rings.iter().for_each(|ring| state.rules.see_deadlock(ring, true, now));
+        drop(state);
+        self.0.noticed.notify_one();
+    }
+
+    /// Returns what the nodes of the contenders say, by the lock's path, of each lock with a waiter: the holders first, then the waiters,
+    /// each with whether it holds. For a search for rings: somebody waits for each lock of a ring. In the order of the paths, so that two
+    /// searches begin a ring with the same contender.
+    ///
+    /// # Cost
+    ///
+    /// Goes through all locks that are known, and copies the contenders of those with a waiter. No request.
+    pub fn contenders(&self) -> BTreeMap<Arc<str>, Vec<(lockkeeper::admin::ContenderInfo, bool)>> {
+        let state = self.lock();
+        state.trees.iter().flat_map(|tree| tree.tracker.contenders()).collect()
+    }
+
+    /// Waits for the next notice. One task calls it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no notice.
+    pub async fn next_notice(&self) -> Notice {
+        loop {
+            let deadline = {
+                let (mut state, now) = (self.lock(), self.now());
+                state.raise(now);
+                if let Some(notice) = state.notices.pop_front() {
+                    return notice;
+                }
+                state.rules.deadline().map(|at| self.0.clock.instant(at))
+            };
+            let passed = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.0.noticed.notified() => {}
+                () = passed => {}
+            }
+        }
+    }
+
+    /// Notes in the journal that the observation ends.
+    pub fn stop(&self) {
+        let (mut state, at) = (self.lock(), self.now());
+        state.write(&Fact { at, what: What::Stopped {}, about: false });
+    }
+}
+
+impl fmt::Debug for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observation").finish_non_exhaustive()
+    }
+}
+
+impl Tree {
+    pub(super) fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// Changes the tracker, and hands on what it tells.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Tracker, Moment)) {
+        let (mut state, now) = (self.observation.lock(), self.observation.now());
+        change(&mut state.trees[self.index].tracker, now);
+        let has_changed = state.hand_on(self.index, now);
+        drop(state);
+        if has_changed {
+            self.observation.has_changed();
+            self.observation.0.noticed.notify_one();
+        }
+    }
+
+    /// Hands the tracker what a watch has reported.
+    pub(super) fn apply(&self, changes: &[(Arc<str>, TreeChange, Instant)]) {
+        let clock = self.observation.0.clock;
+        self.change(|tracker, now| {
+            for (path, change, at) in changes {
+                tracker.change(path, *change, clock.moment(*at, now));
+            }
+        });
+    }
+
+    /// Notes that everything was read once.
+    pub(super) fn catch_up(&self) {
+        self.observation.lock().trees[self.index].has_caught_up = true;
+        self.change(|_, _| {});
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.observation.now()
+    }
+
+    /// Notes that all changes until this moment were seen.
+    pub(super) fn prove(&self, until: Moment) {
+        self.observation.lock().trees[self.index].tracker.prove(until);
+    }
+
+    pub(super) fn lose(&self, cause: GapCause) {
+        self.change(|tracker, now| tracker.lose(now, cause));
+    }
+
+    /// Notes that the servers were not reached at the start.
+    pub(super) fn lose_from_the_start(&self) {
+        self.observation.lock().trees[self.index].is_unreached = true;
+        self.lose(GapCause::NotReached);
+    }
+
+    pub(super) fn take_wanted(&self) -> Vec<Wanted> {
+        self.observation.lock().trees[self.index].tracker.take_wanted()
+    }
+
+    pub(super) fn settles_at(&self) -> Option<Instant> {
+        let at = self.observation.lock().trees[self.index].tracker.settles_at()?;
+        Some(self.observation.0.clock.instant(at))
+    }
+}
+
+impl State {
+    /// Hands on what a tracker has to tell. Returns whether anything has changed.
+    fn hand_on(&mut self, index: usize, now: Moment) -> bool {
+        let facts = self.trees[index].tracker.take_facts();
+        let changed = self.trees[index].tracker.take_changed();
+        for fact in &facts {
+            if let What::Granted { contender, .. } = &fact.what {
+                self.rules.granted(&contender.lock, fact.at);
+            }
+            #[cfg(feature = "http")]
+            {
+                self.metrics.fact(fact);
+                self.recent.fact(fact);
+            }
+            self.write(fact);
+            self.facts += 1;
+            if self.facts.is_multiple_of(FACTS_PER_CLEANUP) {
+                self.rules.forget_old(now);
+                #[cfg(feature = "http")]
+                self.recent.forget_old(now);
+            }
+        }
+        for path in &changed {
+            let since = self.trees[index].tracker.since(path);
+            self.rules.see(path, since, now);
+        }
+        self.notice(index, now) || !facts.is_empty() || !changed.is_empty()
+    }
+
+    /// Says what has changed about a tree as a whole.
+    fn notice(&mut self, index: usize, now: Moment) -> bool {
+        let tree = &mut self.trees[index];
+        let (root, servers) = (tree.root.clone(), tree.servers.clone());
+        let is_unreached = tree.is_unreached;
+        let blind = tree.tracker.gap().and_then(|(since, cause)| match cause {
+            GapCause::NotRunning if is_unreached => Some((since, GapCause::NotReached)),
+            GapCause::NotRunning => None,
+            cause => Some((since, cause)),
+        });
+        let mut notices = Vec::new();
+        match (tree.blind_since, blind) {
+            (None, Some((since, cause))) => {
+                tree.blind_since = Some(since);
+                notices.push(Notice::Lost { root: root.clone(), servers: servers.clone(), cause });
+            }
+            (Some(since), None) => {
+                tree.blind_since = None;
+                // A tree that was said not to be seen is said to be seen.
+                if tree.has_started || std::mem::take(&mut tree.is_unreached) {
+                    let gap = now.since(since);
+                    notices.push(Notice::Back { root: root.clone(), servers: servers.clone(), gap });
+                }
+            }
+            _ => {}
+        }
+        if tree.has_caught_up && tree.tracker.has_surveyed() && !tree.has_started {
+            tree.has_started = true;
+            let totals = tree.tracker.totals();
+            notices.push(Notice::Started { root: root.clone(), servers, totals });
+        }
+        if tree.tracker.left_out() > 0 && !tree.has_left_out {
+            tree.has_left_out = true;
+            notices.push(Notice::LeftOut { root: root.clone() });
+        }
+        let is_blind = tree.blind_since.is_some();
+        self.rules.see_gap(&root, is_blind, now);
+        let has_noticed = !notices.is_empty();
+        notices.into_iter().for_each(|notice| self.push(notice));
+        has_noticed
+    }
+
+    /// Makes notices of the alerts until now.
+    fn raise(&mut self, now: Moment) {
+        for alert in self.rules.take(now) {
+            let lock = self.trees.iter().find_map(|tree| tree.tracker.lock_state(&alert.subject, now));
+            self.push(Notice::Alert(Box::new(AlertNotice { alert, lock })));
+        }
+    }
+
+    fn push(&mut self, notice: Notice) {
+        if self.notices.len() < NOTICES {
+            self.notices.push_back(notice);
+        } else {
+            tracing::warn!(?notice, "nobody takes the notices; this one is dropped");
+        }
+    }
+
+    fn write(&mut self, fact: &Fact) {
+        let Some(journal) = &mut self.journal else { return };
+        let had_failed = journal.has_failed();
+        match journal.write(fact) {
+            Err(error) => self.push(Notice::JournalFailed(error)),
+            Ok(()) if had_failed && !journal.has_failed() => self.push(Notice::JournalWorks),
+            Ok(()) => {}
+        }
+    }
+}

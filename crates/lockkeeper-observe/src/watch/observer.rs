@@ -1,0 +1,381 @@
+//! Carries a tracker's requests to the servers, and the servers' events to the tracker.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::stream::{self, FuturesUnordered, StreamExt};
+use lockkeeper::Lockkeeper;
+use lockkeeper::admin::Broken;
+use lockkeeper::engine::{
+    Children, Context, Ensemble, MAX_DEPTH, Node, OURS, OpError, READS_IN_FLIGHT, Session, TreeChange, TreeEvent,
+    TreeWatch, context, journal, place_of,
+};
+use lockkeeper::error::SessionError;
+
+use super::fact::{GapCause, Moment};
+use super::observation::{Observation, Tree};
+use super::tracker::{Survey, Wanted, may_hide_locks};
+
+/// How many events wait for the observer before it misses some: about 10 MB of paths.
+const EVENTS: usize = 65_536;
+
+/// How many events are handled before the observer's other work.
+const BATCH: usize = 1_024;
+
+/// The pause before the next try after no session could be opened at once.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long after an answer the next question is sent that proves that all changes were seen.
+const PROOFS: Duration = Duration::from_secs(5);
+
+/// How many events of the journal of breaks wait for the observer.
+const JOURNAL_EVENTS: usize = 1_024;
+
+/// Why a tree cannot be observed at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObserveError {
+    /// The servers do not know persistent recursive watches.
+    #[error("{servers} cannot be observed: it needs ZooKeeper 3.6 or later")]
+    Unsupported {
+        /// The servers.
+        servers: String,
+    },
+    /// The path is not one of the handle's.
+    #[error(transparent)]
+    Misuse(#[from] lockkeeper::error::Misuse),
+    /// No session can be opened, and trying again does not help.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+/// Observes the locks of one tree, with one session.
+pub struct Observer {
+    context: Context,
+    tree: Tree,
+    excluded: Arc<[String]>,
+}
+
+/// The end of a session's service.
+enum Interrupted {
+    /// The session is over, or a connection broke at the wrong moment.
+    Over,
+    Failed(ObserveError),
+}
+
+impl From<OpError> for Interrupted {
+    fn from(_: OpError) -> Self {
+        Interrupted::Over
+    }
+}
+
+impl Observer {
+    /// Creates the observer of the locks at and below `root`, which may be `/`. What it sees is in `observation`. It leaves out the paths at
+    /// and below `excluded`, which may belong to another realm.
+    ///
+    /// Contenders beside `root` itself, in the node format [`Numbered`](lockkeeper::NodeFormat::Numbered), are outside of the tree.
+    ///
+    /// # Errors
+    ///
+    /// `root` is no path of this handle.
+    pub fn new(
+        keeper: &Lockkeeper,
+        root: &str,
+        excluded: Vec<String>,
+        observation: &Observation,
+    ) -> Result<Self, ObserveError> {
+        let context = context(keeper);
+        let root = if root == "/" { root.to_owned() } else { context.path(root)? };
+        let servers = context.servers().to_string();
+        let tree = observation.add_tree(&root, excluded.clone(), servers);
+        Ok(Observer { context, tree, excluded: excluded.into() })
+    }
+
+    /// Notes that the servers were not reached at the start: a gap begins, and [`Observer::run`] ends it when it reaches them. Give it a
+    /// handle of [`Builder::connect_lazy`](lockkeeper::Builder::connect_lazy). No request.
+    pub fn begin_unreached(&self) {
+        self.tree.lose_from_the_start();
+    }
+
+    /// Observes until the future is dropped. A lost connection or session is a gap, which is noted, and it goes on.
+    ///
+    /// Needs a tokio runtime.
+    ///
+    /// # Cost
+    ///
+    /// At the start and after each gap, one listing for each node that is no contender, and one read for each contender. Then one read for
+    /// each new contender and for each change of the data of a node. Once in 5 s a write that changes nothing: the events about all
+    /// earlier writes come before its answer, so a gap begins when the last one was sent that was answered.
+    ///
+    /// # Errors
+    ///
+    /// The tree cannot be observed at all. While no server can be reached, it waits.
+    pub async fn run(self) -> Result<std::convert::Infallible, ObserveError> {
+        loop {
+            let opening = self.context.clone();
+            let opened = self.context.run(async move { opening.session(None).await }).await;
+            let error = match opened {
+                Ok((session, ensemble)) => match self.serve(&session, ensemble).await {
+                    Interrupted::Over => None,
+                    Interrupted::Failed(error) => return Err(error),
+                },
+                Err(error @ (SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. })) => Some(error),
+                Err(error) => return Err(error.into()),
+            };
+            self.tree.lose(GapCause::Disconnected);
+            if let Some(error) = error {
+                tracing::debug!(%error, "no session");
+            }
+            // A server may end each session at once.
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Observes with one session until it is over.
+    async fn serve(&self, _session: &Arc<Session>, ensemble: Arc<dyn Ensemble>) -> Interrupted {
+        match self.watch(&ensemble).await {
+            Ok(never) => match never {},
+            Err(interrupted) => interrupted,
+        }
+    }
+
+    async fn watch(&self, ensemble: &Arc<dyn Ensemble>) -> Result<std::convert::Infallible, Interrupted> {
+        let set = async |path: &str, capacity| match ensemble.watch_tree(path, capacity).await {
+            Err(OpError::Unsupported) => {
+                let servers = self.context.servers().to_string();
+                Err(Interrupted::Failed(ObserveError::Unsupported { servers }))
+            }
+            watch => Ok(watch?),
+        };
+        let mut serving = Serving {
+            tree: &self.tree,
+            excluded: &self.excluded,
+            ensemble,
+            events: set(self.tree.root(), EVENTS).await?,
+            journal: set(journal::ROOT, JOURNAL_EVENTS).await?,
+            reads: FuturesUnordered::new(),
+            wanted: VecDeque::new(),
+            entries: FuturesUnordered::new(),
+            walk: None,
+            has_caught_up: false,
+            proof: None,
+            proves_at: tokio::time::Instant::now(),
+        };
+        serving.walk();
+        loop {
+            serving.step().await?;
+        }
+    }
+}
+
+/// What is under way with one session.
+struct Serving<'a> {
+    tree: &'a Tree,
+    excluded: &'a Arc<[String]>,
+    ensemble: &'a Arc<dyn Ensemble>,
+    events: TreeWatch,
+    /// The journal of breaks, which says why a contender went.
+    journal: TreeWatch,
+    reads: FuturesUnordered<BoxFuture<'static, (Wanted, Result<Node, OpError>)>>,
+    wanted: VecDeque<Wanted>,
+    entries: FuturesUnordered<BoxFuture<'static, Option<Broken>>>,
+    walk: Option<BoxFuture<'static, Result<Survey, OpError>>>,
+    /// Whether all contenders that the first walk has found were read.
+    has_caught_up: bool,
+    /// The question that proves that all changes were seen until it was sent.
+    proof: Option<(Moment, BoxFuture<'static, Result<(), OpError>>)>,
+    /// When the next one is sent.
+    proves_at: tokio::time::Instant,
+}
+
+impl Serving<'_> {
+    /// Begins a walk over the tree.
+    fn walk(&mut self) {
+        self.reads.clear();
+        self.wanted.clear();
+        self.tree.change(|tracker, _| tracker.begin_survey());
+        self.walk = Some(survey(self.ensemble.clone(), self.tree.root().to_owned(), self.excluded.clone()).boxed());
+    }
+
+    /// Waits for the next thing that happens, and handles it.
+    async fn step(&mut self) -> Result<(), Interrupted> {
+        self.wanted.extend(self.tree.take_wanted());
+        while self.reads.len() < READS_IN_FLIGHT
+            && let Some(wanted) = self.wanted.pop_front()
+        {
+            let read = self.ensemble.read(&wanted.path);
+            self.reads.push(async move { (wanted, read.await) }.boxed());
+        }
+        if !self.has_caught_up && self.walk.is_none() && self.reads.is_empty() {
+            self.has_caught_up = true;
+            self.tree.catch_up();
+        }
+        let settles = if self.entries.is_empty() { self.tree.settles_at() } else { None };
+        let settled = OptionFuture::from(settles.map(|at| tokio::time::sleep_until(at.into())));
+        let is_proving = self.proof.is_some();
+        let proved = OptionFuture::from(self.proof.as_mut().map(|(_, answer)| answer));
+        tokio::select! {
+            // A reply comes after the events about the changes that it shows.
+            biased;
+            event = self.events.next() => {
+                let first = event.ok_or(Interrupted::Over)?;
+                self.take(first)?;
+            }
+            event = self.journal.next() => self.take_journal(event.ok_or(Interrupted::Over)?),
+            Some(entry) = self.entries.next() => {
+                self.tree.change(|tracker, now| entry.iter().for_each(|broken| tracker.broke(broken, now)));
+            }
+            Some((wanted, node)) = self.reads.next() => self.answer(wanted, node),
+            Some(found) = OptionFuture::from(self.walk.as_mut()) => {
+                self.walk = None;
+                match found {
+                    Ok(survey) => self.tree.change(|tracker, now| tracker.survey(&survey, now)),
+                    // A server in trouble. If the connection is lost, an event says so, and another walk begins when it is back.
+                    Err(OpError::ConnectionLoss) => self.walk(),
+                    // The events end.
+                    Err(OpError::SessionOver) => {}
+                    Err(fault) => {
+                        let (path, reason) = (self.tree.root().to_owned(), fault.to_string());
+                        let error = SessionError::Refused { path, reason };
+                        return Err(Interrupted::Failed(error.into()));
+                    }
+                }
+            }
+            Some(answer) = proved => {
+                let proof = self.proof.take();
+                if let Some((sent, _)) = proof.filter(|_| answer.is_ok()) {
+                    self.tree.prove(sent);
+                }
+                self.proves_at = tokio::time::Instant::now() + PROOFS;
+            }
+            () = tokio::time::sleep_until(self.proves_at), if !is_proving && self.walk.is_none() => {
+                self.proof = Some((self.tree.now(), self.ensemble.heartbeat().boxed()));
+            }
+            Some(()) = settled => self.tree.change(|tracker, now| tracker.settle(now)),
+        }
+        Ok(())
+    }
+
+    /// Handles an event, and those that have arrived with it.
+    fn take(&mut self, first: TreeEvent) -> Result<(), Interrupted> {
+        let mut next = Some(first);
+        let mut batch = Vec::new();
+        while let Some(event) = next.take() {
+            match event {
+                TreeEvent::Changed { path, change, at } => batch.push((path, change, at)),
+                other => {
+                    self.apply(&mut batch);
+                    self.interrupt(&other);
+                }
+            }
+            if batch.len() < BATCH {
+                next = match self.events.next().now_or_never() {
+                    Some(None) => return Err(Interrupted::Over),
+                    Some(event) => event,
+                    None => None,
+                };
+            }
+        }
+        self.apply(&mut batch);
+        Ok(())
+    }
+
+    fn apply(&mut self, batch: &mut Vec<(Arc<str>, TreeChange, Instant)>) {
+        if !batch.is_empty() {
+            self.tree.apply(&std::mem::take(batch));
+        }
+    }
+
+    /// Handles what interrupts the events.
+    fn interrupt(&mut self, event: &TreeEvent) {
+        match event {
+            TreeEvent::Disconnected => {
+                self.walk = None;
+                self.proof = None;
+                self.proves_at = tokio::time::Instant::now();
+                self.reads.clear();
+                self.wanted.clear();
+                self.tree.lose(GapCause::Disconnected);
+            }
+            TreeEvent::Reconnected => self.walk(),
+            TreeEvent::Missed(events) => {
+                self.tree.lose(GapCause::Missed { events: *events });
+                self.walk();
+            }
+            TreeEvent::Changed { .. } => {}
+        }
+    }
+
+    /// Handles an event of the journal. It explains ends, so what it misses leaves some unexplained.
+    fn take_journal(&mut self, event: TreeEvent) {
+        if let TreeEvent::Changed { path, change: TreeChange::Created, .. } = event
+            && path.rsplit('/').next().is_some_and(|name| name.starts_with("break-"))
+        {
+            let read = self.ensemble.read(&path);
+            self.entries.push(async move { serde_json::from_slice(&read.await.ok()?.data).ok() }.boxed());
+        }
+    }
+
+    fn answer(&mut self, wanted: Wanted, node: Result<Node, OpError>) {
+        match node {
+            Ok(node) => self.tree.change(|tracker, now| tracker.answer(&wanted, Some(&node), now)),
+            Err(OpError::NoNode) => self.tree.change(|tracker, now| tracker.answer(&wanted, None, now)),
+            // A server in trouble. If the connection is lost, an event says so, and a survey asks again.
+            Err(OpError::ConnectionLoss) => self.wanted.push_back(wanted),
+            Err(OpError::SessionOver) => {}
+            Err(_) => self.tree.change(|tracker, now| tracker.refuse(&wanted, now)),
+        }
+    }
+}
+
+/// Lists all nodes of a tree that are no contenders. The reads of this session are not older than the watch.
+async fn survey(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String]>) -> Result<Survey, OpError> {
+    let (mut survey, mut level) = (Survey::default(), vec![root]);
+    for depth in 0..MAX_DEPTH {
+        let listings = stream::iter(level).map(|path| {
+            let listing = ensemble.list(&path);
+            async move { (path, listing.await) }
+        });
+        let listings: Vec<_> = listings.buffered(READS_IN_FLIGHT).collect().await;
+        let mut below = Vec::new();
+        for (path, listing) in listings {
+            match listing {
+                Ok(Children { names, .. }) => {
+                    let parent = path.trim_end_matches('/');
+                    below.extend(names.iter().map(|name| format!("{parent}/{name}")));
+                    survey.listed.push((path, names));
+                }
+                // Deleted since its parent was listed, or a root that does not exist yet.
+                Err(OpError::NoNode) => {}
+                Err(OpError::Refused(_)) if depth > 0 => survey.unreadable.push(path),
+                Err(fault) => return Err(fault),
+            }
+        }
+        let is_excluded =
+            |path: &String| path == "/zookeeper" || OURS.contains(&path.as_str()) || excluded.contains(path);
+        below.retain(|path| !is_excluded(path));
+        let directories = stream::iter(below).map(|path| {
+            let ensemble = ensemble.clone();
+            async move {
+                let Some((_, name)) = place_of(&path) else { return Ok(Some(path)) };
+                if !may_hide_locks(&name) {
+                    return Ok(None);
+                }
+                match ensemble.read(&path).await {
+                    Ok(node) if node.owner.is_none() && node.children > 0 => Ok(Some(path)),
+                    Ok(_) | Err(OpError::NoNode | OpError::Refused(_)) => Ok(None),
+                    Err(fault) => Err(fault),
+                }
+            }
+        });
+        let directories: Vec<_> = directories.buffered(READS_IN_FLIGHT).collect().await;
+        level = directories.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        if level.is_empty() {
+            break;
+        }
+    }
+    Ok(survey)
+}

@@ -1,0 +1,539 @@
+//! Follows a tree of locks from events and reads, and says what happened. Without I/O and without a clock.
+//!
+//! Events of a watch are complete and in order. A listing is older or newer than some of them. Of a node with events since the request for
+//! the listing, the events count; of all other nodes, the listing counts.
+
+mod ends;
+mod lock;
+mod state;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper::admin::{Broken, SessionId};
+use lockkeeper::engine::{
+    HOLDER_MARKER, LastRelease, Limit, Marker, Node, OURS, PathRecord, Tombstone, TreeChange, above, contender,
+    is_below, leased, may_be_directory, place_of,
+};
+
+use super::fact::{End, Fact, GapCause, Moment, What};
+use ends::Ending;
+use lock::{Entry, Lock, MarkerState, ReadState};
+pub use state::{ContenderState, LockState, Since, Totals};
+
+/// How long the end of a hold waits for evidence of how it ended: the other events of the same transaction, and reads.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// How much a tracker keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Maximum paths of locks. Further ones are left out.
+    pub locks: usize,
+    /// Maximum contenders. Further ones are left out.
+    pub contenders: usize,
+}
+
+impl Default for Limits {
+    /// 100 000 of each: at most some hundred megabytes.
+    fn default() -> Self {
+        Limits { locks: 100_000, contenders: 100_000 }
+    }
+}
+
+/// A node that the tracker needs to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The path of the node.
+    pub path: String,
+    what: WantedNode,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum WantedNode {
+    Contender { lock: Arc<str>, name: String, id: u64 },
+    Lock(Arc<str>),
+    Marker(Arc<str>),
+}
+
+/// What a walk over the tree has found.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// The nodes that were listed, with the names of their children.
+    pub listed: Vec<(String, Vec<String>)>,
+    /// The nodes that this client has no right to list.
+    pub unreadable: Vec<String>,
+}
+
+/// The locks of a tree, and what happened to them.
+pub struct Tracker {
+    root: Arc<str>,
+    /// Paths below the root that are left out, with all below them.
+    excluded: Vec<String>,
+    limits: Limits,
+    locks: BTreeMap<Arc<str>, Lock>,
+    contenders: usize,
+    /// How many contenders each session has.
+    sessions: HashMap<SessionId, usize>,
+    ending: Vec<Ending>,
+    /// Entries of the journal about contenders that were removed, by the path of the node, for as long as their ends may wait for them.
+    broken: Vec<(String, End, Moment)>,
+    wanted: Vec<Wanted>,
+    facts: Vec<Fact>,
+    /// The nodes with events since a survey began.
+    touched: Option<HashSet<String>>,
+    /// Since when changes are not seen, and why.
+    gap: Option<(Moment, GapCause)>,
+    /// All changes until then were seen.
+    proved: Option<Moment>,
+    has_surveyed: bool,
+    left_out: u64,
+    unreadable: usize,
+    next_id: u64,
+    dirty: HashSet<Arc<str>>,
+    /// The locks whose holders must be decided again.
+    unjudged: Vec<Arc<str>>,
+}
+
+impl Tracker {
+    /// Creates a tracker of the tree below `root`, which may be `/`. It knows nothing until its first [`Tracker::survey`].
+    pub fn new(root: &str, limits: Limits) -> Self {
+        Tracker {
+            root: root.into(),
+            excluded: Vec::new(),
+            limits,
+            locks: BTreeMap::new(),
+            contenders: 0,
+            sessions: HashMap::new(),
+            ending: Vec::new(),
+            broken: Vec::new(),
+            wanted: Vec::new(),
+            facts: Vec::new(),
+            touched: None,
+            gap: None,
+            proved: None,
+            has_surveyed: false,
+            left_out: 0,
+            unreadable: 0,
+            next_id: 0,
+            dirty: HashSet::new(),
+            unjudged: Vec::new(),
+        }
+    }
+
+    /// Leaves out what is at and below these paths.
+    pub fn excluding(self, excluded: Vec<String>) -> Self {
+        Tracker { excluded, ..self }
+    }
+
+    /// Takes the facts since the last call.
+    pub fn take_facts(&mut self) -> Vec<Fact> {
+        self.judge_all();
+        std::mem::take(&mut self.facts)
+    }
+
+    /// Takes the reads that are needed. Each must be answered ([`Tracker::answer`]), or all become invalid with a gap.
+    pub fn take_wanted(&mut self) -> Vec<Wanted> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Takes the paths of the locks that have changed since the last call.
+    pub fn take_changed(&mut self) -> HashSet<Arc<str>> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Notes a change that the watch reports.
+    pub fn change(&mut self, path: &str, change: TreeChange, at: Moment) {
+        if !self.is_inside(path) {
+            return;
+        }
+        if let Some(touched) = &mut self.touched {
+            touched.insert(path.to_owned());
+        }
+        match (self.place(path), change) {
+            (Some((lock, name)), TreeChange::Created) => self.enter(&lock, name, at, false),
+            (Some((lock, name)), TreeChange::Deleted) => self.leave(&lock, &name, at, false),
+            (Some((lock, name)), TreeChange::Written) => self.written(&lock, &name),
+            (None, TreeChange::Created) => self.appear(path),
+            (None, TreeChange::Deleted) => self.disappear(path, at),
+            (None, TreeChange::Written) => self.want_lock(path),
+        }
+    }
+
+    /// Notes that all changes until this moment were seen.
+    pub fn prove(&mut self, until: Moment) {
+        self.proved = Some(until);
+    }
+
+    /// Notes that changes are not seen from now on. A server that was stopped, or cut off from the others, has sent nothing for some time
+    /// before its connection ended, so the gap begins at the last moment that was proved.
+    pub fn lose(&mut self, at: Moment, cause: GapCause) {
+        let since = self.proved.map_or(at, |proved| proved.min(at));
+        self.gap.get_or_insert((since, cause));
+        self.touched = None;
+        self.forget_reads();
+    }
+
+    /// Answers may be missing from now on. The next survey asks for everything that is not known.
+    fn forget_reads(&mut self) {
+        self.wanted.clear();
+        for lock in self.locks.values_mut() {
+            lock.forget_reads();
+        }
+        self.ending.iter_mut().for_each(|ending| ending.awaits = false);
+    }
+
+    /// Whether the tree may have nodes that are not known.
+    fn is_blind(&self) -> bool {
+        !self.has_surveyed || self.gap.is_some() || self.touched.is_some()
+    }
+
+    /// Since when changes are not seen, and why, if they are not.
+    pub fn gap(&self) -> Option<(Moment, GapCause)> {
+        self.gap.clone()
+    }
+
+    /// How often a lock or a contender was left out, because there were too many.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Whether it has seen the whole tree once.
+    pub fn has_surveyed(&self) -> bool {
+        self.has_surveyed
+    }
+
+    /// Notes that a walk over the tree begins. The watch must be set before it. Earlier wanted reads need no answer.
+    pub fn begin_survey(&mut self) {
+        self.forget_reads();
+        self.touched = Some(HashSet::new());
+    }
+
+    /// Notes what a walk has found. This ends a gap.
+    pub fn survey(&mut self, survey: &Survey, at: Moment) {
+        // While only a part of it is applied, nothing is decided.
+        let touched = self.touched.replace(HashSet::new()).unwrap_or_default();
+        let has_surveyed = self.has_surveyed;
+        if let Some((since, cause)) =
+            self.gap.take().filter(|(_, cause)| has_surveyed || cause.is_before_the_first_survey())
+        {
+            let what = What::Gap { root: self.root.clone(), since, cause };
+            self.facts.push(Fact { at, what, about: false });
+        }
+        self.gap = None;
+        self.has_surveyed = true;
+        self.unreadable = survey.unreadable.len();
+        let mut present = HashSet::new();
+        for (parent, names) in &survey.listed {
+            let parent = parent.trim_end_matches('/');
+            present.extend(names.iter().map(|name| format!("{parent}/{name}")));
+        }
+        let is_hidden = |path: &str| survey.unreadable.iter().any(|node| is_below(path, node));
+        let gone = |path: &str| !present.contains(path) && !touched.contains(path) && !is_hidden(path);
+        let (mut left, mut disappeared) = (Vec::new(), Vec::new());
+        for (path, lock) in &self.locks {
+            let names = lock.names().filter(|name| gone(&lock::node_of(path, name)));
+            left.extend(names.map(|name| (path.clone(), name.to_owned())));
+            if lock.exists && **path != *self.root && gone(path) {
+                disappeared.push(path.clone());
+            }
+        }
+        for (lock, name) in left {
+            self.leave(&lock, &name, at, true);
+        }
+        for path in disappeared.into_iter().rev() {
+            self.disappear(&path, at);
+        }
+        if !survey.listed.is_empty() {
+            self.appear(&self.root.clone());
+        }
+        let mut found: Vec<_> = present.into_iter().filter(|path| !touched.contains(path)).collect();
+        found.sort_unstable();
+        for path in found {
+            if !self.is_inside(&path) {
+                continue;
+            }
+            match self.place(&path) {
+                Some((lock, name)) => self.enter(&lock, name, at, true),
+                None => self.appear(&path),
+            }
+        }
+        self.touched = None;
+        for path in self.locks.keys().cloned().collect::<Vec<_>>() {
+            self.judge(&path, at);
+        }
+        self.want_what_is_unknown();
+    }
+
+    /// Notes an entry of the journal of breaks.
+    pub fn broke(&mut self, broken: &Broken, at: Moment) {
+        let end = End::Broken { by: broken.by.to_string(), reason: broken.reason.clone() };
+        self.broken.push((lock::node_of(&broken.path, &broken.node), end, at));
+    }
+
+    /// Notes what a read of a wanted node returned; `None` if the node does not exist.
+    pub fn answer(&mut self, wanted: &Wanted, node: Option<&Node>, at: Moment) {
+        match &wanted.what {
+            WantedNode::Contender { lock, name, id } => self.answer_contender(lock, name, *id, node, at),
+            WantedNode::Marker(lock) => {
+                if let Some(found) = self.locks.get_mut(lock)
+                    && found.marker == MarkerState::Unread
+                {
+                    found.marker = node.map_or(MarkerState::Missing, |node| MarkerState::Read(Marker::of(node)));
+                    self.judge_again(lock, at);
+                }
+            }
+            WantedNode::Lock(lock) => self.answer_lock(lock, node, at),
+        }
+    }
+
+    /// Notes that a wanted node could not be read, although it may exist. Its contender stays unnamed.
+    pub fn refuse(&mut self, wanted: &Wanted, at: Moment) {
+        self.answer(wanted, None, at);
+    }
+
+    fn answer_contender(&mut self, lock: &Arc<str>, name: &str, id: u64, node: Option<&Node>, at: Moment) {
+        let info = node.map(|node| contender(name, node));
+        if let Some(ending) = self.ending.iter_mut().find(|ending| ending.entry.id == id) {
+            ending.awaits = false;
+            ending.info = info.or_else(|| ending.info.take());
+            return;
+        }
+        let Some(found) = self.locks.get_mut(lock) else { return };
+        let Some(entry) = found.entries.get_mut(name).filter(|entry| entry.id == id) else { return };
+        let is_first = entry.read != ReadState::Again && !entry.is_announced;
+        let again = entry.read == ReadState::Again;
+        entry.read = if again { ReadState::Asked } else { ReadState::Done };
+        if let Some(info) = info {
+            if entry.is_about && is_first {
+                entry.entered = at.of_wall(info.since);
+            }
+            if !found.known.contains_key(name) && !info.session.is_none() {
+                *self.sessions.entry(info.session).or_default() += 1;
+            }
+            found.known.insert(name.to_owned(), info);
+        }
+        if again {
+            let what = WantedNode::Contender { lock: lock.clone(), name: name.to_owned(), id };
+            self.wanted.push(Wanted { path: lock::node_of(lock, name), what });
+        }
+        self.announce(lock, name, at);
+        self.judge_later(lock, at);
+    }
+
+    fn answer_lock(&mut self, lock: &Arc<str>, node: Option<&Node>, at: Moment) {
+        let Some(found) = self.locks.get_mut(lock) else { return };
+        let again = found.data == ReadState::Again;
+        found.data = if again { ReadState::Asked } else { ReadState::Done };
+        if again {
+            self.wanted.push(Wanted { path: lock.to_string(), what: WantedNode::Lock(lock.clone()) });
+        }
+        let record = node.filter(|node| !node.data.is_empty() && node.owner.is_none());
+        found.permits = record.and_then(|node| match PathRecord::limit(&node.data, node.version) {
+            Limit::Permits(permits) => Some(permits),
+            _ => None,
+        });
+        let LastRelease { freed, .. } = record.map_or_else(LastRelease::default, |node| {
+            lockkeeper::engine::ReleaseRecord::last(&node.data, node.version)
+        });
+        found.freed = freed.or(found.freed);
+        let lease =
+            record.and_then(|node| leased::Record::from_bytes(&node.data).ok()).filter(|record| !record.is_free());
+        self.lease(lock, lease.and_then(|record| record.owner), at);
+        self.judge_later(lock, at);
+    }
+
+    /// A node of this path is in the tree, and no side tree of the library.
+    fn is_inside(&self, path: &str) -> bool {
+        let is_root = *self.root == *path;
+        let inside = &*self.root == "/" || is_root || is_below(path, &self.root);
+        let mut ours = OURS.into_iter().chain(["/zookeeper"]).chain(self.excluded.iter().map(String::as_str));
+        inside && path != "/lockkeeper" && !ours.any(|ours| is_below(path, ours))
+    }
+
+    /// The lock and the name in its queue of a node that is named like a contender.
+    fn place(&self, path: &str) -> Option<(Arc<str>, String)> {
+        let (lock, name) = place_of(path).filter(|_| *path != *self.root)?;
+        let lock = self.locks.get_key_value(lock.as_str()).map_or_else(|| lock.into(), |(known, _)| known.clone());
+        Some((lock, name))
+    }
+
+    /// Returns the lock at a path, unless there are too many.
+    fn lock(&mut self, path: &str) -> Option<&mut Lock> {
+        if !self.locks.contains_key(path) {
+            if self.locks.len() >= self.limits.locks {
+                self.left_out += 1;
+                return None;
+            }
+            self.locks.insert(path.into(), Lock::default());
+        }
+        self.locks.get_mut(path)
+    }
+
+    /// A contender's node was created, or was found if `is_about`.
+    fn enter(&mut self, path: &Arc<str>, name: String, at: Moment, is_about: bool) {
+        if self.contenders >= self.limits.contenders {
+            self.left_out += 1;
+            return;
+        }
+        let (id, is_blind) = (self.next_id, self.is_blind());
+        let Some(lock) = self.lock(path) else { return };
+        if name == HOLDER_MARKER {
+            if lock.marker == MarkerState::Missing {
+                lock.marker = MarkerState::Unread;
+                self.wanted.push(Wanted { path: lock::node_of(path, &name), what: WantedNode::Marker(path.clone()) });
+            }
+            return;
+        }
+        if lock.entries.contains_key(&name) {
+            return;
+        }
+        let is_tombstone = Tombstone::read(&name).is_some();
+        let mut entry = Entry::new(id, at, is_about, is_tombstone);
+        entry.is_placed = !is_blind;
+        lock.entries.insert(name.clone(), entry);
+        lock.tombstones += usize::from(is_tombstone);
+        self.next_id += 1;
+        self.contenders += 1;
+        let what = WantedNode::Contender { lock: path.clone(), name: name.clone(), id };
+        self.wanted.push(Wanted { path: lock::node_of(path, &name), what });
+        self.judge_later(path, at);
+    }
+
+    /// The data of a contender's node changed.
+    fn written(&mut self, path: &Arc<str>, name: &str) {
+        let Some(entry) = self.locks.get_mut(path).and_then(|lock| lock.entries.get_mut(name)) else { return };
+        if entry.read == ReadState::Done {
+            entry.read = ReadState::Asked;
+            let what = WantedNode::Contender { lock: path.clone(), name: name.to_owned(), id: entry.id };
+            self.wanted.push(Wanted { path: lock::node_of(path, name), what });
+        } else {
+            entry.read = ReadState::Again;
+        }
+    }
+
+    /// A contender's node was deleted, or was not found any more if `is_about`.
+    fn leave(&mut self, path: &Arc<str>, name: &str, at: Moment, is_about: bool) {
+        let Some(lock) = self.locks.get_mut(path) else { return };
+        if name == HOLDER_MARKER {
+            lock.marker = MarkerState::Missing;
+            self.judge_again(path, at);
+            self.forget_if_unused(path);
+            return;
+        }
+        // It may have held the lock for a moment. While not all contenders are known, nobody knows that.
+        self.judge_now(path);
+        let is_about = is_about || self.is_blind();
+        let Some(lock) = self.locks.get_mut(path) else { return };
+        let Some(entry) = lock.entries.remove(name) else { return };
+        let is_about = is_about || lock.is_undecided;
+        lock.tombstones -= usize::from(entry.is_tombstone);
+        if lock.alone.as_deref() == Some(name) {
+            lock.alone = None;
+        }
+        let info = lock.known.remove(name);
+        self.contenders -= 1;
+        if let Some(info) = &info
+            && let Some(count) = self.sessions.get_mut(&info.session)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.sessions.remove(&info.session);
+            }
+        }
+        if !entry.is_tombstone {
+            let awaits = entry.read == ReadState::Asked || entry.read == ReadState::Again;
+            let (lock, name) = (path.clone(), name.to_owned());
+            self.ending.push(Ending { lock, name, entry, info, awaits, at, is_about });
+        }
+        self.judge_later(path, at);
+        self.forget_if_unused(path);
+    }
+
+    /// A node that is no contender exists.
+    fn appear(&mut self, path: &str) {
+        let Some(lock) = self.lock(path) else { return };
+        if lock.exists {
+            return;
+        }
+        lock.exists = true;
+        self.want_lock(path);
+        if *path != *self.root
+            && let Some(parent) = self.locks.get_mut(above(path))
+        {
+            parent.directories += 1;
+        }
+    }
+
+    /// A node that is no contender was deleted.
+    fn disappear(&mut self, path: &str, at: Moment) {
+        let Some((path, lock)) = self.locks.get_key_value(path) else { return };
+        if !lock.exists {
+            return;
+        }
+        let path = path.clone();
+        self.lease(&path, None, at);
+        if let Some(lock) = self.locks.get_mut(&path) {
+            lock.exists = false;
+            lock.data = ReadState::Done;
+            lock.permits = None;
+        }
+        if *path != *self.root
+            && let Some(parent) = self.locks.get_mut(above(&path))
+        {
+            parent.directories = parent.directories.saturating_sub(1);
+        }
+        self.forget_if_unused(&path);
+    }
+
+    fn forget_if_unused(&mut self, path: &str) {
+        if self.locks.get(path).is_some_and(Lock::is_unused) {
+            self.locks.remove(path);
+        }
+    }
+
+    /// The data of a lock's node is not known, or has changed.
+    fn want_lock(&mut self, path: &str) {
+        let Some((path, lock)) = self.locks.get_key_value(path).filter(|(_, lock)| lock.exists) else { return };
+        let path = path.clone();
+        match lock.data {
+            ReadState::Done => {
+                self.wanted.push(Wanted { path: path.to_string(), what: WantedNode::Lock(path.clone()) });
+                self.set_data(&path, ReadState::Asked);
+            }
+            ReadState::Asked | ReadState::Again => self.set_data(&path, ReadState::Again),
+            ReadState::Lost => {}
+        }
+    }
+
+    fn set_data(&mut self, path: &str, state: ReadState) {
+        if let Some(lock) = self.locks.get_mut(path) {
+            lock.data = state;
+        }
+    }
+
+    /// Asks again for what was not answered before a gap, and for what may have changed meanwhile.
+    fn want_what_is_unknown(&mut self) {
+        for (path, lock) in &mut self.locks {
+            if lock.exists && lock.data == ReadState::Lost {
+                lock.data = ReadState::Asked;
+                self.wanted.push(Wanted { path: path.to_string(), what: WantedNode::Lock(path.clone()) });
+            }
+            if lock.marker == MarkerState::Lost {
+                lock.marker = MarkerState::Unread;
+                let node = lock::node_of(path, HOLDER_MARKER);
+                self.wanted.push(Wanted { path: node, what: WantedNode::Marker(path.clone()) });
+            }
+            for (name, entry) in lock.entries.iter_mut().filter(|(_, entry)| entry.read == ReadState::Lost) {
+                entry.read = ReadState::Asked;
+                let what = WantedNode::Contender { lock: path.clone(), name: name.clone(), id: entry.id };
+                self.wanted.push(Wanted { path: lock::node_of(path, name), what });
+            }
+        }
+    }
+}
+
+/// Whether a walk lists a child of this name only if a read has shown that it is a directory.
+pub(super) fn may_hide_locks(name: &str) -> bool {
+    name != HOLDER_MARKER && Tombstone::read(name).is_none() && may_be_directory(name)
+}
