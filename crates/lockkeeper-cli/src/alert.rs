@@ -4,7 +4,8 @@
 //! answer may give it immediately, as `{"decision": "approve", "by": "...", "why": "..."}`. A success status is not an
 //! answer.
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, select_all};
 use lockkeeper_helix::{CleanupAlert, Decision};
@@ -19,9 +20,12 @@ use crate::views::FactsView;
 /// Bytes of an answer that are read; the rest is ignored.
 const MAX_ANSWER: u64 = 64 * 1024;
 
+/// Time limit for a command that gives no answer.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
 /// Time limit for an address to answer. It gets one request.
 #[cfg(feature = "webhook")]
-const WEBHOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The receivers of an alert.
 #[derive(Clone, Debug)]
@@ -149,30 +153,36 @@ impl Alerts {
     }
 }
 
+/// Runs a shell command with a text on its standard input, and returns what it printed and its status. Dropping the future kills it.
+pub(crate) async fn execute(
+    command: &str,
+    body: String,
+    variables: &[(&str, String)],
+) -> std::io::Result<(Vec<u8>, ExitStatus)> {
+    let mut shell = tokio::process::Command::new("sh");
+    shell.args(["-c", command]).envs(variables.iter().map(|(name, value)| (name, value)));
+    let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let write = async {
+        if let Some(mut stdin) = stdin {
+            // The command need not read its input: starting it is an alert too.
+            _ = stdin.write_all(body.as_bytes()).await;
+        }
+    };
+    let read = async {
+        let mut said = Vec::new();
+        if let Some(stdout) = stdout {
+            stdout.take(MAX_ANSWER).read_to_end(&mut said).await?;
+        }
+        Ok::<_, std::io::Error>(said)
+    };
+    let (said, ()) = tokio::join!(read, write);
+    Ok((said?, child.wait().await?))
+}
+
 /// Runs the command, and returns its decision if it makes one.
 async fn run(command: &str, body: String, printer: Printer) -> Option<Decision> {
-    let answered = async {
-        let mut shell = tokio::process::Command::new("sh");
-        shell.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = shell.spawn()?;
-        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let write = async {
-            if let Some(mut stdin) = stdin {
-                // The command need not read its input: starting it is an alert too.
-                _ = stdin.write_all(body.as_bytes()).await;
-            }
-        };
-        let read = async {
-            let mut said = Vec::new();
-            if let Some(stdout) = stdout {
-                stdout.take(MAX_ANSWER).read_to_end(&mut said).await?;
-            }
-            Ok::<_, std::io::Error>(said)
-        };
-        let (said, ()) = tokio::join!(read, write);
-        Ok::<_, std::io::Error>((said?, child.wait().await?))
-    };
-    match answered.await {
+    match execute(command, body, &[]).await {
         Ok((said, status)) => {
             if !status.success() {
                 printer.note(&format!("the alert command ended with {status}"));

@@ -5,10 +5,13 @@
 pub(crate) mod ask;
 pub(crate) mod connect;
 pub(crate) mod dlq;
+pub(crate) mod doctor;
+pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod lead;
 pub(crate) mod leased;
 mod mistakes;
+pub(crate) mod observe;
 pub(crate) mod pages;
 pub(crate) mod run;
 pub(crate) mod serve;
@@ -23,13 +26,19 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+#[cfg(feature = "top")]
+use self::ask::TopArgs;
 use self::ask::{
-    BreakArgs, ConfigArgs, CopyArgs, EpochArgs, FenceArgs, InitArgs, ListArgs, ManArgs, RevokeArgs, ShowArgs,
+    BreakArgs, ConfigArgs, CopyArgs, DeadlocksArgs, EpochArgs, FenceArgs, InitArgs, ListArgs, ManArgs, RevokeArgs,
+    ShowArgs, WhyArgs,
 };
 use self::dlq::{DlqArgs, DlqVerb};
+use self::doctor::{DoctorArgs, GcArgs};
+use self::history::HistoryArgs;
 use self::jobs::JobsArgs;
 use self::lead::LeadArgs;
 use self::leased::{DecideArgs, RequestsArgs, StatsArgs};
+use self::observe::ObserveArgs;
 use self::run::RunArgs;
 use self::serve::ServeArgs;
 use self::server::ServerArgs;
@@ -62,15 +71,28 @@ pub(crate) enum Verb {
     List(ListArgs),
     /// Show the holders and waiters of a lock
     Show(ShowArgs),
-    /// Show the jobs that run once per slot: what ran, where, when, and how it ended
+    /// Show jobs that run once per slot, and how each run ended
     Jobs(JobsArgs),
+    /// Show the locks on this terminal, as they change
+    #[cfg(feature = "top")]
+    Top(TopArgs),
     /// Explain why a lock is not available now, and what to do about it
-    Why(ShowArgs),
+    Why(WhyArgs),
+    /// Show contenders that wait for each other in a ring
+    Deadlocks(DeadlocksArgs),
+    /// Look for trouble: servers, clocks, locks, leftovers and jobs
+    Doctor(DoctorArgs),
+    /// List, and delete, what is left of locks that nobody uses
+    Gc(GcArgs),
+    /// Show who held a lock, how each hold ended, and who was refused
+    History(HistoryArgs),
+    /// Observe all locks of all clients: metrics, a journal and alerts
+    Observe(Box<ObserveArgs>),
     /// Ask the holders of a lock to release it
     Revoke(RevokeArgs),
     /// Remove the holder of a lock by force, with a reason
     Break(BreakArgs),
-    /// Print how long a leased lock was held, and the timeouts that follow
+    /// Print how long a leased lock was held, and its timeouts
     Stats(StatsArgs),
     /// List the pending decisions about leased locks
     Requests(RequestsArgs),
@@ -96,7 +118,7 @@ pub(crate) enum Verb {
     Config(ConfigArgs),
     /// Run the embedded server, as a ZooKeeper for this machine
     Serve(ServeArgs),
-    /// Show, stop or restart the server of this machine, and back up its data
+    /// Show, stop, restart or back up the server of this machine
     Server(ServerArgs),
     /// Print a completion script for a shell
     Completions {
@@ -119,7 +141,12 @@ impl Verb {
             Verb::List(args) => args.json,
             Verb::Show(args) => args.json,
             Verb::Jobs(args) => args.json(),
-            Verb::Why(args) => args.json,
+            Verb::Deadlocks(args) => args.json,
+            Verb::Doctor(args) => args.json,
+            Verb::Gc(args) => args.json,
+            Verb::Why(args) => args.show.json,
+            Verb::History(args) => args.json,
+            Verb::Observe(args) => args.json,
             Verb::Revoke(args) => args.json,
             Verb::Break(args) => args.json,
             Verb::Stats(args) => args.json,
@@ -131,6 +158,8 @@ impl Verb {
             Verb::Copy(args) => args.json,
             Verb::Config(args) => args.json,
             Verb::Server(args) => args.verb.place().json,
+            #[cfg(feature = "top")]
+            Verb::Top(_) => false,
             Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man(_) | Verb::Version => false,
         }
     }
@@ -138,7 +167,7 @@ impl Verb {
     /// Whether it runs for long, so that people read its messages later, in a log.
     pub(crate) fn takes_a_while(&self) -> bool {
         match self {
-            Verb::Run(_) | Verb::Lead(_) | Verb::Serve(_) => true,
+            Verb::Run(_) | Verb::Lead(_) | Verb::Observe(_) | Verb::Serve(_) => true,
             Verb::Dlq(args) => matches!(args.verb, DlqVerb::Replay { .. }),
             _ => false,
         }
@@ -150,8 +179,16 @@ impl Verb {
             Verb::Run(args) => &args.connect,
             Verb::Lead(args) => &args.connect,
             Verb::List(args) => &args.connect,
-            Verb::Show(args) | Verb::Why(args) => &args.connect,
+            Verb::Show(args) => &args.connect,
+            Verb::Deadlocks(args) => &args.connect,
+            #[cfg(feature = "top")]
+            Verb::Top(args) => &args.connect,
+            Verb::Why(args) => &args.show.connect,
             Verb::Jobs(args) => args.connect(),
+            Verb::Doctor(args) => &args.connect,
+            Verb::Gc(args) => &args.connect,
+            Verb::History(args) => &args.connect,
+            Verb::Observe(args) => &args.connect,
             Verb::Revoke(args) => &args.connect,
             Verb::Break(args) => &args.connect,
             Verb::Stats(args) => &args.connect,

@@ -85,6 +85,8 @@ pub(crate) struct RunTerms {
     pub on_suspect: OnSuspect,
     /// The signal that the command gets for a revoke request.
     pub on_revoke: OnRevoke,
+    /// The signal that the command gets when it is to make way, with its name.
+    pub on_yield: Option<(Signal, &'static str)>,
     /// The preemption of a leased lock by a contender with a higher priority.
     pub preemption: Option<watch::Receiver<Option<Preemption>>>,
     /// The longest run; then the command gets SIGTERM, and SIGKILL after the grace period.
@@ -132,6 +134,8 @@ pub(crate) struct CommandEnd {
     pub preempted: bool,
     /// Whether the command got SIGTERM because it ran for too long.
     pub too_long: bool,
+    /// Whether it has made way: it got the signal for that, and ended by it.
+    pub yielded: bool,
     /// The signal that killed the command, if one did.
     pub killed_by: Option<i32>,
     /// Whether a person or a program asked the command to end: by a signal to lockkeeper, or by a revoke.
@@ -140,6 +144,8 @@ pub(crate) struct CommandEnd {
     pub why: Option<String>,
     /// What ended the hold, if more is known than the loss says: a break, or a pause of this process.
     pub cause: Option<String>,
+    /// Whether this process was paused until its holds had almost ended.
+    pub paused: bool,
     _watchdog: Option<Reaped>,
 }
 
@@ -205,6 +211,8 @@ impl Job {
         let mut paused = None;
         let mut breaks: Option<BoxFuture<'_, Vec<Break>>> = None;
         let mut broken_by = None;
+        let mut makes_way = false;
+        let mut yielded = false;
         let lost = guard.lost();
         let unreliable = unreliable(&guard, grace, terms.on_suspect);
         tokio::pin!(lost, unreliable);
@@ -282,6 +290,16 @@ impl Job {
                         None => holding.refuse_revocation(REFUSAL).expect("the text is short"),
                     }
                 }
+                wanted = wanted(guard, makes_way), if terms.on_yield.is_some() && supervision.loss.is_none() => {
+                    makes_way = wanted;
+                    if let (true, Some((signal, name))) = (wanted, terms.on_yield) {
+                        yielded = true;
+                        printer.note(&format!("{} is wanted by an earlier class; sending {name} to the command", locks(guard)));
+                        streams::STDERR.flush(IN_ORDER);
+                        let action = supervision.handle(Event::MakeWay { signal }, watchdog::now());
+                        self.carry_out(action);
+                    }
+                }
                 change = change(&mut self.changed, self.pid, self.watchdog.as_ref()) => {
                     let Change::Command(change) = change? else {
                         self.guard_again(printer);
@@ -352,21 +370,26 @@ impl Job {
             }
         };
         let ((), broken_by) = tokio::join!(outlasted, found);
+        let is_paused = paused.is_some() && broken_by.is_none();
         let cause = broken_by.or(paused);
         let why = cause.clone().or(why_it_ends);
         let watchdog = self.watchdog.map(|watchdog| watchdog.dismiss(printer));
         let (stopped, preempted) = (supervision.is_ending(), supervision.is_preempted());
         let Supervision { loss, too_long, asked_to_end, .. } = supervision;
+        let by_signal = terms.on_yield.is_some_and(|(signal, _)| status == signals::status(signal.as_raw()));
+        let yielded = yielded && by_signal && !(stopped || too_long || asked_to_end) && loss.is_none();
         Ok(CommandEnd {
             status,
             loss,
             stopped,
             preempted,
             too_long,
+            yielded,
             killed_by,
             asked_to_end,
             why,
             cause,
+            paused: is_paused,
             _watchdog: watchdog,
         })
     }
@@ -494,6 +517,25 @@ async fn asked<'a>(guard: Held<'a>, reported: &[(&str, Revocation)]) -> (&'a Hol
         .boxed()
     });
     select_all(requests).await.0
+}
+
+/// Resolves when a contender of an earlier class waits for one of the locks or, if that is `known`, when none does any more.
+async fn wanted(guard: Held<'_>, known: bool) -> bool {
+    let changes = guard.holdings().iter().map(|holding| {
+        async move {
+            match known {
+                true => holding.yield_withdrawn().await,
+                false => holding.yield_requested().await,
+            }
+        }
+        .boxed()
+    });
+    let changes: Vec<_> = changes.collect();
+    if changes.is_empty() {
+        return std::future::pending().await;
+    }
+    select_all(changes).await;
+    !known
 }
 
 /// Resolves when no other contender wants the leased lock. Dropping the future loses nothing.

@@ -46,6 +46,8 @@ pub(crate) struct Failure {
     pub cause: Cause,
     /// The holder of the lock, if it is known.
     pub behind: Option<String>,
+    /// The holder as the library has seen it.
+    pub holder: Option<Box<ContenderInfo>>,
     /// The place of the locks, if it is known.
     pub place: Option<Box<Place>>,
 }
@@ -77,7 +79,7 @@ impl Failure {
         };
         let message = message.into();
         let (hint, advice, of_any_server) = (None, Vec::new(), false);
-        Failure { code, message, hint, advice, of_any_server, cause, behind: None, place: None }
+        Failure { code, message, hint, advice, of_any_server, cause, behind: None, holder: None, place: None }
     }
 
     /// Adds a remedy.
@@ -136,12 +138,14 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let mut message = error.to_string();
+        let mut seen = None;
         if let Error::Acquire(
             AcquireError::Timeout { holder: Some(holder), .. } | AcquireError::Held { holder: Some(holder), .. },
         ) = &error
         {
             // The time in this machine's clock and zone, as show prints it.
             message = message.replace(&holder.to_string(), &crate::text::who(holder));
+            seen = Some(holder.clone());
         }
         let (code, hint, advice) = (code(&error), hint(&error), advice(&error));
         let of_any_server = matches!(error, Error::Session(SessionError::Unreachable { .. }));
@@ -153,6 +157,7 @@ impl From<Error> for Failure {
             of_any_server,
             cause: error.cause(),
             behind: error.behind(),
+            holder: seen,
             place: None,
         }
     }
@@ -446,8 +451,8 @@ pub(crate) fn removing(path: &str, contender: &ContenderInfo) -> Suggested {
     Suggested::new(["break", path]).with(["--reason", "WHY", "--node", &contender.node_path(path)])
 }
 
-/// Returns the path to list to find a lock that is not at `path`: its first component.
-fn top(path: &str) -> &str {
+/// Returns the path of the top-level node of a lock, below which its neighbours are.
+pub(crate) fn top(path: &str) -> &str {
     let end = path.get(1..).and_then(|rest| rest.find('/')).map_or(path.len(), |at| at + 1);
     &path[..end]
 }

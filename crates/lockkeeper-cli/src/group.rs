@@ -43,7 +43,7 @@ impl Group {
     #[cfg(target_os = "linux")]
     fn runs(&mut self) -> bool {
         let id = self.id.as_raw_nonzero().get();
-        self.running.retain(|member| proc::state_of(*member).is_some_and(|state| state.runs_in(id)));
+        self.running.retain(|member| proc::state_of(*member).is_some_and(|process| proc::runs_in(&process, id)));
         if !self.running.is_empty() || !proc::shows_all() {
             return true;
         }
@@ -70,37 +70,15 @@ pub(crate) fn has_ended(leader: Pid) -> bool {
 /// Reads `/proc`.
 #[cfg(target_os = "linux")]
 mod proc {
-    /// The fields of `/proc/PID/stat` that are needed.
-    pub(super) struct State {
-        letter: char,
-        group: i32,
-        threads: u32,
+    use lockkeeper::engine::ProcStat;
+
+    pub(super) fn state_of(pid: i32) -> Option<ProcStat> {
+        ProcStat::of(pid.try_into().ok()?)
     }
 
-    impl State {
-        pub(super) fn parse(stat: &str) -> Option<Self> {
-            // The second field is the program's name in parentheses, and the name may contain any character.
-            let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-            let letter = fields.next()?.chars().next()?;
-            // The fifth and the twentieth field.
-            let group = fields.nth(1)?.parse().ok()?;
-            let threads = fields.nth(14)?.parse().ok()?;
-            Some(State { letter, group, threads })
-        }
-
-        /// Whether it runs. A process whose first thread has ended looks like a zombie while its other threads run.
-        pub(super) fn runs(&self) -> bool {
-            !matches!(self.letter, 'Z' | 'X' | 'x') || self.threads > 1
-        }
-
-        /// Whether it runs and is a member of the group.
-        pub(super) fn runs_in(&self, group: i32) -> bool {
-            self.group == group && self.runs()
-        }
-    }
-
-    pub(super) fn state_of(pid: i32) -> Option<State> {
-        State::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    /// Whether it runs and is a member of the group.
+    pub(super) fn runs_in(process: &ProcStat, group: i32) -> bool {
+        process.group == group && process.runs()
     }
 
     /// Whether `/proc` shows all processes. It does not if it belongs to another pid namespace, or hides the processes
@@ -114,24 +92,12 @@ mod proc {
     pub(super) fn members(group: i32) -> Vec<i32> {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(|pid| state_of(*pid).is_some_and(|state| state.runs_in(group))).collect()
+        pids.filter(|pid| state_of(*pid).is_some_and(|process| runs_in(&process, group))).collect()
     }
 
     #[cfg(test)]
     mod tests {
         use super::*;
-
-        #[test]
-        fn states_are_read_whatever_the_program_is_called() {
-            let stat = |letter, threads| {
-                format!("17 (a) Z 9 (b) {letter} 1 42 40 0 -1 4 0 0 0 0 1 2 0 0 20 0 {threads} 0 100 0 0")
-            };
-            let runs = |letter, threads| State::parse(&stat(letter, threads)).is_some_and(|state| state.runs_in(42));
-            assert!(runs('S', 1) && runs('R', 8) && runs('T', 1) && runs('Z', 2));
-            assert!(!runs('Z', 1) && !runs('X', 1));
-            assert!(State::parse(&stat('S', 1)).is_some_and(|state| !state.runs_in(40)));
-            assert!(State::parse("").is_none() && State::parse("1 (x) S").is_none());
-        }
 
         #[test]
         fn this_process_is_seen_to_run() {

@@ -2,17 +2,20 @@
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lockkeeper::engine::spell;
+use lockkeeper_observe::history::Refusal;
+use lockkeeper_observe::watch::{JobHealth, JobLine};
 use lockkeeper_work::jobs::{EndKind, JobState, JobStatus, Resolution, RunEnd, RunRecord};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
 use crate::liveline::whole;
+use crate::pastview;
 use crate::presence::GONE;
 use crate::screen::{Size, cut, wrapped};
-use crate::text::{plain, when_ms};
+use crate::text::{moment, plain, when_ms};
 
 /// The number of runs in a sparkline.
 const SPARKS: usize = 12;
@@ -30,10 +33,36 @@ pub(crate) struct JobView<'a> {
     pub late: bool,
     /// Whether its last run is dated in the future, so that nothing shows when it ran. Such a job is late.
     pub ahead: bool,
+    /// What is known of the requests since its last run, if it did not run for one: `refused`, or `silent` if it is late and no machine
+    /// is recorded to have asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
+    /// The last refused requests since its last run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<&'a Refusal>,
     #[serde(skip)]
     late_at: Option<i64>,
     #[serde(skip)]
     now_ms: i64,
+}
+
+/// What is known of the requests for a job that did not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Asked {
+    /// Machines asked, and did not get the lock.
+    Refused,
+    /// No machine is recorded to have asked.
+    Silent,
+}
+
+/// The requests for a job that runs on no machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Requests {
+    /// Those that were refused.
+    pub refused: Vec<Refusal>,
+    /// Whether its lock has a holder or a waiter.
+    pub is_in_use: bool,
 }
 
 /// Whether a job is in order, as `--check` says it.
@@ -50,15 +79,33 @@ impl<'a> JobView<'a> {
     pub(crate) fn of(job: &'a JobStatus, now_ms: i64, limit: Option<Duration>) -> Self {
         let late_at = late_at(job, now_ms, limit);
         let ahead = job.state != JobState::Running && job.last().is_some_and(|run| is_ahead(job, run, now_ms));
-        JobView { job, late: ahead || late_at.is_some_and(|at| now_ms > at), ahead, late_at, now_ms }
+        let late = ahead || late_at.is_some_and(|at| now_ms > at);
+        JobView { job, late, ahead, asked: None, refused: None, late_at, now_ms }
     }
 
-    /// Returns when the passing time changes its line, if nothing else does: it becomes late, or a run takes a second longer.
+    /// Adds what is known of the requests for it.
+    pub(crate) fn with_requests(mut self, requests: Option<&'a Requests>) -> Self {
+        let Some(requests) = requests else { return self };
+        let last = self.job.last().and_then(|run| run.end_ms.or(run.start_ms)).unwrap_or(i64::MIN);
+        let since = requests.refused.iter().filter(|refusal| ms(refusal.last) > last);
+        self.refused = since.max_by_key(|refusal| refusal.last);
+        // Before that, a machine that asks is told that the slot is done, which leaves no record.
+        let is_due = self.job.due_ms.is_some_and(|due| self.now_ms > due);
+        self.asked = match self.refused {
+            Some(_) => Some(Asked::Refused),
+            None => (is_due && self.late && !self.ahead && !requests.is_in_use).then_some(Asked::Silent),
+        };
+        self
+    }
+
+    /// Returns when the passing time changes its line, if nothing else does: it becomes late or silent, or a run takes a second longer.
     pub(crate) fn changes_in(&self) -> Option<Duration> {
-        let late = self.late_at.filter(|_| !self.late).map(|at| at.saturating_sub(self.now_ms).saturating_add(1));
+        let late = self.late_at.filter(|_| !self.late);
+        let due = self.job.due_ms.filter(|due| self.job.state != JobState::Running && self.now_ms <= *due);
+        let after = |at: i64| at.saturating_sub(self.now_ms).saturating_add(1);
         let start = self.job.last().filter(|_| self.job.state == JobState::Running).and_then(|run| run.start_ms);
         let second = start.map(|start| 1000 - self.now_ms.saturating_sub(start).rem_euclid(1000));
-        let ms = late.into_iter().chain(second).min()?;
+        let ms = late.into_iter().chain(due).map(after).chain(second).min()?;
         Some(Duration::from_millis(u64::try_from(ms).unwrap_or(0)))
     }
 
@@ -78,11 +125,15 @@ impl<'a> JobView<'a> {
         }
     }
 
-    /// `ok`, `running`, `failed`, `crashed`, `needs a person`, `never ran`, with `late` after it.
+    /// `ok`, `running`, `failed`, `crashed`, `needs a person`, `never ran`, with `late` or `silent` after it; `refused`.
     fn state(&self) -> String {
         let state = state_name(self.job.state);
-        match self.job.state {
-            JobState::NeverRan | JobState::Ok if self.late => "late".to_owned(),
+        match (self.job.state, self.asked) {
+            (JobState::NeverRan | JobState::Ok, Some(Asked::Refused)) if self.late => "refused, late".to_owned(),
+            (JobState::NeverRan | JobState::Ok, Some(Asked::Refused)) => "refused".to_owned(),
+            (JobState::NeverRan | JobState::Ok, Some(Asked::Silent)) => "silent".to_owned(),
+            (_, Some(Asked::Silent)) => format!("{state}, silent"),
+            (JobState::NeverRan | JobState::Ok, None) if self.late => "late".to_owned(),
             _ if self.late => format!("{state}, late"),
             _ => state.to_owned(),
         }
@@ -95,7 +146,8 @@ impl<'a> JobView<'a> {
             return vec![name.to_owned(), "unreadable".to_owned(), problem.clone()];
         }
         let Some(run) = self.job.last() else {
-            return vec![name.to_owned(), self.state()];
+            let cells = [name, &self.state(), "-", "-", "-", "-", "", &self.why_idle().join("; ")];
+            return cells.map(str::to_owned).to_vec();
         };
         let start = run.start_ms.map_or_else(|| "?".to_owned(), when_ms);
         let took = match took(run) {
@@ -118,20 +170,41 @@ impl<'a> JobView<'a> {
             .into_iter()
             .flatten();
         let accepted = run.resolved.as_ref().filter(|_| run.is_accepted()).map(decision);
-        cells.push(notes.chain(accepted).chain(waiting_reruns(self.job)).collect::<Vec<_>>().join("; "));
+        let notes = notes.chain(accepted).chain(waiting_reruns(self.job)).chain(self.why_idle());
+        cells.push(notes.collect::<Vec<_>>().join("; "));
         cells
+    }
+
+    /// What is known of a job that did not run for the requests since its last run.
+    fn why_idle(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let (Some(expected), None) = (&self.job.expected, self.job.last()) {
+            let schedule = self.job.schedule.as_ref().map_or_else(String::new, |schedule| format!(", {schedule}"));
+            notes.push(format!("expected since {}{schedule}", when_ms(expected.since_ms)));
+        }
+        match (self.asked, self.refused) {
+            (_, Some(refusal)) => {
+                let times = if refusal.count > 1 { format!(" {} x", refusal.count) } else { String::new() };
+                let (host, why) = (&refusal.owner.host, pastview::why_refused(refusal));
+                notes.push(format!("refused{times} on {host}, last at {}: {why}", moment(refusal.last)));
+            }
+            (Some(Asked::Silent), None) => notes.push("no machine is recorded to have asked".to_owned()),
+            _ => {}
+        }
+        notes
     }
 
     /// Returns the line of `--check`: `nightly: failed: slot 2026-11-22 failed on db7 at 02:13 with exit status 3`.
     pub(crate) fn line(&self) -> String {
         let name = name_of(&self.job.path);
+        let idle = || self.why_idle().iter().map(|note| format!("; {note}")).collect::<String>();
         let text = match (&self.job.unreadable, self.job.last()) {
             (Some(problem), _) => format!("{name}: unreadable: {problem}"),
-            (None, None) => format!("{name}: {}", self.state()),
+            (None, None) => format!("{name}: {}{}", self.state(), idle()),
             (None, Some(run)) => {
                 let gone = if self.job.process_gone { format!("; {GONE}") } else { String::new() };
                 let ahead = if self.ahead { format!("; {AHEAD}") } else { String::new() };
-                format!("{name}: {}: slot {} {}{gone}{ahead}", self.state(), run.slot.name, outcome(run))
+                format!("{name}: {}: slot {} {}{gone}{ahead}{}", self.state(), run.slot.name, outcome(run), idle())
             }
         };
         plain(&text)
@@ -174,8 +247,15 @@ fn late_at(job: &JobStatus, now_ms: i64, limit: Option<Duration>) -> Option<i64>
     // Nobody knows when a crash was.
     let success = job.runs.iter().rev().find(counts).and_then(|run| run.end_ms.or(run.start_ms));
     let since = success.or_else(|| job.runs.first().and_then(|run| run.start_ms));
+    let since = since.or(job.expected.as_ref().map(|expected| expected.since_ms));
     let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
     Some(since.map_or(i64::MIN, |since| since.saturating_add(limit)))
+}
+
+/// A time in milliseconds since 1970.
+fn ms(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Returns the name that people type.
@@ -245,6 +325,37 @@ fn sparkline(runs: &[RunRecord]) -> String {
 /// Returns the table of jobs. On a terminal of this many columns, what does not fit behind a job is below it.
 pub(crate) fn table(jobs: &[JobView<'_>], terminal: Option<usize>) -> String {
     rows(&jobs.iter().collect::<Vec<_>>(), terminal).iter().map(|row| row.text(terminal)).collect()
+}
+
+/// Whether the job runs on no machine now, so that requests for it say why.
+pub(crate) fn is_idle(job: &JobStatus) -> bool {
+    job.state != JobState::Running && job.state != JobState::Unreadable
+}
+
+/// Returns the lines for the page of `observe`: those of jobs that are not in order first, and then those of running ones.
+pub(crate) fn lines(jobs: &mut [JobView<'_>]) -> Vec<JobLine> {
+    jobs.sort_by_key(|view| (Reverse(view.health()), view.asked.is_none(), view.job.state != JobState::Running));
+    let line = |view: &JobView<'_>| {
+        let health = match view.health() {
+            Health::Failed => JobHealth::Failed,
+            Health::InOrder if view.asked.is_none() => JobHealth::InOrder,
+            Health::Late | Health::InOrder => JobHealth::Doubtful,
+        };
+        let mut cells = view.cells(false).into_iter().skip(1);
+        let mut cell = || cells.next().unwrap_or_default();
+        let path = view.job.path.clone();
+        match view.job.unreadable {
+            Some(_) => {
+                let (state, notes, none) = (cell(), cell(), String::new);
+                JobLine { path, state, health, slot: none(), started: none(), took: none(), host: none(), notes }
+            }
+            None => {
+                let [state, slot, started, took, host, _, notes] = std::array::from_fn(|_| cell());
+                JobLine { path, state, health, slot, started, took, host, notes }
+            }
+        }
+    };
+    jobs.iter().map(line).collect()
 }
 
 /// Returns what fits on a terminal of this size: a line for each job, those that are not in order first, and how many more there are.

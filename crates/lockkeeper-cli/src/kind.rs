@@ -17,8 +17,8 @@ pub(crate) enum Kind {
     Shared(NodeFormat),
     /// Some of its permits.
     Permits { permits: u32, take: u32 },
-    /// Alone, in the order of the classes.
-    Class(Class),
+    /// Alone, in the order of the classes; whether a missing node of the lock is created as a container.
+    Class { class: Class, container: bool },
 }
 
 impl Kind {
@@ -29,6 +29,8 @@ impl Kind {
     /// `--take` exceeds `--permits`.
     pub(crate) fn of(args: &KindArgs, settings: &Settings) -> Result<Self, Failure> {
         let node_format = args.node_format.map_or_else(NodeFormat::default, NodeFormat::from);
+        let container = settings.monitor_container.value;
+        let of_class = |class| Kind::Class { class, container };
         Ok(match (args.permits, args.class) {
             (Some(permits), _) => {
                 let take = args.take.unwrap_or(1);
@@ -38,9 +40,9 @@ impl Kind {
                 }
                 Kind::Permits { permits, take }
             }
-            (None, Some(class)) => Kind::Class(class),
-            (None, None) if args.foreground => Kind::Class(settings.foreground.prefix.value),
-            (None, None) if args.background => Kind::Class(settings.background.prefix.value),
+            (None, Some(class)) => of_class(class),
+            (None, None) if args.foreground => of_class(settings.foreground.prefix.value),
+            (None, None) if args.background => of_class(settings.background.prefix.value),
             (None, None) if args.shared => Kind::Shared(node_format),
             (None, None) if args.exclusive => Kind::Writing(node_format),
             (None, None) => Kind::Alone(node_format),
@@ -66,8 +68,8 @@ impl Kind {
                 let lock = keeper.semaphore(path, permits);
                 if once { lock.try_acquire_many(take).any() } else { lock.acquire_many(take).any() }
             }
-            Kind::Class(class) => {
-                let lock = keeper.priority_lock(path).class(class);
+            Kind::Class { class, container } => {
+                let lock = keeper.priority_lock(path).class(class).container(container);
                 if once { lock.try_acquire().any() } else { lock.acquire().any() }
             }
         }

@@ -7,8 +7,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "kafka")]
+use lockkeeper::engine::read_credentials;
+#[cfg(feature = "kafka")]
+use lockkeeper_config::settings::KafkaSettings;
 use lockkeeper_config::settings::Key;
 use lockkeeper_work::deadletter::{FileSink, Sink};
+#[cfg(feature = "kafka")]
+use lockkeeper_work::deadletter::{KafkaAddress, KafkaSecurity, KafkaSink, SaslMechanism};
 use serde::{Deserialize, Serialize};
 
 use crate::advice::absolute;
@@ -75,13 +81,47 @@ pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Fa
 
 #[cfg(feature = "kafka")]
 fn kafka(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
-    use lockkeeper_work::deadletter::{KafkaAddress, KafkaSink};
     let address: KafkaAddress = place.parse().map_err(|error: lockkeeper_work::deadletter::KafkaAddressError| {
         Failure::new(Code::Usage, error.to_string())
     })?;
     // Each topic has its own spool, so the whole address is the name.
     let name = address.to_string().replace('%', "%25").replace('/', "%2F");
-    Ok(Arc::new(KafkaSink::open(address, state_dir(&settings.all)?.join(SPOOL).join(name))?))
+    let spool = state_dir(&settings.all)?.join(SPOOL).join(name);
+    Ok(Arc::new(KafkaSink::open_secured(address, spool, security(&settings.all.kafka)?)?))
+}
+
+/// Returns how the brokers are reached. The settings have been checked against each other.
+#[cfg(feature = "kafka")]
+fn security(kafka: &KafkaSettings) -> Result<KafkaSecurity, Failure> {
+    for file in [&kafka.ca, &kafka.cert, &kafka.key].into_iter().filter_map(|file| file.value.as_ref()) {
+        // OpenSSL's own message does not name the file.
+        if let Err(error) = std::fs::File::open(file) {
+            return Err(Failure::new(Code::Usage, format!("cannot read {}: {error}", file.display())));
+        }
+    }
+    let mut security =
+        if kafka.security_protocol.value.has_tls() { KafkaSecurity::tls() } else { KafkaSecurity::plain() };
+    if let Some(ca) = &kafka.ca.value {
+        security = security.authorities(ca);
+    }
+    if let (Some(cert), Some(key)) = (&kafka.cert.value, &kafka.key.value) {
+        security = security.certificate(cert, key);
+    }
+    if let (Some(mechanism), Some(user), Some(file)) =
+        (&kafka.sasl_mechanism.value, &kafka.user.value, &kafka.password_file.value)
+    {
+        let mechanism: SaslMechanism =
+            mechanism.parse().map_err(|error: String| Failure::new(Code::Usage, format!("{mechanism}: {error}")))?;
+        let text = read_credentials("kafka.password_file", file)?;
+        // An editor ends the line; a password has no other line.
+        let password = text.strip_suffix('\n').unwrap_or(&text);
+        if password.is_empty() || password.contains('\n') {
+            let problem = format!("{} has no password: it is not one line", file.display());
+            return Err(Failure::new(Code::Usage, problem).hint("write the password, and nothing else, into the file"));
+        }
+        security = security.login(mechanism, user, password);
+    }
+    Ok(security)
 }
 
 #[cfg(not(feature = "kafka"))]

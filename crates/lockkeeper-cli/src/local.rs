@@ -77,7 +77,13 @@ pub(crate) fn not_running(home: &Home) -> Failure {
             advice::machine(home)
         )),
         false => {
-            failure.hint("lockkeeper run starts it; commands that hold a lock or wait start it again within a second")
+            let failure = failure
+                .hint("lockkeeper run starts it; commands that hold a lock or wait start it again within a second");
+            // Without data, there would be nothing to look at, so nothing starts it.
+            match home.dir().join("data").is_dir() {
+                true => failure.advise("start it and look how it is", Suggested::new(["doctor"])),
+                false => failure,
+            }
         }
     }
 }

@@ -16,6 +16,7 @@
 mod advice;
 mod alert;
 mod args;
+mod atwork;
 mod backup;
 mod broken;
 mod child;
@@ -24,7 +25,11 @@ mod confirm;
 mod control;
 mod crontab;
 mod daemon;
+mod evidence;
 mod exit;
+#[cfg(feature = "top")]
+mod feed;
+mod findings;
 mod grace;
 mod group;
 mod held;
@@ -37,9 +42,11 @@ mod liveline;
 mod local;
 mod nested;
 mod output;
+mod pastview;
 mod place;
 mod presence;
 mod program;
+mod records;
 mod retrying;
 mod screen;
 mod serverlog;
@@ -50,9 +57,13 @@ mod signals;
 mod statuses;
 mod streams;
 mod supervision;
+mod table;
 mod tail;
 mod terminal;
 mod text;
+#[cfg(feature = "top")]
+mod top;
+mod unsent;
 mod views;
 mod waiting;
 mod watchdog;
@@ -60,6 +71,7 @@ mod watchdog;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use crate::args::ask::WhyArgs;
 use crate::args::{Args, Verb};
 use crate::exit::Failure;
 use crate::output::Printer;
@@ -106,7 +118,14 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::List(args) => commands::list::list(args, printer).await,
             Verb::Show(args) => commands::show::show(args, printer).await,
             Verb::Jobs(args) => commands::jobs::jobs(args, printer).await,
-            Verb::Why(args) => commands::why::why(args, printer).await,
+            Verb::History(args) => commands::history::history(args, printer).await,
+            #[cfg(feature = "top")]
+            Verb::Top(args) => commands::top::top(args, printer).await,
+            Verb::Deadlocks(args) => commands::deadlocks::deadlocks(args, printer).await,
+            Verb::Doctor(args) => commands::doctor::doctor(args, printer).await,
+            Verb::Gc(args) => commands::gc::gc(args, printer).await,
+            Verb::Why(WhyArgs { show, at: Some(at), .. }) => commands::past::why_at(show, &at, printer).await,
+            Verb::Why(WhyArgs { show, mine, at: None }) => commands::why::why(show, mine, printer).await,
             Verb::Revoke(args) => commands::revoke::revoke(args, printer).await,
             Verb::Break(args) => commands::breaking::break_lock(args, printer).await,
             Verb::Stats(args) => commands::stats::stats(args, printer).await,
@@ -119,6 +138,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Init(args) => commands::init::init(args, printer).await,
             Verb::Copy(args) => commands::copy::copy(args, printer).await,
             Verb::Config(args) => commands::config::config(args, printer).await,
+            Verb::Observe(args) => commands::observe::observe(*args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
             Verb::Server(args) => commands::server::server(args, printer).await,
             Verb::Completions { shell } => args::pages::completions(args::definitions(), shell),

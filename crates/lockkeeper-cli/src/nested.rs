@@ -13,8 +13,10 @@ use futures_util::stream::select_all;
 use lockkeeper::admin::{LockInfo, SessionId};
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Holding, LockPath, Lockkeeper, Loss};
+use lockkeeper_observe::deadlock;
 use tokio::time::timeout;
 
+use crate::advice::Suggested;
 use crate::broken;
 use crate::exit::{Code, Failure};
 use crate::held::Held;
@@ -32,7 +34,8 @@ pub(crate) fn tell_held(command: &mut Command, guard: Held<'_>) {
     command.env(HELD, nodes.collect::<Vec<_>>().join("\n"));
 }
 
-fn held() -> Vec<String> {
+/// Returns the nodes of all holds that this process runs under.
+pub(crate) fn held() -> Vec<String> {
     settings::variable(HELD).map_or_else(Vec::new, |nodes| nodes.lines().map(str::to_owned).collect())
 }
 
@@ -58,6 +61,18 @@ pub(crate) async fn waits_for_itself(keeper: &Lockkeeper, paths: &[LockPath]) ->
         }
     }
     std::future::pending().await
+}
+
+/// Resolves when this process has closed a ring of waits: it waits for a lock, and a holder of it waits for a lock that this process or
+/// an outer `run` holds. Dropping the future leaves nothing behind.
+pub(crate) async fn closes_a_ring(keeper: &Lockkeeper, paths: &[LockPath]) -> Failure {
+    if paths.len() < 2 && held().is_empty() {
+        return std::future::pending().await;
+    }
+    let deadlock = deadlock::closed(keeper, paths).await;
+    let failure = Failure::new(Code::NotAcquired, format!("deadlock: {deadlock}"));
+    let hint = "take the locks in one lockkeeper run, or always in the same order";
+    failure.hint(hint).advise("to see all deadlocks", Suggested::new(["deadlocks"]))
 }
 
 /// Returns the failure of an attempt that did not wait. If an outer `run` holds the lock, asking it to release would end this

@@ -346,6 +346,12 @@ pub(crate) fn data(text: &str) -> Result<(), Failure> {
     tolerate_closed(io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()))
 }
 
+/// Prints text with styles on stdout, and without them if that is no terminal that shows them, or if a variable says so.
+pub(crate) fn styled(text: &str) -> Result<(), Failure> {
+    let mut stdout = anstream::stdout();
+    tolerate_closed(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
 /// Ignores a closed pipe: its reader has read enough.
 pub(crate) fn tolerate_closed(written: io::Result<()>) -> Result<(), Failure> {
     match written {

@@ -74,7 +74,7 @@ impl Settings {
         let Some(realms) = self.realms()? else { return Ok(self) };
         let mut first: Option<(&str, String)> = None;
         for path in paths {
-            let servers = realms.servers(path)?.to_owned();
+            let servers = realms.servers(path)?;
             match &first {
                 Some((other, place)) if *place != servers => {
                     return Err(Failure::new(Code::Usage, format!("{other} and {path} are in two realms"))
@@ -166,6 +166,11 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// The prefixes below `root` whose locks are in other realms.
+    pub(crate) fn others(&self) -> &[String] {
+        &self.others
+    }
+
     /// Whether the lock at this path is one of them.
     pub(crate) fn has(&self, path: &str) -> bool {
         !self.others.iter().any(|other| is_at_or_below(path, other))

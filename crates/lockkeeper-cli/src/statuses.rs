@@ -127,8 +127,46 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (Code::NotFound, "the command was not found", ""),
         ],
     ),
+    (
+        "top",
+        &[
+            (Code::Done, "a key ended it", ""),
+            (
+                Code::Usage,
+                "standard input or standard output is no terminal",
+                "or the command line or a setting is wrong",
+            ),
+            (Code::Unreachable, "no server was reachable", ""),
+        ],
+    ),
+    (
+        "deadlocks",
+        &[
+            (Code::Done, "there is no deadlock", ""),
+            (Code::NoSuchLock, "there are only likely or possible ones", ""),
+            (Code::Declined, "there is a certain one", ""),
+            (Code::Unreachable, "no server was reachable", ""),
+        ],
+    ),
     ("show", SHOWN),
     ("why", SHOWN),
+    ("history", &[(Code::Done, "printed, even if nothing is recorded", "")]),
+    (
+        "doctor",
+        &[
+            (Code::Done, "there is no finding", ""),
+            (Code::NoSuchLock, "there are notices, and no serious finding", ""),
+            (Code::Declined, "there is a serious finding", "also if no server can be reached, or a realm"),
+        ],
+    ),
+    (
+        "gc",
+        &[
+            (Code::Done, "listed, or deleted", ""),
+            (Code::NoSuchLock, "some nodes changed after they were listed, and stay", ""),
+            (Code::Refused, "the server refused", "what was deleted before is recorded"),
+        ],
+    ),
     (
         "break",
         &[
@@ -186,6 +224,7 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
         ],
     ),
     ("jobs resolve", &[(Code::Done, "decided", ""), (Code::NoSuchLock, "no run of the job waits for a decision", "")]),
+    ("jobs expect", &[(Code::Done, "the job has records, from now on or since before", "")]),
     (
         "jobs forget",
         &[(Code::Done, "the records are deleted", ""), (Code::NoSuchLock, "the job has no records, or is running", "")],
@@ -235,6 +274,16 @@ pub(crate) const STATUSES: &[(&str, &[Status])] = &[
             (Code::NoSuchLock, "nothing was changed: the answer to the question was not yes", ""),
             (Code::Usage, "the command line is wrong, or there is no terminal to ask on", ""),
             (Code::Mismatch, "the node of the epoch holds no number", ""),
+        ],
+    ),
+    (
+        "observe",
+        &[
+            (Code::Done, "SIGTERM, SIGINT or SIGQUIT has ended it", ""),
+            (Code::Usage, "the command line or a setting is wrong", ""),
+            (Code::Unreachable, "no server was reachable at the start, in no realm", "later it waits for the servers"),
+            (Code::CannotServe, "it cannot listen, or cannot use the directory of the journal", ""),
+            (Code::Refused, "the servers refuse, or are older than ZooKeeper 3.6", ""),
         ],
     ),
     (

@@ -38,6 +38,8 @@ pub(crate) enum Event {
         /// Another contender takes the leased lock.
         preemption: Option<Cleanup>,
     },
+    /// A contender of an earlier class waits, and the command gets this signal to make way. It decides whether to end.
+    MakeWay { signal: Signal },
     /// The other contender takes the leased lock no more.
     Withdrawn,
     /// Lockkeeper got a signal.
@@ -172,6 +174,7 @@ impl Supervision {
                 self.asked_to_end |= !again;
                 (!again).then_some(Action::Send(signal))
             }
+            Event::MakeWay { signal } => (!self.is_ending()).then_some(Action::Send(signal)),
             Event::Withdrawn if self.loss.is_none() => {
                 (self.wanted, self.clean_by) = (None, None);
                 None

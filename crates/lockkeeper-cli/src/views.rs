@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use lockkeeper::Revocation;
-use lockkeeper::admin::{Asked, Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, Proof};
+use lockkeeper::admin::{Asked, Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, Proof, Revoked, TraceParent};
 use lockkeeper_helix::TransferFacts;
 use lockkeeper_work::jobs::RunRecord;
 use serde::Serialize;
@@ -105,6 +105,40 @@ impl<'a> BrokenView<'a> {
     }
 }
 
+/// A recorded request to release a lock, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+pub(crate) struct AskedView<'a> {
+    path: &'a str,
+    node: String,
+    user: Option<&'a str>,
+    host: Option<&'a str>,
+    pid: Option<u32>,
+    described: &'a str,
+    token: Option<i64>,
+    by: ByView<'a>,
+    reason: Option<&'a str>,
+    at_ms: i64,
+}
+
+impl<'a> AskedView<'a> {
+    /// Returns the view of a record.
+    pub(crate) fn of(asked: &'a Revoked) -> Self {
+        let owner = asked.owner.as_ref();
+        AskedView {
+            path: &asked.path,
+            node: node_path(&asked.path, &asked.node),
+            user: owner.map(|owner| owner.user.as_str()),
+            host: owner.map(|owner| owner.host.as_str()),
+            pid: owner.map(|owner| owner.pid),
+            described: &asked.described,
+            token: asked.token.map(|token| token.get()),
+            by: ByView::proved(&asked.by, asked.proof),
+            reason: asked.reason.as_deref(),
+            at_ms: Timestamp::try_from(asked.at).map_or(0, Timestamp::as_millisecond),
+        }
+    }
+}
+
 /// A holder or waiter, as `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
 pub(crate) struct ContenderView<'a> {
@@ -130,7 +164,11 @@ pub(crate) struct ContenderView<'a> {
     granted_ms: Option<i64>,
     token: Option<i64>,
     session: String,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    holds: &'a [String],
     blocked_by: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<TraceParent>,
 }
 
 /// A lock, as `--json` shows it. These fields are documented and stay.
@@ -248,7 +286,9 @@ impl<'a> ContenderView<'a> {
             token: contender.token.map(|token| token.get()),
             // In the format of ZooKeeper's own tools; most JSON readers would lose digits of a number of this size.
             session: contender.session.to_string(),
+            holds: &contender.holds,
             blocked_by: contender.blocked_by.as_deref(),
+            traceparent: contender.traceparent,
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -94,12 +95,14 @@ pub(crate) struct Report {
     quiet: bool,
     /// Whether a line of a log said that this process waits. Then another line says that the locks are acquired.
     told: AtomicBool,
+    /// The holder that was seen last, and its lock.
+    holder: Mutex<Option<(String, ContenderInfo)>>,
 }
 
 impl Report {
     /// Creates a report that prints nothing if it is `quiet`.
     pub(crate) const fn new(quiet: bool) -> Self {
-        Report { quiet, told: AtomicBool::new(false) }
+        Report { quiet, told: AtomicBool::new(false), holder: Mutex::new(None) }
     }
 
     /// Whether nothing is printed.
@@ -113,6 +116,19 @@ impl Report {
             let paths: Vec<_> = paths.iter().map(LockPath::as_str).collect();
             let waited = started.elapsed();
             printer.acquired(&format!("acquired {} after {}", paths.join(", "), spell(waited)), paths, waited);
+        }
+    }
+
+    /// Returns the holder of a lock that was seen last.
+    pub(crate) fn seen(&self, path: &str) -> Option<ContenderInfo> {
+        let holder = self.holder.lock().expect("held for a look only");
+        holder.as_ref().filter(|(of, _)| of == path).map(|(_, holder)| holder.clone())
+    }
+
+    /// Notes the holder of a lock.
+    fn sees(&self, keeper: &Lockkeeper, lock: &LockInfo) {
+        if let Some(holder) = lock.holders.iter().find(|holder| holder.owner.as_ref() != Some(keeper.owner())) {
+            *self.holder.lock().expect("held for a change only") = Some((lock.path.clone(), holder.clone()));
         }
     }
 
@@ -140,7 +156,7 @@ impl Report {
             && let Some(line) = LiveLine::on_terminal()
         {
             let mut looks = select_all(paths.iter().map(|path| looks(keeper, path.as_str()).boxed()));
-            return live(keeper, paths, &mut looks, wait, (line, printer)).await;
+            return self.live(keeper, paths, &mut looks, wait, (line, printer)).await;
         }
         let mut looks = select_all(paths.iter().map(|path| paced(keeper, path.as_str()).boxed()));
         let mut last: Option<Line> = None;
@@ -150,6 +166,7 @@ impl Report {
                 biased;
                 Some((lock, ahead)) = looks.next() => {
                     let Some(ahead) = ahead else { continue };
+                    self.sees(keeper, &lock);
                     // A request for several locks waits for one lock at a time.
                     let told = last.filter(|line| line.lock.path == lock.path).and_then(|line| line.told);
                     last = Some(Line { lock, ahead, told });
@@ -165,6 +182,34 @@ impl Report {
                 self.waiting(&format!("{who}{many}{end}"), &line.lock, line.ahead, printer);
                 line.told = Some((line.ahead, Instant::now()));
             }
+        }
+    }
+
+    /// Keeps one line of a terminal up to date.
+    async fn live(
+        &self,
+        keeper: &Lockkeeper,
+        paths: &[LockPath],
+        looks: &mut (impl Stream<Item = LockInfo> + Unpin),
+        wait: Wait,
+        (mut line, printer): (LiveLine, Printer),
+    ) -> Infallible {
+        let names: Vec<_> = paths.iter().map(|path| plain(path.as_str())).collect();
+        let mut text = (format!("waiting for {}", names.join(", ")), String::new());
+        let mut clock = seconds();
+        loop {
+            tokio::select! {
+                Some(lock) = looks.next() => {
+                    // Without a position in the queue, this process holds the lock or has not requested it yet.
+                    if let Some(ahead) = ahead(keeper, &lock) {
+                        self.sees(keeper, &lock);
+                        text = describe(keeper, &lock, ahead, printer);
+                    }
+                }
+                _ = clock.tick() => {}
+            }
+            let (who, many) = &text;
+            line.show(who, &format!("{many}; {}", wait.progress()));
         }
     }
 
@@ -248,32 +293,6 @@ pub(crate) fn looks<'a>(keeper: &Lockkeeper, path: &'a str) -> impl Stream<Item 
             }
         }
     })
-}
-
-/// Keeps one line of a terminal up to date.
-async fn live(
-    keeper: &Lockkeeper,
-    paths: &[LockPath],
-    looks: &mut (impl Stream<Item = LockInfo> + Unpin),
-    wait: Wait,
-    (mut line, printer): (LiveLine, Printer),
-) -> Infallible {
-    let names: Vec<_> = paths.iter().map(|path| plain(path.as_str())).collect();
-    let mut text = (format!("waiting for {}", names.join(", ")), String::new());
-    let mut clock = seconds();
-    loop {
-        tokio::select! {
-            Some(lock) = looks.next() => {
-                // Without a position in the queue, this process holds the lock or has not requested it yet.
-                if let Some(ahead) = ahead(keeper, &lock) {
-                    text = describe(keeper, &lock, ahead, printer);
-                }
-            }
-            _ = clock.tick() => {}
-        }
-        let (who, many) = &text;
-        line.show(who, &format!("{many}; {}", wait.progress()));
-    }
 }
 
 /// Returns how many contenders are ahead of this process; `None` if it does not wait for this lock.

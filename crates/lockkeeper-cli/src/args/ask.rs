@@ -17,6 +17,65 @@ pub(crate) struct ListArgs {
     /// List the contenders that break removed instead, the oldest first
     #[arg(long)]
     pub broken: bool,
+    /// Sort by this, the most first: the longest wait, the longest hold, contenders per hour; or by name
+    #[arg(long, value_name = "BY", value_enum, default_value = "name")]
+    pub sort: ListOrder,
+    /// Draw the list again after each change, until Ctrl-C
+    #[cfg(feature = "top")]
+    #[arg(long, conflicts_with_all = ["broken", "json"])]
+    pub watch: bool,
+    /// List only locks with waiters
+    #[arg(long)]
+    pub waiting: bool,
+    /// List only locks that were held, or waited for, for at least this long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub longer: Option<std::time::Duration>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// The place of the locks.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `lockkeeper top`.
+#[cfg(feature = "top")]
+#[derive(Debug, clap::Args)]
+#[command(after_help = help("top", "", ""))]
+pub(crate) struct TopArgs {
+    /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    pub prefix: Option<String>,
+    /// Sort by this at first, as the keys w, h, r and n do later
+    #[arg(long, value_name = "BY", value_enum, default_value = "wait")]
+    pub sort: ListOrder,
+    /// The place of the locks.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// What `lockkeeper list` sorts by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ListOrder {
+    /// The names of the locks
+    #[default]
+    Name,
+    /// The longest wait
+    Wait,
+    /// The longest hold
+    Held,
+    /// Contenders per hour
+    Rate,
+}
+
+/// `lockkeeper deadlocks`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = help("deadlocks", "\
+A ring is certain if each waiter says that it keeps its holds while it waits: a lockkeeper run in the command of another one, a run of \
+several locks, or a program that says so. Without that, a session that holds one lock and waits for another is a likely party, \
+because a process may have several threads.", ""))]
+pub(crate) struct DeadlocksArgs {
+    /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    pub prefix: Option<String>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -40,6 +99,21 @@ pub(crate) struct ShowArgs {
     /// The place of the lock.
     #[command(flatten)]
     pub connect: ConnectArgs,
+}
+
+/// `lockkeeper why`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = help("why", "", ""))]
+pub(crate) struct WhyArgs {
+    /// What `show` takes too.
+    #[command(flatten)]
+    pub show: ShowArgs,
+    /// Also print the place of each waiter of this user on this machine, and about how long it still waits
+    #[arg(long, conflicts_with = "at")]
+    pub mine: bool,
+    /// Explain what happened at this moment, from the history of the lock: 02:13, or '2026-11-24 02:13'
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
 }
 
 /// `lockkeeper revoke`.

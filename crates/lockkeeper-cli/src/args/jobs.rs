@@ -139,6 +139,7 @@ impl JobsArgs {
             Some(JobsVerb::Import(_)) => false,
             Some(JobsVerb::Resolve(args)) => args.json,
             Some(JobsVerb::Rerun(args)) => args.json,
+            Some(JobsVerb::Expect(args)) => args.json,
             Some(JobsVerb::Forget(args)) => args.json,
             None => self.json,
         }
@@ -150,6 +151,7 @@ impl JobsArgs {
             Some(JobsVerb::Import(args)) => &args.connect,
             Some(JobsVerb::Resolve(args)) => &args.connect,
             Some(JobsVerb::Rerun(args)) => &args.connect,
+            Some(JobsVerb::Expect(args)) => &args.connect,
             Some(JobsVerb::Forget(args)) => &args.connect,
             None => &self.connect,
         }
@@ -165,8 +167,38 @@ pub(crate) enum JobsVerb {
     Resolve(ResolveArgs),
     /// Let a slot that has ended run again, also if it succeeded
     Rerun(RerunArgs),
+    /// Say that a job is to run, so that it is late even if no machine ever asks
+    Expect(ExpectArgs),
     /// Delete the records of a job
     Forget(ForgetArgs),
+}
+
+/// `lockkeeper jobs expect`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = help("jobs expect", "\
+The job has no run then. It is late when a whole slot has passed without one. What a machine states when it runs the job counts from then \
+on.", "\
+Examples:
+  lockkeeper jobs expect nightly --once-per day --time-zone Europe/Berlin"))]
+pub(crate) struct ExpectArgs {
+    /// The job
+    pub name: String,
+    /// It is to run once per hour, day, week or month
+    #[arg(long, value_name = "PERIOD", required_unless_present = "every", conflicts_with = "every")]
+    pub once_per: Option<Slot>,
+    /// It is to run when this time has passed since its last start
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    pub every: Option<Duration>,
+    /// Begin the periods of --once-per in this time zone, such as Europe/Berlin
+    /// [env: LOCKKEEPER_JOBS_TIME_ZONE] [default: UTC]
+    #[arg(long, value_name = "ZONE", value_parser = time_zone, requires = "once_per", conflicts_with = "every")]
+    pub time_zone: Option<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// The place of the job.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
 }
 
 /// `lockkeeper jobs import`.

@@ -87,6 +87,9 @@ pub(crate) struct LeadArgs {
     /// Say nothing about the wait
     #[arg(long, short, hide_short_help = true)]
     pub quiet: bool,
+    /// Do not record the leaderships in the history of the election [env: LOCKKEEPER_HISTORY=false]
+    #[arg(long, hide_short_help = true)]
+    pub no_history: bool,
     /// Print messages as JSON lines on standard error
     #[arg(long)]
     pub json: bool,

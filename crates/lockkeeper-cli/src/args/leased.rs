@@ -10,10 +10,12 @@ use crate::statuses::help;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Leased locks, shared with Apache Helix")]
 pub(crate) struct LeaseArgs {
-    /// Hold a leased lock, with a lease of this length; if another owner has it, do not wait
+    /// Hold a leased lock, with a lease of this length; if another owner has it, wait only with --wait
     ///
-    /// After the end of the lease, the command runs on until someone else asks for the lock.
-    #[arg(long, value_name = "DURATION", value_parser = lease, group = "kind", conflicts_with_all = ["wait", "node_format"])]
+    /// After the end of the lease, the command runs on until someone else asks for the lock. With --wait, the command waits
+    /// until an owner of any priority has released the lock or its lease is over, at most for that time. The requestors that
+    /// wait get the lock in no order.
+    #[arg(long, value_name = "DURATION", value_parser = lease, group = "kind", conflicts_with = "node_format")]
     pub lease: Option<Duration>,
     /// Stop the command at the end of the lease, even if nobody else asks for the lock; --keep-node implies this
     #[arg(long, hide_short_help = true, requires = "lease")]

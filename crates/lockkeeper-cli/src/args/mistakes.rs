@@ -89,12 +89,6 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
         let message = format!("{option} needs {others}");
         return help(Failure { message, ..failure.hint(format!("add {others}, or leave {option} out")) });
     }
-    let conflicts = |option: &str| is_typed(&[option], words);
-    if verbs == ["run"] && error.kind() == ErrorKind::ArgumentConflict && conflicts("--lease") && conflicts("--wait") {
-        return help(failure.hint(
-            "to wait for the cleanup of an owner of a lower priority, write --waiting DURATION; other owners are not waited for",
-        ));
-    }
     help(match (error.kind(), tip, unknown()) {
         (_, _, Some(meant)) => failure.hint(meant),
         (ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument, ..) if verbs == ["run"] && !separated => {
@@ -297,7 +291,9 @@ fn verb_of_jobs(words: &[OsString]) -> Option<Failure> {
     let place = place_of(words);
     let shown = Suggested::new(["jobs"]).with([name]).with(&place).elsewhere();
     let failure = Failure::new(Code::Usage, format!("jobs has no verb {:?}", typed.to_string_lossy()));
-    Some(match corrected(&typed.to_string_lossy()) {
+    let typed = typed.to_string_lossy();
+    // Many type it, and there is no such verb.
+    Some(match similar(&typed, ["history"].into_iter()).unwrap_or(&typed) {
         "run" | "start" | "add" | "create" => {
             let run = Suggested::new(["run"]).with([name]).with(["--once-per", "day"]).with(&place).elsewhere();
             failure.advise("run a command as a job", run.running(["COMMAND"])).advise(
@@ -355,11 +351,6 @@ fn place_of(words: &[OsString]) -> Vec<OsString> {
     place.flat_map(|option| option.words()).collect()
 }
 
-/// Corrects a slip of the fingers in a verb that there is not, but that many type.
-fn corrected(typed: &str) -> &str {
-    similar(typed, ["history"].into_iter()).unwrap_or(typed)
-}
-
 /// Returns a hint for a verb of another program.
 fn instead(words: &[OsString]) -> Option<Failure> {
     let (typed, rest) = words.split_first()?;
@@ -380,7 +371,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
         command => suggested.running(command),
     };
     let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
-    Some(match corrected(typed) {
+    Some(match typed {
         "lock" | "acquire" | "hold" | "take" | "exec" => {
             failure.advise("run a command under the lock", run(about("run", name.as_ref())))
         }
@@ -393,11 +384,16 @@ fn instead(words: &[OsString]) -> Option<Failure> {
             failure.advise("take it from its holder", about("break", name.as_ref()).with(["--reason", "WHY"]))
         }
         "status" | "info" if named => failure.advise("see its holders and waiters", about("show", None)),
-        "status" | "info" | "locks" | "top" => failure.advise("see which locks there are", about("list", None)),
-        "history" | "log" => failure
+        "status" | "info" | "locks" => failure.advise("see which locks there are", about("list", None)),
+        "log" => failure
+            .advise("see the last holds", about("history", name.as_ref()))
             .advise("list the runs of a job", about("jobs", name.as_ref()).with(["--history"]))
             .advise("see what was broken, by whom and why", about("list", None).with(["--broken"]))
             .advise("see what was decided about leased locks", about("requests", None).with(["--decided"])),
+        "check" | "diagnose" | "health" => failure.advise("look for trouble", about("doctor", None)),
+        "clean" | "cleanup" | "prune" | "purge" => {
+            failure.advise("list what is left of locks that nobody uses", about("gc", None))
+        }
         "start" | "server" => failure.advise("serve ZooKeeper clients of this machine", about("serve", None)),
         _ => return None,
     })

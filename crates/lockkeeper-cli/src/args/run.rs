@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use lockkeeper::{Class, NodeFormat};
 use rustix::process::Signal;
 
@@ -44,6 +45,7 @@ Examples:
   lockkeeper run catalog --shared -- ./report.sh
   lockkeeper run downloads --permits 3 -- ./fetch.sh
   lockkeeper run index --background --on-revoke USR1 -- ./reindex.sh
+  lockkeeper run index --background --yield USR1 -- ./reindex.sh
   lockkeeper run accounts orders -- ./transfer.sh
   lockkeeper run nightly --once-per day --max-run 2h -- ./job.sh";
 
@@ -94,6 +96,26 @@ pub(crate) struct RunArgs {
         hide_possible_values = true
     )]
     pub on_revoke: OnRevoke,
+    /// Make way for --foreground and other earlier classes: send this signal to the command when one of them waits: TERM, INT, HUP,
+    /// USR1, USR2
+    ///
+    /// A command that then ends with 128+n, where n is the number of the signal, as one that the signal kills does, is started
+    /// again after the others, before all later waiters of its class. With any other status, or if it does not end, nothing changes.
+    /// It needs one lock with --background or --class. See --min-hold.
+    #[arg(
+        long = "yield",
+        value_name = "SIGNAL",
+        value_enum,
+        ignore_case = true,
+        hide_short_help = true,
+        hide_possible_values = true
+    )]
+    pub yields: Option<JobSignal>,
+    /// Make way only when the command has held the lock for this long [default: 1s]
+    ///
+    /// So the command always gets this much done, however often others come. It counts again each time that the lock is granted.
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "yields", hide_short_help = true)]
+    pub min_hold: Option<Duration>,
     /// Give the command this long to end when the lock can no longer be relied on; then kill it [default: a fifth of the
     /// session timeout, at most 5s; of a lease, a quarter, at most 10s]
     ///
@@ -115,6 +137,12 @@ pub(crate) struct RunArgs {
     /// stop the command immediately
     #[arg(long, value_name = "WHAT", value_enum, default_value = "wait", hide_short_help = true)]
     pub on_suspect: OnSuspect,
+    /// If this run closes a ring of waits, each of which a lockkeeper run keeps while it waits: wait, or give up with the ring in
+    /// the message
+    ///
+    /// For runs of several locks, and for a run in the command of another one. See lockkeeper deadlocks.
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "wait", hide_short_help = true)]
+    pub deadlock: OnDeadlock,
     /// Say nothing about the wait, and nothing if the lock is not acquired
     ///
     /// Everything else is still said: a lost lock, servers that do not answer, a job that crashed.
@@ -138,6 +166,17 @@ pub(crate) struct RunArgs {
     /// Write file:PATH, in a directory that exists, or file, which is in the state directory, or kafka:HOST:PORT/TOPIC.
     #[arg(long, value_name = "WHERE", conflicts_with = "lease", hide_short_help = true)]
     pub dead_letter: Option<String>,
+    /// Do not record this hold, or its refusal, in the history of the lock [env: LOCKKEEPER_HISTORY=false]
+    ///
+    /// lockkeeper history and lockkeeper why --at show the records.
+    #[arg(long, hide_short_help = true)]
+    pub no_history: bool,
+    /// Write the trace context of TRACEPARENT into the lock, so that the traces of those who wait can link to this one
+    ///
+    /// The text of TRACEPARENT is that of W3C Trace Context, which pipelines with tracing set. The command gets it unchanged, with or
+    /// without this option. Everyone who may read the lock sees it. Without TRACEPARENT, this option does nothing.
+    #[arg(long, conflicts_with = "lease", hide_short_help = true)]
+    pub trace: bool,
     /// Print messages as JSON lines on standard error
     #[arg(long)]
     pub json: bool,
@@ -245,10 +284,20 @@ pub(crate) enum OnSuspect {
     Stop,
 }
 
-/// The signal to a command when a revoke asks for its lock.
+/// What `run` does if it closes a ring of waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnDeadlock {
+    /// Wait
+    #[default]
+    Wait,
+    /// Give up, as after --wait
+    Fail,
+}
+
+/// A signal to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "UPPER")]
-pub(crate) enum OnRevoke {
+pub(crate) enum JobSignal {
     /// SIGTERM: ends most commands
     Term,
     /// SIGINT, as Ctrl-C
@@ -259,20 +308,49 @@ pub(crate) enum OnRevoke {
     Usr1,
     /// SIGUSR2: ends a command that does not expect it
     Usr2,
-    /// No signal; lockkeeper refuses the request
-    #[value(name = "ignore")]
+}
+
+impl JobSignal {
+    /// Returns the signal and its name.
+    pub(crate) fn signal(self) -> (Signal, &'static str) {
+        match self {
+            JobSignal::Term => (Signal::TERM, "SIGTERM"),
+            JobSignal::Int => (Signal::INT, "SIGINT"),
+            JobSignal::Hup => (Signal::HUP, "SIGHUP"),
+            JobSignal::Usr1 => (Signal::USR1, "SIGUSR1"),
+            JobSignal::Usr2 => (Signal::USR2, "SIGUSR2"),
+        }
+    }
+}
+
+/// What the command gets when a revoke asks for its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnRevoke {
+    Signal(JobSignal),
+    /// No signal; lockkeeper refuses the request.
     Ignore,
+}
+
+impl ValueEnum for OnRevoke {
+    fn value_variants<'a>() -> &'a [Self] {
+        use JobSignal::{Hup, Int, Term, Usr1, Usr2};
+        use OnRevoke::{Ignore, Signal};
+        &[Signal(Term), Signal(Int), Signal(Hup), Signal(Usr1), Signal(Usr2), Ignore]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            OnRevoke::Signal(signal) => signal.to_possible_value(),
+            OnRevoke::Ignore => Some(PossibleValue::new("ignore").help("No signal; lockkeeper refuses the request")),
+        }
+    }
 }
 
 impl OnRevoke {
     /// Returns the signal and its name; `None` for `ignore`.
     pub(crate) fn signal(self) -> Option<(Signal, &'static str)> {
         match self {
-            OnRevoke::Term => Some((Signal::TERM, "SIGTERM")),
-            OnRevoke::Int => Some((Signal::INT, "SIGINT")),
-            OnRevoke::Hup => Some((Signal::HUP, "SIGHUP")),
-            OnRevoke::Usr1 => Some((Signal::USR1, "SIGUSR1")),
-            OnRevoke::Usr2 => Some((Signal::USR2, "SIGUSR2")),
+            OnRevoke::Signal(signal) => Some(signal.signal()),
             OnRevoke::Ignore => None,
         }
     }

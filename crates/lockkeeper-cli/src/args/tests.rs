@@ -9,6 +9,8 @@ use clap::error::ErrorKind;
 use super::serve::LimitArgs;
 use super::{Args, Verb, run_alone};
 
+// The manual describes a build with the default features.
+#[cfg(all(feature = "tls", feature = "top", feature = "webhook"))]
 mod tables;
 
 #[test]

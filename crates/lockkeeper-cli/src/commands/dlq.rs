@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use crate::advice::{Suggested, quoted};
 use crate::args::dlq::{DlqArgs, DlqPlace, DlqVerb};
 use crate::args::parse_run;
-use crate::args::run::{OnRevoke, OnSuspect};
+use crate::args::run::{JobSignal, OnRevoke, OnSuspect};
 use crate::child::{Extras, Job, RunTerms};
 use crate::commands::run::lock_paths;
 use crate::confirm;
@@ -324,9 +324,9 @@ impl Desk {
         let program = std::env::current_exe().unwrap_or_else(|_| "lockkeeper".into()).into_os_string();
         let command: Vec<OsString> = [program, "run".into()].into_iter().chain(typed.words()).collect();
         let grace = guard.holdings().first().map_or(Duration::ZERO, |holding| holding.session_timeout() / 4);
-        let (on_suspect, on_revoke) = (OnSuspect::Wait, OnRevoke::Term);
+        let (on_suspect, on_revoke) = (OnSuspect::Wait, OnRevoke::Signal(JobSignal::Term));
         // The letter's own lockkeeper run keeps its --max-run.
-        let terms = RunTerms { grace, on_suspect, on_revoke, preemption: None, max_run: None };
+        let terms = RunTerms { grace, on_suspect, on_revoke, on_yield: None, preemption: None, max_run: None };
         let ran = async {
             let held = Held::All(guard);
             let job = Job::start(&command, held, terms.grace, Extras::default())?;

@@ -1,34 +1,35 @@
 //! `lockkeeper jobs`: what ran, where, when, how long, and how it ended.
 
-use std::future::pending;
-use std::io::{IsTerminal, Read, Write};
-use std::path::Path;
-use std::time::Duration;
+mod watch;
 
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use futures_util::stream::{self, StreamExt};
 use jiff::tz::TimeZone;
+use lockkeeper::embedded::Home;
+use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_work::jobs::{JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule};
-use rustix::process::Signal;
+use lockkeeper_observe::history::History;
+use lockkeeper_work::jobs::{Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule};
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep};
 
 use crate::advice::Suggested;
-use crate::args::jobs::{ForgetArgs, ImportArgs, JobsArgs, JobsVerb, RerunArgs, ResolveArgs};
+use crate::args::jobs::{ExpectArgs, ForgetArgs, ImportArgs, JobsArgs, JobsVerb, RerunArgs, ResolveArgs};
 use crate::commands::realms::ask_each;
-use crate::commands::show::{connect_to_records, inquire_records};
+use crate::commands::show::{connect_with, inquire_records};
 use crate::crontab::{self, Format};
+use crate::evidence::is_used;
 use crate::exit::{Code, Failure};
-use crate::jobsview::{self, Health, JobView};
+use crate::jobsview::{self, Health, JobView, Requests, is_idle};
+use crate::local;
 use crate::output::{self, Printer};
-use crate::place::realm;
-use crate::screen::{Size, cut};
-use crate::settings::{Part, Settings, lock_path};
-use crate::signals::Signals;
-use crate::text::plain;
+use crate::screen::Size;
+use crate::settings::{Settings, lock_path, path_to_lock};
 
-/// Pause of `--watch` before a failed question is asked again.
-const RETRY: Duration = Duration::from_secs(1);
+/// Maximum looks at locks in flight.
+const LOOKS: usize = 64;
 
 /// The PATH of a crontab that sets none.
 const PATH_OF_CRON: &str = "/usr/bin:/bin";
@@ -39,6 +40,7 @@ pub(crate) async fn jobs(mut args: JobsArgs, printer: &Printer) -> Result<u8, Fa
         Some(JobsVerb::Import(args)) => import(args, *printer),
         Some(JobsVerb::Resolve(args)) => resolve(args, printer).await,
         Some(JobsVerb::Rerun(args)) => rerun(args, printer).await,
+        Some(JobsVerb::Expect(args)) => expect(args, printer).await,
         Some(JobsVerb::Forget(args)) => forget(args, printer).await,
         None => show(args, printer).await,
     }
@@ -64,7 +66,7 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         None => settings.parts("/")?,
     };
     if args.watch {
-        return watch(&args, path.as_deref(), &parts, printer).await;
+        return watch::watch(&args, path.as_deref(), &parts, printer).await;
     }
     let answers = ask_each(&parts, printer, async |part| {
         inquire_records(&part.settings, printer, async |keeper| {
@@ -76,15 +78,17 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
             jobs.retain(|job| part.has(&job.path));
             // Without a job there is nothing to compare with the time.
             let now_ms = if jobs.is_empty() { 0 } else { keeper.admin().server_now_ms().await? };
-            Ok::<_, Error>((jobs, now_ms))
+            let asked = requests(&keeper, &jobs).await;
+            Ok::<_, Error>((jobs, now_ms, asked))
         })
         .await
     })
     .await?;
     let source = answers.source();
-    let now_ms = answers.from.iter().map(|(_, (_, now_ms))| *now_ms).max().unwrap_or_default();
-    let views =
-        answers.from.iter().flat_map(|(_, (jobs, now_ms))| jobs.iter().map(|job| JobView::of(job, *now_ms, args.late)));
+    let now_ms = answers.from.iter().map(|(_, (_, now_ms, _))| *now_ms).max().unwrap_or_default();
+    let views = answers.from.iter().flat_map(|(_, (jobs, now_ms, asked))| {
+        jobs.iter().map(|job| JobView::of(job, *now_ms, args.late).with_requests(asked.get(&job.path)))
+    });
     let mut views: Vec<_> = views.collect();
     views.sort_by(|one, other| one.job.path.cmp(&other.job.path));
     if let (Some(path), []) = (&path, &views[..]) {
@@ -118,122 +122,39 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
     answers.end(status, printer)
 }
 
+/// Returns what is known of the requests for each job that runs on no machine now. Nothing, where the history or the lock cannot be
+/// read: it is an addition.
+pub(crate) async fn requests(keeper: &Lockkeeper, jobs: &[JobStatus]) -> HashMap<String, Requests> {
+    let paths: Vec<_> = jobs.iter().filter(|job| is_idle(job)).map(|job| job.path.clone()).collect();
+    if paths.is_empty() {
+        return HashMap::new();
+    }
+    let (history, admin) = (History::new(keeper), keeper.admin());
+    let Ok(refusals) = history.refusals(&paths).await else { return HashMap::new() };
+    let looks = paths.into_iter().map(|path| {
+        let (admin, refused) = (&admin, refusals.iter().filter(|refusal| refusal.path == path));
+        let refused: Vec<_> = refused.cloned().collect();
+        async move {
+            let is_in_use = match admin.show(&path).await {
+                Ok(lock) => is_used(&lock),
+                Err(AdminError::NoSuchLock { .. }) => false,
+                Err(_) => return None,
+            };
+            Some((path, Requests { refused, is_in_use }))
+        }
+    });
+    stream::iter(looks).buffered(LOOKS).filter_map(std::future::ready).collect().await
+}
+
 fn not_recorded(path: &str) -> Failure {
     Failure::new(Code::NoSuchLock, format!("no run of {path} as a job is recorded"))
-        .hint("an attempt that did not get the lock leaves no record")
+        .advise("if it should run, say so", Suggested::new(["jobs", "expect", path, "--once-per", "day"]))
         .advise("see which jobs there are", Suggested::new(["jobs"]))
 }
 
 /// Returns the columns of standard output, if that is a terminal.
 fn columns() -> Option<usize> {
     Size::of(std::io::stdout()).map(|size| size.columns)
-}
-
-/// Keeps the table up to date on a terminal.
-async fn watch(args: &JobsArgs, path: Option<&str>, parts: &[Part], printer: &Printer) -> Result<u8, Failure> {
-    let [Part { settings, .. }] = parts else { return Err(one_realm(parts)) };
-    if !std::io::stdout().is_terminal() {
-        return Err(Failure::new(Code::Usage, "--watch needs a terminal, and standard output is none")
-            .hint("leave out --watch, or use --json in a loop of your own"));
-    }
-    let mut signals = Signals::default();
-    signals.add(&[Signal::INT, Signal::TERM, Signal::HUP])?;
-    let keeper = connect_to_records(settings, printer).await?;
-    let shown = tokio::select! {
-        biased;
-        _ = signals.next() => Ok(0),
-        failure = follow(args, path, &keeper, settings) => Err(failure),
-    };
-    keeper.close().await;
-    printer.scope(&settings.place);
-    shown
-}
-
-/// Returns the failure of a command that can follow only one realm, with a command for each.
-fn one_realm(parts: &[Part]) -> Failure {
-    let realms: Vec<_> = parts.iter().filter_map(|part| part.realm.as_ref()).collect();
-    let names: Vec<_> = realms.iter().map(|(prefix, servers)| realm(prefix, servers)).collect();
-    let message = format!("--watch follows the jobs of one realm, and the realms are {}", names.join(", "));
-    realms.iter().fold(Failure::new(Code::Usage, message), |failure, (_, servers)| {
-        failure.advise("follow one of them", Suggested::new(["jobs", "--watch"]).at(servers))
-    })
-}
-
-/// Prints the table at each change, and when the passing time changes it; returns the failure that ends it.
-async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settings: &Settings) -> Failure {
-    let mut resized = match signal(SignalKind::window_change()) {
-        Ok(resized) => resized,
-        Err(error) => return Failure::system("cannot wait for a change of the terminal's size", error),
-    };
-    let admin = keeper.admin();
-    let mut follow = JobsAdmin::new(keeper).follow(path.unwrap_or("/"));
-    let mut seen: Option<Seen> = None;
-    let mut lost: Option<Error> = None;
-    loop {
-        let read = async {
-            if lost.is_some() {
-                sleep(RETRY).await;
-            }
-            let mut jobs = follow.next().await?;
-            jobs.retain(|job| path.is_none_or(|path| job.path == path));
-            Ok::<_, Error>(Seen { now_ms: admin.server_now_ms().await?, at: Instant::now(), jobs })
-        };
-        let shown = async {
-            let Some(seen) = &seen else { return pending().await };
-            loop {
-                let now_ms = seen.now_ms.saturating_add_unsigned(seen.at.elapsed().as_millis() as u64);
-                let views: Vec<_> = seen.jobs.iter().map(|job| JobView::of(job, now_ms, args.late)).collect();
-                let Some(size) = Size::of(std::io::stdout()) else { return pending().await };
-                let last = match &lost {
-                    Some(error) => cut(&plain(&format!("not up to date: {error}")), size.columns) + "\n",
-                    None if views.is_empty() => {
-                        cut(&plain(&format!("no job has run on {}", settings.place)), size.columns) + "\n"
-                    }
-                    None => String::new(),
-                };
-                // The cursor is below the text, so the last row stays free: otherwise the terminal scrolls.
-                let room = Size { rows: size.rows.saturating_sub(1), ..size }.less(&last);
-                let jobs = if views.is_empty() { String::new() } else { jobsview::screen(&views, room) };
-                if let Err(failure) = output::data(&frame(&format!("{jobs}{last}"))) {
-                    return failure;
-                }
-                let passed = async {
-                    match views.iter().filter_map(JobView::changes_in).min() {
-                        Some(time) => sleep(time).await,
-                        None => pending().await,
-                    }
-                };
-                tokio::select! {
-                    () = passed => {}
-                    _ = resized.recv() => {}
-                }
-            }
-        };
-        let read = tokio::select! {
-            read = read => read,
-            failure = shown => return failure,
-        };
-        match read {
-            Ok(read) => (seen, lost) = (Some(read), None),
-            // The state on the screen is better than none.
-            Err(error) if seen.is_some() && error.kind().is_retryable() => lost = Some(error),
-            Err(error) => return Failure::from(error).scoped(&settings.place),
-        }
-    }
-}
-
-/// Returns a text for the screen, over the one before: each line replaces the one at its place, and the rows below are cleared.
-fn frame(text: &str) -> String {
-    // Each row is cleared before it is written: behind a whole line, the cursor still stands on the last column.
-    let lines: String = text.split_inclusive('\n').map(|line| format!("\x1b[K{line}")).collect();
-    format!("\x1b[H{lines}\x1b[J")
-}
-
-/// The jobs as they were read, with the servers' time at that moment.
-struct Seen {
-    jobs: Vec<JobStatus>,
-    now_ms: i64,
-    at: Instant,
 }
 
 /// Replaces a file in one step, so that no reader sees a part of it.
@@ -336,6 +257,45 @@ fn decided(settings: &Settings, path: &str, run: &RunRecord, next: &str, printer
         output::answer(&settings.place, &DecidedView { path, run })?;
     } else {
         printer.note(&format!("{path}, slot {}: {next}", run.slot.name));
+    }
+    Ok(0)
+}
+
+/// A job that is expected to run, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct ExpectedView<'a> {
+    path: &'a str,
+    /// Whether it had no records before.
+    created: bool,
+}
+
+async fn expect(args: ExpectArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = path_to_lock(&args.name)?.to_string();
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let zone = args.time_zone.unwrap_or_else(|| settings.all.jobs.time_zone.value.clone());
+    let (on_failure, on_crash) = (settings.all.jobs.on_failure.value, settings.all.jobs.on_crash.value);
+    let builder = settings.builder();
+    let to_home = async |home: &Home| local::connect(home, &builder, printer).await;
+    let keeper = connect_with(&settings, &builder, to_home).await?;
+    let expecting = async {
+        let job = Job::new(&keeper, &path).on_failure(on_failure).on_crash(on_crash);
+        let job = match (args.once_per, args.every) {
+            (Some(per), _) => job.once_per(per).time_zone(zone),
+            (None, every) => job.every(every.unwrap_or_default()),
+        };
+        job.expect().await
+    };
+    let created = expecting.await;
+    keeper.close().await;
+    let created = created.map_err(|error| Failure::from(error).scoped(&settings.place))?;
+    if printer.is_json() {
+        output::answer(&settings.place, &ExpectedView { path: &path, created })?;
+    } else if created {
+        printer.note(&format!(
+            "{path} is expected to run; lockkeeper jobs calls it late after a whole slot without a run"
+        ));
+    } else {
+        printer.note(&format!("{path} has records already, which say when it is due; nothing was changed"));
     }
     Ok(0)
 }

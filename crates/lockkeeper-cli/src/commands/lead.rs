@@ -68,10 +68,13 @@ fn run_args(args: LeadArgs) -> Result<RunArgs, Failure> {
         message: args.message,
         publish_command: args.publish_command,
         on_revoke: args.on_revoke,
+        yields: None,
+        min_hold: None,
         grace: args.grace,
         lock_delay: args.lock_delay,
         on_suspect: args.on_suspect,
         quiet: args.quiet,
+        no_history: args.no_history,
         json: args.json,
         connect: args.connect,
         ..run

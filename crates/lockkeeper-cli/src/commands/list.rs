@@ -1,64 +1,201 @@
 //! `lockkeeper list`: the locks that have holders, waiters or nodes without a session.
 
-use std::fmt::Write as _;
+#[cfg(feature = "top")]
+use std::io::IsTerminal;
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use lockkeeper::admin::{LockInfo, Unreadable};
+use lockkeeper::{Error, Lockkeeper};
+use lockkeeper_observe::servers::{self, ServerMode, ServerReport};
+use lockkeeper_observe::table::Row;
 use serde::Serialize;
 
-use crate::args::ask::ListArgs;
+use crate::args::ask::{ListArgs, ListOrder};
 use crate::commands::realms::ask_each;
-use crate::commands::show::inquire;
+use crate::commands::show::{inquire, inquire_of};
+use crate::evidence::Overview;
 use crate::exit::Failure;
 use crate::output::{self, Printer};
-use crate::screen::INDENT;
-use crate::servertime::ServerTime;
+use crate::place::Place;
+use crate::screen::{INDENT, Size};
 use crate::settings::{Part, Settings, list_root};
-use crate::text::{broken_line, counted, permits, plain, stuck, term, wanted, who};
+use crate::table::table;
+use crate::text::{broken_line, counted, plain};
 use crate::views::{BrokenView, LockView};
+#[cfg(feature = "top")]
+use crate::{
+    exit::Code,
+    feed::{Snapshot, feed},
+};
+
+/// A lock of the list, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct RowView<'a> {
+    #[serde(flatten)]
+    lock: LockView<'a>,
+    #[serde(flatten)]
+    row: &'a Row<'a>,
+}
 
 #[derive(Serialize)]
 struct LocksView<'a> {
-    locks: Vec<LockView<'a>>,
+    locks: Vec<RowView<'a>>,
     unreadable: &'a [Unreadable],
+}
+
+/// The locks of one part, and what else is known of them.
+struct Found {
+    locks: Vec<LockInfo>,
+    unreadable: Vec<Unreadable>,
+    overview: Overview,
 }
 
 /// Lists locks; returns the exit status.
 pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
+    let (sort, waiting, longer) = (args.sort, args.waiting, args.longer);
     let parts = Settings::read(args.connect, printer)?.parts(&root)?;
     if args.broken {
         return list_broken(&parts, &root, printer).await;
     }
-    let answers = ask_each(&parts, printer, async |part| {
-        inquire(&part.settings, async |admin| admin.survey(&part.root).await).await
-    })
-    .await?;
+    #[cfg(feature = "top")]
+    if args.watch {
+        return watch(&parts, |rows| select(rows, sort, waiting, longer)).await;
+    }
+    let size = Size::of(std::io::stdout()).filter(|_| !printer.is_json());
+    let state = async {
+        match size {
+            Some(_) => servers_line(&parts).await,
+            None => None,
+        }
+    };
+    let (answers, state) = tokio::join!(ask_each(&parts, printer, async |part| find(part).await), state);
+    let mut answers = answers?;
     let source = answers.source();
-    let (mut locks, mut unreadable, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    for (part, survey) in &answers.from {
-        let here: Vec<_> = survey.locks.iter().filter(|lock| part.has(&lock.path)).cloned().collect();
-        notes.extend(ServerTime::of(&here).note.filter(|note| !notes.contains(note)));
-        locks.extend(here);
-        unreadable.extend(survey.unreadable.iter().filter(|node| part.has(&node.path)).cloned());
+    let mut rows = Vec::new();
+    let (mut unreadable, mut notes, mut numbered) = (Vec::new(), Vec::new(), 0);
+    for (part, found) in &mut answers.from {
+        found.locks.retain(|lock| part.has(&lock.path));
+        unreadable.extend(found.unreadable.iter().filter(|node| part.has(&node.path)).cloned());
+        notes.extend(found.overview.time.note.take().filter(|note| !notes.contains(note)));
     }
-    if parts.len() > 1 {
-        locks.sort_by(|one, other| one.path.cmp(&other.path));
+    for (_, found) in &answers.from {
+        // Each realm has its own deadlocks; a number names one of all.
+        rows.extend(found.locks.iter().map(|lock| {
+            Row::of(lock, found.overview.time.now, found.overview.habits.get(&lock.path), &found.overview.deadlocks)
+                .after(numbered)
+        }));
+        numbered += found.overview.deadlocks.len();
     }
+    let total = rows.len();
+    select(&mut rows, sort, waiting, longer);
     for Unreadable { path, reason, .. } in &unreadable {
         printer.note(&format!("cannot read {path}, so locks there are not listed: {reason}"));
     }
     if printer.is_json() {
-        let locks = locks.iter().map(LockView::of).collect();
+        let locks = rows.iter().map(|row| RowView { lock: LockView::of(row.lock), row }).collect();
         output::answer(&source, &LocksView { locks, unreadable: &unreadable })?;
-    } else if locks.is_empty() {
+    } else if rows.is_empty() {
         let readable = if unreadable.is_empty() { "" } else { " that this client may read" };
-        printer.note(&format!("no lock{readable} at or below {root} has a holder or a waiter on {source}"));
+        let none = format!("no lock{readable} at or below {root} has a holder or a waiter on {source}");
+        let others = format!("none of the {total} locks in use at or below {root} is one of those on {source}");
+        printer.note(if total == 0 { &none } else { &others });
     } else {
         printer.scope(&source);
         notes.iter().for_each(|note| printer.note(note));
-        output::lines(&locks.iter().map(|lock| line(lock) + "\n").collect::<String>(), INDENT)?;
+        let used = counted(total as u64, "lock");
+        let end = state.map_or_else(String::new, |state| format!("{state}, {used} in use\n"));
+        output::styled(&(table(&rows, size) + &end))?;
     }
     answers.end(0, printer)
+}
+
+/// How long the servers of a line below the table have to answer: the table does not wait for a server that hangs.
+const ASKING: Duration = Duration::from_millis(500);
+
+/// `3 of 3 servers, leader zk2:2181 (4 ms)`; `None` for servers of this machine, which a line on standard error names.
+async fn servers_line(parts: &[Part]) -> Option<String> {
+    let asked = parts.iter().filter_map(|part| match &part.settings.place {
+        Place::Ensemble(servers) => Some((part, servers)),
+        Place::Machine(_) => None,
+    });
+    let asked = asked.map(async |(part, servers)| servers::ask(&part.settings.builder(), servers, ASKING).await.ok());
+    let reports: Vec<_> = join_all(asked).await.into_iter().flatten().flatten().collect();
+    let serves = reports.iter().filter(|report| report.state.may_serve()).count();
+    let leads = |report: &&ServerReport| report.state.vitals().is_some_and(|it| it.mode == Some(ServerMode::Leader));
+    let leader = reports.iter().find(leads).and_then(|report| Some((&report.name, report.state.vitals()?.round_trip)));
+    let leader =
+        leader.map_or_else(String::new, |(name, took)| format!(", leader {} ({} ms)", plain(name), took.as_millis()));
+    (!reports.is_empty()).then(|| format!("{serves} of {} serve{leader}", counted(reports.len() as u64, "server")))
+}
+
+/// Keeps the rows that the options name, in their order.
+fn select(rows: &mut Vec<Row<'_>>, sort: ListOrder, waiting: bool, longer: Option<Duration>) {
+    rows.retain(|row| !waiting || !row.lock.waiters.is_empty());
+    rows.retain(|row| longer.is_none_or(|longer| row.held.max(row.oldest).is_some_and(|time| time >= longer)));
+    order(rows, sort);
+}
+
+/// Draws the table again after each change, and each second because of its times, until a signal ends this process or the pipe is closed.
+#[cfg(feature = "top")]
+async fn watch(parts: &[Part], select: impl Fn(&mut Vec<Row<'_>>)) -> Result<u8, Failure> {
+    let (told, mut snapshots) = tokio::sync::watch::channel(None);
+    let (_again, woken) = tokio::sync::watch::channel(());
+    let (unwatched, mut unwatched_now) = tokio::sync::watch::channel(false);
+    let mut feeding = std::pin::pin!(feed(parts, &told, woken, || _ = unwatched.send_replace(true)));
+    let is_terminal = std::io::stdout().is_terminal();
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    let mut latest: Option<std::sync::Arc<Snapshot>> = None;
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut feeding => return Ok(0),
+            Ok(()) = snapshots.changed() => latest = snapshots.borrow_and_update().clone(),
+            _ = seconds.tick(), if is_terminal => {}
+            Ok(()) = unwatched_now.changed() => {
+                return Err(Failure::new(Code::Refused, "these servers have no watch of a tree").hint("it needs ZooKeeper 3.6"));
+            }
+        }
+        let Some(snapshot) = &latest else { continue };
+        let mut rows = snapshot.rows();
+        select(&mut rows);
+        let size = Size::of(std::io::stdout());
+        let mut text = table(&rows, size);
+        if let Some(size) = size {
+            // The last row is free, so that nothing scrolls.
+            let kept: String = text.split_inclusive('\n').take(size.rows.saturating_sub(1)).collect();
+            let cleared: String = kept.lines().map(|line| format!("{line}\x1b[K\n")).collect();
+            text = format!("\x1b[H{cleared}\x1b[J");
+        }
+        for failure in &snapshot.failures {
+            text.push_str(&format!("! {}\n", plain(failure)));
+        }
+        output::styled(&text)?;
+    }
+}
+
+async fn find(part: &Part) -> Result<Found, Failure> {
+    inquire_of(&part.settings, async |keeper: Lockkeeper| {
+        let found = keeper.admin().survey(part.root.as_str()).await?;
+        let overview = Overview::of(&keeper, part, &found.locks).await?;
+        Ok::<_, Error>(Found { locks: found.locks, unreadable: found.unreadable, overview })
+    })
+    .await
+}
+
+/// Sorts the rows. What is not known comes last.
+pub(crate) fn order(rows: &mut [Row<'_>], sort: ListOrder) {
+    rows.sort_by(|one, other| one.lock.path.cmp(&other.lock.path));
+    match sort {
+        ListOrder::Name => {}
+        ListOrder::Wait => rows.sort_by_key(|row| std::cmp::Reverse(row.oldest)),
+        ListOrder::Held => rows.sort_by_key(|row| std::cmp::Reverse(row.held)),
+        ListOrder::Rate => {
+            let rate = |row: &Row<'_>| row.per_hour.unwrap_or(-1.0);
+            rows.sort_by(|one, other| rate(other).total_cmp(&rate(one)));
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -87,37 +224,4 @@ async fn list_broken(parts: &[Part], root: &str, printer: &Printer) -> Result<u8
         output::lines(&broken.into_iter().map(|broken| broken_line(broken) + "\n").collect::<String>(), INDENT)?;
     }
     answers.end(0, printer)
-}
-
-/// `/locks/nightly  held by build@ci-7 (pid 4711) since 10:42:03 (nightly index), 3 waiting`
-fn line(lock: &LockInfo) -> String {
-    let mut line = plain(&lock.path);
-    match lock.holders.split_first() {
-        Some((first, others)) => {
-            _ = write!(line, "  held by {}", who(first));
-            if !others.is_empty() {
-                _ = write!(line, " and {} more", others.len());
-            }
-        }
-        None => match stuck(lock) {
-            Some(stuck) => _ = write!(line, "  {stuck}"),
-            None => line.push_str("  free"),
-        },
-    }
-    if let Some(permits) = permits(lock) {
-        _ = write!(line, ", {permits}");
-    }
-    if let Some(lease) = &lock.lease {
-        _ = write!(line, ", {}", term(lease));
-        if let Some(requestor) = &lease.requestor {
-            _ = write!(line, ", {}", wanted(requestor));
-        }
-    }
-    if !lock.waiters.is_empty() {
-        _ = write!(line, ", {} waiting", lock.waiters.len());
-    }
-    if !lock.sessionless.is_empty() {
-        _ = write!(line, ", {} without a session", counted(lock.sessionless.len() as u64, "node"));
-    }
-    line
 }

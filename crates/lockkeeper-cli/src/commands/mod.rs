@@ -3,13 +3,19 @@
 pub(crate) mod breaking;
 pub(crate) mod config;
 pub(crate) mod copy;
+pub(crate) mod deadlocks;
 pub(crate) mod dlq;
+pub(crate) mod doctor;
 pub(crate) mod epoch;
 pub(crate) mod fence;
+pub(crate) mod gc;
+pub(crate) mod history;
 pub(crate) mod init;
 pub(crate) mod jobs;
 pub(crate) mod lead;
 pub(crate) mod list;
+pub(crate) mod observe;
+pub(crate) mod past;
 pub(crate) mod realms;
 pub(crate) mod requests;
 pub(crate) mod revoke;
@@ -18,4 +24,6 @@ pub(crate) mod serve;
 pub(crate) mod server;
 pub(crate) mod show;
 pub(crate) mod stats;
+#[cfg(feature = "top")]
+pub(crate) mod top;
 pub(crate) mod why;

@@ -12,7 +12,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use lockkeeper::engine::spell;
+use lockkeeper::admin::TraceParent;
+use lockkeeper::engine::{MIN_HOLD, excerpt, spell};
 use lockkeeper::error::{Misuse, ReleaseError};
 use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard};
 use lockkeeper_helix::{HelixLock, LeaseError};
@@ -22,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 #[cfg(feature = "webhook")]
 use crate::alert::Webhook;
 use crate::args::leased::LeaseArgs;
-use crate::args::run::{KindArgs, RunArgs};
+use crate::args::run::{JobSignal, KindArgs, RunArgs};
 use crate::args::values::Waiting;
 use crate::broken;
 use crate::child::{CommandEnd, Extras, Job, RunTerms};
@@ -31,8 +32,9 @@ use crate::grace::Term;
 use crate::held::Held;
 use crate::kind::Kind;
 use crate::output::Printer;
+use crate::records::Records;
 use crate::retrying::RetryPolicy;
-use crate::settings::{Settings, path_to_lock};
+use crate::settings::{Settings, path_to_lock, state_dir, variable};
 use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting::Report;
 
@@ -88,6 +90,18 @@ impl PlacedRun {
     }
 }
 
+/// Returns the trace context that this process was started in. A bad one must not keep the command from running.
+fn traceparent(printer: &Printer) -> Option<TraceParent> {
+    const VARIABLE: &str = "TRACEPARENT";
+    let text = variable(VARIABLE)?;
+    let read = text.parse();
+    if let Err(error) = &read {
+        let text = excerpt(&text);
+        printer.note(&format!("--trace has no effect: {VARIABLE} is {text:?}, {error}"));
+    }
+    read.ok()
+}
+
 async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -> Result<u8, Failure> {
     let PlacedRun { mut args, paths, settings, printer } = run;
     let printer = &printer;
@@ -110,6 +124,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
         args.job.slot.as_deref().map_or(Ok(()), |slot| check_slot(path.as_str(), slot))?;
     }
     let kind = Kind::of(&args.kind, &settings.all)?;
+    check_yield(&args, kind, paths.len())?;
     let retries = RetryPolicy::of(&args, &settings)?;
     signals.add(ENDING)?;
     if let Some(limit) = args.jitter {
@@ -121,27 +136,34 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
     }
     // A wait of zero is a try: no server could answer in no time.
     let wait = args.wait.filter(|wait| !wait.is_zero()).or_else(|| match args.wait {
-        // The settings may contain a wait for the class.
-        None if !args.once => task_timeout(&args.kind, &settings.all).or(retries.usual_wait()),
+        // The settings may contain a wait for the class. A leased lock is waited for only if that is asked for.
+        None if !args.once && args.leased.lease.is_none() => {
+            task_timeout(&args.kind, &settings.all).or(retries.usual_wait())
+        }
         _ => None,
     });
     args.job.settle(&settings.all.jobs);
     let mut line = Line {
         paths,
         kind,
+        min_hold: args.yields.map(|_| args.min_hold.unwrap_or(MIN_HOLD)),
         once: args.once || (args.wait.is_some() && wait.is_none()),
         message: args.message.clone(),
+        traceparent: if args.trace { traceparent(printer) } else { None },
         lock_delay: args.lock_delay,
         leased: args.leased.clone(),
         #[cfg(feature = "webhook")]
         webhook: args.leased.alert_webhook.as_deref().map(Webhook::read).transpose()?,
         rules: settings.all.transfers.iter().map(|rule| rule.value.clone()).collect(),
         lock: None,
+        history: settings.all.history.value && !args.no_history,
+        state: state_dir(&settings.all).ok(),
         preemption: None,
         stands_by: locked.leader.is_some(),
         builder: settings.builder().program(command_line(&args.command, args.publish_command)),
         connect_timeout: settings.connect_timeout(),
         asked_timeout: Some(settings.all.session_timeout.value),
+        on_deadlock: args.deadlock,
         tries_on: settings.all.reconnect().is_none(),
         place: settings.place,
         started: Instant::now(),
@@ -168,6 +190,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
             guard
         }
         Ok(Err(failure)) => {
+            line.record_refusal(&failure).await;
             line.leave(leaving(&failure)).await;
             if failure.code == Code::NotAcquired {
                 return Ok(not_acquired(&args, &failure, *printer));
@@ -188,15 +211,43 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
         }
     };
     let (on_revoke, on_suspect, max_run) = (args.on_revoke, args.on_suspect, args.max_run);
-    let terms = RunTerms { grace, on_revoke, on_suspect, preemption: line.preemption.take(), max_run };
-    let keeper = line.keeper.as_ref().expect("it granted the lock");
-    let extras = Extras { watchdog: line.watchdog.take(), ..Extras::default() };
-    let ran = locked.run(&args.command, (keeper, &guard), signals, (terms, extras), *printer).await;
+    let on_yield = args.yields.map(JobSignal::signal);
+    let terms = RunTerms { grace, on_revoke, on_suspect, on_yield, preemption: line.preemption.take(), max_run };
+    let (mut guard, mut extras) = (guard, Extras { watchdog: line.watchdog.take(), ..Extras::default() });
+    let keeper = line.keeper.clone().expect("it granted the lock");
+    let keeper = &keeper;
+    let (records, ran) = loop {
+        let records = Records::begin(line.history, keeper, Held::All(&guard), (line.message.as_deref(), &line.report));
+        let extras = std::mem::take(&mut extras);
+        let ran = locked.run(&args.command, (keeper, &guard), signals, (terms.clone(), extras), *printer).await;
+        ran.iter().for_each(|ended| records.tell(ended));
+        if !ran.as_ref().is_ok_and(|ended| ended.yielded) {
+            break (records, ran);
+        }
+        let yielded = tokio::select! {
+            biased;
+            signal = locked.interrupted(signals) => Err(signal),
+            (again, ()) = async { tokio::join!(line.make_way(guard), records.finish()) } => Ok(again),
+        };
+        guard = match yielded {
+            Ok(Ok(again)) => again,
+            Ok(Err(failure)) => {
+                line.leave(leaving(&failure)).await;
+                return Err(failure);
+            }
+            Err(signal) => {
+                line.leave(LEAVING).await;
+                return Ok(signals::status(signal.as_raw()));
+            }
+        };
+        printer.note(&format!("{} is held again; starting the command again", line.locks()));
+    };
     let preempted = ran.as_ref().is_ok_and(|outcome| outcome.preempted);
     if ran.as_ref().is_ok_and(|outcome| outcome.loss.is_some()) {
         // The loss was reported when it happened. There is nothing to release; closing the session deletes a node that
         // is left.
         drop(guard);
+        records.finish().await;
         line.leave(LEAVING).await;
         return Ok(locked.end_with(if preempted { Code::Preempted } else { Code::Lost }));
     }
@@ -214,6 +265,8 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
         }
     }
     line.released = matches!(released, Ok(None));
+    records.finish().await;
+    line.send_kept().await;
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
     let outcome = ran?;
     match released {
@@ -239,6 +292,17 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
             Ok(locked.end_with(Code::Lost))
         }
     }
+}
+
+/// Checks that the command can make way, if it is to.
+fn check_yield(args: &RunArgs, kind: Kind, locks: usize) -> Result<(), Failure> {
+    let problem = match args.yields {
+        None => return Ok(()),
+        Some(_) if locks > 1 => "--yield takes one lock",
+        Some(_) if !matches!(kind, Kind::Class { .. }) => "--yield needs a lock with classes",
+        Some(_) => return Ok(()),
+    };
+    Err(Failure::new(Code::Usage, problem).hint("add --background, for one lock, or leave out --yield"))
 }
 
 /// Checks that an infinite wait for the cleanup is combined with nothing that begins when the wait ends.

@@ -1,20 +1,27 @@
 //! `lockkeeper why`: explains why a lock is not available now, and what to do about it.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use lockkeeper::NodeFormat;
 use lockkeeper::admin::{Broken, ContenderInfo, LockInfo};
 use lockkeeper::engine::excerpt;
 use lockkeeper::error::AdminError;
+use lockkeeper::{Error, Lockkeeper};
+use lockkeeper_observe::deadlock::{Certainty, confirmed};
+use lockkeeper_observe::history::History;
+use lockkeeper_observe::servers::{self, SessionConnection, SessionConnections, Silence};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
 use crate::advice::{Suggested, can_be_asked};
 use crate::args::ask::ShowArgs;
 use crate::args::run::NodeFormatArg;
-use crate::commands::show::inquire;
-use crate::exit::Failure;
+use crate::atwork::AtWork;
+use crate::commands::show::inquire_of;
+use crate::evidence::{Evidence, is_used};
+use crate::exit::{Failure, top};
 use crate::liveline::whole;
 use crate::output::{self, Printer};
 use crate::place::Place;
@@ -22,7 +29,7 @@ use crate::presence::GONE;
 use crate::screen::{INDENT, Size, wrapped_for_stdout};
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
-use crate::text::{SESSIONLESS, ahead, broken_line, permits, plain, stuck, term, wanted, who_and};
+use crate::text::{SESSIONLESS, ahead, broken_line, permits, plain, stuck, term, wanted, when_ms, who_and};
 use crate::views::{BrokenView, LockView};
 
 /// Maximum contenders and nodes that are printed one by one.
@@ -34,46 +41,90 @@ const TOLD_ON_A_SCREEN: usize = 2;
 /// Minimum width of the column with the labels of the actions.
 const LABELS: usize = 28;
 
+/// How long all servers together have to say from where the sessions of the holders are connected.
+const ASKING: Duration = Duration::from_millis(500);
+
 #[derive(Serialize)]
 struct Why<'a> {
     lock: LockView<'a>,
     broken: Vec<BrokenView<'a>>,
+    /// How long half of the last recorded holds took at most.
+    usual_ms: Option<u64>,
+    /// How sure it is that the lock is part of a deadlock.
+    deadlock: Option<Certainty>,
+    /// The processes of the first holder, if they run on this machine.
+    at_work: Option<&'a AtWork>,
+    sessions: Vec<SessionView<'a>>,
+}
+
+/// The connection of a holder's session, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct SessionView<'a> {
+    session: String,
+    server: &'a str,
+    address: &'a str,
+    #[serde(flatten)]
+    silence: Silence,
+}
+
+impl<'a> SessionView<'a> {
+    fn of(connection: &'a SessionConnection) -> Self {
+        let SessionConnection { session, server, address, silence } = connection;
+        SessionView { session: session.to_string(), server, address, silence: *silence }
+    }
 }
 
 /// Explains a lock; returns the exit status.
-pub(crate) async fn why(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
+pub(crate) async fn why(args: ShowArgs, mine: bool, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
     let printer = &printer.at(&settings.place);
-    let at = path.clone();
+    let (at, place) = (path.clone(), &settings);
     // A server of this machine has its clock.
     let asks = !printer.is_json() && matches!(settings.place, Place::Ensemble(_));
-    let answer = inquire(&settings, async move |admin| {
+    let answer = inquire_of(&settings, async move |keeper: Lockkeeper| {
+        let admin = keeper.admin();
         let lock = match admin.show(at.as_str()).await {
             // The servers delete the node of a lock that nobody uses.
             Err(AdminError::NoSuchLock { .. }) => None,
             lock => Some(lock?),
         };
         let contended = lock.as_slice();
-        let time = match asks {
-            true => ServerTime::ask(&admin, contended).await,
-            false => ServerTime::of(contended),
+        let others = async {
+            let time = match asks {
+                true => ServerTime::ask(&admin, contended).await,
+                false => ServerTime::of(contended),
+            };
+            let evidence = match &lock {
+                Some(lock) => evidence(&keeper, lock).await?,
+                None => Evidence::default(),
+            };
+            Ok::<_, Error>((admin.broken(at.as_str()).await?, time, evidence))
         };
-        Ok((lock, admin.broken(at.as_str()).await?, time))
+        let (others, connections) = tokio::join!(others, connections(&keeper, place, contended));
+        let (broken, time, evidence) = others?;
+        Ok::<_, Error>((lock, broken, time, Evidence { connections, ..evidence }))
     });
-    let (lock, mut broken, time) = answer.await?;
+    let (lock, mut broken, time, evidence) = answer.await?;
     broken.retain(|broken| broken.path == path.as_str());
     if printer.is_json() {
         let broken = broken.iter().map(BrokenView::of).collect();
         output::answer(
             &settings.place,
-            &Why { lock: lock.as_ref().map_or_else(|| LockView::free(path.as_str()), LockView::of), broken },
+            &Why {
+                lock: lock.as_ref().map_or_else(|| LockView::free(path.as_str()), LockView::of),
+                broken,
+                usual_ms: evidence.habits.usual().map(|usual| u64::try_from(usual.as_millis()).unwrap_or(u64::MAX)),
+                deadlock: evidence.deadlocks.first().map(|deadlock| deadlock.certainty),
+                at_work: evidence.at_work.as_ref(),
+                sessions: evidence.connections.found.iter().map(SessionView::of).collect(),
+            },
         )?;
     } else {
         printer.scope(&settings.place);
         time.note.iter().for_each(|note| printer.note(note));
         output::data(&match &lock {
-            Some(lock) => text(lock, &broken, &args.name, &time, args.all, printer),
+            Some(lock) => text(lock, &broken, &args.name, (&time, &evidence), (args.all, mine), printer),
             None => wrapped_for_stdout(&unused(path.as_str(), &broken), INDENT),
         })?;
     }
@@ -110,20 +161,77 @@ impl Screen {
     }
 }
 
-fn text(lock: &LockInfo, broken: &[Broken], name: &str, time: &ServerTime, all: bool, printer: &Printer) -> String {
+/// Reads what shows whether the holder is slow or stuck: the history, and the other locks below the same top-level node if somebody
+/// waits.
+async fn evidence(keeper: &Lockkeeper, lock: &LockInfo) -> Result<Evidence, Error> {
+    let entries = History::new(keeper).of(&lock.path).await?;
+    if lock.waiters.is_empty() {
+        return Ok(Evidence::of(lock, &entries, &[], Vec::new()));
+    }
+    let top = top(&lock.path);
+    let admin = keeper.admin();
+    let all = admin.survey(top).await?.locks;
+    let deadlocks = confirmed(&admin, top, &all).await?;
+    Ok(Evidence::of(lock, &entries, &all, deadlocks))
+}
+
+/// Asks the servers from where the holders' sessions are connected. What they do not say within [`ASKING`] is not known.
+async fn connections(keeper: &Lockkeeper, settings: &Settings, lock: &[LockInfo]) -> SessionConnections {
+    let holders = lock.iter().flat_map(|lock| &lock.holders).filter(|holder| !holder.session.is_none());
+    let mut sessions: Vec<_> = holders.map(|holder| holder.session).collect();
+    sessions.sort_by_key(|session| session.0);
+    sessions.dedup();
+    match &settings.place {
+        Place::Ensemble(servers) if !sessions.is_empty() => {
+            let (builder, own) = (settings.builder(), keeper.session_id());
+            servers::connections(&builder, servers, &sessions, own, ASKING).await.unwrap_or_default()
+        }
+        // The server of this machine lists no clients.
+        _ => SessionConnections::default(),
+    }
+}
+
+fn text(
+    lock: &LockInfo,
+    broken: &[Broken],
+    name: &str,
+    (time, evidence): (&ServerTime, &Evidence),
+    (all, mine): (bool, bool),
+    printer: &Printer,
+) -> String {
     // As it was typed, unless it would be read as an option.
     let name = if name.starts_with('-') { &lock.path } else { name };
     let screen = Screen::new(all);
-    let state = wrapped_for_stdout(&state(lock, name, time, screen.told, printer), INDENT);
+    let mut state = state(lock, name, (time, evidence), screen.told, printer);
+    evidence.lines(lock, time).iter().filter(|_| is_used(lock)).for_each(|line| state.push_str(&format!("  {line}\n")));
+    if mine {
+        let own = evidence.mine(lock, time);
+        if own.is_empty() {
+            state.push_str("no waiter is yours on this machine\n");
+        }
+        own.iter().take(screen.told).for_each(|line| state.push_str(&format!("{line}\n")));
+        let more = own.len().saturating_sub(screen.told);
+        if more > 0 {
+            let all = printer.command(&Suggested::new(["why", name, "--mine", "--all"]), std::io::stdout());
+            state.push_str(&format!("and {more} more of yours: {all}\n"));
+        }
+    }
+    let state = wrapped_for_stdout(&state, INDENT);
     let last = broken.last().map_or_else(String::new, |last| format!("broken before, last on {}\n", broken_line(last)));
     let after = wrapped_for_stdout(&last, INDENT) + &actions(lock, name, screen.told, printer);
     let note = time.note.iter().map(|note| format!("lockkeeper: {note}\n")).collect::<String>();
     let room = screen.size.map(|size| size.less(&note).less(&state).less(&after));
-    format!("{state}{}{after}", waiters(lock, name, time, (room, screen.told), printer))
+    format!("{state}{}{after}", waiters(lock, name, (time, evidence), (room, screen.told), printer))
 }
 
 /// The holders of the lock, and what else is in the way.
-fn state(lock: &LockInfo, name: &str, time: &ServerTime, told: usize, printer: &Printer) -> String {
+fn state(
+    lock: &LockInfo,
+    name: &str,
+    (time, evidence): (&ServerTime, &Evidence),
+    told: usize,
+    printer: &Printer,
+) -> String {
     let mut text = String::new();
     // Writing to a string never fails.
     let path = plain(&lock.path);
@@ -143,8 +251,19 @@ fn state(lock: &LockInfo, name: &str, time: &ServerTime, told: usize, printer: &
                 if let Some(program) = holder.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
                     _ = writeln!(text, "  which runs {}", plain(&excerpt(program)));
                 }
+                if let Some(session) = evidence.session(holder) {
+                    _ = writeln!(text, "  {session}");
+                }
+                if let Some(traceparent) = holder.traceparent {
+                    _ = writeln!(text, "  in trace {}, span {}", traceparent.trace_id(), traceparent.span_id());
+                }
                 if holder.process_has_ended() {
                     _ = writeln!(text, "  {GONE}");
+                }
+                // A word of a foreign client has no time.
+                let asked = holder.revocation.as_ref().filter(|request| request.at_ms > 0);
+                if let Some(at) = asked.and_then(|request| i64::try_from(request.at_ms).ok()) {
+                    _ = writeln!(text, "  asked at {}, by the clock of who asked", when_ms(at));
                 }
             }
             text.push_str(&rest(holders.len(), told, name, printer));
@@ -179,7 +298,7 @@ fn rest(count: usize, told: usize, name: &str, printer: &Printer) -> String {
 fn waiters(
     lock: &LockInfo,
     name: &str,
-    time: &ServerTime,
+    (time, evidence): (&ServerTime, &Evidence),
     (room, told): (Option<Size>, usize),
     printer: &Printer,
 ) -> String {
@@ -187,8 +306,12 @@ fn waiters(
     if count == 0 {
         return String::new();
     }
-    let mut text =
-        wrapped_for_stdout(&format!("{count} waiting; a new contender has {} ahead\n", ahead(lock, count)), INDENT);
+    let about = evidence.estimate(lock, count, time);
+    let about = about.map_or_else(String::new, |about| format!(", and would wait {about}"));
+    let mut text = wrapped_for_stdout(
+        &format!("{count} waiting; a new contender has {} ahead{about}\n", ahead(lock, count)),
+        INDENT,
+    );
     let most = if room.is_some() { usize::MAX } else { told };
     // Without the first line and the one about the others.
     let rows = room.map_or(usize::MAX, |room| room.less(&text).less(&rest(count, 0, name, printer)).rows.max(1));

@@ -304,7 +304,7 @@ fn the_advice_of_a_failure_can_be_run() {
     let shows = |advice: &[(String, String)]| told(that(advice, "see its holders and waiters")).contains(&pid);
     assert!(shows(&advice("run", &[ODD, "--class", "K", "--", "true"])), "of another kind");
     assert!(shows(&advice("break", &[ODD, "-r", "x", "-y", "--node", "no-node"])), "no contender");
-    assert!(told(that(&advice("show", &["nowhere"]), "see which locks there are")).contains(&pid));
+    assert!(told(that(&advice("show", &["nowhere"]), "see which locks there are")).contains(ODD));
     assert!(told(that(&advice("show", &["--bogus"]), "see all options")).contains("Usage:"));
     // A waiter that was broken.
     let mut waiter = site.wait_behind(ODD, &[]);
@@ -434,7 +434,9 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
     let mut waiter = site.wait_behind(ODD, &[]);
     until("the hold is abandoned", || site.shown(ODD)["holders"][0]["abandoned"] == true);
     // Its node has the time of its start only.
-    for verb in ["show", "why", "list"] {
+    let list = String::from_utf8(site.output("list", &[ODD]).stdout).unwrap();
+    assert!(list.ends_with("  abandoned\n"), "{list}");
+    for verb in ["show", "why"] {
         let text = String::from_utf8(site.output(verb, &[ODD]).stdout).unwrap();
         let told = text.contains(", held since ") && text.contains("; when it was abandoned is not known");
         assert!(told && !text.contains("abandoned (lock delay 10 min) since"), "{verb}: {text}");

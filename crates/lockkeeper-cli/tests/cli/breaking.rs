@@ -202,7 +202,12 @@ fn a_node_without_a_session_that_blocks_foreign_clients_is_named_and_removed() {
     let names =
         |text: &str| text.contains(&without) && text.contains("nobody holds it: 10.0.0.7, writing, queued since ");
     assert!(line.contains("waiting for /locks/a: ") && names(&line), "{line}");
-    for verb in ["list", "show", "why"] {
+    let list = String::from_utf8(home.output(&["list", "a"]).stdout).unwrap();
+    assert!(
+        list.contains(" nobody ") && list.contains(&format!("blocked by a node without a session: {without}")),
+        "{list}"
+    );
+    for verb in ["show", "why"] {
         let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
         assert!(names(&text) && !text.contains("held by"), "{verb}: {text}");
     }

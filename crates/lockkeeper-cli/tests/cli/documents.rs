@@ -9,7 +9,8 @@ use rustix::process::Signal;
 use crate::harness::{BINARY, Home, Running, until};
 
 /// Texts in a line that is only parsed, and why it is not run. A unit test of the definitions parses all lines.
-const ONLY_PARSED: [(&str, &str); 17] = [
+const ONLY_PARSED: [(&str, &str); 18] = [
+    ("lockkeeper observe", "it runs until it is stopped"),
     ("zk1:", "it needs an ensemble"),
     ("--machine", "it needs the service of the machine, in a directory of root's"),
     ("…", "it is a pattern"),

@@ -25,6 +25,9 @@ pub(crate) struct Home {
     servers: Option<String>,
 }
 
+/// The file of settings that a test may write into its home.
+pub(crate) const SETTINGS: &str = "lockkeeper.toml";
+
 impl Home {
     pub(crate) fn new() -> Self {
         HEED.call_once(heed_signals);
@@ -73,8 +76,9 @@ impl Home {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LOCKKEEPER_")) {
             command.env_remove(name);
         }
-        // The user who runs the tests may have settings.
-        command.env("LOCKKEEPER_CONFIG", "/dev/null");
+        // The user who runs the tests may have settings. A test may give its home some.
+        let settings = self.file(SETTINGS);
+        command.env("LOCKKEEPER_CONFIG", if settings.exists() { settings } else { "/dev/null".into() });
         command.env("LOCKKEEPER_STATE_DIR", self.state()).current_dir(self.dir.path());
         if let Some(servers) = &self.servers {
             command.env("LOCKKEEPER_SERVERS", servers);
@@ -255,10 +259,18 @@ impl Served {
         Self::start_after(home, 0)
     }
 
+    /// Starts one at an address where an earlier one was.
+    pub(crate) fn start_at(home: &Home, address: &str) -> Self {
+        Self::start_with(home, address, &[])
+    }
+
     /// Starts one whose tokens are above this number, and above those of its clock.
     pub(crate) fn start_after(home: &Home, zxid: i64) -> Self {
-        let zxid = zxid.to_string();
-        let args = ["serve", "--memory", "--listen", "127.0.0.1:0", "--first-zxid", &zxid];
+        Self::start_with(home, "127.0.0.1:0", &["--first-zxid", &zxid.to_string()])
+    }
+
+    fn start_with(home: &Home, listen: &str, more: &[&str]) -> Self {
+        let args = [&["serve", "--memory", "--listen", listen], more].concat();
         let mut running = Running::start(&mut home.command(&args));
         let address = running.line();
         Served { running, address }

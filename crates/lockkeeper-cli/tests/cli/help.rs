@@ -15,6 +15,8 @@ const VERBS: &[&[&str]] = &[
     &["jobs", "rerun"],
     &["jobs", "forget"],
     &["why"],
+    &["deadlocks"],
+    &["top"],
     &["revoke"],
     &["break"],
     &["stats"],
@@ -31,6 +33,7 @@ const VERBS: &[&[&str]] = &[
     &["init"],
     &["copy"],
     &["config"],
+    &["observe"],
     &["serve"],
     &["server"],
     &["server", "status"],
@@ -120,9 +123,8 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
-    let cases: [(&[&str], &str); 59] = [
+    let cases: [(&[&str], &str); 61] = [
         (&["jobs", "resolve", "a"], "<--again|--accept>"),
-        (&["top"], "see which locks there are: lockkeeper list --"),
         (&["run", "a", "--nowait", "--", "b"], "hint: write --try\n"),
         (&["run", "a", "-n", "--", "b"], "hint: write --try\n"),
         (&["run", "-w", "3", "a", "--", "b"], "hint: write --wait 3s\n"),
@@ -144,8 +146,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["run", "a", "--time-zone", "UTC", "--", "b"], "hint: add --once-per PERIOD, or leave --time-zone out\n"),
         (&["run", "a", "--priority=3", "--", "b"], "--priority needs --lease DURATION\n"),
         (&["run", "a", "--lease", "1m", "--emergency", "--", "b"], "--emergency needs --reason TEXT\n"),
-        (&["run", "a", "--lease", "1m", "--wait", "3s", "--", "b"], " lower priority, write --waiting DURATION"),
-        (&["histroy"], " --broken\n"),
+        (&["histroy", "a"], "did you mean: lockkeeper history a --"),
         (&["jobs", "histroy", "a"], "list its runs: lockkeeper jobs a --"),
         (&["status"], "see which locks there are: lockkeeper list --"),
         (&["status", "a b"], "see its holders and waiters: lockkeeper show 'a b' --"),
@@ -155,8 +156,12 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["unlock", "a"], "ask its holder: lockkeeper revoke a --"),
         (&["unlock"], "take it from its holder: lockkeeper break NAME --"),
         (&["release", "a"], "a lock is released when the command under it ends"),
-        (&["history"], " --broken\n"),
-        (&["history", "a"], "list the runs of a job: lockkeeper jobs a --"),
+        (&["log"], " --broken\n"),
+        (&["log", "a"], "see the last holds: lockkeeper history a --"),
+        (&["log", "a"], "list the runs of a job: lockkeeper jobs a --"),
+        (&["history"], "were not provided: <NAME>"),
+        (&["check"], "look for trouble: lockkeeper doctor --"),
+        (&["prune", "team"], "list what is left of locks that nobody uses: lockkeeper gc team --"),
         (&["cancel", "a"], "or with --node a waiter: lockkeeper revoke a --"),
         (&["kill", "a"], " --reason WHY\n"),
         (&["nightly", "--", "make", "all"], "run a command under that lock: lockkeeper run nightly --"),

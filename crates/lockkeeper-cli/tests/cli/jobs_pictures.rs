@@ -2,14 +2,12 @@
 //!
 //! The records have fixed times, and so have the clocks of server and command. `LOCKKEEPER_DRAW=1` draws the pictures again.
 
-use std::fmt::Write as _;
-use std::path::Path;
-
 use serde_json::{Value, json};
 use zookeeper_client as zk;
 
 use crate::harness::BINARY;
 use crate::jobs_clock::Clock;
+use crate::pictures::{self, Svg, letter};
 use crate::terminal::{INTERRUPT, Screen};
 
 /// The names of the machines, and of their node of a hold.
@@ -78,24 +76,18 @@ async fn keep(client: &zk::Client, job: &str, runs: Vec<Value>) {
 
 /// Draws lines of text as a terminal shows them.
 fn svg(lines: &[&str]) -> String {
-    const LETTER: f64 = 8.4;
+    const FONT_SIZE: u8 = 14;
     const LINE: usize = 20;
     const EDGE: usize = 16;
     let columns = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
-    let (width, height) = ((columns as f64 * LETTER).ceil() as usize + 2 * EDGE, lines.len() * LINE + 2 * EDGE);
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
-         <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#1d1f21\"/>\n\
-         <g font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"14\" fill=\"#e0e0e0\" xml:space=\"preserve\">\n"
-    );
+    let width = (columns as f64 * letter(FONT_SIZE)).ceil() as usize + 2 * EDGE;
+    let height = lines.len() * LINE + 2 * EDGE;
+    let screen = format!("<rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#1d1f21\"/>\n");
+    let mut svg = Svg::new((width, height), FONT_SIZE, &screen, " fill=\"#e0e0e0\"");
     for (row, line) in lines.iter().enumerate() {
-        let (y, length) = (EDGE + (row + 1) * LINE - 6, line.chars().count() as f64 * LETTER);
-        let line = line.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        // The length keeps the columns in line, whatever font the reader has.
-        _ = writeln!(text, "<text x=\"{EDGE}\" y=\"{y}\" textLength=\"{length:.1}\">{line}</text>");
+        svg.line((EDGE, EDGE + (row + 1) * LINE - 6), "", line);
     }
-    text.push_str("</g>\n</svg>\n");
-    text
+    svg.end()
 }
 
 /// Compares a screen with the picture of the guide.
@@ -103,13 +95,7 @@ fn compare(name: &str, command: &str, screen: &str) {
     let shown: Vec<_> = screen.lines().map(|line| line.trim_end_matches(['\r', ' '])).collect();
     let typed = format!("$ {command}");
     let lines = [&[typed.as_str()][..], &shown].concat();
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/pictures").join(format!("{name}.svg"));
-    let drawn = svg(&lines);
-    if std::env::var_os("LOCKKEEPER_DRAW").is_some() {
-        std::fs::write(&file, &drawn).unwrap();
-    }
-    let kept = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(kept == drawn, "{} shows something else; LOCKKEEPER_DRAW=1 draws:\n{}", file.display(), lines.join("\n"));
+    pictures::compare(name, &svg(&lines), &lines.join("\n"));
 }
 
 #[test]

@@ -26,6 +26,33 @@ fn a_leased_lock_is_taken_or_not_at_once() {
     assert!(next > token);
 }
 
+/// `--wait` is the time limit for owners of every priority: it ends with 75, and a release in time ends the wait.
+#[test]
+fn wait_is_the_time_limit_of_a_leased_lock() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut first = home.spawn("a", &["--lease", "10m", "--priority", "3"], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    let (code, text) = failure(&home.output(&["run", "a", "--lease", "10m", "--wait", "300ms", "--", "true"]));
+    assert!(code == Some(75) && text.contains("waited ") && text.contains("/locks/a"), "{text}");
+    let mut next = home.spawn("a", &["--lease", "10m", "--wait", "10m"], "echo in; cat");
+    // The waiter has opened its session before the owner ends, or comes to a free lock: both must get it.
+    first.close_stdin();
+    assert!(first.wait().success());
+    assert_eq!(next.line(), "in");
+    // A lease that is over ends the wait as well, although its command runs on.
+    let mut lapsing = home.spawn("b", &["--lease", "1s", "--priority", "3"], "echo up; exec sleep 1000");
+    assert_eq!(lapsing.line(), "up");
+    let mut after = home.spawn("b", &["--lease", "10m", "--wait", "10m"], "echo in; cat");
+    assert_eq!(after.line(), "in");
+    assert_eq!(lapsing.end().0, Some(76));
+    for mut held in [next, after] {
+        held.close_stdin();
+        assert!(held.wait().success());
+    }
+}
+
 /// H-34, H-40: the command ends in its own time, and then the other one starts.
 #[test]
 fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
@@ -247,8 +274,8 @@ fn a_leased_lock_is_shown_listed_and_explained() {
     for verb in ["show", "why", "list"] {
         let args = if verb == "list" { vec![verb] } else { vec![verb, "a"] };
         let text = String::from_utf8(home.output(&args).stdout).unwrap();
-        for say in ["held by batch-1", "by the server's clock", "with priority 2", "wanted by online-1 with priority 5"]
-        {
+        let holder = if verb == "list" { "a     batch-1 " } else { "held by batch-1" };
+        for say in [holder, "by the server's clock", "with priority 2", "wanted by online-1 with priority 5"] {
             assert!(text.contains(say), "{verb}: {say:?} is missing in {text}");
         }
     }
@@ -363,7 +390,6 @@ fn lease_options_need_a_lease() {
         &["--stats"],
         &["--lease", "1m", "--alert-command", "true"],
         &["--lease", "1m", "--ask", "1s", "--forceful"],
-        &["--lease", "1m", "--wait", "1s"],
         &["--lease", "0s"],
         &["--lease", "1m", "--priority", "2147483647"],
         &["--lease", "1m", "--emergency"],

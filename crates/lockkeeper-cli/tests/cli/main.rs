@@ -3,22 +3,29 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod advice;
+mod alive;
 mod breaking;
 mod config;
 mod daemon;
+mod deadlocks;
 mod deciding;
 mod dlq;
+mod doctor;
 mod documents;
 mod errors;
 mod fencing;
 mod greedy;
+mod guide_pictures;
 mod harness;
 mod healthy;
 mod help;
+mod history;
+mod incidents;
 mod input;
 mod jobs;
 #[cfg(real_servers)]
 mod jobs_clock;
+mod jobs_idle;
 mod jobs_killed;
 #[cfg(real_servers)]
 mod jobs_pictures;
@@ -31,6 +38,8 @@ mod limits;
 mod losing;
 mod moving;
 mod nested;
+mod observing;
+mod pictures;
 mod place;
 mod realms;
 mod revoking;
@@ -47,3 +56,5 @@ mod strangers;
 mod streams;
 mod terminal;
 mod waiting;
+mod watching;
+mod yielding;

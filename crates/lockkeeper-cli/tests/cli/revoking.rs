@@ -129,6 +129,8 @@ fn a_holder_that_obeys_before_all_are_asked_is_not_said_to_have_ended_before() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
+    // The records of revokes have their place.
+    assert!(home.output(&["init"]).status.success());
     for json in [false, true] {
         let mut holders: Vec<_> = (0..2)
             .map(|_| {
@@ -138,7 +140,7 @@ fn a_holder_that_obeys_before_all_are_asked_is_not_said_to_have_ended_before() {
             })
             .collect();
         let proxy = Proxy::start_blocking(served.address.parse().unwrap());
-        let second = proxy.on(OpCode::SetData).nth(2).hold_request();
+        let second = proxy.on(OpCode::Multi).nth(2).hold_request();
         let address = proxy.connect_string();
         let args = ["revoke", "a", "--wait", "60s", "--servers", &address];
         let args = [&args[..], if json { &["--json"] } else { &[] }].concat();

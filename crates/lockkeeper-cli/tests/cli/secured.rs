@@ -98,6 +98,17 @@ fn run_holds_its_lock_over_tls() {
     command.envs(variables.map(|(name, file)| (format!("LOCKKEEPER_TLS_{name}"), home.file(file))));
     let output = command.env("LOCKKEEPER_SERVERS", &servers).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
+
+    // Asked one by one, without a session: by TLS, without a certificate, and without TLS.
+    for (flags, code, say) in [
+        (&known[..], 0, "  alone  "),
+        (&known[..2], 2, " fails the TLS handshake: "),
+        (&[], 2, " has a port for TLS there, and this client has no TLS"),
+    ] {
+        let output = home.output(&[&["doctor", "--servers", &servers], flags].concat());
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.code() == Some(code) && said.contains(&format!("{servers}{say}")), "{output:?}");
+    }
     drop(server);
 }
 
@@ -141,6 +152,11 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     drop(holder);
     assert_eq!(status(&["run", "daily", "--once-per", "day", "--auth-file", "jobs", "--", "touch", "ran"]), Some(0));
     assert!(home.file("ran").exists());
+    // A client that may not ask for the servers' time sees the job all the same.
+    let output = home.output(&["doctor"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(said.contains("\njobs       1 job\n") && said.contains("\nunseen     the servers' clock, "), "{said}");
     assert_eq!(status(&["epoch", "--above", "1", "--yes", "--auth-file", "jobs"]), Some(77));
     assert_eq!(status(&["epoch", "--above", "1", "--yes", "--auth-file", "ops"]), Some(0));
     assert_eq!(status(&["run", "a", "--", "sh", "-c", "[ $LOCKKEEPER_TOKEN -gt 281474976710656 ]"]), Some(0));

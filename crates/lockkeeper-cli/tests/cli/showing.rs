@@ -37,7 +37,11 @@ fn case_55_case_56_show_names_who_holds_and_who_waits() {
         assert!(text.contains(&say), "{say:?} is missing in {text}");
     }
     let text = String::from_utf8(home.output(&["list"]).stdout).unwrap();
-    assert!(text.starts_with("/locks/nightly  held by ") && text.ends_with(", 1 waiting\n"), "{text}");
+    let lines: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["LOCK", "HOLDER", "HELD", "USUAL", "WAITING", "OLDEST", "/H", "STATE"]);
+    let who = format!("{}@{}", first["user"].as_str().unwrap(), first["host"].as_str().unwrap());
+    assert_eq!((lines[1][0], lines[1][1], lines[1][4], lines[1][6]), ("nightly", &*who, "1", "2"), "{text}");
+    assert!(text.ends_with("(nightly index)\n"), "{text}");
     holder.close_stdin();
     assert!(holder.wait().success() && waiter.wait().success());
 }
@@ -79,7 +83,6 @@ fn a_holder_that_waited_is_shown_since_its_grant_and_a_foreign_client_since_it_q
     let text = |args: &[&str]| String::from_utf8(home.output(args).stdout).unwrap();
     for (args, says) in [
         (&["show", "nightly"][..], ") since "),
-        (&["list", "nightly"], ") since "),
         (&["why", "nightly"], "s ago, queued since "),
         (&["run", "nightly", "--try", "--", "true"], ""),
     ] {
@@ -89,10 +92,13 @@ fn a_holder_that_waited_is_shown_since_its_grant_and_a_foreign_client_since_it_q
         };
         assert!(text.contains(says) && text.contains(" since ") && text.contains(", queued since "), "{text}");
     }
-    for verb in ["show", "list", "why"] {
+    for verb in ["show", "why"] {
         let text = text(&[verb, "foreign"]);
         assert!(text.contains("held by 10.0.0.7, queued since "), "{text}");
     }
+    let row = text(&["list", "foreign"]);
+    let row: Vec<_> = row.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..3], ["foreign", "10.0.0.7", "?"], "nobody knows since when it holds the lock");
     assert!(home.show("foreign")["holders"][0]["granted_ms"].is_null());
     drop(foreign);
     second.close_stdin();
@@ -369,4 +375,38 @@ fn the_commands_of_why_are_in_one_column() {
     assert!(text.contains("ask all holders to release it"), "{text}");
     let columns: Vec<_> = text.lines().filter_map(|line| line.find("lockkeeper ")).collect();
     assert!(columns.len() > 4 && columns.iter().all(|column| *column == columns[0]), "{text}");
+}
+
+#[test]
+fn a_trace_is_shown_only_if_it_was_asked_for() {
+    const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let home = Home::new();
+    let start = |name: &str, options: &[&str], traceparent: &str| {
+        let mut command =
+            home.command(&[&["run", name], options, &["--", "sh", "-c", "echo $TRACEPARENT; cat"]].concat());
+        Running::start(command.env("TRACEPARENT", traceparent).stderr(Stdio::piped()))
+    };
+    let why = |name: &str| String::from_utf8(home.output(&["why", name]).stdout).unwrap();
+    let shown = |name: &str| home.show(name)["holders"][0]["traceparent"].clone();
+    let bad = "00-1-2-03";
+    let cases = [
+        ("traced", &["--trace"][..], TRACEPARENT, Some(TRACEPARENT), ""),
+        ("silent", &[], TRACEPARENT, None, ""),
+        ("job", &["--trace", "--once-per", "day"], TRACEPARENT, Some(TRACEPARENT), ""),
+        ("bad", &["--trace"], bad, None, "--trace has no effect: TRACEPARENT is \"00-1-2-03\", not a traceparent"),
+    ];
+    for (name, options, given, written, said) in cases {
+        let mut holder = start(name, options, given);
+        assert_eq!(holder.line(), given, "{name}: the command gets it unchanged");
+        assert_eq!(shown(name).as_str(), written, "{name}");
+        let line = "  in trace 4bf92f3577b34da6a3ce929d0e0e4736, span 00f067aa0ba902b7\n";
+        assert_eq!(why(name).contains(line), written.is_some(), "{name}: {}", why(name));
+        let output = {
+            holder.close_stdin();
+            holder.output()
+        };
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && errors.contains(said), "{name}: {errors}");
+        assert_eq!(errors.contains("trace"), !said.is_empty(), "{name}: {errors}");
+    }
 }

@@ -70,6 +70,21 @@ impl Screen {
         }
     }
 
+    /// Waits until the terminal shows this, whatever parts of it were drawn last; returns all that it shows.
+    pub(crate) fn until_shown(&mut self, terminal: &mut vt100::Parser, text: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            let shown = terminal.screen().contents();
+            if shown.contains(text) {
+                return shown;
+            }
+            match self.shown.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(bytes) => terminal.process(&bytes),
+                Err(_) => panic!("no {text:?} on the screen:\n{shown}"),
+            }
+        }
+    }
+
     /// Waits for the end of the program; returns all text that no call has returned.
     pub(crate) fn rest(&mut self) -> String {
         self.end();
@@ -433,8 +448,14 @@ fn the_table_of_jobs_follows_every_change() {
 fn the_table_of_jobs_shows_a_job_that_becomes_late() {
     let home = Home::new();
     assert!(home.output(&["run", "a", "--every", "1s", "--", "true"]).status.success());
+    // Somebody uses the lock: without that, the job is silent too.
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
     let mut screen = Screen::start(&home, BINARY, &["jobs", "a", "--watch"]);
     screen.expect("a    late ");
+    holder.close_stdin();
+    assert!(holder.wait().success());
+    screen.expect("a    silent ");
     screen.press(INTERRUPT);
     assert_eq!(screen.end().code(), Some(0));
 }

@@ -227,7 +227,7 @@ fn variables(list: &[(&str, &str)]) -> String {
 }
 
 /// What each setting is if no layer has it: alone, and with a properties file.
-const DEFAULTS: [(Key, &str, &str); 27] = [
+const DEFAULTS: [(Key, &str, &str); 36] = [
     (Key::Servers, "none: this user's server", "`localhost:2181`"),
     (Key::SessionTimeout, "`30s`; `10s` with this user's own server", "5000"),
     (
@@ -240,9 +240,17 @@ const DEFAULTS: [(Key, &str, &str); 27] = [
     (Key::ForegroundTimeout, "waits", "2000"),
     (Key::BackgroundPrefix, "`B`", "`B`"),
     (Key::BackgroundTimeout, "waits", "2000"),
+    (Key::MonitorContainer, "false", "false"),
     (Key::Retries, "0", "3"),
     (Key::RetryDelay, "`1s`", "`1s`"),
     (Key::DeadLetter, "none", "none"),
+    (Key::KafkaSecurityProtocol, "`plaintext`", "`plaintext`"),
+    (Key::KafkaCa, "with TLS: this machine's authorities", ""),
+    (Key::KafkaCert, "none", ""),
+    (Key::KafkaKey, "none", ""),
+    (Key::KafkaSaslMechanism, "none", ""),
+    (Key::KafkaUser, "none", ""),
+    (Key::KafkaPasswordFile, "none", ""),
     (Key::JobsTimeZone, "`UTC`", "`UTC`"),
     (Key::JobsOnFailure, "`next`", "`next`"),
     (Key::JobsOnCrash, "`next`", "`next`"),
@@ -258,6 +266,7 @@ const DEFAULTS: [(Key, &str, &str); 27] = [
     (Key::Acl, "`open`", ""),
     (Key::StateDir, "[see above](#this-users-server)", ""),
     (Key::Machine, "none: this user's own server", ""),
+    (Key::History, "true", "true"),
     (Key::Strict, "false", "false"),
 ];
 

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use super::{LEAVING, Line, RELEASING, command_line, hold, leaving};
 use crate::advice::Suggested;
 use crate::args::jobs::JobArgs;
-use crate::args::run::RunArgs;
+use crate::args::run::{OnDeadlock, RunArgs};
 use crate::broken::{self, LostPositions};
 use crate::child::{CommandEnd, Extras, RunTerms};
 use crate::exit::{Code, Failure};
@@ -27,6 +27,7 @@ use crate::jobsview;
 use crate::nested;
 use crate::output::Printer;
 use crate::presence::GONE;
+use crate::records::Records;
 use crate::signals::{self, Signals};
 use crate::tail::Tail;
 use crate::text::when_ms;
@@ -53,6 +54,14 @@ pub(super) async fn run(
     printer: Printer,
 ) -> Result<u8, Failure> {
     let ended = slots(args, &mut line, signals, printer).await;
+    if let Err(failure) = &ended {
+        line.record_refusal(failure).await;
+        if failure.code == Code::NotAcquired {
+            expect(args, &line).await;
+        }
+    } else {
+        line.send_kept().await;
+    }
     line.leave(match &ended {
         Err(failure) => leaving(failure),
         Ok(_) => LEAVING,
@@ -91,12 +100,15 @@ async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: 
     }
 }
 
+/// Time limit for the first records of a job that was refused.
+const EXPECTING: Duration = Duration::from_secs(1);
+
 /// The grace period of a command without a lock.
 const GRACE: Duration = Duration::from_secs(5);
 
 fn terms(args: &RunArgs, grace: Duration) -> RunTerms {
     let (on_revoke, on_suspect, max_run) = (args.on_revoke, args.on_suspect, args.max_run);
-    RunTerms { grace, on_revoke, on_suspect, preemption: None, max_run }
+    RunTerms { grace, on_revoke, on_suspect, on_yield: None, preemption: None, max_run }
 }
 
 /// Returns the job that the options describe.
@@ -114,6 +126,17 @@ fn job(keeper: &Lockkeeper, path: &str, args: &RunArgs) -> Job {
     }
     let (on_failure, on_crash) = (on_failure.unwrap_or_default(), on_crash.unwrap_or_default());
     job.on_failure(on_failure).on_crash(on_crash).catch_up(catch_up.unwrap_or_default())
+}
+
+/// Lets `jobs` show a job that was asked for and has never run, unless the history is switched off.
+async fn expect(args: &RunArgs, line: &Line) {
+    let (Some(keeper), Some(path)) = (line.keeper.as_ref().filter(|_| line.history), line.paths.first()) else {
+        return;
+    };
+    let expected = timeout(EXPECTING, job(keeper, path.as_str(), args).expect()).await;
+    if let Ok(Err(error)) = expected {
+        tracing::info!(%error, "the job has no records");
+    }
 }
 
 /// Connects, waits for the lock, and claims the slot.
@@ -143,12 +166,15 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
         let (session, mut lost) = (keeper.session_id(), LostPositions::new(printer));
         let report = lost.report();
         let options = |acquire: Acquire<Guard>| {
-            let mut acquire = acquire.requeue(line.tries_on).on_requeued(report);
+            let mut acquire = acquire.requeue(line.tries_on).on_requeued(report).while_holding(nested::held());
             if let Some(limit) = limit {
                 acquire = acquire.timeout(limit);
             }
             if let Some(delay) = line.lock_delay {
                 acquire = acquire.lock_delay(delay);
+            }
+            if let Some(traceparent) = line.traceparent {
+                acquire = acquire.traceparent(traceparent.to_string());
             }
             match &line.message {
                 Some(message) => acquire.message(message),
@@ -160,6 +186,7 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
             biased;
             claimed = job.claim_with(options) => claimed,
             failure = nested::waits_for_itself(&keeper, &line.paths), if !line.once => return Err(failure),
+            failure = nested::closes_a_ring(&keeper, &line.paths), if args.deadlock == OnDeadlock::Fail => return Err(failure),
             // A line about the wait would be mail for each machine that has nothing to do.
             never = line.report.run(&keeper, &line.paths, wait, printer), if is_asked_for(args, printer) => match never {},
             never = lost.tell_authors(&keeper) => match never {},
@@ -228,6 +255,7 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
             };
             let failure = Failure::new(Code::NotAcquired, message);
             let failure = failure.advise("see its runs", Suggested::new(["jobs", path, "--history"]));
+            line.record_refusal(&failure).await;
             Ok(super::not_acquired(args, &failure, printer))
         }
         _ => Err(Failure::new(
@@ -311,15 +339,21 @@ async fn run_slot(
             ahead.slot.name
         ));
     }
+    let records = line.keeper.as_ref().map_or_else(Records::default, |keeper| {
+        Records::begin(line.history, keeper, Held::One(run.guard()), (line.message.as_deref(), &line.report))
+    });
     let (ended, output) = match command(args, line, &run, signals, printer).await {
         Ok(ran) => ran,
         Err(failure) => {
             _ = finish(run, RunEnd::failed(failure.message.as_str()), &path, printer).await;
+            records.finish().await;
             return Err(failure);
         }
     };
+    records.tell(&ended);
     let held = broken::holds(Held::One(run.guard()));
     let released = finish(run, record(&ended, output.as_deref(), args.max_run), &path, printer).await;
+    records.finish().await;
     Ok(match released {
         // Reported when it happened.
         _ if ended.loss.is_some() => printer.ended("run", Code::Lost),

@@ -1,7 +1,9 @@
 //! The locks that `lockkeeper run` requests, and its attempts to get them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use lockkeeper::admin::TraceParent;
 use lockkeeper::engine::{excerpt, spell};
 use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
 use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
@@ -15,6 +17,7 @@ use crate::alert::Alerts;
 #[cfg(feature = "webhook")]
 use crate::alert::Webhook;
 use crate::args::leased::LeaseArgs;
+use crate::args::run::OnDeadlock;
 use crate::args::values::Waiting;
 use crate::broken::LostPositions;
 use crate::exit::{Code, Failure};
@@ -23,6 +26,7 @@ use crate::local;
 use crate::nested;
 use crate::output::Printer;
 use crate::place::Place;
+use crate::records;
 use crate::service::{self, NotifyState};
 use crate::waiting::{self, Report, Wait};
 use crate::watchdog::Watchdog;
@@ -32,8 +36,12 @@ pub(super) struct Line {
     /// In the order in which they are taken.
     pub(super) paths: Vec<LockPath>,
     pub(super) kind: Kind,
+    /// How old a hold must be before it makes way, if it does.
+    pub(super) min_hold: Option<Duration>,
     pub(super) once: bool,
     pub(super) message: Option<String>,
+    /// The caller's span in a distributed trace.
+    pub(super) traceparent: Option<TraceParent>,
     pub(super) lock_delay: Option<Duration>,
     pub(super) leased: LeaseArgs,
     #[cfg(feature = "webhook")]
@@ -42,6 +50,10 @@ pub(super) struct Line {
     pub(super) rules: Vec<TransferRule>,
     /// The requested leased lock.
     pub(super) lock: Option<HelixLock>,
+    /// Whether holds and refusals are recorded.
+    pub(super) history: bool,
+    /// This user's state directory, if there is one: it keeps refusals that no server can record.
+    pub(super) state: Option<PathBuf>,
     /// The preemption of the granted leased lock.
     pub(super) preemption: Option<watch::Receiver<Option<Preemption>>>,
     /// Whether the service manager is told when it waits.
@@ -49,6 +61,7 @@ pub(super) struct Line {
     pub(super) builder: Builder,
     pub(super) place: Place,
     pub(super) connect_timeout: Duration,
+    pub(super) on_deadlock: OnDeadlock,
     /// Whether no setting limits the attempts to connect, so that a waiter keeps trying, also with new sessions.
     pub(super) tries_on: bool,
     pub(super) started: Instant,
@@ -69,6 +82,22 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// Makes way after the command has ended for that, and waits until the lock is granted again.
+    pub(super) async fn make_way(&mut self, guard: MultiGuard) -> Result<MultiGuard, Failure> {
+        let keeper = self.keeper.clone().expect("it granted the lock");
+        let wait = Wait { started: Instant::now(), limit: None };
+        let outcome = tokio::select! {
+            biased;
+            outcome = guard.yield_lock() => outcome,
+            never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
+        };
+        outcome.map_err(|error| {
+            let failure = self.named(error.into());
+            let message = format!("the command made way, and is not started again: {}", failure.message);
+            Failure { message, ..failure }
+        })
+    }
+
     /// Makes one attempt.
     pub(super) async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
         // A sum that is too large means no limit.
@@ -77,6 +106,9 @@ impl Line {
         if let Err(failure) = &stood
             && failure.cause != Cause::InstanceLock
         {
+            if failure.code != Code::Unreachable {
+                self.record_refusal(failure).await;
+            }
             // The next server may be another one, at another place.
             self.leave(leaving(failure)).await;
         }
@@ -103,7 +135,7 @@ impl Line {
     pub(super) fn about(&self) -> About {
         let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
         let class = match self.kind {
-            Kind::Class(class) => Some(class.to_string()),
+            Kind::Class { class, .. } => Some(class.to_string()),
             _ => None,
         };
         About { monitor_object: paths.join(", "), path: paths.join(", "), lock_info: self.message.clone(), class }
@@ -133,9 +165,16 @@ impl Line {
             self.preemption = Some(guard.follow_preemption());
             return Ok(guard.into());
         }
-        let requests = self.paths.iter().map(|path| self.kind.request(&keeper, path.as_str(), self.once));
+        let requests = self.paths.iter().map(|path| {
+            let request = self.kind.request(&keeper, path.as_str(), self.once);
+            match self.min_hold {
+                Some(min_hold) => request.min_hold(min_hold),
+                None => request,
+            }
+        });
         let (session, mut lost) = (keeper.session_id(), LostPositions::new(self.printer));
-        let mut acquire = keeper.multi_lock(requests).requeue(self.tries_on).on_requeued(lost.report());
+        let acquire = keeper.multi_lock(requests).requeue(self.tries_on).on_requeued(lost.report());
+        let mut acquire = acquire.while_holding(nested::held());
         if let Some(remaining) = self.remaining() {
             acquire = acquire.timeout(remaining);
         }
@@ -145,6 +184,9 @@ impl Line {
         if let Some(message) = &self.message {
             acquire = acquire.message(message);
         }
+        if let Some(traceparent) = self.traceparent {
+            acquire = acquire.traceparent(traceparent.to_string());
+        }
         // Each attempt has its own time; without a limit the line shows the whole wait.
         let attempt = self.deadline.zip(self.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));
         let wait = Wait { started: attempt.unwrap_or(self.started), limit: self.wait };
@@ -153,6 +195,7 @@ impl Line {
             outcome = IntoFuture::into_future(acquire) => outcome,
             // A try does not wait.
             failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
+            failure = nested::closes_a_ring(&keeper, &self.paths), if self.on_deadlock == OnDeadlock::Fail => return Err(failure),
             never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
             never = lost.tell_authors(&keeper) => match never {},
         };
@@ -188,6 +231,8 @@ impl Line {
         lock = match waiting {
             Some(Waiting::Limit(limit)) => lock.waiting(limit),
             Some(Waiting::Infinite) => lock.wait_past_cleanup(),
+            // `--wait` is the limit of the whole wait, unless something else happens when the cleanup time ends.
+            None if self.wait.is_some() && !forceful && ask.is_none() => lock.wait_past_cleanup(),
             None => lock,
         };
         if let Some(reason) = self.leased.reason.as_ref().filter(|_| self.leased.emergency) {
@@ -196,9 +241,7 @@ impl Line {
         if let Some(message) = &self.message {
             lock = lock.message(message);
         }
-        if forceful {
-            lock = lock.forceful();
-        }
+        lock = lock.forceful(forceful);
         if keep_node {
             lock = lock.keep_node();
         }
@@ -242,7 +285,11 @@ impl Line {
             _ = status.wait_for(|status| *status == LockStatus::Pending).await;
             self.report.run_lease(keeper, path, (waiting, ask), self.printer).await
         };
-        let request = if self.once { lock.try_acquire() } else { lock.acquire() };
+        let mut request = if self.once { lock.try_acquire() } else { lock.acquire() };
+        // One deadline, for the owners of any priority.
+        if let Some(remaining) = self.remaining() {
+            request = request.wait_for_every_owner().timeout(remaining);
+        }
         tokio::select! {
             biased;
             acquired = request.into_future() => acquired,
@@ -317,6 +364,34 @@ impl Line {
 
     pub(super) fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Records that the request was refused, if it was and the servers answer.
+    pub(super) async fn record_refusal(&self, failure: &Failure) {
+        let (waited, message) = (self.started.elapsed(), self.message.as_deref());
+        match (&self.keeper, &self.place, &self.state) {
+            _ if !self.history => {}
+            (_, Place::Ensemble(servers), Some(state)) if failure.code == Code::Unreachable => {
+                // A standby machine tries on.
+                if self.stands_by {
+                    return;
+                }
+                records::keep(state, servers, &self.paths, (waited, message));
+            }
+            (Some(keeper), ..) => {
+                self.send_kept().await;
+                records::refuse(keeper, &self.paths, (self.once, waited, message), failure).await;
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends the refusals that earlier commands could not record.
+    pub(super) async fn send_kept(&self) {
+        let Some(keeper) = &self.keeper else { return };
+        if let (true, Place::Ensemble(servers), Some(state)) = (self.history, &self.place, &self.state) {
+            records::send_kept(keeper, state, servers).await;
+        }
     }
 
     /// Leaves the queue and closes the session, within `patience`.

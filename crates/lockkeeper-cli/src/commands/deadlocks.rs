@@ -1,0 +1,162 @@
+//! `lockkeeper deadlocks`: contenders that wait for each other in a ring, and how to end that.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use lockkeeper::engine::excerpt;
+use lockkeeper_observe::deadlock::{Certainty, Contention, Deadlock, Party, deadlocks as found};
+use serde::Serialize;
+
+use crate::advice::{Suggested, can_be_asked};
+use crate::args::ask::DeadlocksArgs;
+use crate::commands::realms::ask_each;
+use crate::commands::show::inquire;
+use crate::exit::Failure;
+use crate::output::{self, Printer};
+use crate::screen::{INDENT, wrapped_for_stdout};
+use crate::settings::{Settings, list_root};
+use crate::statuses::Code;
+use crate::text::{counted, described, moment, plain};
+use crate::views::ContenderView;
+
+/// A deadlock, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct DeadlockView<'a> {
+    certainty: Certainty,
+    since: Option<String>,
+    since_ms: Option<i64>,
+    ring: Vec<PartyView<'a>>,
+    /// The node of the contender whose end costs least.
+    victim: Option<String>,
+}
+
+#[derive(Serialize)]
+struct PartyView<'a> {
+    holds: Option<ContentionView<'a>>,
+    waits: ContentionView<'a>,
+}
+
+#[derive(Serialize)]
+struct ContentionView<'a> {
+    path: &'a str,
+    #[serde(flatten)]
+    contender: ContenderView<'a>,
+}
+
+#[derive(Serialize)]
+struct DeadlocksView<'a> {
+    deadlocks: Vec<DeadlockView<'a>>,
+}
+
+/// Prints the deadlocks; returns the exit status: 0 without one, 2 with a certain one, otherwise 1.
+pub(crate) async fn deadlocks(args: DeadlocksArgs, printer: &Printer) -> Result<u8, Failure> {
+    let root = list_root(args.prefix.as_deref())?;
+    let parts = Settings::read(args.connect, printer)?.parts(&root)?;
+    let answers = ask_each(&parts, printer, async |part| {
+        inquire(&part.settings, async |admin| found(&admin, &part.root).await).await
+    })
+    .await?;
+    let source = answers.source();
+    let all: Vec<_> = answers.from.iter().flat_map(|(_, found)| found).collect();
+    let status = match all.iter().map(|deadlock| deadlock.certainty).min() {
+        None => 0,
+        Some(Certainty::Certain) => Code::Declined as u8,
+        Some(_) => Code::NoSuchLock as u8,
+    };
+    if printer.is_json() {
+        let deadlocks = all.iter().map(|deadlock| view(deadlock)).collect();
+        output::answer(&source, &DeadlocksView { deadlocks })?;
+    } else if all.is_empty() {
+        printer.note(&format!("no contenders at or below {root} wait for each other in a ring on {source}"));
+    } else {
+        printer.scope(&source);
+        let text: String = all.iter().enumerate().map(|(at, deadlock)| text(at + 1, deadlock, printer)).collect();
+        output::data(&text)?;
+    }
+    answers.end(status, printer)
+}
+
+impl<'a> ContentionView<'a> {
+    fn of(it: &'a Contention) -> Self {
+        ContentionView { path: &it.path, contender: ContenderView::of(&it.path, &it.contender) }
+    }
+}
+
+impl<'a> PartyView<'a> {
+    fn of(party: &'a Party) -> Self {
+        PartyView { holds: party.holds.as_ref().map(ContentionView::of), waits: ContentionView::of(&party.waits) }
+    }
+}
+
+fn view(deadlock: &Deadlock) -> DeadlockView<'_> {
+    let since = deadlock.since().and_then(|since| Timestamp::try_from(since).ok());
+    DeadlockView {
+        certainty: deadlock.certainty,
+        since: since.map(|since| since.to_string()),
+        since_ms: since.map(Timestamp::as_millisecond),
+        ring: deadlock.ring.iter().map(PartyView::of).collect(),
+        victim: deadlock.victim().map(|victim| victim.contender.node_path(&victim.path)),
+    }
+}
+
+fn text(number: usize, deadlock: &Deadlock, printer: &Printer) -> String {
+    let mut text = wrapped_for_stdout(&described_ring(number, deadlock), INDENT + 4);
+    if let Some(victim) = deadlock.victim() {
+        let node = victim.contender.node_path(&victim.path);
+        let options = ["--node", node.as_str(), "--reason", "deadlock"];
+        let (what, verb) = match can_be_asked(&victim.contender) {
+            true => ("ask the one that was granted its lock last", "revoke"),
+            false => ("remove the one that was granted its lock last, which understands no request", "break"),
+        };
+        let command = Suggested::new([verb, victim.path.as_str()]).with(options);
+        // A command is not broken, so that it can be copied. Writing to a string never fails.
+        _ = writeln!(text, "  {what}\n    {}", printer.command(&command, std::io::stdout()));
+    }
+    text
+}
+
+/// Returns the lines about a ring: how sure it is, and each of its contenders.
+pub(crate) fn described_ring(number: usize, deadlock: &Deadlock) -> String {
+    let since = deadlock.since().map_or_else(String::new, |since| format!(" since {}", moment(since)));
+    let count = counted(deadlock.ring.len() as u64, "contender");
+    let mut text = match deadlock.certainty {
+        Certainty::Certain => format!("#{number}  certain: {count} wait for each other in a ring{since}\n"),
+        Certainty::Likely => format!(
+            "#{number}  likely: {count} wait for each other in a ring{since}, if the sessions in it are processes with one thread\n"
+        ),
+        Certainty::Possible => format!(
+            "#{number}  possible: {count} wait for each other in a ring{since}, if the thread that holds is the one that waits; a session in it has several waits\n"
+        ),
+    };
+    for party in &deadlock.ring {
+        text.push_str(&line(party));
+    }
+    text
+}
+
+/// `    build@ci-7 (pid 4711) holds /locks/a since 10:42:03, waits for /locks/b since 10:43:11 (nightly index)`; with the contender that
+/// waits if that is another one, as of a run in the command of another one. Its message comes before that of the holder.
+fn line(Party { holds, waits, .. }: &Party) -> String {
+    let contender = &waits.contender;
+    let waiter = described(contender);
+    let mut line = match holds {
+        Some(hold) => {
+            let (holder, since) = (described(&hold.contender), hold.contender.granted);
+            let since = since.map_or_else(String::new, |granted| format!(" since {}", moment(granted)));
+            let other = if holder == waiter { String::new() } else { format!(" {waiter}") };
+            format!("    {holder} holds {}{since},{other} waits", hold.path)
+        }
+        None => format!("    {waiter} is ahead in the queue, waits"),
+    };
+    // Writing to a string never fails.
+    _ = write!(line, " for {} since {}", waits.path, moment(contender.since));
+    if contender.owner.is_none() {
+        _ = write!(line, ", session {}", contender.session);
+    }
+    // A run in the command of another one seldom has a message of its own.
+    let of_hold = holds.as_ref().and_then(|hold| hold.contender.message.as_ref());
+    if let Some(message) = contender.message.as_ref().or(of_hold) {
+        _ = write!(line, " ({})", excerpt(message));
+    }
+    plain(&line) + "\n"
+}

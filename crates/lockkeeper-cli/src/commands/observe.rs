@@ -1,0 +1,371 @@
+//! `lockkeeper observe`: what happens to all locks, as metrics, as a journal and as alerts.
+
+mod jobs;
+
+use std::collections::{HashSet, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt, OptionFuture, select_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lockkeeper::Lockkeeper;
+use lockkeeper::engine::{excerpt, spell};
+use lockkeeper_observe::deadlock::{self, Certainty};
+use lockkeeper_observe::watch::{
+    AlertNotice, GapCause, Journal, Limits, Notice, Observation, ObserveError, Observer, Options, Rule,
+};
+use lockkeeper_observe::{http, page};
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::advice::Suggested;
+use crate::alert;
+use crate::args::observe::ObserveArgs;
+use crate::commands::show::connect_running;
+use crate::exit::{Code, Failure};
+use crate::output::Printer;
+use crate::place::{Place, realm};
+use crate::service::{self, NotifyState};
+use crate::settings::{Part, Settings, list_root};
+use crate::signals::{STOPPING, Signals};
+use crate::streams;
+use crate::text::{counted, plain};
+
+/// How many alert commands run at once.
+const COMMANDS: usize = 8;
+
+/// How many alerts wait for their command. Further ones are only printed.
+const WAITING: usize = 1_000;
+
+/// How long the realms that were reached at the start wait for the others.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A search for deadlocks is not made again before this many times as long as it took.
+const SHARE: u32 = 10;
+
+/// Observes until a signal ends it; returns the exit status.
+pub(crate) async fn observe(args: ObserveArgs, printer: &Printer) -> Result<u8, Failure> {
+    let mut signals = Signals::default();
+    signals.add(STOPPING)?;
+    let root = list_root(args.prefix.as_deref())?;
+    let parts = Settings::read(args.connect.clone(), printer)?.parts(&root)?;
+    let listener = listen(&args).await?;
+    let journal = args.journal.as_deref().map(Journal::open).transpose();
+    let journal = journal.map_err(|error| Failure::new(Code::CannotServe, error.to_string()))?;
+    let limits = Limits { locks: args.max_locks, contenders: args.max_locks };
+    let observation = Observation::new(Options { rules: args.alert.clone(), journal, limits });
+    let connected = tokio::select! {
+        connected = connect(&parts, printer) => connected?,
+        _ = signals.next() => return Ok(0),
+    };
+    let mut keepers = Vec::new();
+    let mut observers = Vec::new();
+    for (part, Connected { keeper, is_reached }) in parts.iter().zip(connected) {
+        observers.push(observer(&keeper, part, &observation, is_reached)?);
+        keepers.push(keeper);
+    }
+    let address = listener.local_addr().map_err(|error| Failure::system("cannot listen", error))?;
+    // The only line of data: the address for clients.
+    streams::STDOUT.push(format!("http://{address}\n"));
+    // A page is read on other terminals too, so its commands have all options of the place.
+    let named = *printer;
+    let command = move |words: &[&str]| named.whole_command(&Suggested::new(words));
+    let pages = page::router(observation.clone(), command);
+    let router = http::guarded(http::router(observation.clone()).merge(pages), args.host.clone());
+    let jobs = keepers.iter().zip(&parts).map(|(keeper, part)| jobs::show(keeper, part, &observation).boxed());
+    service::tell(&[NotifyState::Ready], printer);
+    let ended = tokio::select! {
+        failure = select_all(observers) => Err(failure.0),
+        served = http::serve(listener, router) => Err(match served {
+            Ok(()) => Failure::new(Code::Internal, "the HTTP service has ended"),
+            Err(error) => Failure::system("cannot serve HTTP", error),
+        }),
+        never = attend(&observation, args.alert_command.as_deref(), printer) => match never {},
+        (never, ..) = select_all(jobs) => match never {},
+        () = watch_deadlocks(&observation) => Err(Failure::new(Code::Internal, "the search for deadlocks has ended")),
+        _ = signals.next() => Ok(0),
+    };
+    service::tell(&[NotifyState::Stopping], printer);
+    observation.stop();
+    for keeper in keepers {
+        keeper.close().await;
+    }
+    ended
+}
+
+/// The handle of one part.
+struct Connected {
+    keeper: Lockkeeper,
+    /// Whether it has a session. Otherwise the handle opens one as soon as it can.
+    is_reached: bool,
+}
+
+/// Opens a session with each part. A realm that cannot be reached is said, and comes later. The others do not wait for it.
+///
+/// # Errors
+/// No part can be reached, or another failure than that.
+async fn connect(parts: &[Part], printer: &Printer) -> Result<Vec<Connected>, Failure> {
+    let connecting = parts
+        .iter()
+        .enumerate()
+        .map(async |(at, part)| (at, connect_running(&part.settings, &part.settings.builder()).await));
+    let mut connecting: FuturesUnordered<_> = connecting.collect();
+    let mut connected: Vec<_> = parts.iter().map(|_| None).collect();
+    let mut until = None;
+    loop {
+        let patience = OptionFuture::from(until.map(sleep_until));
+        tokio::select! {
+            biased;
+            answer = connecting.next() => match answer {
+                Some((at, keeper)) => {
+                    if keeper.is_ok() {
+                        until.get_or_insert_with(|| Instant::now() + PATIENCE);
+                    }
+                    connected[at] = Some(keeper);
+                }
+                None => break,
+            },
+            Some(()) = patience => break,
+        }
+    }
+    let is_any_reached = until.is_some();
+    let late = |part: &Part, why: String| match (&part.settings.place, &part.realm) {
+        (Place::Ensemble(servers), Some((prefix, _))) => {
+            let keeper = part.settings.builder().connect_lazy(servers);
+            let keeper = keeper.map_err(|error| Failure::from(error).at(&part.settings.place))?;
+            printer.note(&format!("{} is not observed until it can be reached: {why}", realm(prefix, servers)));
+            Ok(Connected { keeper, is_reached: false })
+        }
+        _ => Err(Failure::system("cannot observe", why)),
+    };
+    let all = parts.iter().zip(connected).map(|(part, connected)| match connected {
+        Some(Ok(keeper)) => Ok(Connected { keeper, is_reached: true }),
+        Some(Err(failure)) if is_any_reached && failure.code == Code::Unreachable => late(part, failure.message),
+        Some(Err(failure)) => Err(failure),
+        None => late(part, format!("no session in the first {}", spell(PATIENCE))),
+    });
+    all.collect()
+}
+
+/// Opens the address of the HTTP service.
+async fn listen(args: &ObserveArgs) -> Result<TcpListener, Failure> {
+    if !args.listen.ip().is_loopback() && !args.allow_remote {
+        let message = format!("{} can be reached from other machines, and the service has no login", args.listen);
+        return Err(Failure::new(Code::Usage, message).hint("listen on 127.0.0.1, or add --allow-remote"));
+    }
+    TcpListener::bind(args.listen).await.map_err(|error| {
+        Failure::new(Code::CannotServe, format!("cannot listen on {}: {error}", args.listen))
+            .hint("choose another address with --listen; port 0 takes a free port")
+    })
+}
+
+/// Returns the observer of one part of the locks. It resolves only if the part cannot be observed.
+fn observer(
+    keeper: &Lockkeeper,
+    part: &Part,
+    observation: &Observation,
+    is_reached: bool,
+) -> Result<BoxFuture<'static, Failure>, Failure> {
+    let place = part.settings.place.clone();
+    let observer = Observer::new(keeper, &part.root, part.others().to_vec(), observation).map_err(failure)?;
+    if !is_reached {
+        observer.begin_unreached();
+    }
+    let failed = async move {
+        match observer.run().await {
+            Ok(never) => match never {},
+            Err(error) => failure(error).at(&place),
+        }
+    };
+    Ok(failed.boxed())
+}
+
+fn failure(error: ObserveError) -> Failure {
+    match error {
+        ObserveError::Misuse(error) => error.into(),
+        ObserveError::Session(error) => lockkeeper::Error::from(error).into(),
+        error => Failure::new(Code::Refused, error.to_string()),
+    }
+}
+
+/// Searches for rings of waits after changes. A ring counts if it is there twice, a second apart.
+async fn watch_deadlocks(observation: &Observation) {
+    let mut changes = observation.changes();
+    let mut before: HashSet<Arc<str>> = HashSet::new();
+    loop {
+        let begun = Instant::now();
+        let contenders = observation.contenders();
+        let found = deadlock::among(contenders.iter().map(|(path, it)| (&**path, &**it)));
+        let rings: HashSet<Arc<str>> = found.iter().map(|ring| ring.to_string().into()).collect();
+        let lasting = found.into_iter().filter(|ring| before.contains(&*ring.to_string())).collect::<Vec<_>>();
+        let is_settled = rings == before;
+        let sure = lasting.iter().filter(|ring| ring.certainty != Certainty::Possible);
+        observation.set_deadlocks(&sure.map(|ring| ring.to_string().into()).collect::<Vec<_>>());
+        observation.show_deadlocks(lasting);
+        before = rings;
+        sleep((begun.elapsed() * SHARE).max(Duration::from_secs(1))).await;
+        if is_settled && changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Prints what happens, and runs the alert command.
+async fn attend(observation: &Observation, command: Option<&str>, printer: &Printer) -> Infallible {
+    let (mut running, mut waiting) = (FuturesUnordered::new(), VecDeque::<AlertNotice>::new());
+    let mut has_dropped = false;
+    loop {
+        while let Some(command) = command
+            && running.len() < COMMANDS
+            && let Some(alert) = waiting.pop_front()
+        {
+            running.push(run(command, alert, printer));
+        }
+        tokio::select! {
+            notice = observation.next_notice() => {
+                printer.note(&text(&notice));
+                if let Notice::Alert(alert) = notice
+                    && alert.alert.firing
+                    && command.is_some()
+                {
+                    let has_room = waiting.len() < WAITING;
+                    if has_room {
+                        waiting.push_back(*alert);
+                    } else if !has_dropped {
+                        printer.note(&format!("more than {WAITING} alerts wait for the alert command: it does not get all of them"));
+                    }
+                    has_dropped = !has_room;
+                }
+            }
+            Some(()) = running.next() => {}
+        }
+    }
+}
+
+/// Runs the alert command once.
+async fn run(command: &str, notice: AlertNotice, printer: &Printer) {
+    let body = serde_json::json!({ "event": "lock_alert", "text": alert_text(&notice), "alert": &notice }).to_string();
+    let variables = [
+        ("LOCKKEEPER_ALERT_RULE", notice.alert.rule.to_string()),
+        ("LOCKKEEPER_ALERT_SUBJECT", notice.alert.subject.to_string()),
+        ("LOCKKEEPER_ALERT_TEXT", alert_text(&notice)),
+    ];
+    match tokio::time::timeout(alert::LIMIT, alert::execute(command, body, &variables)).await {
+        Ok(Ok((_, status))) if !status.success() => printer.note(&format!("the alert command ended with {status}")),
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => printer.note(&format!("the alert command cannot be run: {error}")),
+        Err(_) => {
+            printer.note(&format!("the alert command was killed: it ran for longer than {}", spell(alert::LIMIT)))
+        }
+    }
+}
+
+/// One line about a notice.
+fn text(notice: &Notice) -> String {
+    match notice {
+        Notice::Started { root, servers, totals } => {
+            let mut text = format!(
+                "observing {} on {servers}: {} in use, {} waiting",
+                plain(root),
+                counted(totals.in_use as u64, "lock"),
+                totals.waiters,
+            );
+            for (count, what) in [(totals.empty, "empty"), (totals.garbage, "nodes without a session")] {
+                if count > 0 {
+                    text.push_str(&format!(", {count} {what}"));
+                }
+            }
+            if totals.unreadable > 0 {
+                text.push_str(&format!("; {} cannot be read", counted(totals.unreadable as u64, "node")));
+            }
+            text
+        }
+        Notice::Lost { root, servers, cause } => match cause {
+            GapCause::Missed { events } => {
+                format!("{events} changes of {} were missed, because this observer was too slow", plain(root))
+            }
+            GapCause::NotReached => format!("{servers} cannot be reached: changes of {} are not seen", plain(root)),
+            _ => format!("the connection to {servers} is lost: changes of {} are not seen", plain(root)),
+        },
+        Notice::Back { root, gap, .. } => {
+            format!("changes of {} are seen again, after a gap of {}", plain(root), spell(*gap))
+        }
+        Notice::LeftOut { root } => {
+            format!("{} has more locks or contenders than --max-locks: some are not observed", plain(root))
+        }
+        Notice::Alert(alert) if alert.alert.firing => format!("alert {}", alert_text(alert)),
+        Notice::Alert(alert) => format!("over: {} {}", alert.alert.rule, plain(&alert.alert.subject)),
+        Notice::JournalFailed(error) => format!("the journal cannot be written: {error}"),
+        Notice::JournalWorks => "the journal is written again".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// `held>1h: /locks/nightly is held by build@ci-7 (pid 4711) for 1h 2s, 3 waiting`
+fn alert_text(notice: &AlertNotice) -> String {
+    let AlertNotice { alert, lock } = notice;
+    let subject = plain(&alert.subject);
+    let head = format!("{}: {subject}", alert.rule);
+    let Some(lock) = lock else {
+        return match alert.rule {
+            Rule::Gap => format!("{head} is not seen at this moment"),
+            _ => head,
+        };
+    };
+    let who = |state: &lockkeeper_observe::watch::ContenderState| {
+        let since = std::time::Duration::from_millis(u64::try_from(state.since_ms).unwrap_or(0));
+        let who = state.contender.who.as_deref().unwrap_or("an unnamed client");
+        let about = if state.about { "about " } else { "" };
+        let why = state.contender.message.as_deref().map_or_else(String::new, |why| format!(" ({})", excerpt(why)));
+        (format!("{who}{why}"), format!("{about}{}", spell(since)))
+    };
+    let oldest = lock.holders.iter().max_by_key(|holder| holder.since_ms).map(who);
+    let held = match oldest {
+        Some((who, since)) => format!(" is held by {who} for {since}"),
+        None if lock.blocked => " is blocked by a node without a session".to_owned(),
+        None => " has no holder".to_owned(),
+    };
+    let waiting = match lock.waiters.first().map(who) {
+        Some((who, since)) => format!(", {} waiting, {who} for {since}", lock.waiters.len()),
+        None => String::new(),
+    };
+    format!("{head}{held}{waiting}")
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_observe::watch::{Alert, Contender, ContenderState, LockState, Moment};
+
+    use super::*;
+
+    #[test]
+    fn an_alert_names_the_oldest_holder_and_waiter() {
+        let state = |who: Option<&str>, since_ms, about: bool| {
+            let (lock, node, who) = ("/locks/a".into(), "/locks/a/n".into(), who.map(str::to_owned));
+            let message = about.then(|| "full reindex".to_owned());
+            let contender = Contender { lock, node, who, message, mode: "exclusive", session: None };
+            ContenderState { contender: contender.into(), since_ms, about, info: None }
+        };
+        let lock = LockState {
+            path: "/locks/a".into(),
+            holders: vec![state(Some("ann@db1 (pid 7)"), 3_600_000, true)],
+            waiters: vec![state(None, 2_000, false), state(Some("x"), 1_000, false)],
+            garbage: 0,
+            blocked: false,
+        };
+        let alert = Alert {
+            rule: "held>1h".parse().unwrap(),
+            subject: "/locks/a".into(),
+            firing: true,
+            at: Moment { ms: 0, wall_ms: 0 },
+        };
+        let mut notice = AlertNotice { alert, lock: Some(lock) };
+        assert_eq!(
+            alert_text(&notice),
+            "held>1h: /locks/a is held by ann@db1 (pid 7) (full reindex) for about 1 h, 2 waiting, an unnamed client for 2 s"
+        );
+        notice.lock = None;
+        assert_eq!(alert_text(&notice), "held>1h: /locks/a");
+    }
+}

@@ -1,0 +1,393 @@
+//! `lockkeeper why --at`: explains a lock at a moment that is over, from its history.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp, Zoned};
+use lockkeeper::Error;
+use lockkeeper::admin::{ContenderInfo, LockInfo};
+use lockkeeper::engine::{excerpt, spell};
+use lockkeeper::error::AdminError;
+use lockkeeper_observe::history::{Entry, History, HoldEnd, PastHold};
+use lockkeeper_work::jobs::{JobStatus, JobsAdmin};
+use serde::Serialize;
+
+use crate::advice::Suggested;
+use crate::args::ask::ShowArgs;
+use crate::commands::show::inquire_records;
+use crate::exit::{Code, Failure};
+use crate::jobsview;
+use crate::output::{self, Printer};
+use crate::pastview::{self, EntryView, clock};
+use crate::screen::{INDENT, wrapped_for_stdout};
+use crate::settings::{Settings, lock_path};
+use crate::text::plain;
+use crate::views::ContenderView;
+
+/// What happened this long before or after the moment belongs to it.
+const AROUND: Duration = Duration::from_secs(5 * 60);
+
+/// A moment is this long: people write whole seconds.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// As many entries around the moment are printed, those that are nearest to it.
+const SHOWN: usize = 10;
+
+/// On so many days, and on half of the days that are known, a machine must have asked at this time to be expected.
+const DAYS: usize = 3;
+
+/// As many holds of a lock are kept.
+const KEPT: usize = 16;
+
+/// Explains a lock at a moment; returns the exit status.
+pub(crate) async fn why_at(args: ShowArgs, at: &str, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?;
+    let at = moment(at, &Zoned::now())?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let printer = &printer.at(&settings.place);
+    let of = path.to_string();
+    let (entries, lock, job) = inquire_records(&settings, printer, async move |keeper| {
+        let (history, admin, jobs) = (History::new(&keeper), keeper.admin(), JobsAdmin::new(&keeper));
+        let (entries, lock, job) = tokio::join!(history.of(&of), admin.show(&of), jobs.job(&of));
+        let lock = match lock {
+            // The servers delete the node of a lock that nobody uses.
+            Err(AdminError::NoSuchLock { .. }) => None,
+            lock => Some(lock?),
+        };
+        // The records of a job are an addition, as in `show`.
+        Ok::<_, Error>((entries?, lock, job.ok().flatten()))
+    })
+    .await?;
+    let past = Past::at(&entries, lock.as_ref(), at);
+    if printer.is_json() {
+        output::answer(&settings.place, &past.view(path.as_str()))?;
+    } else {
+        printer.scope(&settings.place);
+        // As it was typed, unless it would be read as an option.
+        let name = if args.name.starts_with('-') { path.as_str() } else { &args.name };
+        let job = job.as_ref().map_or_else(String::new, |job| run_at(job, at));
+        output::data(&(wrapped_for_stdout(&(past.text(path.as_str()) + &job), INDENT) + &past.advice(name, printer)))?;
+    }
+    Ok(0)
+}
+
+/// Returns the moment that a person means: a time of day is the last one before now.
+fn moment(text: &str, now: &Zoned) -> Result<SystemTime, Failure> {
+    let zone = now.time_zone();
+    let text = text.trim();
+    let at = if let Ok(at) = text.parse::<Timestamp>() {
+        Some(at)
+    } else if let Ok(time) = text.parse::<Time>() {
+        // `Time` also reads the time of a date.
+        let date = text.parse::<DateTime>().map_or_else(|_| now.date(), |at| at.date());
+        let zoned = |date: Date| date.to_datetime(time).to_zoned(zone.clone());
+        match zoned(date) {
+            Ok(at) if at > *now && date == now.date() => {
+                date.checked_sub(Span::new().days(1)).ok().and_then(|before| zoned(before).ok())
+            }
+            at => at.ok(),
+        }
+        .map(|at| at.timestamp())
+    } else {
+        None
+    };
+    let failure = |problem: &str| {
+        Failure::new(Code::Usage, format!("{text:?} {problem}"))
+            .hint("write a time of day, as 02:13, or a date and a time, as '2026-11-24 02:13'")
+    };
+    match at {
+        Some(at) if at > now.timestamp() => Err(failure("is in the future")),
+        Some(at) => Ok(at.into()),
+        None => Err(failure("is no time")),
+    }
+}
+
+/// What is known of a lock at a moment.
+struct Past<'a> {
+    at: SystemTime,
+    /// The holds of that moment that are over.
+    holders: Vec<&'a PastHold>,
+    /// The holders of that moment that hold the lock still.
+    still: Vec<&'a ContenderInfo>,
+    /// What began, ended or was refused around the moment, the oldest first.
+    around: Vec<&'a Entry>,
+    /// Machines that usually ask at this time of day and did not, with the number of days and of all days.
+    absent: Vec<(String, usize, usize)>,
+    /// The next hold.
+    next: Option<&'a PastHold>,
+    /// Whether a request came after the moment and those around it.
+    asked_later: bool,
+    /// The last hold before the moment whose command succeeded.
+    last_success: Option<&'a PastHold>,
+    /// The moment is before the oldest record, and older ones are not kept.
+    before_records: Option<SystemTime>,
+}
+
+#[derive(Serialize)]
+struct PastView<'a> {
+    path: &'a str,
+    at_ms: i64,
+    /// When the records begin, if the moment is before that.
+    known_since_ms: Option<i64>,
+    holders: Vec<EntryView<'a>>,
+    still_held_by: Vec<ContenderView<'a>>,
+    around: Vec<EntryView<'a>>,
+    absent: Vec<AbsentView<'a>>,
+    next: Option<EntryView<'a>>,
+    last_success: Option<EntryView<'a>>,
+}
+
+#[derive(Serialize)]
+struct AbsentView<'a> {
+    host: &'a str,
+    days: usize,
+    of_days: usize,
+}
+
+impl<'a> Past<'a> {
+    fn at(entries: &'a [Entry], lock: Option<&'a LockInfo>, at: SystemTime) -> Self {
+        let holds = || entries.iter().filter_map(Entry::hold);
+        let is_around = |time: SystemTime| distance(time, at) <= AROUND;
+        let around = entries.iter().filter(|entry| match entry {
+            Entry::Hold(hold) => hold.queued.is_some_and(is_around) || is_around(hold.granted),
+            Entry::Refused(refusal) => {
+                is_around(refusal.asked()) || is_around(refusal.last) || (refusal.first..=refusal.last).contains(&at)
+            }
+            other => is_around(other.at()),
+        });
+        let around: Vec<_> = around.collect();
+        let last = at + AROUND;
+        let holders = lock.iter().flat_map(|lock| &lock.holders);
+        let oldest = holds().map(|hold| hold.granted).min();
+        Past {
+            at,
+            holders: holds().filter(|hold| hold.granted < at + MOMENT && at < hold.ended).collect(),
+            still: holders.filter(|holder| holder.granted.is_some_and(|granted| granted < at + MOMENT)).collect(),
+            absent: absent(entries, &around, at),
+            around,
+            next: holds().filter(|hold| hold.granted >= at + MOMENT).min_by_key(|hold| hold.granted),
+            asked_later: entries.iter().any(|entry| match entry {
+                Entry::Hold(hold) => hold.queued.unwrap_or(hold.granted) > last,
+                other => other.at() > last,
+            }),
+            last_success: holds()
+                .filter(|hold| hold.ended <= at && hold.status == Some(0) && !hold.is_loss())
+                .max_by_key(|hold| hold.ended),
+            before_records: oldest.filter(|oldest| *oldest > at && holds().count() >= KEPT),
+        }
+    }
+
+    fn view(&self, path: &'a str) -> PastView<'_> {
+        let hold = |hold: &&'a PastHold| EntryView::hold(hold);
+        PastView {
+            path,
+            at_ms: ms(self.at),
+            known_since_ms: self.before_records.map(ms),
+            holders: self.holders.iter().map(hold).collect(),
+            still_held_by: self.still.iter().map(|holder| ContenderView::of(path, holder)).collect(),
+            around: self.around.iter().filter_map(|entry| EntryView::of(entry)).collect(),
+            absent: self
+                .absent
+                .iter()
+                .map(|(host, days, of_days)| AbsentView { host, days: *days, of_days: *of_days })
+                .collect(),
+            next: self.next.as_ref().map(hold),
+            last_success: self.last_success.as_ref().map(hold),
+        }
+    }
+
+    fn text(&self, path: &str) -> String {
+        let now = SystemTime::now();
+        let at = |time| clock(time, now);
+        let mut text = format!("{} at {}\n", plain(path), at(self.at));
+        let mut shown = self.around.clone();
+        shown.sort_by_key(|entry| distance(time_of(entry), self.at));
+        let left_out = shown.split_off(shown.len().min(SHOWN)).len();
+        shown.sort_by_key(|entry| time_of(entry));
+        for entry in shown {
+            let (who, what) = match entry {
+                Entry::Hold(hold) => (pastview::who(hold), ran(hold)),
+                Entry::Refused(refusal) => {
+                    let times = if refusal.count > 1 { format!(" ({} x)", refusal.count) } else { String::new() };
+                    let what = format!("NOT RUN: {}{times}", pastview::why_refused(refusal));
+                    (pastview::brief(Some(&refusal.owner), ""), what)
+                }
+                Entry::Broken(broken) => {
+                    let what = format!("removed by {}: {}", broken.by, excerpt(&broken.reason));
+                    (pastview::brief(broken.owner.as_ref(), &broken.described), what)
+                }
+                Entry::Asked(asked) => {
+                    (pastview::brief(asked.owner.as_ref(), &asked.described), pastview::was_asked(asked))
+                }
+                _ => continue,
+            };
+            // Writing to a string never fails.
+            _ = writeln!(text, "{}  {}  {}", at(time_of(entry)), plain(&who), plain(&what));
+        }
+        if left_out > 0 {
+            _ = writeln!(text, "and {left_out} more within 5 min");
+        }
+        for (host, days, of) in &self.absent {
+            let host = plain(host);
+            _ = writeln!(
+                text,
+                "{}  {host}  did not ask, as it did on {days} of the {of} days that are recorded",
+                at(self.at)
+            );
+        }
+        for hold in &self.holders {
+            let message = hold.message.as_ref().map_or_else(String::new, |message| format!(" ({})", excerpt(message)));
+            let line = format!(
+                "{}, {} to {}{message}, {}",
+                hold.described,
+                at(hold.granted),
+                at(hold.ended),
+                pastview::ended(hold)
+            );
+            _ = writeln!(text, "holder    {}", plain(&line));
+        }
+        for holder in &self.still {
+            let since = holder.granted.map_or_else(String::new, at);
+            let message =
+                holder.message.as_ref().map_or_else(String::new, |message| format!(" ({})", excerpt(message)));
+            _ = writeln!(
+                text,
+                "holder    {}",
+                plain(&format!("{}, since {since}, and still{message}", holder.described))
+            );
+        }
+        if self.holders.is_empty() && self.still.is_empty() {
+            let unknown = match self.before_records {
+                Some(oldest) => format!("not known: the records go back to {}", at(oldest)),
+                None => "none is recorded: it was free, or its holder keeps no history, as foreign clients".to_owned(),
+            };
+            _ = writeln!(text, "holder    {unknown}");
+        }
+        if self.still.is_empty() {
+            let next = match self.next {
+                Some(next) => format!("held by {} from {}", next.described, at(next.granted)),
+                None if self.asked_later => "not held again; later requests were refused".to_owned(),
+                None => "nobody is recorded to have asked again".to_owned(),
+            };
+            _ = writeln!(text, "then      {}", plain(&next));
+        }
+        if let Some(last) = self.last_success {
+            _ = writeln!(text, "last ok   {} by {}", at(last.granted), plain(&last.described));
+        }
+        text
+    }
+
+    /// The commands that help.
+    fn advice(&self, name: &str, printer: &Printer) -> String {
+        let command = |command: &Suggested| printer.command(command, std::io::stdout());
+        let mut text = String::new();
+        let refused = self.around.iter().any(|entry| matches!(entry, Entry::Refused(_)));
+        if refused || !self.absent.is_empty() {
+            let run = Suggested::new(["run", name]).running(["COMMAND"]);
+            let job = Suggested::new(["run", name, "--once-per", "day"]).running(["COMMAND"]);
+            _ = writeln!(text, "do  {}", command(&run));
+            _ = writeln!(text, "    {}  # runs once, whichever machine asks", command(&job));
+        }
+        let all = if text.is_empty() { "do" } else { "  " };
+        _ = writeln!(text, "{all}  {}", command(&Suggested::new(["history", name])));
+        text
+    }
+}
+
+/// `RUN: waited 2 s, held 3 min 02 s, released`
+fn ran(hold: &PastHold) -> String {
+    let waited = hold.waited().filter(|waited| *waited >= Duration::from_secs(1));
+    let waited = waited.map_or_else(String::new, |waited| format!("waited {}, ", spell(waited)));
+    let what = if hold.end == HoldEnd::Unrecorded { "held it" } else { "RUN" };
+    format!("{what}: {waited}held {}, {}", spell(hold.held()), pastview::ended(hold))
+}
+
+/// Returns the line about the run of a job that was due or ran around the moment.
+fn run_at(job: &JobStatus, at: SystemTime) -> String {
+    let at = ms(at);
+    let around = i64::try_from(AROUND.as_millis()).unwrap_or(i64::MAX);
+    let covers = |run: &&lockkeeper_work::jobs::RunRecord| {
+        run.slot.start_ms <= at && run.slot.end_ms.is_some_and(|end| at < end)
+            || run.start_ms.is_some_and(|start| start - around <= at && at <= run.end_ms.unwrap_or(start) + around)
+    };
+    match job.runs.iter().rev().find(covers) {
+        Some(run) => format!("job       slot {}: {}\n", plain(&run.slot.name), plain(&jobsview::outcome(run))),
+        None => "job       no run of this time is recorded\n".to_owned(),
+    }
+}
+
+/// Returns the machines that asked at this time of day on several earlier days, and not around the moment.
+fn absent(entries: &[Entry], around: &[&Entry], at: SystemTime) -> Vec<(String, usize, usize)> {
+    let zone = TimeZone::system();
+    let zoned = |time: SystemTime| Timestamp::try_from(time).ok().map(|time| time.to_zoned(zone.clone()));
+    let Some(then) = zoned(at) else { return Vec::new() };
+    let mut days: BTreeMap<String, BTreeSet<Date>> = BTreeMap::new();
+    for (host, time) in entries.iter().filter_map(request) {
+        let Some(time) = zoned(time).filter(|time| time.date() < then.date()) else { continue };
+        let same = time.date().to_datetime(then.time()).to_zoned(zone.clone());
+        let Ok(same) = same else { continue };
+        if distance(same.timestamp().into(), time.timestamp().into()) <= AROUND {
+            days.entry(host).or_default().insert(time.date());
+        }
+    }
+    let all = days.values().flatten().collect::<BTreeSet<_>>().len();
+    let here: BTreeSet<_> = around.iter().filter_map(|entry| request(entry)).map(|(host, _)| host).collect();
+    let usual = days.iter().map(|(host, days)| (host.clone(), days.len(), all));
+    usual.filter(|(host, days, all)| *days >= DAYS && days * 2 >= *all && !here.contains(host)).collect()
+}
+
+/// When a request came, or a contender was removed.
+fn time_of(entry: &Entry) -> SystemTime {
+    match entry {
+        Entry::Hold(hold) => hold.queued.unwrap_or(hold.granted),
+        Entry::Refused(refusal) => refusal.asked(),
+        other => other.at(),
+    }
+}
+
+/// The machine of a request, and when it asked.
+fn request(entry: &Entry) -> Option<(String, SystemTime)> {
+    match entry {
+        Entry::Hold(hold) => Some((hold.owner.as_ref()?.host.clone(), hold.queued.unwrap_or(hold.granted))),
+        Entry::Refused(refusal) => Some((refusal.owner.host.clone(), refusal.asked())),
+        _ => None,
+    }
+}
+
+fn distance(one: SystemTime, other: SystemTime) -> Duration {
+    one.duration_since(other).unwrap_or_else(|error| error.duration())
+}
+
+fn ms(time: SystemTime) -> i64 {
+    Timestamp::try_from(time).map_or(0, Timestamp::as_millisecond)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Zoned {
+        "2026-11-25T10:00:00[UTC]".parse().unwrap()
+    }
+
+    fn means(text: &str) -> String {
+        match moment(text, &now()) {
+            Ok(at) => Timestamp::try_from(at).unwrap().to_string(),
+            Err(failure) => failure.message,
+        }
+    }
+
+    #[test]
+    fn a_time_of_day_is_the_last_one_and_a_date_is_that_date() {
+        assert_eq!(means("02:13"), "2026-11-25T02:13:00Z");
+        assert_eq!(means("10:00:01"), "2026-11-24T10:00:01Z");
+        assert_eq!(means("2026-11-24 02:13"), "2026-11-24T02:13:00Z");
+        assert_eq!(means("2026-11-24T02:13:05+01:00"), "2026-11-24T01:13:05Z");
+        assert_eq!(means("2026-11-26 02:13"), "\"2026-11-26 02:13\" is in the future");
+        assert_eq!(means("yesterday"), "\"yesterday\" is no time");
+        assert_eq!(means("25:00"), "\"25:00\" is no time");
+    }
+}

@@ -1,0 +1,258 @@
+//! What shows whether a holder is slow or stuck, and how long a wait may take: for `lockkeeper why`.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::admin::{ContenderInfo, LockInfo};
+use lockkeeper::engine::spell;
+use lockkeeper::{Error, Lockkeeper};
+use lockkeeper_observe::deadlock::{Certainty, Deadlock, confirmed};
+use lockkeeper_observe::history::{Entry, Habits, History, PastHold};
+use lockkeeper_observe::servers::{SessionConnection, SessionConnections};
+
+use crate::atwork::AtWork;
+use crate::liveline::whole;
+use crate::place::Place;
+use crate::presence::HERE;
+use crate::servertime::ServerTime;
+use crate::settings::Part;
+use crate::text::{counted, plain};
+
+/// A machine is slow if half of its holds take at least this many times as long as half of the others'.
+const SLOWER: u32 = 3;
+
+/// So many holds of a machine, and of all others, say something.
+const ENOUGH: usize = 3;
+
+/// The longest text about other locks.
+const OTHERS: usize = 3;
+
+/// What is known about a lock beside its queue.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    pub habits: Habits,
+    pub slow: Option<Slow>,
+    /// The rings that the lock is part of.
+    pub deadlocks: Vec<Deadlock>,
+    /// Other locks of its holders, with how many wait for each.
+    pub others: Vec<(String, usize)>,
+    /// The processes of its first holder, if they run on this machine.
+    pub at_work: Option<AtWork>,
+    /// What the servers say of the sessions of its holders.
+    pub connections: SessionConnections,
+}
+
+/// What else is known of the locks of a part.
+pub(crate) struct Overview {
+    pub deadlocks: Vec<Deadlock>,
+    /// What the records of a lock show.
+    pub habits: HashMap<String, Habits>,
+    pub time: ServerTime,
+}
+
+impl Overview {
+    /// Reads what these locks do not show.
+    ///
+    /// # Errors
+    /// The server refuses the reads or cannot be reached.
+    pub(crate) async fn of(keeper: &Lockkeeper, part: &Part, locks: &[LockInfo]) -> Result<Self, Error> {
+        let admin = keeper.admin();
+        let deadlocks = confirmed(&admin, &part.root, locks).await?;
+        // A server of this machine has its clock.
+        let asks = matches!(part.settings.place, Place::Ensemble(_));
+        let time = if asks { ServerTime::ask(&admin, locks).await } else { ServerTime::of(locks) };
+        let habits = habits(keeper, locks, time.now).await?;
+        Ok(Overview { deadlocks, habits, time })
+    }
+}
+
+/// A machine whose holds take longer than those of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slow {
+    pub host: String,
+    /// How many of the recorded holds are its.
+    pub holds: usize,
+    /// How long half of them took at most, and half of the others'.
+    pub half: Duration,
+    pub others: Duration,
+}
+
+/// Returns the time that half of these, in increasing order, take at most.
+fn half(durations: &[Duration]) -> Option<Duration> {
+    durations.get(durations.len().checked_sub(1)? / 2).copied()
+}
+
+impl Evidence {
+    /// Gathers what the history and the other locks show.
+    pub(crate) fn of(lock: &LockInfo, entries: &[Entry], all: &[LockInfo], deadlocks: Vec<Deadlock>) -> Self {
+        let holds: Vec<_> = entries.iter().filter_map(Entry::hold).filter(|hold| !hold.is_loss()).collect();
+        let concerns = |it: &Deadlock| it.certainty != Certainty::Possible && it.involves(&lock.path);
+        let deadlocks = deadlocks.into_iter().filter(concerns).collect();
+        let is_same = |one: &ContenderInfo, other: &ContenderInfo| {
+            let is_session = one.session == other.session && !one.session.is_none();
+            is_session || one.owner.is_some() && one.owner == other.owner
+        };
+        let shares_a_holder = |other: &&LockInfo| {
+            let mut theirs = other.holders.iter();
+            other.path != lock.path && theirs.any(|it| lock.holders.iter().any(|holder| is_same(holder, it)))
+        };
+        let others = all.iter().filter(|other| !other.waiters.is_empty()).filter(shares_a_holder);
+        let others = others.map(|other| (other.path.clone(), other.waiters.len())).collect();
+        let at_work = lock.holders.first().and_then(AtWork::of);
+        Evidence {
+            habits: Habits::of(entries, None),
+            slow: slow(&holds),
+            deadlocks,
+            others,
+            at_work,
+            ..Evidence::default()
+        }
+    }
+
+    /// `session 0x10002a20fcd0000 answered 1 s ago, from 10.0.3.7:51234`, if the servers say so. A server answers a client whenever
+    /// that asks, so this is also when the client was last heard.
+    pub(crate) fn session(&self, holder: &ContenderInfo) -> Option<String> {
+        let session = holder.session;
+        if session.is_none() {
+            return None;
+        }
+        let Some(SessionConnection { address, silence, .. }) = self.connections.of(session) else {
+            let listed = plain(&self.connections.listed.join(", "));
+            let is_known = self.connections.is_complete();
+            return is_known.then(|| format!("session {session} has no connection to {listed}"));
+        };
+        let ago = rough(silence.at_least);
+        Some(match silence.is_exact {
+            true => format!("session {session} answered {ago} ago, from {address}"),
+            false if silence.at_least >= Duration::from_secs(1) => {
+                format!("session {session} has not answered for {ago} or longer, connected from {address}")
+            }
+            false => format!("session {session} is connected from {address}"),
+        })
+    }
+
+    /// Returns about how long it takes until the holder and this many waiters have held the lock: `about 2 min`. Nobody knows when a
+    /// holder ends that holds for longer than usual: `about 2 min after its holder has ended`.
+    ///
+    /// Only for a lock that one contender holds at a time.
+    pub(crate) fn estimate(&self, lock: &LockInfo, waiters: usize, time: &ServerTime) -> Option<String> {
+        let usual = self.habits.usual().filter(|_| self.habits.durations.len() >= ENOUGH)?;
+        let contenders = || lock.holders.iter().chain(&lock.waiters);
+        if lock.permits.is_some() || lock.lease.is_some() || contenders().any(|it| it.mode == "read") {
+            return None;
+        }
+        let held = lock.holders.first().and_then(|holder| time.ago(holder.granted?));
+        let of_waiters = usual * u32::try_from(waiters).unwrap_or(u32::MAX);
+        Some(match held {
+            _ if lock.holders.is_empty() => format!("about {}", rough(of_waiters)),
+            Some(held) if held < usual => format!("about {}", rough(of_waiters + (usual - held))),
+            _ if waiters == 0 => "until its holder has ended".to_owned(),
+            _ => format!("about {} after its holder has ended", rough(of_waiters)),
+        })
+    }
+
+    /// The lines about the holder, without an indentation.
+    pub(crate) fn lines(&self, lock: &LockInfo, time: &ServerTime) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let (Some(usual), Some(longest)) = (self.habits.usual(), self.habits.durations.last()) {
+            let count = counted(self.habits.durations.len() as u64, "recorded hold");
+            let mut line = format!("usually {} (half of the last {count}), at most {}", spell(usual), spell(*longest));
+            let held = lock.holders.first().and_then(|holder| time.ago(holder.granted?));
+            if let Some(held) = held.filter(|held| *held > *longest && usual > Duration::ZERO) {
+                let times = held.as_secs_f64() / usual.as_secs_f64();
+                line.push_str(&format!("; this one takes {times:.0} times as long"));
+            }
+            lines.push(line);
+        }
+        lines.extend(self.at_work.iter().flat_map(|it| it.lines(SystemTime::now())));
+        if let Some(Slow { host, holds, half, others }) = &self.slow {
+            let count = counted(*holds as u64, "recorded hold");
+            lines.push(plain(&format!(
+                "slow: {host}, usually {} in {count}; the others usually {}",
+                spell(*half),
+                spell(*others)
+            )));
+        }
+        for (path, waiters) in self.others.iter().take(OTHERS) {
+            lines.push(plain(&format!("it also holds {path}, for which {waiters} wait")));
+        }
+        let more = self.others.len().saturating_sub(OTHERS);
+        if more > 0 {
+            lines.push(format!("and {} more that others wait for", counted(more as u64, "lock")));
+        }
+        for deadlock in &self.deadlocks {
+            let sure = if deadlock.certainty == Certainty::Certain { "deadlock" } else { "likely a deadlock" };
+            lines.push(format!("{sure}: {deadlock}"));
+        }
+        lines
+    }
+
+    /// The lines about the waiters of this user on this machine.
+    pub(crate) fn mine(&self, lock: &LockInfo, time: &ServerTime) -> Vec<String> {
+        let is_mine = |waiter: &ContenderInfo| {
+            waiter.owner.as_ref().is_some_and(|it| (&it.user, &it.host) == (&HERE.user, &HERE.host))
+        };
+        let mine = lock.waiters.iter().enumerate().filter(|(_, waiter)| is_mine(waiter));
+        let line = |(at, waiter): (usize, &ContenderInfo)| {
+            let pid = waiter.owner.as_ref().map_or(0, |owner| owner.pid);
+            let waited =
+                time.ago(waiter.since).map_or_else(String::new, |waited| format!(", waited {}", whole(waited)));
+            let about = self.estimate(lock, at, time);
+            let about = about.map_or_else(String::new, |about| format!("; to go: {about}"));
+            format!("yours (pid {pid}): place {} of {}{waited}{about}", at + 1, lock.waiters.len())
+        };
+        mine.map(line).collect()
+    }
+}
+
+/// Whole seconds, unless it is shorter.
+fn rough(time: Duration) -> String {
+    if time < Duration::from_secs(1) { spell(time) } else { whole(time) }
+}
+
+pub(crate) fn is_used(lock: &LockInfo) -> bool {
+    !lock.holders.is_empty() || !lock.waiters.is_empty()
+}
+
+/// Returns what the records of each lock in use show.
+pub(crate) async fn habits(
+    keeper: &Lockkeeper,
+    locks: &[LockInfo],
+    now: Option<SystemTime>,
+) -> Result<HashMap<String, Habits>, Error> {
+    let used: Vec<_> = locks.iter().filter(|lock| is_used(lock)).map(|lock| lock.path.clone()).collect();
+    Ok(History::new(keeper).habits(&used, now).await?)
+}
+
+/// The machine whose holds take clearly longer than those of all others.
+fn slow(holds: &[&PastHold]) -> Option<Slow> {
+    let mut by_host: HashMap<&str, Vec<Duration>> = HashMap::new();
+    for hold in holds {
+        let host = hold.owner.as_ref().map_or("", |owner| owner.host.as_str());
+        by_host.entry(host).or_default().push(hold.held());
+    }
+    let slowest = by_host.iter_mut().filter_map(|(host, own)| {
+        own.sort();
+        Some((*host, own.len(), half(own)?)).filter(|(host, count, _)| *count >= ENOUGH && !host.is_empty())
+    });
+    let (host, count, own) = slowest.max_by_key(|(host, _, half)| (*half, *host))?;
+    let mut others: Vec<_> = by_host.into_iter().filter(|(other, _)| *other != host).flat_map(|(_, it)| it).collect();
+    others.sort();
+    let theirs = half(&others).filter(|_| others.len() >= ENOUGH)?;
+    let is_slow = own >= theirs.saturating_mul(SLOWER) && own >= Duration::from_millis(100);
+    is_slow.then(|| Slow { host: host.to_owned(), holds: count, half: own, others: theirs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_half_of_an_even_number_is_the_lower_one() {
+        let secs = |all: &[u64]| all.iter().map(|secs| Duration::from_secs(*secs)).collect::<Vec<_>>();
+        assert_eq!(
+            [half(&secs(&[])), half(&secs(&[3])), half(&secs(&[1, 5, 9, 20]))],
+            [None, Some(Duration::from_secs(3)), Some(Duration::from_secs(5))]
+        );
+    }
+}

@@ -1,0 +1,368 @@
+//! What `lockkeeper doctor` finds: pure functions from what was seen to findings. A new kind of trouble is a new function here, and a
+//! line in [`all`].
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use lockkeeper::admin::{ContenderInfo, LockInfo};
+use lockkeeper::engine::spell;
+use lockkeeper_helix::TransferRequest;
+use lockkeeper_observe::deadlock::{Certainty, Deadlock};
+use lockkeeper_observe::history::{Flapping, Habits};
+use lockkeeper_observe::leftovers::Leftovers;
+use lockkeeper_observe::servers::{ServerMode, ServerReport, ServerState};
+use lockkeeper_observe::table::{Row, State};
+use lockkeeper_work::jobs::JobStatus;
+use serde::Serialize;
+
+use crate::advice::Suggested;
+use crate::jobsview::{Health, JobView, Requests};
+use crate::liveline::whole;
+use crate::text::{counted, moment, plain, revocation, who};
+
+/// How bad it is. A finding that is serious stops locks, or will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Severity {
+    Notice,
+    Serious,
+}
+
+/// The part of the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Section {
+    Servers,
+    Clock,
+    Scope,
+    Locks,
+    Left,
+    Jobs,
+}
+
+/// Something that a person should know, and the command that handles it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub section: Section,
+    pub severity: Severity,
+    pub text: String,
+    pub command: Option<Suggested>,
+}
+
+impl Finding {
+    fn notice(section: Section, text: impl Into<String>) -> Self {
+        Finding { section, severity: Severity::Notice, text: text.into(), command: None }
+    }
+
+    pub(crate) fn serious(section: Section, text: impl Into<String>) -> Self {
+        Finding { severity: Severity::Serious, ..Finding::notice(section, text) }
+    }
+
+    fn with(self, command: Suggested) -> Self {
+        Finding { command: Some(command), ..self }
+    }
+}
+
+/// An empty node is no leftover before it was unused for this long: another contender may be about to come.
+pub(crate) const UNUSED: Duration = Duration::from_secs(24 * 3600);
+
+/// How many empty nodes are reported: each costs a listing of all locks two reads.
+const MANY: usize = 1000;
+
+/// A smaller difference between the clocks is not reported.
+const TOLERATED: Duration = Duration::from_secs(2);
+
+/// How the servers' clock differs from this machine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Apart {
+    /// It is ahead by at least this time.
+    Ahead(Duration),
+    /// It is behind by at least this time.
+    Behind(Duration),
+    /// They differ by no more than the answer took.
+    Within(Duration),
+}
+
+impl Apart {
+    /// The servers' clock showed `servers`, at some moment between two moments of this machine's.
+    pub(crate) fn of(sent: SystemTime, servers: SystemTime, heard: SystemTime) -> Self {
+        match (servers.duration_since(heard), sent.duration_since(servers)) {
+            (Ok(ahead), _) => Apart::Ahead(ahead),
+            (_, Ok(behind)) => Apart::Behind(behind),
+            _ => Apart::Within(heard.duration_since(sent).unwrap_or_default()),
+        }
+    }
+
+    /// Returns the difference in milliseconds.
+    pub(crate) fn ms(self) -> i64 {
+        let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        match self {
+            Apart::Ahead(by) => ms(by),
+            Apart::Behind(by) => -ms(by),
+            Apart::Within(_) => 0,
+        }
+    }
+
+    /// `the servers' clock is 5 min ahead of this machine's`
+    pub(crate) fn text(self) -> String {
+        match self {
+            Apart::Ahead(by) => format!("the servers' clock is {} ahead of this machine's", spell(by)),
+            Apart::Behind(by) => format!("the servers' clock is {} behind this machine's", spell(by)),
+            Apart::Within(took) => format!("the servers' clock and this machine's agree to {}", spell(took)),
+        }
+    }
+}
+
+/// What was seen of one place: an ensemble, or a server of this machine. What is missing was not seen.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// Where locks were looked for.
+    pub root: String,
+    pub servers: Vec<ServerReport>,
+    /// The servers that do not list their connections, if a holder has a session.
+    pub without_cons: Vec<String>,
+    /// Why nothing else was seen.
+    pub no_session: Option<(String, Option<Suggested>)>,
+    pub clock: Option<Apart>,
+    pub locks: Option<Vec<LockInfo>>,
+    /// The names of locks that are also in use on this user's own server, and its directory.
+    pub also: Option<(Vec<String>, Suggested)>,
+    /// The deadlocks among them.
+    pub deadlocks: Vec<Deadlock>,
+    /// What the records of a lock show.
+    pub habits: HashMap<String, Habits>,
+    pub left: Option<Leftovers>,
+    /// The jobs, with the servers' time.
+    pub jobs: Option<(Vec<JobStatus>, i64)>,
+    /// What is known of the requests for each job that does not run.
+    pub asked: HashMap<String, Requests>,
+    pub requests: Vec<TransferRequest>,
+    /// The number of dead letters of this user that wait, and the command that lists them.
+    pub letters: Option<(usize, Suggested)>,
+    /// The servers' time, as far as it is known.
+    pub now: Option<SystemTime>,
+    /// What could not be seen, and why.
+    pub unseen: Vec<String>,
+}
+
+/// Returns all findings, in the order of the screen.
+pub(crate) fn all(facts: &Facts, late: Option<Duration>) -> Vec<Finding> {
+    let mut found = servers(&facts.servers);
+    if let Some((why, command)) = &facts.no_session {
+        found.push(Finding { command: command.clone(), ..Finding::serious(Section::Servers, plain(why)) });
+    }
+    found.extend(facts.clock.and_then(clock));
+    found.extend(facts.also.as_ref().and_then(|(names, list)| also(names, list)));
+    found.extend(facts.deadlocks.iter().filter_map(|it| deadlock(it, &facts.root)));
+    for lock in facts.locks.iter().flatten() {
+        found.extend(about(lock, facts.now));
+        let habits = facts.habits.get(&lock.path);
+        found.extend(long(&Row::of(lock, facts.now, habits, &[])));
+        let flapping = habits.and_then(|habits| habits.flapping.as_ref());
+        found.extend(flapping.map(|it| flaps(&lock.path, it)));
+    }
+    if !facts.requests.is_empty() {
+        let open = counted(facts.requests.len() as u64, "decision");
+        let finding = Finding::notice(Section::Locks, format!("{open} pending about leased locks"));
+        found.push(finding.with(Suggested::new(["requests", "/"])));
+    }
+    found.extend(facts.left.as_ref().into_iter().flat_map(|left| leftovers(left, &facts.root)));
+    if let Some((count, list)) = facts.letters.as_ref().filter(|(count, _)| *count > 0) {
+        let letters = counted(*count as u64, "dead letter");
+        let text = format!("{letters} of this user, of commands that never got their lock");
+        found.push(Finding::notice(Section::Left, text).with(list.clone()));
+    }
+    if let Some((jobs, now_ms)) = &facts.jobs {
+        let view = |status| JobView::of(status, *now_ms, late);
+        found.extend(jobs.iter().filter_map(|status| job(&view(status).with_requests(facts.asked.get(&status.path)))));
+    }
+    // The same severity in the order in which they were found.
+    found.sort_by_key(|finding| (finding.section, std::cmp::Reverse(finding.severity)));
+    found
+}
+
+/// Returns the end of a sentence about a server that serves no clients; `None` if it does, or if that is not known.
+pub(crate) fn problem(state: &ServerState) -> Option<String> {
+    Some(match state {
+        ServerState::Serves(vitals) if vitals.mode == Some(ServerMode::ReadOnly) => {
+            "is cut off from the other servers, and answers stale reads only".to_owned()
+        }
+        ServerState::Serves(_) | ServerState::NotAllowed => return None,
+        ServerState::NoMajority => "runs and serves nobody: it has no majority of the servers, or has just started".to_owned(),
+        ServerState::Refuses => "refuses connections: nothing listens there".to_owned(),
+        ServerState::NotResolved { problem } | ServerState::NotReached { problem } => plain(problem),
+        ServerState::Closes => {
+            "closes connections at once: it has as many from this address as its limit allows, is stopping, or is no ZooKeeper server"
+                .to_owned()
+        }
+        ServerState::NeedsTls => "has a port for TLS there, and this client has no TLS (--tls-ca)".to_owned(),
+        ServerState::Silent => "accepts connections and does not answer".to_owned(),
+        ServerState::Unknown { answer } => format!("is no ZooKeeper server: it answers {}", plain(answer)),
+        _ => "is in an unknown state".to_owned(),
+    })
+}
+
+/// What the servers say of themselves, and what follows for a majority.
+fn servers(reports: &[ServerReport]) -> Vec<Finding> {
+    let name = |report: &ServerReport| plain(&report.name);
+    let mode = |report: &ServerReport| report.state.vitals().and_then(|vitals| vitals.mode);
+    let of = |wanted: ServerMode| reports.iter().filter(move |report| mode(report) == Some(wanted));
+    let mut found = Vec::new();
+    // Clients choose any of the servers, so these have different locks.
+    let (alone, leaders) = (of(ServerMode::Standalone).count(), of(ServerMode::Leader).count());
+    let (leads, follows) = (leaders > 0, of(ServerMode::Follower).count() > 0);
+    if alone > 1 || leaders > 1 || (alone == 1 && (leads || follows)) {
+        let several: Vec<_> = [ServerMode::Standalone, ServerMode::Leader].into_iter().flat_map(of).map(name).collect();
+        found.push(Finding::serious(
+            Section::Servers,
+            format!("{} are not of one ensemble, so clients have different locks of the same name", several.join(", ")),
+        ));
+    }
+    let down: Vec<_> = reports.iter().filter_map(|report| Some((report, problem(&report.state)?))).collect();
+    let told = reports.iter().filter_map(|report| report.limits.as_ref()?.voters).max();
+    // Without a membership, the servers of the connect string are taken for all.
+    let named = reports.len() - of(ServerMode::Observer).count();
+    let voters = told.unwrap_or(named);
+    // With those that say nothing, and those that the connect string does not name.
+    let maybe_up = named - down.len() + voters.saturating_sub(named);
+    let majority = voters / 2 + 1;
+    let is_ensemble = reports.len() > 1 && alone == 0;
+    let consequence = match is_ensemble {
+        true if down.len() < reports.len() && maybe_up < majority => ": no majority is left",
+        true if maybe_up == majority => ": one more failure stops every lock",
+        _ => "",
+    };
+    let is_spare = is_ensemble && maybe_up > majority;
+    let severity = if is_spare { Severity::Notice } else { Severity::Serious };
+    let findings = down.into_iter().map(|(report, problem)| Finding {
+        severity,
+        ..Finding::notice(Section::Servers, format!("{} {problem}{consequence}", name(report)))
+    });
+    found.extend(findings);
+    found
+}
+
+fn clock(apart: Apart) -> Option<Finding> {
+    let by = match apart {
+        Apart::Ahead(by) | Apart::Behind(by) => by,
+        Apart::Within(_) => return None,
+    };
+    (by > TOLERATED).then(|| Finding::notice(Section::Clock, apart.text()))
+}
+
+fn also(names: &[String], list: &Suggested) -> Option<Finding> {
+    let first = names.first()?;
+    let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
+    let text = format!("also in use on this user's own server, as other locks: {}{more}", plain(first));
+    Some(Finding::notice(Section::Scope, text).with(list.clone()))
+}
+
+/// A ring of waits. One that is only possible is no finding: processes with several threads have such rings all the time.
+fn deadlock(deadlock: &Deadlock, root: &str) -> Option<Finding> {
+    let command = Suggested::new(["deadlocks", root]);
+    let finding = |what: &str| Finding::notice(Section::Locks, format!("{what}: {deadlock}")).with(command.clone());
+    match deadlock.certainty {
+        Certainty::Certain => Some(Finding { severity: Severity::Serious, ..finding("deadlock") }),
+        Certainty::Likely => Some(finding("likely a deadlock")),
+        _ => None,
+    }
+}
+
+/// A hold that takes much longer than usual.
+fn long(row: &Row<'_>) -> Option<Finding> {
+    let is_long = row.states.iter().any(|state| matches!(state, State::Long { .. }));
+    let (held, usual) = row.held.zip(row.usual).filter(|_| is_long)?;
+    let text = format!("{}: held for {}, usually {}", plain(&row.lock.path), whole(held), spell(usual));
+    Some(Finding::notice(Section::Locks, text).with(Suggested::new(["why", &row.lock.path])))
+}
+
+/// A lock that changes hands because its holders lose it.
+fn flaps(path: &str, Flapping { changes, losses, .. }: &Flapping) -> Finding {
+    let holds = counted(*changes as u64, "hold");
+    let text = format!("{}: flaps: {losses} of its {holds} of the last hour were lost", plain(path));
+    Finding::notice(Section::Locks, text).with(Suggested::new(["history", path]))
+}
+
+/// What is wrong with a lock.
+fn about(lock: &LockInfo, now: Option<SystemTime>) -> Vec<Finding> {
+    let (path, mut found) = (plain(&lock.path), Vec::new());
+    let notice = |text: String| Finding::notice(Section::Locks, text);
+    let why = || Suggested::new(["why", &lock.path]);
+    let blocked = lock.waiters.iter().find_map(|waiter| Some((waiter, waiter.blocked_by.as_deref()?)));
+    if let Some((waiter, node)) = blocked {
+        let text =
+            format!("{path}: {}, a foreign client, waits behind {}, which has no session", who(waiter), plain(node));
+        found.push(Finding::serious(Section::Locks, text).with(Suggested::new([
+            "gc",
+            lock.path.as_str(),
+            "--garbage",
+        ])));
+    } else if !lock.sessionless.is_empty() {
+        let count = counted(lock.sessionless.len() as u64, "node");
+        let text = format!("{path}: {count} of a contender, without a session: foreign clients would wait behind it");
+        found.push(notice(text).with(Suggested::new(["gc", lock.path.as_str(), "--garbage"])));
+    }
+    for holder in &lock.holders {
+        if holder.abandoned {
+            if !lock.waiters.is_empty() {
+                let text = format!("{path}: the hold of {} was lost, and its lock delay runs", described(holder));
+                found.push(notice(text).with(why()));
+            }
+        } else if holder.process_has_ended() {
+            let text = format!("{path}: the process of {} has ended, and its session not yet", described(holder));
+            let node = holder.node_path(&lock.path);
+            let take = ["break", &lock.path, "--node", &node, "--reason", "WHY"];
+            found.push(notice(text).with(Suggested::new(take)));
+        } else if let Some(request) = &holder.revocation {
+            let text =
+                format!("{path}: {} was {}, and holds on", described(holder), revocation(&crate::text::brief(request)));
+            found.push(notice(text).with(why()));
+        }
+    }
+    let over = lock.lease.as_ref().filter(|lease| lease.owner.is_some()).and_then(|lease| lease.until);
+    if let Some(over) = over.and_then(|until| now?.duration_since(until).ok()).filter(|over| *over > TOLERATED) {
+        let owner = lock.holders.first().map_or_else(String::new, described);
+        let text = format!("{path}: the lease of {owner} ended {} ago, and was not released", whole(over));
+        found.push(notice(text).with(why()));
+    }
+    found
+}
+
+fn described(contender: &ContenderInfo) -> String {
+    plain(&crate::text::described(contender))
+}
+
+/// What is left of locks. `about` finds nodes without a session.
+fn leftovers(left: &Leftovers, root: &str) -> Vec<Finding> {
+    let empty = left.nodes.iter().filter(|node| node.is_unused(left.now_ms, UNUSED)).count();
+    let overdue = left.nodes.iter().filter(|node| node.is_overdue(left.now_ms)).count();
+    let gc = |option| Suggested::new(["gc", root, option]);
+    let mut found = Vec::new();
+    if empty >= MANY {
+        let text = format!("{empty} empty nodes: each costs a listing of the locks two reads");
+        found.push(Finding::notice(Section::Left, text).with(gc("--empty")));
+    }
+    if overdue > 0 {
+        let text = format!("{} past the lock delay: the next contender waits", counted(overdue as u64, "tombstone"));
+        found.push(Finding::notice(Section::Left, text).with(gc("--tombstones")));
+    }
+    found
+}
+
+/// A job that is not in order, or whose last requests were refused: it did not run since.
+fn job(view: &JobView<'_>) -> Option<Finding> {
+    let severity = match view.health() {
+        Health::InOrder | Health::Late => Severity::Notice,
+        Health::Failed => Severity::Serious,
+    };
+    let path = &view.job.path;
+    let command = match (view.health(), view.refused) {
+        (Health::InOrder, None) => return None,
+        (Health::InOrder | Health::Late, Some(refusal)) => Suggested::new(["why", path, "--at", &moment(refusal.last)]),
+        _ => Suggested::new(["jobs", path, "--history"]),
+    };
+    Some(Finding { severity, ..Finding::notice(Section::Jobs, view.line()).with(command) })
+}
+
+#[cfg(test)]
+mod tests;

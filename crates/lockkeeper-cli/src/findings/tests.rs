@@ -1,0 +1,140 @@
+use lockkeeper_observe::servers::{Limits, Vitals};
+
+use super::*;
+
+/// A server in this state.
+fn report(name: &str, state: ServerState) -> ServerReport {
+    ServerReport { name: name.to_owned(), state, limits: None }
+}
+
+/// A server that serves, in this mode.
+fn serves(name: &str, mode: ServerMode) -> ServerReport {
+    let vitals = Vitals {
+        mode: Some(mode),
+        version: "3.8.0".to_owned(),
+        latency: None,
+        round_trip: Duration::from_millis(2),
+        connections: None,
+        zxid: None,
+        nodes: None,
+    };
+    report(name, ServerState::Serves(vitals))
+}
+
+fn refuses(name: &str) -> ServerReport {
+    report(name, ServerState::Refuses)
+}
+
+fn leads(name: &str) -> ServerReport {
+    serves(name, ServerMode::Leader)
+}
+
+fn follows(name: &str) -> ServerReport {
+    serves(name, ServerMode::Follower)
+}
+
+/// The findings about these servers, each with its mark before it.
+fn told(reports: &[ServerReport]) -> Vec<String> {
+    let mark = |severity| if severity == Severity::Serious { "!!" } else { "!" };
+    servers(reports).iter().map(|finding| format!("{} {}", mark(finding.severity), finding.text)).collect()
+}
+
+const NO_TEXT: [String; 0] = [];
+
+#[test]
+fn servers_that_serve_are_no_finding() {
+    assert_eq!(told(&[serves("zk1:1", ServerMode::Standalone)]), NO_TEXT);
+    assert_eq!(
+        told(&[leads("zk1:1"), follows("zk2:1"), follows("zk3:1"), serves("zk4:1", ServerMode::Observer)]),
+        NO_TEXT
+    );
+    assert_eq!(told(&[report("zk1:1", ServerState::NotAllowed)]), NO_TEXT, "it is not known");
+}
+
+#[test]
+fn a_stopped_server_is_as_serious_as_its_consequence() {
+    let three = [leads("zk1:1"), follows("zk2:1"), refuses("zk3:1")];
+    assert_eq!(
+        told(&three),
+        ["!! zk3:1 refuses connections: nothing listens there: one more failure stops every lock"]
+    );
+    let five = [leads("zk1:1"), follows("zk2:1"), follows("zk3:1"), follows("zk4:1"), refuses("zk5:1")];
+    assert_eq!(told(&five), ["! zk5:1 refuses connections: nothing listens there"]);
+    let cut_off =
+        [report("zk1:1", ServerState::NoMajority), refuses("zk2:1"), report("zk3:1", ServerState::NotAllowed)];
+    let told = told(&cut_off);
+    assert!(
+        told.len() == 2 && told.iter().all(|text| text.starts_with("!!") && text.ends_with(": no majority is left"))
+    );
+}
+
+/// The connect string may name some of the servers. Their membership says how many there are.
+#[test]
+fn servers_that_the_connect_string_does_not_name_may_run() {
+    let membership = Some(Limits { voters: Some(5), ..Limits::default() });
+    let some = [ServerReport { limits: membership, ..leads("zk1:1") }, follows("zk2:1"), refuses("zk3:1")];
+    assert_eq!(told(&some), ["! zk3:1 refuses connections: nothing listens there"]);
+}
+
+#[test]
+fn the_only_server_and_the_last_ones_are_serious() {
+    assert_eq!(told(&[refuses("zk1:1")]), ["!! zk1:1 refuses connections: nothing listens there"]);
+    let all = [refuses("zk1:1"), refuses("zk2:1"), refuses("zk3:1")];
+    assert!(told(&all).iter().all(|text| text.starts_with("!!")));
+    for (state, say) in [
+        (ServerState::NoMajority, "serves nobody"),
+        (ServerState::Closes, "as many from this address as its limit allows"),
+        (ServerState::NeedsTls, "a port for TLS"),
+        (ServerState::Silent, "does not answer"),
+        (ServerState::NotResolved { problem: "cannot be reached\u{1b}".to_owned() }, "cannot be reached\\u{1b}"),
+        (ServerState::Unknown { answer: "HTTP".to_owned() }, "no ZooKeeper server: it answers HTTP"),
+    ] {
+        let told = told(&[report("zk1:1", state)]);
+        assert!(told.len() == 1 && told[0].starts_with("!! zk1:1 ") && told[0].contains(say), "{told:?}");
+    }
+}
+
+/// Each client chooses one of the servers, so two of them may hold the same lock.
+#[test]
+fn servers_of_several_ensembles_are_serious() {
+    let alone = |name| serves(name, ServerMode::Standalone);
+    for several in [vec![alone("zk1:1"), alone("zk2:1")], vec![alone("zk1:1"), leads("zk2:1"), follows("zk3:1")]] {
+        let told = told(&several);
+        assert_eq!(told, ["!! zk1:1, zk2:1 are not of one ensemble, so clients have different locks of the same name"]);
+    }
+    assert_eq!(told(&[leads("zk1:1"), leads("zk2:1")]).len(), 1);
+}
+
+#[test]
+fn a_clock_that_differs_by_more_than_two_seconds_is_a_notice() {
+    let at = |secs: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
+    let apart = |servers| Apart::of(at(1_000), at(servers), at(1_010));
+    assert_eq!(apart(1_005), Apart::Within(Duration::from_secs(10)), "a slow answer is no difference");
+    assert_eq!([apart(998), apart(1_012)].map(clock), [None, None]);
+    let ahead = clock(apart(1_310)).unwrap();
+    assert_eq!(
+        (ahead.severity, &*ahead.text),
+        (Severity::Notice, "the servers' clock is 5 min ahead of this machine's")
+    );
+    assert_eq!(clock(apart(700)).unwrap().text, "the servers' clock is 5 min behind this machine's");
+    assert_eq!([apart(700).ms(), apart(1_005).ms(), apart(1_310).ms()], [-300_000, 0, 300_000]);
+}
+
+#[test]
+fn findings_come_in_the_order_of_the_screen_and_the_serious_ones_first() {
+    let facts = Facts {
+        servers: vec![leads("zk1:1"), refuses("zk2:1"), refuses("zk3:1")],
+        no_session: Some(("no server is reachable".to_owned(), None)),
+        clock: Some(Apart::Ahead(Duration::from_secs(60))),
+        letters: Some((2, Suggested::new(["dlq", "list"]))),
+        also: Some((vec!["/locks/a".to_owned(), "/locks/b".to_owned()], Suggested::new(["list"]))),
+        ..Facts::default()
+    };
+    let found = all(&facts, None);
+    let sections: Vec<_> = found.iter().map(|finding| finding.section).collect();
+    use Section::{Clock, Left, Scope, Servers};
+    assert_eq!(sections, [Servers, Servers, Servers, Clock, Scope, Left]);
+    assert_eq!(found[4].text, "also in use on this user's own server, as other locks: /locks/a and 1 more");
+    assert_eq!(found[5].text, "2 dead letters of this user, of commands that never got their lock");
+    assert_eq!(all(&Facts { letters: Some((0, Suggested::new(["dlq"]))), ..Facts::default() }, None), []);
+}

@@ -1,0 +1,427 @@
+//! `doctor` and `gc`: each trouble is found with the command that handles it, and nothing is found where nothing is wrong.
+
+use std::process::Output;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use zookeeper_client::{Acls, Client, CreateMode};
+
+use crate::harness::{Home, Served, failure, until};
+
+/// Returns the exit code, and the findings as `SECTION SEVERITY TEXT`, of `doctor --json`.
+fn doctor(home: &Home, args: &[&str]) -> (i32, Vec<String>) {
+    let (code, answer) = diagnosis(home, args);
+    let all = answer["places"].as_array().unwrap().iter().flat_map(|place| place["findings"].as_array().unwrap());
+    let text = |finding: &Value| {
+        ["section", "severity", "text"].map(|field| finding[field].as_str().unwrap().to_owned()).join(" ")
+    };
+    (code, all.map(text).collect())
+}
+
+fn diagnosis(home: &Home, args: &[&str]) -> (i32, Value) {
+    let output = home.output(&[&["doctor", "--json"], args].concat());
+    let answer = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    (output.status.code().unwrap(), answer)
+}
+
+fn gc(home: &Home, args: &[&str]) -> Value {
+    let output = home.output(&[&["gc", "--json"], args].concat());
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Returns the paths that `gc` has put into a group.
+fn of_group(answer: &Value, group: &str) -> Vec<String> {
+    let nodes = answer["nodes"].as_array().unwrap().iter().filter(|node| node["group"] == group);
+    nodes.map(|node| node["path"].as_str().unwrap().to_owned()).collect()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// A server, and a foreign client that creates nodes on it.
+struct Site {
+    home: Home,
+    served: Served,
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+    _server: Home,
+}
+
+impl Site {
+    fn new() -> Self {
+        let server = Home::new();
+        let served = Served::start(&server);
+        let home = Home::with_servers(&served.address);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let client = runtime.block_on(Client::connect(&served.address)).unwrap();
+        let site = Site { home, served, runtime, client, _server: server };
+        site.create("/locks", "");
+        site
+    }
+
+    /// Returns the children of a node, if it exists.
+    fn nodes(&self, path: &str) -> Vec<String> {
+        let mut names = self.runtime.block_on(self.client.list_children(path)).unwrap_or_default();
+        names.sort();
+        names.into_iter().map(|name| format!("{path}/{name}").replace("//", "/")).collect()
+    }
+
+    fn create(&self, path: &str, data: &str) {
+        self.create_as(CreateMode::Persistent, path, data);
+    }
+
+    fn create_as(&self, mode: CreateMode, path: &str, data: &str) {
+        let options = mode.with_acls(Acls::anyone_all());
+        self.runtime.block_on(self.client.create(path, data.as_bytes(), &options)).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_wrong_where_nobody_has_used_a_lock() {
+    let home = Home::new();
+    let output = home.output(&["doctor"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text(&output).contains("does not run, and has no data"), "{output:?}");
+    assert!(!home.state().exists(), "doctor has created the directory");
+}
+
+#[test]
+fn nothing_is_wrong_with_a_server_that_holds_and_a_job_that_succeeds() {
+    let home = Home::new();
+    assert!(home.output(&["run", "nightly", "--once-per", "day", "--", "true"]).status.success());
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let output = home.output(&["doctor"]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(!said.contains('!'), "{said}");
+    for say in
+        ["servers    ", "'s own server  alone  ", "\nlocks      1 lock in use below /locks\n", "\njobs       1 job\n"]
+    {
+        assert!(said.contains(say), "{say:?} is missing in {said}");
+    }
+    assert!(said.contains(&format!("{} (LOCKKEEPER_STATE_DIR)\n", home.state().display())), "{said}");
+    // The server ends when nobody uses it. Its records are still read.
+    holder.close_stdin();
+    assert!(holder.wait().success());
+    assert!(home.output(&["server", "stop"]).status.success());
+    assert_eq!(doctor(&home, &[]), (0, vec![]));
+}
+
+#[test]
+fn a_failed_job_is_serious_and_a_late_one_a_notice() {
+    let home = Home::new();
+    assert!(home.output(&["run", "done", "--every", "1s", "--", "true"]).status.success());
+    until("a whole period has passed", || doctor(&home, &[]).0 == 1);
+    let (_, found) = doctor(&home, &[]);
+    assert!(matches!(&found[..], [one] if one.starts_with("jobs notice done: silent: slot every 1s ")), "{found:?}");
+    assert_eq!(home.output(&["run", "backup", "--once-per", "day", "--", "false"]).status.code(), Some(1));
+    let (code, answer) = diagnosis(&home, &[]);
+    assert_eq!((code, &answer["worst"]), (2, &"serious".into()));
+    let first = &answer["places"][0]["findings"][0];
+    assert!(first["text"].as_str().unwrap().starts_with("backup: failed"), "{first}");
+    let command = first["command"].as_str().unwrap();
+    assert!(command.starts_with("lockkeeper jobs /locks/backup --history"), "{command}");
+}
+
+#[test]
+fn a_dead_letter_that_waits_is_a_notice() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let run = ["run", "a", "--retries", "1", "--retry-delay", "1ms", "--dead-letter", "file", "--try", "--", "true"];
+    assert!(!home.output(&run).status.success());
+    let (code, found) = doctor(&home, &[]);
+    assert_eq!(
+        (code, &found[..]),
+        (1, &["left notice 1 dead letter of this user, of commands that never got their lock".to_owned()][..])
+    );
+}
+
+/// A holder that was asked to release and does not, and one whose process was killed.
+#[test]
+fn a_holder_that_was_asked_and_one_whose_process_has_ended_are_notices() {
+    let home = Home::new();
+    let mut asked = home.spawn("asked", &["--on-revoke", "ignore"], "echo up; cat");
+    let mut killed = home.spawn("killed", &["--session-timeout", "60s"], "echo up; cat");
+    assert_eq!((asked.line(), killed.line()), ("up".to_owned(), "up".to_owned()));
+    assert!(home.output(&["revoke", "asked", "--reason", "deploying"]).status.success());
+    killed.signal(Signal::KILL);
+    killed.wait();
+    until("both are found", || doctor(&home, &[]).1.len() == 2);
+    let (code, found) = doctor(&home, &[]);
+    assert_eq!(code, 1, "{found:?}");
+    assert!(found[0].starts_with("locks notice /locks/asked: ") && found[0].contains("asked to release"), "{found:?}");
+    assert!(found[1].starts_with("locks notice /locks/killed: the process of "), "{found:?}");
+    let said = text(&home.output(&["doctor"]));
+    assert!(said.contains("  lockkeeper break /locks/killed --node /locks/killed/_c_"), "{said}");
+}
+
+/// A holder that was killed: its lock delay keeps the waiter out. An owner of a lease that was killed: no session ends its hold. And an
+/// owner whose lease another one wants.
+#[test]
+fn a_lost_hold_an_ended_lease_and_a_pending_decision_are_notices() {
+    let home = Home::new();
+    let delayed = ["--lock-delay", "10m", "--session-timeout", "1s"];
+    let mut lost = home.spawn("lost", &delayed, "echo up; exec sleep 1000");
+    let mut ended = home.spawn("ended", &["--lease", "1s"], "echo up; exec sleep 1000");
+    let mut wanted = home.spawn("wanted", &["--lease", "10m", "--cleanup", "10m"], "trap '' TERM; echo up; cat");
+    assert_eq!([lost.line(), ended.line(), wanted.line()], ["up", "up", "up"]);
+    let _waiter = home.spawn("lost", &delayed, "true");
+    let _asker =
+        home.spawn("wanted", &["--lease", "10m", "--priority", "5", "--waiting", "100ms", "--ask", "10m"], "true");
+    for running in [&mut lost, &mut ended] {
+        running.signal(Signal::KILL);
+        running.wait();
+    }
+    let says = ["/locks/ended: the lease of ", "/locks/lost: the hold of ", "1 decision pending about leased locks"];
+    until("all are found", || {
+        let (_, found) = doctor(&home, &[]);
+        says.iter().all(|say| found.iter().any(|finding| finding.contains(say)))
+    });
+    let output = home.output(&["doctor"]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains(" ago, and was not released") && said.contains(" was lost, and its lock delay runs"),
+        "{said}"
+    );
+    assert!(said.contains("\nunseen     whether the owners of leases are alive: a lease has no session\n"), "{said}");
+}
+
+#[test]
+fn a_server_that_refuses_and_a_name_without_a_server_are_serious() {
+    let home = Home::new();
+    let (code, found) = doctor(&home, &["--servers", "127.0.0.1:1,nowhere.invalid:2181"]);
+    assert_eq!(code, 2, "{found:?}");
+    assert!(found[0].starts_with("servers serious 127.0.0.1:1 refuses connections"), "{found:?}");
+    assert!(found[1].starts_with("servers serious nowhere.invalid:2181 cannot be reached"), "{found:?}");
+    assert!(found[2].contains("no server is known to serve clients"), "{found:?}");
+    let machine = format!("--machine={}", home.file("machine").display());
+    let (code, found) = doctor(&home, &[&machine]);
+    assert!(code == 2 && found[0].contains("this machine's server is not running"), "{found:?}");
+    let (code, line) = failure(&home.output(&["doctor", "--servers", "zk1,,zk2"]));
+    assert!(code == Some(64) && line.contains("is not a server"), "{line}");
+}
+
+/// What is only looked at stays as it is: no directory of jobs or of the journal is created either.
+#[test]
+fn doctor_and_gc_create_no_node() {
+    let site = Site::new();
+    assert_eq!(site.nodes("/"), ["/locks", "/zookeeper"]);
+    let mut holder = site.home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let before = ["/", "/locks", "/locks/a", "/lockkeeper"].map(|path| site.nodes(path));
+    for look in [&["doctor"][..], &["gc"], &["gc", "--empty", "--garbage", "--tombstones"], &["gc", "--log"]] {
+        assert_eq!(site.home.output(look).status.code(), Some(0), "{look:?}");
+    }
+    assert_eq!(["/", "/locks", "/locks/a", "/lockkeeper"].map(|path| site.nodes(path)), before);
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+/// The same name on the servers and on this user's own server: two commands that do not exclude each other.
+#[test]
+fn a_lock_that_is_also_in_use_on_the_own_server_is_a_notice() {
+    let site = Site::new();
+    let mut shared = site.home.spawn("nightly", &[], "echo up; cat");
+    assert_eq!(shared.line(), "up");
+    assert_eq!(doctor(&site.home, &[]).0, 0);
+    assert!(!site.home.state().join("data").exists(), "doctor has started the own server");
+    let mut command = site.home.command(&["run", "nightly", "--", "sh", "-c", "echo up; cat"]);
+    let mut own = crate::harness::Running::start(command.env_remove("LOCKKEEPER_SERVERS"));
+    assert_eq!(own.line(), "up");
+    let (code, found) = doctor(&site.home, &[]);
+    assert_eq!(code, 1, "{found:?}");
+    assert!(
+        found[0].starts_with("scope notice also in use on this user's own server")
+            && found[0].ends_with("/locks/nightly"),
+        "{found:?}"
+    );
+    let said = text(&site.home.output(&["doctor"]));
+    let list = format!("lockkeeper list --state-dir {}", site.home.state().display());
+    assert!(said.contains(&list), "{said}");
+    assert!(said.contains(&format!("\nscope      {} (LOCKKEEPER_SERVERS)\n", site.served.address)), "{said}");
+    own.close_stdin();
+    assert!(own.wait().success());
+}
+
+/// Kazoo's contender waits behind the node of nobody for ever.
+#[test]
+fn a_node_without_a_session_that_blocks_a_foreign_client_is_serious_and_gc_deletes_it() {
+    let site = Site::new();
+    let [without, waits] = ["0", "1"].map(|digit| format!("/locks/a/{}__lock__000000000{digit}", digit.repeat(32)));
+    site.create("/locks/a", "");
+    site.create(&without, "\u{1b}[2J");
+    let (code, found) = doctor(&site.home, &[]);
+    assert!(code == 1 && found[0].starts_with("locks notice /locks/a: 1 node of a contender, without"), "{found:?}");
+    site.create_as(CreateMode::Ephemeral, &waits, "10.0.0.7");
+    let (code, found) = doctor(&site.home, &[]);
+    assert!(code == 2 && found[0].starts_with("locks serious /locks/a: 10.0.0.7, "), "{found:?}");
+    assert!(found[0].contains(&format!("waits behind {without}, which has no session")), "{found:?}");
+    let listed = gc(&site.home, &[]);
+    assert_eq!((of_group(&listed, "garbage"), &listed["deleted"]), (vec![without.clone()], &serde_json::json!([])));
+    assert_eq!(of_group(&gc(&site.home, &["--empty", "--tombstones"]), "garbage").len(), 1, "not asked for");
+    assert_eq!(gc(&site.home, &["a", "--garbage"])["deleted"], serde_json::json!([without]));
+    assert_eq!(doctor(&site.home, &[]).1, [""; 0]);
+    let broken = text(&site.home.output(&["list", "--broken"]));
+    assert!(broken.contains("lockkeeper gc --garbage: it has no session"), "{broken}");
+}
+
+/// The last use of a lock is dated by what happened later.
+#[test]
+fn gc_deletes_empty_nodes_that_are_unused_and_leaves_what_it_does_not_know() {
+    let site = Site::new();
+    for name in ["one", "two", "two/three", "used"] {
+        site.create(&format!("/locks/{name}"), "");
+    }
+    site.create("/locks/README", "ask Ann");
+    site.create_as(CreateMode::Ephemeral, "/locks/used/lock-0000000000", "");
+    let answer = gc(&site.home, &[]);
+    assert_eq!(of_group(&answer, "recent"), ["/locks/one", "/locks/two/three"], "not unused for a day");
+    assert_eq!(of_group(&answer, "note"), ["/locks/README"]);
+    let answer = gc(&site.home, &["--older-than", "0s"]);
+    assert_eq!((of_group(&answer, "empty").len(), &answer["deleted"]), (2, &serde_json::json!([])), "dry by default");
+    let output = site.home.output(&["gc", "--older-than", "0s"]);
+    assert!(text(&output).contains("\n  lockkeeper gc /locks --empty"), "{output:?}");
+    let answer = gc(&site.home, &["--empty", "--older-than", "0s"]);
+    assert_eq!(answer["deleted"], serde_json::json!(["/locks/one", "/locks/two/three"]));
+    // It dates the deletions before it.
+    site.create_as(CreateMode::Ephemeral, "/locks/used/lock-0000000001", "");
+    let answer = gc(&site.home, &["--older-than", "0s"]);
+    // What was above a deleted node is empty now.
+    assert_eq!((of_group(&answer, "empty"), of_group(&answer, "note").len()), (vec!["/locks/two".to_owned()], 1));
+    let logged = text(&site.home.output(&["gc", "--log"]));
+    assert!(
+        logged.contains("  2 empty nodes deleted by ") && logged.ends_with(": /locks/one, /locks/two/three\n"),
+        "{logged}"
+    );
+    let logged: Value = serde_json::from_slice(&site.home.output(&["gc", "two", "--log", "--json"]).stdout).unwrap();
+    assert_eq!(logged["cleanups"], serde_json::json!([]), "that was a command for /locks");
+}
+
+/// C-06: monitor objects are persistent, and stand at the root in Contentserv's deployments. Those that were not used for the given
+/// time are found and deleted; one that is in use or has data stays, and so does what is deeper.
+#[test]
+fn gc_deletes_monitor_objects_that_were_unused_for_a_time() {
+    let site = Site::new();
+    for object in ["/P1", "/P2"] {
+        let run = site.home.output(&["run", object, "--background", "--", "true"]);
+        assert!(run.status.success(), "{run:?}");
+    }
+    site.create("/P3", "ask Ann");
+    site.create("/other", "");
+    site.create("/other/program", "");
+    let mut holder = site.home.spawn("/P2", &["--foreground"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let (code, line) = failure(&site.home.output(&["gc", "/"]));
+    assert!(code == Some(64) && line.contains("may be of another program"), "{line}");
+    let answer = gc(&site.home, &["/", "--objects"]);
+    assert_eq!(of_group(&answer, "recent"), ["/P1"], "used less than a day ago");
+    let answer = gc(&site.home, &["/", "--objects", "--empty"]);
+    assert_eq!(answer["deleted"], serde_json::json!([]), "the age counts");
+    let said = text(&site.home.output(&["gc", "/", "--objects", "--older-than", "0s"]));
+    assert!(said.contains("\n  lockkeeper gc / --objects --empty"), "{said}");
+    let answer = gc(&site.home, &["/", "--objects", "--empty", "--older-than", "0s"]);
+    assert_eq!(answer["deleted"], serde_json::json!(["/P1"]));
+    assert_eq!(of_group(&answer, "note"), ["/P3"]);
+    assert_eq!(site.nodes("/other"), ["/other/program"]);
+    assert!(text(&site.home.output(&["gc", "/", "--log"])).ends_with(": /P1\n"));
+    holder.close_stdin();
+    assert!(holder.wait().success());
+}
+
+/// The tombstone of a killed holder delays the next grant, and nobody waits for it.
+#[test]
+fn gc_deletes_a_tombstone_once_its_delay_has_passed_for_sure() {
+    let home = Home::new();
+    // The server's time is asked for where jobs are.
+    assert!(home.output(&["run", "job", "--once-per", "day", "--", "true"]).status.success());
+    let mut holder = home.spawn("a", &["--lock-delay", "1ms", "--session-timeout", "1s"], "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    assert!(gc(&home, &[])["nodes"].as_array().unwrap().iter().all(|node| node["kind"] != "tombstone"), "it is held");
+    let mut killed = home.spawn("b", &["--lock-delay", "1h", "--session-timeout", "1s"], "echo up; exec sleep 1000");
+    assert_eq!(killed.line(), "up");
+    for running in [&mut holder, &mut killed] {
+        running.signal(Signal::KILL);
+        running.wait();
+    }
+    until("both holds are abandoned", || {
+        let answer = gc(&home, &[]);
+        of_group(&answer, "tombstones").len() + of_group(&answer, "delaying").len() == 2
+    });
+    // A later transaction dates the loss.
+    assert!(home.output(&["jobs"]).status.success());
+    until("one delay has passed", || of_group(&gc(&home, &[]), "tombstones").len() == 1);
+    let (code, found) = doctor(&home, &[]);
+    assert_eq!(
+        (code, &found[..]),
+        (1, &["left notice 1 tombstone past the lock delay: the next contender waits".to_owned()][..])
+    );
+    let answer = gc(&home, &["--tombstones"]);
+    assert!(answer["deleted"][0].as_str().unwrap().starts_with("/locks/a/_s_"), "{answer}");
+    let answer = gc(&home, &[]);
+    assert_eq!((of_group(&answer, "tombstones").len(), of_group(&answer, "delaying").len()), (0, 1));
+    assert!(text(&home.output(&["gc", "--log"])).contains("  1 tombstone deleted by "));
+}
+
+#[test]
+fn gc_refuses_the_root_and_says_if_nothing_is_left() {
+    let site = Site::new();
+    let (code, line) = failure(&site.home.output(&["gc", "/", "--empty"]));
+    assert!(code == Some(64) && line.contains("may be of another program"), "{line}");
+    let output = site.home.output(&["gc"]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("nothing is left below /locks"));
+}
+
+/// One realm is down: it is a finding, and the other one is shown.
+#[test]
+fn a_realm_that_is_down_is_a_finding_and_the_others_are_shown() {
+    let site = Site::new();
+    let realms = format!("[realms]\n\"/locks/a\" = \"{}\"\n\"/locks/b\" = \"127.0.0.1:1\"\n", site.served.address);
+    let home = Home::new();
+    std::fs::write(home.file("realms.toml"), realms).unwrap();
+    let config = ["--config", "realms.toml"];
+    let mut holder = home.spawn("a/x", &config, "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let (code, answer) = diagnosis(&home, &config);
+    assert_eq!(code, 2, "{answer}");
+    let [up, down] = &answer["places"].as_array().unwrap()[..] else { panic!("{answer}") };
+    assert_eq!(
+        (&up["realm"], &up["locks"], up["findings"].as_array().unwrap().len()),
+        (&"/locks/a".into(), &1.into(), 0)
+    );
+    assert_eq!((&down["realm"], &down["locks"]), (&"/locks/b".into(), &Value::Null));
+    assert!(down["findings"][0]["text"].as_str().unwrap().contains("refuses connections"), "{down}");
+    let said = text(&home.output(&[&["doctor"], &config[..]].concat()));
+    assert!(said.contains(&format!("{} (realm /locks/a)\nservers    ", site.served.address)), "{said}");
+    assert!(said.contains("127.0.0.1:1 (realm /locks/b)\nservers !! "), "{said}");
+}
+
+/// Three servers of Apache ZooKeeper, of which one is stopped, and then another one.
+#[cfg(real_servers)]
+#[test]
+fn apaches_ensemble_without_one_server_is_serious_and_its_locks_are_still_seen() {
+    use lockkeeper_testkit::apache::{Apache, Options};
+
+    let apache = Apache::ensemble(3, Options::default()).unwrap();
+    let home = Home::with_servers(&apache.connect_string());
+    assert!(home.output(&["run", "nightly", "--once-per", "day", "--", "true"]).status.success());
+    assert_eq!(doctor(&home, &[]), (0, vec![]));
+    let leader = apache.leader().unwrap();
+    let stopped = (leader + 1) % 3;
+    apache.kill(stopped);
+    let (code, answer) = diagnosis(&home, &[]);
+    let [finding] = &answer["places"][0]["findings"].as_array().unwrap()[..] else { panic!("{answer}") };
+    let refuses = format!("{} refuses connections: nothing listens there", apache.addr(stopped));
+    assert_eq!((code, &finding["text"]), (2, &format!("{refuses}: one more failure stops every lock").into()));
+    assert!(answer["places"][0]["locks"] == 0 && answer["places"][0]["clock_ms"] == 0, "{answer}");
+    apache.kill(leader);
+    until("the last server has noticed", || {
+        let (code, found) = doctor(&home, &[]);
+        code == 2 && found.iter().any(|finding| finding.contains("runs and serves nobody"))
+    });
+}

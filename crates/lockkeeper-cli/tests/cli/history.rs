@@ -1,0 +1,207 @@
+//! `history`, and what `run` records for it.
+
+use std::io::BufRead;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Home, Running, Served, until};
+
+/// Returns the entries of the history of a lock, the oldest first.
+fn entries(home: &Home, name: &str) -> Vec<Value> {
+    let output = home.output(&["history", name, "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    document["entries"].as_array().unwrap().clone()
+}
+
+/// Returns some fields of each entry.
+fn fields(entries: &[Value], fields: [&str; 3]) -> Vec<[Value; 3]> {
+    entries.iter().map(|entry| fields.map(|field| entry[field].clone())).collect()
+}
+
+fn values(fields: [Value; 3]) -> [Value; 3] {
+    fields
+}
+
+#[test]
+fn each_run_is_recorded_with_its_end() {
+    let home = Home::new();
+    assert!(home.output(&["run", "nightly", "-m", "nightly index", "--", "true"]).status.success());
+    assert_eq!(home.output(&["run", "nightly", "--", "sh", "-c", "exit 3"]).status.code(), Some(3));
+    let entries = entries(&home, "nightly");
+    let expected =
+        [values(["hold".into(), "released".into(), 0.into()]), values(["hold".into(), "released".into(), 3.into()])];
+    assert_eq!(fields(&entries, ["entry", "end", "status"]), expected);
+    assert_eq!(entries[0]["message"], "nightly index");
+    let text = String::from_utf8(home.output(&["history", "nightly"]).stdout).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("WHEN "), "{text}");
+    assert!(
+        lines[1].ends_with("  released, exit status 3") && lines[2].ends_with("  released (nightly index)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_switched_off_is_not_recorded() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--no-history", "--", "true"]).status.success());
+    let mut by_variable = home.command(&["run", "a", "--", "true"]);
+    assert!(by_variable.env("LOCKKEEPER_HISTORY", "false").status().unwrap().success());
+    assert_eq!(entries(&home, "a"), [] as [Value; 0]);
+    let output = home.output(&["history", "a"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("nothing is recorded about /locks/a: "));
+}
+
+#[test]
+fn two_that_race_are_both_recorded_the_later_one_with_its_wait() {
+    let home = Home::new();
+    let mut first = home.spawn("a", &[], "echo; read line; true");
+    first.line();
+    let mut second = home.spawn("a", &[], "true");
+    until("it waits", || home.count("a") == (1, 1));
+    first.close_stdin();
+    assert!(first.wait().success() && second.end().0 == Some(0));
+    let entries = entries(&home, "a");
+    assert_eq!(entries.len(), 2, "{entries:?}");
+    assert!(entries[0]["ended_ms"].as_i64().unwrap() <= entries[1]["granted_ms"].as_i64().unwrap() + 1);
+    assert!(entries[1]["waited_ms"].as_i64().unwrap() > 0, "{entries:?}");
+}
+
+#[test]
+fn a_refused_try_is_counted_and_names_the_holder() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["-m", "manual rerun"], "echo; exec sleep 1000");
+    holder.line();
+    for _ in 0..3 {
+        assert_eq!(home.output(&["run", "a", "--try", "--", "true"]).status.code(), Some(75));
+    }
+    assert_eq!(home.output(&["run", "a", "--wait", "2s", "--", "true"]).status.code(), Some(75));
+    let entries = entries(&home, "a");
+    let expected =
+        [values(["refused".into(), "taken".into(), 3.into()]), values(["refused".into(), "gave_up".into(), 1.into()])];
+    assert_eq!(fields(&entries, ["entry", "reason", "count"]), expected);
+    assert_eq!(entries[0]["holder_message"], "manual rerun");
+    let text = String::from_utf8(home.output(&["history", "a"]).stdout).unwrap();
+    assert!(text.contains("(holds now) (manual rerun)") && text.contains("refused 3 x in "), "{text}");
+}
+
+/// Nobody writes for a process that is killed. Its successor has seen it.
+#[test]
+fn a_killed_holder_is_known_from_its_successor() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["--session-timeout", "4s"], "echo; exec sleep 1000");
+    holder.line();
+    let mut next = Running::start(home.command(&["run", "a", "--", "true"]).stderr(Stdio::piped()));
+    // The line about the wait says that it has seen the holder.
+    let mut line = String::new();
+    next.stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("waiting for /locks/a: held by "), "{line}");
+    holder.signal(Signal::KILL);
+    assert_eq!(next.end().0, Some(0));
+    let entries = entries(&home, "a");
+    assert_eq!(
+        fields(&entries, ["entry", "end", "loss"])[0],
+        values(["hold".into(), "unrecorded".into(), Value::Null])
+    );
+    assert_eq!(entries[0]["owner"]["pid"], holder.pid().as_raw_nonzero().get());
+}
+
+/// Last night's question: why did the job not run?
+#[test]
+fn why_explains_a_moment_that_is_over() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &["-m", "manual rerun"], "echo; read line; true");
+    holder.line();
+    assert_eq!(home.output(&["run", "a", "--try", "--", "true"]).status.code(), Some(75));
+    let refused = entries(&home, "a")[0]["last_ms"].as_i64().unwrap();
+    let at = jiff::Timestamp::from_millisecond(refused).unwrap().to_string();
+    let why = |args: &[&str]| {
+        let output = home.output(&[&["why", "a", "--at", at.as_str()], args].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let holds = format!("holder    {}", entries(&home, "a")[0]["holder"].as_str().unwrap());
+    let text = why(&[]);
+    assert!(text.contains("NOT RUN: taken by ") && text.contains(", manual rerun\n"), "{text}");
+    assert!(text.contains(&holds) && text.contains(", and still (manual rerun)\n"), "{text}");
+    holder.close_stdin();
+    assert!(holder.wait().success());
+    let text = why(&[]);
+    assert!(text.contains(&holds) && text.contains(" (manual rerun), released\n"), "{text}");
+    assert!(text.contains("then      nobody is recorded to have asked again\n"), "{text}");
+    let document: Value = serde_json::from_str(&why(&["--json"])).unwrap();
+    assert_eq!(document["holders"][0]["message"], "manual rerun");
+    assert_eq!(document["around"].as_array().unwrap().len(), 2);
+    let output = home.output(&["why", "a", "--at", "soon"]);
+    assert_eq!(output.status.code(), Some(64));
+}
+
+#[test]
+fn a_revoked_hold_names_who_asked() {
+    let home = Home::new();
+    let mut holder = home.spawn("a", &[], "echo; exec sleep 1000");
+    holder.line();
+    assert!(home.output(&["revoke", "a", "--reason", "rebalance", "--wait", "60s"]).status.success());
+    holder.end();
+    let entries = entries(&home, "a");
+    assert_eq!(entries[0]["end"], "revoked");
+    assert!(entries[0]["why"].as_str().unwrap().ends_with(": rebalance"), "{entries:?}");
+}
+
+#[test]
+fn a_job_is_in_the_history_of_its_lock_too() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--once-per", "day", "--", "true"]).status.success());
+    let entries = entries(&home, "a");
+    assert_eq!(fields(&entries, ["entry", "end", "status"]), [values(["hold".into(), "released".into(), 0.into()])]);
+}
+
+/// The record waits in the state directory.
+#[test]
+fn a_request_without_a_server_is_recorded_when_one_answers_again() {
+    let served = Served::start(&Home::new());
+    let home = Home::with_servers(&served.address);
+    served.running.signal(Signal::STOP);
+    for _ in 0..2 {
+        let output = home.output(&["run", "a", "--wait", "200ms", "-m", "nightly index", "--", "true"]);
+        assert_eq!(output.status.code(), Some(69), "{output:?}");
+    }
+    served.running.signal(Signal::CONT);
+    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    let entries = entries(&home, "a");
+    assert_eq!(
+        fields(&entries, ["entry", "reason", "count"]),
+        [values(["refused".into(), "unreachable".into(), 2.into()])]
+    );
+    assert_eq!(entries[0]["message"], "nightly index");
+    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    assert_eq!(self::entries(&home, "a")[0]["count"], 2, "it is sent once");
+}
+
+#[test]
+fn the_history_of_all_locks_names_each() {
+    let home = Home::new();
+    for name in ["a", "team/b"] {
+        assert!(home.output(&["run", name, "--", "true"]).status.success());
+    }
+    let text = String::from_utf8(home.output(&["history", "--all"]).stdout).unwrap();
+    assert!(text.starts_with("LOCK ") && text.contains("\nteam/b  ") && text.contains("\na  "), "{text}");
+    let text = String::from_utf8(home.output(&["history", "--all", "team"]).stdout).unwrap();
+    assert!(text.contains("\nteam/b  ") && !text.contains("\na  "), "{text}");
+}
+
+#[test]
+fn who_follows_a_history_reads_each_new_entry() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let mut follow = Running::start(home.command(&["history", "a", "--follow"]).stdin(Stdio::null()));
+    assert!(follow.line().ends_with("  released"));
+    assert!(home.output(&["run", "a", "-m", "the second", "--", "true"]).status.success());
+    assert!(follow.line().ends_with("  released (the second)"));
+    follow.signal(Signal::TERM);
+    follow.wait();
+}

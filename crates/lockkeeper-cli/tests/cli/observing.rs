@@ -1,0 +1,365 @@
+//! `observe`: what happens to all locks, as metrics, as a journal and as alerts.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{BINARY, Home, Running, Served, failure, text, until, without_time};
+
+/// A running `observe`.
+struct Observing {
+    running: Running,
+    address: String,
+}
+
+impl Observing {
+    fn start(home: &Home, args: &[&str]) -> Self {
+        let observing = Observing::begin(home, args);
+        until("it sees the tree", || observing.get("/healthz").0 == 200);
+        observing
+    }
+
+    /// Starts one that may not see everything.
+    fn begin(home: &Home, args: &[&str]) -> Self {
+        let mut running = Running::start(&mut home.command(&[&["observe", "--listen", "127.0.0.1:0"], args].concat()));
+        let address = running.line().strip_prefix("http://").expect("an address").to_owned();
+        Observing { running, address }
+    }
+
+    /// Returns the status and the body of an answer.
+    fn get(&self, path: &str) -> (u16, String) {
+        self.get_as(path, &self.address)
+    }
+
+    fn get_as(&self, path: &str, host: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// Returns the value of a series; 0 without it.
+    fn metric(&self, series: &str) -> f64 {
+        let text = self.get("/metrics").1;
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+}
+
+#[test]
+fn runs_are_counted_and_their_facts_are_in_the_journal() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut observing = Observing::start(&home, &["--journal", "j"]);
+    for _ in 0..3 {
+        assert!(home.output(&["run", "quick", "--", "true"]).status.success());
+    }
+    let mut holder = home.spawn("slow", &["-m", "nightly index"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut waiter = home.spawn("slow", &[], "true");
+    until("one waits", || observing.metric("lockkeeper_waiters{lock=\"/locks/slow\"}") == 1.0);
+    let state: Value = serde_json::from_str(&observing.get("/state.json").1).unwrap();
+    let slow = &state["locks"][0];
+    assert_eq!((slow["path"].as_str(), slow["waiters"].as_array().unwrap().len()), (Some("/locks/slow"), 1));
+    assert_eq!(slow["holders"][0]["message"], "nightly index");
+    holder.close_stdin();
+    assert!(holder.wait().success() && waiter.wait().success());
+    for (lock, holds) in [("quick", 3.0), ("slow", 2.0)] {
+        let series = format!("lockkeeper_hold_seconds_count{{lock=\"/locks/{lock}\"}}");
+        until("the holds are counted", || observing.metric(&series) == holds);
+        assert_eq!(observing.metric(&series.replace("hold", "wait")), holds);
+    }
+    assert_eq!(observing.metric("lockkeeper_empty{root=\"/locks\"}"), 2.0);
+    let served_journal = observing.get("/history.jsonl").1;
+    assert_eq!(observing.get_as("/metrics", "evil.example").0, 421);
+    observing.running.signal(Signal::TERM);
+    let (code, said) = observing.running.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("lockkeeper: observing /locks on "), "{said}");
+    let journal = text(&home.file("j/history.jsonl"));
+    let facts: Vec<Value> = journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let count = |fact: &str| facts.iter().filter(|line| line["fact"] == fact).count();
+    assert_eq!(["entered", "granted", "ended", "stopped", "gap"].map(count), [5, 5, 5, 1, 0], "{journal}");
+    // The service has given what was there then.
+    assert!(served_journal.lines().count() >= 15 && served_journal.contains("\"fact\":\"ended\""), "{served_journal}");
+}
+
+/// Each of two runs waits for the lock of the other one.
+#[test]
+fn the_page_has_the_deadlock_and_the_commands_that_show_the_same() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut observing = Observing::start(&home, &[]);
+    assert!(observing.get("/").1.contains("No lock is in use"));
+    let nested = |outer: &str, inner: &str| {
+        let script = format!("echo up; read line; exec {} run '{inner}' -- true", crate::harness::BINARY);
+        let mut running = home.spawn(outer, &["-m", "<b>nightly</b>"], &script);
+        assert_eq!(running.line(), "up");
+        running
+    };
+    let mut runs = [nested("a", "b c"), nested("b c", "a")];
+    for run in &mut runs {
+        run.child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
+    }
+    until("the deadlock is shown", || observing.get("/").1.contains("Deadlock 1: certain"));
+    let (status, page) = observing.get("/lock?path=/locks/b%20c");
+    assert_eq!(status, 200);
+    let place = format!("--servers {}", served.address);
+    for command in ["why '/locks/b c'", "history '/locks/b c'", "deadlocks"] {
+        let shown = page.split("<code>").find(|code| code.starts_with(&format!("lockkeeper {command} ")));
+        assert!(shown.is_some_and(|shown| shown.contains(&place)), "{command}: {page}");
+    }
+    assert!(page.contains("&lt;b&gt;nightly&lt;/b&gt;") && page.contains("<td>waits</td>"), "{page}");
+    assert_eq!(observing.get_as("/", "evil.example").0, 421);
+    for mut run in runs {
+        run.signal(Signal::TERM);
+        run.wait();
+    }
+    observing.running.signal(Signal::TERM);
+    assert_eq!(observing.running.end().0, Some(0));
+}
+
+/// The one that fails is first. The other one never ran, and its request is refused.
+#[test]
+fn the_page_has_the_jobs_with_those_that_are_not_in_order_first() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    assert!(home.output(&["jobs", "expect", "nightly", "--once-per", "day"]).status.success());
+    let observing = Observing::start(&home, &[]);
+    until("the job is shown", || observing.get("/").1.contains("never ran"));
+    let daily = |name: &str, command: &[&str]| {
+        home.output(&[&["run", name, "--once-per", "day", "--"], command].concat()).status.code()
+    };
+    assert_eq!((daily("archive", &["true"]), daily("backup", &["sh", "-c", "exit 3"])), (Some(0), Some(3)));
+    let mut holder = home.spawn("nightly", &["-m", "manual rerun"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    assert_eq!(home.output(&["run", "nightly", "--once-per", "day", "--try", "--", "true"]).status.code(), Some(75));
+    until("the refused request is shown", || observing.get("/").1.contains(">refused<"));
+    let page = observing.get("/").1;
+    let jobs = page.split("id=\"job-list\"").nth(1).unwrap().split("</table>").next().unwrap();
+    let at = |text: &str| jobs.find(text).unwrap_or_else(|| panic!("{text} is missing in {jobs}"));
+    let places = [at("/locks/backup<"), at(">failed<"), at("/locks/nightly<"), at(">refused<"), at("/locks/archive<")];
+    assert!(places.is_sorted() && at(">ok<") > places[4], "{jobs}");
+    assert!(
+        jobs.contains("failed with exit status 3") && jobs.contains("lockkeeper jobs /locks/backup --history"),
+        "{jobs}"
+    );
+    assert!(home.output(&["jobs", "forget", "backup"]).status.success());
+    until("it is not shown any more", || !observing.get("/").1.contains("/locks/backup --history"));
+}
+
+#[test]
+fn a_long_hold_runs_the_alert_command_once() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let command = "echo \"$LOCKKEEPER_ALERT_RULE $LOCKKEEPER_ALERT_SUBJECT\" >> alerts; cat > body";
+    let mut observing = Observing::start(&home, &["--alert", "held>200ms", "--alert-command", command]);
+    let mut holder = home.spawn("slow", &["-m", "nightly index"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    until("the command has run", || std::fs::read_to_string(home.file("body")).is_ok_and(|body| body.ends_with('}')));
+    let body: Value = serde_json::from_str(&text(&home.file("body"))).unwrap();
+    assert_eq!(body["event"], "lock_alert");
+    assert_eq!(body["alert"]["lock"]["holders"][0]["message"], "nightly index");
+    holder.close_stdin();
+    assert!(holder.wait().success());
+    until("the alert is over", || {
+        let state: Value = serde_json::from_str(&observing.get("/state.json").1).unwrap();
+        state["alerts"].as_array().unwrap().is_empty()
+    });
+    assert_eq!(text(&home.file("alerts")), "held>200ms /locks/slow\n");
+    // It is printed by another task than the one that answers.
+    until("the end is printed", || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut observing.running.stderr, &mut line).unwrap();
+        without_time(line.trim_end()) == "lockkeeper: over: held>200ms /locks/slow"
+    });
+}
+
+/// The server ends, and another one begins at its address, without what the first one had.
+#[test]
+fn an_outage_is_said_once_and_counted() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut observing = Observing::start(&home, &["--journal", "j"]);
+    let address = served.address.clone();
+    drop(served);
+    until("it does not see the tree", || observing.get("/healthz").0 == 503);
+    let again = ["serve", "--memory", "--listen", &address, "--first-zxid", "1000000"];
+    let mut served = Running::start(&mut machine.command(&again));
+    assert_eq!(served.line(), address);
+    until("it sees the tree again", || observing.get("/healthz").0 == 200);
+    assert_eq!(observing.metric("lockkeeper_gaps_total{root=\"/locks\",why=\"disconnected\"}"), 1.0);
+    assert!(home.output(&["run", "quick", "--", "true"]).status.success());
+    until("the hold is seen", || observing.metric("lockkeeper_hold_seconds_count{lock=\"/locks/quick\"}") == 1.0);
+    observing.running.signal(Signal::INT);
+    let (code, said) = observing.running.end();
+    assert_eq!(code, Some(0), "{said}");
+    let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+    assert_eq!([count("is lost"), count("are seen again")], [1, 1], "{said}");
+    let journal = text(&home.file("j/history.jsonl"));
+    assert_eq!(journal.lines().filter(|line| line.contains("\"fact\":\"gap\"")).count(), 1, "{journal}");
+}
+
+/// Each realm is observed, and each has its line and its tree. The commands of the page have the settings with the realms.
+#[test]
+fn all_realms_are_observed_and_the_outage_of_one_is_its_own() {
+    let (machines, home) = ([Home::new(), Home::new()], Home::new());
+    let [first, second] = machines.each_ref().map(Served::start);
+    let realms = format!("[realms]\n\"/locks/a\" = \"{}\"\n\"/locks/b\" = \"{}\"\n", first.address, second.address);
+    std::fs::write(home.file("realms.toml"), realms).unwrap();
+    let mut observing = Observing::start(&home, &["--config", "realms.toml"]);
+    let servers = [first.address.clone(), second.address.clone()];
+    let mut holders = ["a/x", "b/x"].map(|name| home.spawn(name, &["--config", "realms.toml"], "echo up; cat"));
+    assert!(holders.iter_mut().all(|holder| holder.line() == "up"));
+    for name in ["a/x", "b/x"] {
+        until("its holder is seen", || {
+            observing.get("/").1.contains(&format!("lockkeeper why /locks/{name} --config"))
+        });
+    }
+    drop(second);
+    until("one realm is not seen", || observing.get("/healthz").0 == 503);
+    assert_eq!(observing.get("/healthz").1, "/locks/a seen\n/locks/b not seen\n");
+    holders[0].close_stdin();
+    assert!(holders[0].wait().success());
+    let series = "lockkeeper_hold_seconds_count{lock=\"/locks/a/x\"}";
+    until("the end of a hold in the other one is seen", || observing.metric(series) == 1.0);
+    observing.running.signal(Signal::TERM);
+    let (code, said) = observing.running.end();
+    assert_eq!(code, Some(0), "{said}");
+    for (root, servers) in [("/locks/a", &servers[0]), ("/locks/b", &servers[1])] {
+        assert!(said.contains(&format!("observing {root} on {servers}: ")), "{said}");
+    }
+    assert!(
+        said.contains(&format!("the connection to {} is lost: changes of /locks/b are not seen", servers[1])),
+        "{said}"
+    );
+}
+
+/// One realm comes after the observer: it is said at the start, it is a gap, and it is observed from then on. Without any realm there is
+/// nothing to observe.
+#[test]
+fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
+    let (machines, home) = ([Home::new(), Home::new()], Home::new());
+    let [first, second] = machines.each_ref().map(Served::start);
+    let late = second.address.clone();
+    let realms = format!("[realms]\n\"/locks/a\" = \"{}\"\n\"/locks/b\" = \"{late}\"\n", first.address);
+    std::fs::write(home.file("realms.toml"), realms).unwrap();
+    let config = ["--config", "realms.toml"];
+    drop(second);
+    let args = [&["--journal", "j", "--alert", "gap"], &config[..]].concat();
+    let mut observing = Observing::begin(&home, &args);
+    until("one realm is seen", || observing.get("/healthz").1 == "/locks/a seen\n/locks/b not seen\n");
+    let mut holder = home.spawn("a/x", &config, "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    until("its holder is seen", || observing.metric("lockkeeper_holders{lock=\"/locks/a/x\"}") == 1.0);
+    let _second = Served::start_at(&machines[1], &late);
+    until("the other realm is seen, too", || observing.get("/healthz").0 == 200);
+    let mut other = home.spawn("b/x", &config, "echo up; cat");
+    assert_eq!(other.line(), "up");
+    until("its holder is seen", || observing.metric("lockkeeper_holders{lock=\"/locks/b/x\"}") == 1.0);
+    assert_eq!(observing.metric("lockkeeper_gaps_total{root=\"/locks/b\",why=\"not_reached\"}"), 1.0);
+    assert!(text(&home.file("j/history.jsonl")).contains("\"why\":\"not_reached\""));
+    observing.running.signal(Signal::TERM);
+    let (code, said) = observing.running.end();
+    assert_eq!(code, Some(0), "{said}");
+    for line in [
+        format!("{late} (realm /locks/b) is not observed until it can be reached: "),
+        format!("{late} cannot be reached: changes of /locks/b are not seen"),
+        "alert gap: /locks/b is not seen at this moment".to_owned(),
+        "changes of /locks/b are seen again, after a gap of ".to_owned(),
+        format!("observing /locks/b on {late}: "),
+    ] {
+        assert!(said.contains(&line), "{line:?} is missing in {said}");
+    }
+    std::fs::write(home.file("gone.toml"), "[realms]\n\"/a\" = \"127.0.0.1:1\"\n\"/b\" = \"127.0.0.1:1\"\n").unwrap();
+    let (code, line) = failure(&home.output(&["observe", "--listen", "127.0.0.1:0", "/", "--config", "gone.toml"]));
+    assert_eq!(code, Some(69), "{line}");
+}
+
+#[test]
+fn a_ring_of_waits_is_an_alert_until_it_is_broken() {
+    let home = Home::new();
+    let nested = |outer: &str, inner: &str| {
+        let script = format!("echo up; read line; exec {BINARY} run {inner} -- true");
+        let mut running = home.spawn(outer, &[], &script);
+        assert_eq!(running.line(), "up");
+        running
+    };
+    let (mut one, mut other) = (nested("a", "b"), nested("b", "a"));
+    let mut observing = Observing::start(&home, &["--alert", "deadlock", "--alert-command", "cat >> alerts"]);
+    for (running, lock) in [(&mut one, "b"), (&mut other, "a")] {
+        std::io::Write::write_all(running.child.stdin.as_mut().unwrap(), b"go on\n").unwrap();
+        until("it waits", || home.count(lock) == (1, 1));
+    }
+    until("the alert is raised", || home.file("alerts").exists() && text(&home.file("alerts")).contains("lock_alert"));
+    let alert = text(&home.file("alerts"));
+    assert!(alert.contains("\"rule\":\"deadlock\"") && alert.contains(" waits for /locks/"), "{alert}");
+    assert_eq!(observing.metric("lockkeeper_deadlocks"), 1.0);
+    one.signal(Signal::TERM);
+    one.wait();
+    other.wait();
+    until("it is over", || observing.get("/state.json").1.contains("\"alerts\":[]"));
+    observing.running.signal(Signal::INT);
+    let (_, said) = observing.running.end();
+    assert_eq!(said.lines().filter(|line| line.contains("alert deadlock: ")).count(), 1, "{said}");
+}
+
+#[test]
+fn what_it_cannot_do_is_refused() {
+    let home = Home::new();
+    let refused = |args: &[&str]| failure(&home.output(&[&["observe"], args].concat()));
+    let (code, line) = refused(&["--listen", "0.0.0.0:0"]);
+    assert_eq!(code, Some(64), "{line}");
+    assert!(line.contains("the service has no login"), "{line}");
+    let (code, line) = refused(&["--alert", "held>soon"]);
+    assert_eq!(code, Some(64), "{line}");
+    assert!(line.contains("is no rule: write held>1h"), "{line}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (code, line) = refused(&["--listen", &taken.local_addr().unwrap().to_string()]);
+    assert_eq!(code, Some(73), "{line}");
+    let (code, line) = refused(&["--listen", "127.0.0.1:0"]);
+    assert_eq!(code, Some(69), "{line}");
+    assert!(line.contains("is not running"), "{line}");
+}
+
+#[cfg(real_servers)]
+mod apache {
+    use lockkeeper_testkit::apache::{Apache, Options};
+
+    use super::*;
+
+    /// One after the other is killed and started again, so each connection of the observer is lost once. Every hold is counted, and times
+    /// that were not seen are gaps.
+    #[test]
+    fn an_ensemble_is_observed_on_while_each_of_its_servers_is_killed_once() {
+        let apache = Apache::ensemble(3, Options::default()).unwrap();
+        let home = Home::with_servers(&apache.connect_string());
+        let mut observing = Observing::start(&home, &["--journal", "j"]);
+        let holds = || observing.metric("lockkeeper_hold_seconds_count{lock=\"/locks/quick\"}");
+        for server in 0..3 {
+            apache.kill(server);
+            assert!(home.output(&["run", "quick", "--wait", "1m", "--", "true"]).status.success());
+            until("it sees the tree", || observing.get("/healthz").0 == 200);
+            assert!(home.output(&["run", "quick", "--wait", "1m", "--", "true"]).status.success());
+            apache.restart(server).unwrap();
+        }
+        // A hold within a gap is not seen.
+        until("the others are seen", || holds() >= 3.0);
+        let gaps = observing.metric("lockkeeper_gaps_total{root=\"/locks\",why=\"disconnected\"}");
+        assert!((1.0..=6.0).contains(&gaps), "{gaps}");
+        observing.running.signal(Signal::TERM);
+        let (code, said) = observing.running.end();
+        assert_eq!(code, Some(0), "{said}");
+        let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+        assert_eq!((count("is lost"), count("are seen again")), (gaps as usize, gaps as usize), "{said}");
+    }
+}
