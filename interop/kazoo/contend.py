@@ -1,17 +1,21 @@
-"""Kazoo's locks beside ours: adds to a node's number under the lock, or stands for election.
+"""Kazoo's locks beside ours: adds to a node's number under the lock, stands for election, or takes one inside another.
 
 contend.py SERVERS lock|rw PATH COUNTER ROUNDS
 contend.py SERVERS election PATH ID
+contend.py SERVERS nest
 
-A leader reads lines: "contenders", and "resign", after which it stands again.
+A leader reads lines: "contenders", and "resign", after which it stands again. With "nest", each line is the path of a lock that
+it takes while it keeps the others; it releases all at the end of its input.
 """
 
+import contextlib
 import sys
 import time
 
 from kazoo.client import KazooClient
 
-servers, kind, path, *rest = sys.argv[1:]
+servers, kind, *rest = sys.argv[1:]
+path = rest.pop(0) if rest else None
 client = KazooClient(hosts=servers, timeout=20)
 client.start()
 
@@ -56,9 +60,18 @@ def elect(candidate):
     return bool(again)
 
 
+def nest():
+    say("connected")
+    with contextlib.ExitStack() as locks:
+        for line in sys.stdin:
+            locks.enter_context(client.Lock(line.strip(), "kazoo"))
+
+
 if kind == "election":
     while elect(*rest):
         pass
+elif kind == "nest":
+    nest()
 else:
     count(kind == "rw", *rest)
 client.stop()

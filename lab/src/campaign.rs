@@ -6,6 +6,7 @@ mod contender;
 pub(crate) mod healthy;
 mod job;
 mod judge;
+mod observer;
 mod plan;
 mod runner;
 pub(crate) mod storm;

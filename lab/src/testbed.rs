@@ -39,8 +39,8 @@ pub(crate) struct Testbed {
     pub(crate) proxies: Vec<Vec<Proxy>>,
     /// The network, if there is one.
     pub(crate) net: Option<Net>,
-    /// Whether the clocks of contenders can be moved.
-    pub(crate) clocks: bool,
+    /// The clocks of the machines, if they can be moved.
+    pub(crate) clocks: Vec<WrongClock>,
     /// The faults that are not available here, with the reasons.
     pub(crate) missing: Vec<String>,
     /// Whether the servers' disks are small enough to be filled.
@@ -92,6 +92,8 @@ impl Testbed {
             proxies.push(servers.map(|server| Proxy::start_on(own, apache.addr(server))).collect());
         }
         let site = Site::of(apache.clone(), tools)?;
+        let machines = if clocks { 0..MACHINES } else { 0..0 };
+        let clocks = machines.map(|machine| WrongClock::in_file(clock(&site, machine))).collect::<Result<_, _>>()?;
         Ok(Testbed { site, apache, proxies, net, clocks, missing, small_disks: root })
     }
 
@@ -107,19 +109,15 @@ impl Testbed {
         if let Some(net) = &self.net {
             place.namespace = Some(net.namespace(SERVERS + machine));
         }
-        if self.clocks {
-            place.env = WrongClock::in_file(self.clock(machine))?.variables()?;
+        if let Some(clock) = self.clocks.get(machine) {
+            place.env = clock.variables()?;
         }
         Ok(place)
     }
 
-    fn clock(&self, machine: usize) -> PathBuf {
-        self.site.file(&format!("machine{machine}.clock"))
-    }
-
     /// Moves a machine's clock, by this many seconds from the true time.
     pub(crate) fn set_clock(&self, machine: usize, seconds: i64) -> Result<()> {
-        Ok(WrongClock::turn(&self.clock(machine), seconds)?)
+        Ok(WrongClock::turn(&clock(&self.site, machine), seconds)?)
     }
 
     /// Cuts a server from the other servers, or heals that; clients still reach it. Needs the network.
@@ -154,4 +152,9 @@ impl Testbed {
         self.apache.wait_serving(server)?;
         Ok(true)
     }
+}
+
+/// The file with the difference of a machine's clock.
+fn clock(site: &Site, machine: usize) -> PathBuf {
+    site.file(&format!("machine{machine}.clock"))
 }

@@ -53,7 +53,7 @@ type Step = (u8, char, u64, &'static str, &'static str);
 ///
 /// A step that uses a core for long never runs beside a step with a time limit. Only one lane of a phase fetches
 /// packages of the system, and only one those of Maven, because neither apt nor Maven can run twice at a time.
-const STEPS: [Step; 34] = [
+const STEPS: [Step; 35] = [
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
     (0, 'a', 25, PROGRAMS, "xtask part programs"),
@@ -89,6 +89,7 @@ const STEPS: [Step; 34] = [
     (2, 'c', 15, "Kazoo's suite against the embedded server", "nice -n 19 xtask peers kazoo"),
     (2, 'c', 10, "go-zookeeper's suite against the embedded server", "nice -n 19 xtask peers go"),
     (2, 'c', 5, "fencing statements on SQLite and PostgreSQL", "xtask interop postgres"),
+    (2, 'c', 5, "the page of observe in a browser", "nice -n 19 xtask interop page"),
     // These need the whole machine.
     (3, 'a', 20, "figures of docs/guarantees.md, few of each", "xtask figures --few"),
     (3, 'a', 8, "a storm of jobs", "xtask storm --brief"),
@@ -245,6 +246,7 @@ impl Part {
             Part::Acceptance => {
                 Tests { package: "xtask", target: programs::MAIN, features: "" }.run(&sh, &[], [])?;
                 Tests { package: "lab", target: programs::LIB, features: "" }.run(&sh, &[], [])?;
+                Tests { package: "otlp", target: "links", features: "" }.run(&sh, &[], [])?;
                 crate::acceptance::run(&root(), &crate::acceptance::Options { gaps: true })
             }
         }

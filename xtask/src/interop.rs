@@ -12,6 +12,7 @@ use xshell::{Shell, cmd};
 use crate::maven::build;
 use crate::peers::kazoo_python;
 use crate::programs::{LIB, Tests};
+use crate::untested::fetched;
 use crate::workspace::shell;
 
 #[derive(Debug, Args)]
@@ -35,6 +36,8 @@ enum With {
     Kafka,
     /// The statements of docs/guide/fencing.md, on `SQLite` and on a real `PostgreSQL`
     Postgres,
+    /// The web page of `lockkeeper observe` in Chromium
+    Page,
     /// Locks over TLS, on the embedded server and on Apache's; needs Java
     Tls,
 }
@@ -66,6 +69,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
             Tests { package: "xtask", target: "sql", features: "" }.run(sh, &or(""), [])
         }
+        With::Page => {
+            let is_installed = || cmd!(sh, "chromium --version").quiet().ignore_stdout().ignore_stderr().run().is_ok();
+            if !is_installed() {
+                let install = cmd!(sh, "apt-get install --yes --no-install-recommends chromium").run();
+                fetched("the page of observe in a browser, because Chromium cannot be installed", install)?;
+            }
+            Tests { package: "lockkeeper-observe", target: "browser", features: "http" }.run(sh, &or(""), [])
+        }
         With::Tls => {
             Distribution::install()?;
             Tests { package: "lockkeeper", target: "tls", features: "tls" }.run(sh, &or(""), [])?;
@@ -75,7 +86,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// The programs with the claims about Curator and Kazoo: packages and their tests.
-const QUEUES: &[(&str, &str)] = &[("lockkeeper", "queue_interop"), ("lockkeeper-election", "election_interop")];
+const QUEUES: &[(&str, &str)] =
+    &[("lockkeeper", "queue_interop"), ("lockkeeper-election", "election_interop"), ("lockkeeper-cli", "cli")];
 
 /// Runs test programs beside one of Apache's servers; a variable tells them the other side.
 fn beside_ours(

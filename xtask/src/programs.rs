@@ -50,7 +50,11 @@ impl Tests {
         let Tests { package, target, .. } = *self;
         let program = self.program(sh)?;
         // Cargo runs tests in the directory of their package.
-        let above = if matches!(package, "xtask" | "lab") { "" } else { "crates" };
+        let above = match package {
+            "xtask" | "lab" => "",
+            "otlp" => "examples",
+            _ => "crates",
+        };
         let directory = sh.current_dir().join(above).join(package);
         let _there = sh.push_dir(&directory);
         let tests = cmd!(sh, "{program} --list {arguments...}").quiet().read().context("listing tests")?;
@@ -77,7 +81,11 @@ impl Tests {
                     name => vec!["--test", name],
                 };
                 let features = if features.is_empty() { vec![] } else { vec!["--features", features] };
-                let name = if package == "lab" { "lockkeeper-lab" } else { package };
+                let name = match package {
+                    "lab" => "lockkeeper-lab",
+                    "otlp" => "lockkeeper-example-otlp",
+                    _ => package,
+                };
                 built(sh, &[vec!["--package", name], features, which].concat())?
             }
         };

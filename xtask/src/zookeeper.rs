@@ -135,8 +135,9 @@ fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         // These start servers of their own, because they kill them.
         let work = ["no_update_is_lost_while_an_ensembles_leader_is_killed"];
         run("lockkeeper-cli", "real_work", &work, &[(DEEP, "1".into())])?;
-        let of_command = ["moving", "healthy", "secured", "jobs_clock", "jobs_pictures"];
+        let of_command = ["doctor", "moving", "healthy", "secured", "jobs_clock", "jobs_pictures"];
         run("lockkeeper-cli", "cli", &of_command, &[])?;
+        run("lockkeeper-observe", "servers", &["apache"], &[])?;
         run("lockkeeper-testkit", LIB, &["apache"], &[])?;
     }
     Ok(())

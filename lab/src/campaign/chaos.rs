@@ -23,6 +23,7 @@ use rustix::process::Signal;
 use super::contender::number;
 use super::judge::{Status, judge};
 use super::observed;
+use super::observer::Observer;
 use super::plan::{self, Job, Kind, Library, Moment, Trouble, Whom, between, name};
 use super::runner::{OVER, POLL, Runner};
 use crate::site::Site;
@@ -126,12 +127,14 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tool
             Ok(attempts)
         }
     });
+    let observer = Observer::start(site)?;
     let storm = observed(site, LOCKS, SESSION_TIMEOUT + TICK * 2, contenders, || {
         let made = chaos.faults(Duration::from_secs(minutes * 60));
         println!("       stopping all contenders");
         fs::write(site.file(OVER), "")?;
         made.map(|()| vec![])
     })?;
+    let seen = observer.end()?;
     let mut made: Vec<_> = chaos.made.into_iter().map(|(fault, count)| (format!("{fault:?}"), count)).collect();
     let troubles = || storm.attempts.iter().flat_map(|attempt| &attempt.done).map(|done| done.what);
     let kills = troubles().filter(|what| matches!(what, Trouble::Signal(..))).count();
@@ -153,7 +156,11 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tool
         "{} writes accepted, {} stale ones rejected, {} stale ones accepted; machine late by {late:.0?} at most",
         tally.accepted, tally.refused, tally.stale
     );
-    let mut broken = 0;
+    let missed = seen.missed(&storm.attempts, storm.start, late);
+    for missed in &missed {
+        println!("BROKEN: {missed}");
+    }
+    let mut broken = missed.len();
     for violation in verdict.violations.iter().chain(&chaos.stuck) {
         println!("BROKEN: {violation}");
         broken += 1;

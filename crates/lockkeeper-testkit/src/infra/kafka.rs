@@ -36,23 +36,70 @@ pub struct Broker {
     server: Server,
     _dir: TempDir,
     jars: String,
+    /// The listeners with security, if it has them.
+    secured: Option<SecuredPorts>,
 }
+
+/// The certificates of a broker with security, all PEM.
+#[derive(Debug)]
+pub struct Certificates<'a> {
+    /// The authority that the broker checks clients with.
+    pub authority: &'a str,
+    /// The broker's own certificate, for 127.0.0.1.
+    pub certificate: &'a str,
+    /// Its key, as PKCS#8.
+    pub key: &'a str,
+}
+
+/// The ports of the listeners with security.
+#[derive(Clone, Copy, Debug)]
+struct SecuredPorts {
+    tls: u16,
+    sasl_tls: u16,
+    sasl: u16,
+}
+
+/// The user that can log in to a broker with security.
+pub const USER: &str = "letters";
+
+/// Its password.
+pub const PASSWORD: &str = "pass word-1";
 
 impl Broker {
     /// Starts an empty broker, and waits until it listens.
     pub fn start() -> Result<Self> {
+        Self::start_with(None)
+    }
+
+    /// Starts an empty broker that also listens with TLS (clients must have a certificate of the authority), with a login over TLS, and
+    /// with a login without TLS. [`USER`] can log in with SCRAM-SHA-256, SCRAM-SHA-512 and, over TLS, PLAIN.
+    pub fn start_secured(certificates: &Certificates<'_>) -> Result<Self> {
+        Self::start_with(Some(certificates))
+    }
+
+    fn start_with(certificates: Option<&Certificates<'_>>) -> Result<Self> {
         let jars = env::var(ENV_JARS).ok().filter(|jars| !jars.is_empty());
         let jars = jars.context("no jars in LOCKKEEPER_KAFKA_JARS: run `cargo xtask interop kafka`")?;
-        let [port, controller] = free_ports()?;
+        let [port, controller, tls, sasl_tls, sasl] = free_ports()?;
         let dir = tempfile::Builder::new().prefix("lockkeeper-kafka-").tempdir()?;
         let home = dir.path().join("0");
         fs::create_dir(&home).map_err(refused("creating", &home))?;
         fs::write(home.join("log4j2.properties"), LOG4J2)?;
         let data = home.join("data").display().to_string();
-        fs::write(home.join("server.properties"), properties(port, controller, &data))?;
-        let broker = Broker { server: Server::new(home, port), _dir: dir, jars };
+        let secured = certificates.map(|_| SecuredPorts { tls, sasl_tls, sasl });
+        if let Some(Certificates { authority, certificate, key }) = certificates {
+            fs::write(home.join("authority.pem"), authority)?;
+            fs::write(home.join("broker.pem"), format!("{key}{certificate}"))?;
+        }
+        fs::write(home.join("server.properties"), properties(port, controller, secured, &data))?;
+        let broker = Broker { server: Server::new(home, port), _dir: dir, jars, secured };
         let mut format = broker.java();
         format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", "server.properties"]);
+        if secured.is_some() {
+            for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+                format.args(["--add-scram", &format!("{mechanism}=[name={USER},password={PASSWORD}]")]);
+            }
+        }
         let formatted = format.output().context("running java")?;
         if !formatted.status.success() {
             let said = [formatted.stdout, formatted.stderr].concat();
@@ -96,6 +143,32 @@ impl Broker {
         self.server.addr()
     }
 
+    /// Returns the address at which it speaks TLS.
+    ///
+    /// # Panics
+    /// If it was started without security, as the next two do.
+    #[must_use]
+    pub fn tls_addr(&self) -> SocketAddr {
+        self.secured_addr(|ports| ports.tls)
+    }
+
+    /// Returns the address at which it asks for a login over TLS.
+    #[must_use]
+    pub fn sasl_tls_addr(&self) -> SocketAddr {
+        self.secured_addr(|ports| ports.sasl_tls)
+    }
+
+    /// Returns the address at which it asks for a login without TLS.
+    #[must_use]
+    pub fn sasl_addr(&self) -> SocketAddr {
+        self.secured_addr(|ports| ports.sasl)
+    }
+
+    fn secured_addr(&self, port: impl FnOnce(SecuredPorts) -> u16) -> SocketAddr {
+        let ports = self.secured.expect("it was started with security");
+        SocketAddr::new(self.addr().ip(), port(ports))
+    }
+
     /// Returns its process id, while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
@@ -132,14 +205,20 @@ impl Broker {
 
 /// Returns the properties of a node with all roles. Its own topics have one copy and one partition each, because no
 /// other node exists.
-fn properties(port: u16, controller: u16, data: &str) -> String {
+fn properties(port: u16, controller: u16, secured: Option<SecuredPorts>, data: &str) -> String {
+    let [mut listeners, mut protocols, mut security] = [const { String::new() }; 3];
+    if let Some(SecuredPorts { tls, sasl_tls, sasl }) = secured {
+        listeners = format!(",SSL://127.0.0.1:{tls},SASL_SSL://127.0.0.1:{sasl_tls},SASL_PLAINTEXT://127.0.0.1:{sasl}");
+        protocols = ",SSL:SSL,SASL_SSL:SASL_SSL,SASL_PLAINTEXT:SASL_PLAINTEXT".to_owned();
+        security = SECURITY.replace("USER", USER).replace("PASSWORD", PASSWORD);
+    }
     format!(
         "process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{listeners}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}
 controller.quorum.voters=1@127.0.0.1:{controller}
 log.dirs={data}
 num.partitions=3
@@ -149,9 +228,24 @@ transaction.state.log.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
-"
+{security}"
     )
 }
+
+/// The properties of the listeners with security. `USER` and `PASSWORD` are replaced.
+const SECURITY: &str = r#"ssl.keystore.type=PEM
+ssl.keystore.location=broker.pem
+ssl.truststore.type=PEM
+ssl.truststore.location=authority.pem
+listener.name.ssl.ssl.client.auth=required
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_USER="PASSWORD";
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_plaintext.sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+"#;
 
 const LOG4J2: &str = "status=error
 rootLogger.level=warn

@@ -72,7 +72,7 @@ impl Fault {
         match self {
             Fault::PeersCut => testbed.net.is_some(),
             Fault::FullDisk => testbed.small_disks,
-            Fault::WallClock => testbed.clocks,
+            Fault::WallClock => !testbed.clocks.is_empty(),
             _ => true,
         }
     }

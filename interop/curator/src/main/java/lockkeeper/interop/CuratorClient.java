@@ -3,7 +3,9 @@ package lockkeeper.interop;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Collection;
+import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.stream.Collectors;
 import org.apache.curator.framework.CuratorFramework;
@@ -25,7 +27,8 @@ import org.apache.curator.retry.RetryOneTime;
  * <p>{@code count mutex|rw PATH COUNTER ROUNDS}: counts up in a node under the lock. {@code hold PATH}: holds until a
  * revocation request comes. {@code revoke NODE}: writes a revocation request. {@code downgrade PATH}: writes, then keeps
  * reading at the same position until a line comes. {@code latch PATH ID} and {@code selector PATH ID}: stands for election, and
- * reads lines while it leads: {@code contenders}, and {@code resign}, after which it stands again.
+ * reads lines while it leads: {@code contenders}, and {@code resign}, after which it stands again. {@code nest}: each line is the
+ * path of a lock that it takes while it keeps the others; it releases all at the end of its input.
  */
 public final class CuratorClient {
     public static void main(String[] args) throws Exception {
@@ -41,6 +44,7 @@ public final class CuratorClient {
             }
             case "downgrade" -> downgrade(client, args[2]);
             case "latch" -> latch(client, args[2], args[3]);
+            case "nest" -> nest(client);
             case "selector" -> selector(client, args[2], args[3]);
             default -> throw new IllegalArgumentException(args[1]);
         }
@@ -153,6 +157,18 @@ public final class CuratorClient {
         selector[0].start();
         ended.await();
         selector[0].close();
+    }
+
+    private static void nest(CuratorFramework client) throws Exception {
+        say("connected");
+        List<InterProcessLock> locks = new ArrayList<>();
+        for (String path = LINES.readLine(); path != null; path = LINES.readLine()) {
+            locks.add(new InterProcessMutex(client, path));
+            locks.get(locks.size() - 1).acquire();
+        }
+        for (InterProcessLock lock : locks) {
+            lock.release();
+        }
     }
 
     private static void downgrade(CuratorFramework client, String path) throws Exception {

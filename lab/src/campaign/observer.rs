@@ -1,0 +1,168 @@
+//! `lockkeeper observe` beside a campaign: it must see every grant, or say that it did not look.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use lockkeeper_testkit::end;
+use lockkeeper_testkit::history::{Outcome, What};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+
+use super::judge::{Attempt, Word};
+use super::plan::name;
+use crate::site::Site;
+use crate::tools::{lines, now};
+
+/// How far the observer's times may be from those of the contenders, on a machine that is not late.
+const TRAVEL: Duration = Duration::from_secs(1);
+
+/// How much later an event of a server that stands still may come: the observer gives up a connection that is silent for two thirds
+/// of its session timeout, and then reports a gap.
+const SILENT: Duration = Duration::from_secs(20);
+
+/// A line of its journal.
+#[derive(Deserialize)]
+struct Fact {
+    at_ms: u64,
+    fact: String,
+    lock: Option<String>,
+    who: Option<String>,
+    since_ms: Option<u64>,
+}
+
+/// A running observer.
+pub(super) struct Observer {
+    child: Child,
+    journal: PathBuf,
+    /// Its memory at the start, in KiB.
+    before: u64,
+}
+
+/// What it has seen.
+pub(super) struct Seen {
+    granted: Vec<Fact>,
+    gaps: Vec<(u64, u64)>,
+    /// Its memory at the start and at the end, in KiB.
+    memory: (u64, u64),
+    /// The time by the clock of the campaign at the beginning of 1970, negative.
+    epoch: Duration,
+}
+
+impl Observer {
+    /// Starts it, and returns when it observes.
+    pub(super) fn start(site: &Site) -> Result<Observer> {
+        let journal = site.file("observed");
+        let mut command = site.command();
+        // It is not one of the processes that must end by themselves.
+        command.env_remove("LOCKKEEPER_STATE_DIR");
+        command.args(["observe", "--listen", "127.0.0.1:0", "--journal"]).arg(&journal);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(site.file("observer.stderr"))?)
+            .spawn()
+            .context("starting the observer")?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
+        if line.is_empty() {
+            end(&mut child);
+            bail!("the observer has ended");
+        }
+        let before = memory(&child);
+        Ok(Observer { child, journal, before })
+    }
+
+    /// Ends it as a person does, and reads its journal.
+    pub(super) fn end(mut self) -> Result<Seen> {
+        let memory = (self.before, memory(&self.child));
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        if !self.child.wait()?.success() {
+            bail!("the observer did not end well");
+        }
+        let files = fs::read_dir(&self.journal).context("its journal")?;
+        let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
+        files.sort_by_key(fs::DirEntry::file_name);
+        let facts = files.iter().flat_map(|file| lines::<Fact>(&file.path()));
+        let (mut granted, mut gaps) = (Vec::new(), Vec::new());
+        for fact in facts {
+            match (fact.fact.as_str(), fact.since_ms) {
+                ("granted", _) => granted.push(fact),
+                ("gap", Some(since)) => gaps.push((since, fact.at_ms)),
+                _ => {}
+            }
+        }
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH)?.saturating_sub(now());
+        // Each grant takes the first one that fits.
+        granted.sort_by_key(|fact| fact.at_ms);
+        Ok(Seen { granted, gaps, memory, epoch })
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+impl Seen {
+    /// Compares it with what the contenders did after `start`. `late` is how late the machine was. Prints the counts, and returns the
+    /// grants that it should have seen.
+    pub(super) fn missed(mut self, attempts: &[Attempt], start: Duration, late: Duration) -> Vec<String> {
+        let slack = TRAVEL + late;
+        let ms = |time: Duration| (self.epoch + time).as_millis() as u64;
+        let mut grants = Vec::new();
+        for attempt in attempts {
+            for (_, word) in &attempt.lines {
+                let Word::Did(event) = word else { continue };
+                let What::Asked { outcome: Outcome::Granted(_), .. } = event.what else { continue };
+                let lock = format!("/locks/{}", name(event.lock as usize));
+                let times = ms(event.from.saturating_sub(slack))..=ms(event.until + slack);
+                grants.push((attempt.pid, lock, times, event.until.saturating_sub(start)));
+            }
+        }
+        let all = grants.len();
+        grants.retain(|(pid, lock, times, _)| !self.take(*pid, lock, times));
+        let in_gap = |times: &RangeInclusive<u64>| {
+            self.gaps.iter().any(|(since, at)| since <= times.end() && times.start() <= at)
+        };
+        let (in_gaps, mut others): (Vec<_>, Vec<_>) = grants.into_iter().partition(|(_, _, times, _)| in_gap(times));
+        others.retain(|(pid, lock, times, _)| {
+            !self.take(*pid, lock, &(*times.start()..=times.end() + SILENT.as_millis() as u64))
+        });
+        let (before, after) = (self.memory.0 / 1024, self.memory.1 / 1024);
+        println!(
+            "observer: {} of {all} grants seen, {} in {} gaps, {} missed; {before} MiB at the start, {after} MiB at the end",
+            all - in_gaps.len() - others.len(),
+            in_gaps.len(),
+            self.gaps.len(),
+            others.len()
+        );
+        let text = |(pid, lock, _, at): (u32, String, _, Duration)| {
+            format!("{:.1}: the observer did not see that pid {pid} was granted {lock}", at.as_secs_f64())
+        };
+        others.into_iter().map(text).collect()
+    }
+
+    /// Takes the first grant of that process that was seen between these times. The node of a short hold may be gone before it is read:
+    /// then it is that of any process.
+    fn take(&mut self, pid: u32, lock: &str, times: &RangeInclusive<u64>) -> bool {
+        let owner = format!("(pid {pid}");
+        let is_there = |fact: &Fact| times.contains(&fact.at_ms) && fact.lock.as_deref() == Some(lock);
+        let is_its = |fact: &Fact| fact.who.as_ref().is_some_and(|who| who.contains(&owner));
+        let known = self.granted.iter().position(|fact| is_there(fact) && is_its(fact));
+        let unknown = || self.granted.iter().position(|fact| is_there(fact) && fact.who.is_none());
+        let at = known.or_else(unknown);
+        at.map(|at| self.granted.remove(at)).is_some()
+    }
+}
+
+/// The memory of a process, in KiB.
+fn memory(child: &Child) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
