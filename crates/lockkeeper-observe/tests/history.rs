@@ -11,7 +11,7 @@ use lockkeeper::engine::{self, Ensemble, HISTORY, NodeKind};
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper, Loss};
 use lockkeeper_observe::history::{
-    Ending, Entry, History, HoldEnd, NewRefusal, PastHold, Recorder, Refusal, RefusalReason, refused,
+    Ending, Entry, History, HoldEnd, NewRefusal, PastHold, Recorder, Recording, Refusal, RefusalReason, refused,
 };
 use lockkeeper_server::{OpCode as Op, Server, Stats};
 
@@ -168,6 +168,25 @@ fn holders_of_one_moment_have_records_of_their_own() {
         let holds = holds(&keeper).await;
         assert_eq!(holds.len(), 5, "{holds:?}");
         assert!(holds.iter().all(|hold| hold.shared && hold.token.is_none()));
+    });
+}
+
+#[test]
+fn many_processes_that_lose_holds_at_one_moment_all_write_their_records() {
+    block_on(async {
+        let (server, _) = server().await;
+        let mut recordings = Vec::new();
+        for _ in 0..32 {
+            let keeper = keeper(&server).await;
+            let guard = keeper.mutex(LOCK).acquire().await.unwrap();
+            recordings.push(Recorder::new(&keeper).begin(&guard));
+            server.faults().expire(keeper.session_id().unwrap().0).await.unwrap();
+            guard.lost().await;
+            keeper.check().await.unwrap();
+        }
+        for written in join_all(recordings.into_iter().map(Recording::finish)).await {
+            written.unwrap();
+        }
     });
 }
 

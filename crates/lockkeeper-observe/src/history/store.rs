@@ -98,9 +98,12 @@ pub(super) fn steps(lock: &str, slot: &Slot, data: Vec<u8>) -> Vec<TxnStep> {
 }
 
 /// Writes the record of a hold in a transaction of its own. Three round trips. `data` is made when it is written.
+///
+/// Writers that meet at the oldest record spread over all of them: at one record, only one of them would get through in each round.
 pub(super) async fn write(ensemble: &dyn Ensemble, lock: &str, data: impl Fn() -> Vec<u8>) -> Result<(), OpError> {
-    for _ in 0..MAX_ATTEMPTS {
-        let slot = next_slot(ensemble, lock, None).await?;
+    for attempt in 0..MAX_ATTEMPTS {
+        let beside = (attempt > 0).then(|| fastrand::u32(..SLOTS));
+        let slot = next_slot(ensemble, lock, beside).await?;
         match ensemble.transact(steps(lock, &slot, data())).await {
             Ok(_) => return Ok(()),
             // Another client writes or deletes records of the lock.
