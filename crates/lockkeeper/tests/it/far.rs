@@ -1,11 +1,21 @@
-//! Clients far from their servers: what each call costs in round trips, and that the defaults hold. Simulated links have exact times.
+//! Clients far from their servers: what each call costs in round trips, and that the defaults hold.
+//!
+//! Simulated links have exact times. Real servers are behind relays that pass on every piece late.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper_testkit::sim::{Settings, Sim};
 use lockkeeper_testkit::worlds::simulate;
-use tokio::time::{Instant, sleep};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::support::{World, for_kinds};
+
+for_kinds!([native Native] a_lock_is_passed_on_over_links_of_20_to_150_ms_that_lose_every_eighth_piece);
 
 const LOCK: &str = "/locks/far";
 
@@ -105,5 +115,74 @@ fn with_the_defaults_no_hold_is_lost_on_a_link_of_150_ms_that_loses_messages() {
             // A third of the session timeout is left when the link is at its worst.
             assert!(least > Duration::from_secs(10), "{least:?}");
         });
+    }
+}
+
+/// How long TCP waits at least before it sends a lost piece again.
+const SENT_AGAIN: Duration = Duration::from_millis(200);
+
+/// Passes on what one side sends, in order: each piece `one_way` later, and every eighth as if it had been lost once.
+async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin + Send + 'static, one_way: Duration) {
+    let (sender, mut pieces) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    tokio::spawn(async move {
+        while let Some((due, piece)) = pieces.recv().await {
+            sleep_until(due).await;
+            if to.write_all(&piece).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut buffer = vec![0; 64 * 1024];
+    for number in 1_u64.. {
+        let Ok(size @ 1..) = from.read(&mut buffer).await else { return };
+        let again = if number % 8 == 0 { SENT_AGAIN } else { Duration::ZERO };
+        if sender.send((Instant::now() + one_way + again, buffer[..size].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns the address of a relay that is `round_trip` away from its server. It runs until the runtime ends.
+async fn relay(server: SocketAddr, round_trip: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = TcpStream::connect(server).await else { continue };
+            let (from_client, to_client) = client.into_split();
+            let (from_server, to_server) = server.into_split();
+            tokio::spawn(carry(from_client, to_server, round_trip / 2));
+            tokio::spawn(carry(from_server, to_client, round_trip / 2));
+        }
+    });
+    address
+}
+
+/// [001]: "different machines, or different networks, or even different data centers".
+async fn a_lock_is_passed_on_over_links_of_20_to_150_ms_that_lose_every_eighth_piece(world: &World) {
+    const T: Duration = Duration::from_secs(30);
+    let servers = world.servers();
+    for millis in [20, 80, 150] {
+        let round_trip = Duration::from_millis(millis);
+        let mut keepers = Vec::new();
+        // The servers of an ensemble, in turns.
+        for server in servers.split(',').cycle().take(3) {
+            let far = relay(server.parse().unwrap(), round_trip).await;
+            keepers.push(world.connect(&far, T).await);
+        }
+        let mut guard = world.mutex(&keepers[0]).acquire().await.unwrap();
+        let mut least = guard.valid_for();
+        for turn in 1..=12 {
+            let waiter = world.enqueue_mutex(&keepers[turn % 3]).await;
+            least = least.min(guard.valid_for());
+            let (token, since) = (guard.token(), Instant::now());
+            guard.release().await.unwrap();
+            guard = waiter.granted().await;
+            println!("{millis} ms: granted {:?} after the release was sent", since.elapsed());
+            assert!(guard.is_held() && guard.token() > token);
+        }
+        least = least.min(guard.valid_for());
+        assert!(least > T / 3, "at {millis} ms, a hold was to be trusted for {least:?} only");
+        guard.release().await.unwrap();
     }
 }
