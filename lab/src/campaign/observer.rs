@@ -12,6 +12,7 @@ use lockkeeper_testkit::end;
 use lockkeeper_testkit::history::{Outcome, What};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::judge::{Attempt, Word};
 use super::plan::name;
@@ -25,14 +26,19 @@ const TRAVEL: Duration = Duration::from_secs(1);
 /// of its session timeout, and then reports a gap.
 const SILENT: Duration = Duration::from_secs(20);
 
+/// What is printed of the journal before and after a grant that it should have, in milliseconds: about a session.
+const SESSION: u64 = 10_000;
+
 /// A line of its journal.
-#[derive(Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Fact {
     at_ms: u64,
     fact: String,
     lock: Option<String>,
     who: Option<String>,
     since_ms: Option<u64>,
+    #[serde(flatten)]
+    more: Map<String, Value>,
 }
 
 /// A running observer.
@@ -45,6 +51,7 @@ pub(super) struct Observer {
 
 /// What it has seen.
 pub(super) struct Seen {
+    all: Vec<Fact>,
     granted: Vec<Fact>,
     gaps: Vec<(u64, u64)>,
     /// Its memory at the start and at the end, in KiB.
@@ -86,11 +93,11 @@ impl Observer {
         let files = fs::read_dir(&self.journal).context("its journal")?;
         let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
         files.sort_by_key(fs::DirEntry::file_name);
-        let facts = files.iter().flat_map(|file| lines::<Fact>(&file.path()));
+        let all: Vec<Fact> = files.iter().flat_map(|file| lines(&file.path())).collect();
         let (mut granted, mut gaps) = (Vec::new(), Vec::new());
-        for fact in facts {
+        for fact in &all {
             match (fact.fact.as_str(), fact.since_ms) {
-                ("granted", _) => granted.push(fact),
+                ("granted", _) => granted.push(fact.clone()),
                 ("gap", Some(since)) => gaps.push((since, fact.at_ms)),
                 _ => {}
             }
@@ -98,7 +105,7 @@ impl Observer {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH)?.saturating_sub(now());
         // Each grant takes the first one that fits.
         granted.sort_by_key(|fact| fact.at_ms);
-        Ok(Seen { granted, gaps, memory, epoch })
+        Ok(Seen { all, granted, gaps, memory, epoch })
     }
 }
 
@@ -141,7 +148,12 @@ impl Seen {
             self.gaps.len(),
             others.len()
         );
-        let text = |(pid, lock, _, at): (u32, String, _, Duration)| {
+        let text = |(pid, lock, times, at): (u32, String, RangeInclusive<u64>, Duration)| {
+            let around = times.start().saturating_sub(SESSION)..=times.end() + SESSION;
+            let is_near =
+                |fact: &&Fact| around.contains(&fact.at_ms) && fact.lock.as_ref().is_none_or(|other| *other == lock);
+            println!("what the observer saw of {lock} around {}..{}:", times.start(), times.end());
+            self.all.iter().filter(is_near).for_each(|fact| println!("  {fact:?}"));
             format!("{:.1}: the observer did not see that pid {pid} was granted {lock}", at.as_secs_f64())
         };
         others.into_iter().map(text).collect()
