@@ -365,3 +365,97 @@ fn mistakes_in_the_look_beside_are_found() {
     }
     assert!(explore(&[BELOW, BESIDE], false, Mistake::KeepsThePath).path_left);
 }
+
+/// An attempt that has made its path, where the node above has this many children. Its next command creates its node.
+fn makes_its_path(children_above: Option<usize>) -> Contender {
+    let mut contender = contender(Mode::Exclusive);
+    assert!(
+        matches!(contender.next_command(), Some(Command::Enter { beside: false, .. })),
+        "it looks for the path first"
+    );
+    contender.handle(Event::Entered { created: Err(Failure::NoNode), arrival: Arrival::Unknown });
+    assert!(matches!(contender.next_command(), Some(Command::MakeParent { count: true, .. })));
+    contender.handle(Event::ParentMade(Ok(PathMade { is_new: true, children_above })));
+    contender
+}
+
+/// A long listing is not worth it, and a client that may not read the node above can do without.
+#[test]
+fn only_a_short_listing_of_the_node_above_is_read() {
+    for (above, looks) in [(Some(0), true), (Some(1_000), true), (Some(1_001), false), (None, false)] {
+        let mut contender = makes_its_path(above);
+        let Some(Command::Enter { prefix, beside, .. }) = contender.next_command() else { panic!("it enters") };
+        assert_eq!(beside, looks, "{above:?}");
+        let created = Ok((format!("{prefix}0000000000"), Zxid(7)));
+        contender.handle(Event::Entered { created, arrival: Arrival::Unknown });
+        let lists = Some(Command::List { limit: false, watch: false, beside: looks });
+        assert_eq!(contender.next_command(), lists, "{above:?}");
+        // It leaves without an answer, and not its path, where a numbered contender may be.
+        contender.handle(Event::Listed(Err(Failure::ConnectionLoss)));
+        contender.handle(Event::Leave);
+        assert!(matches!(contender.next_command(), Some(Command::Delete { .. })));
+        contender.handle(Event::Deleted(Ok(())));
+        if looks {
+            assert_eq!(contender.next_command(), Some(Command::RemovePath));
+            contender.handle(Event::PathRemoved(Err(Failure::ConnectionLoss)));
+            assert_eq!(contender.next_command(), Some(Command::RemovePath), "the reply was lost");
+            contender.handle(Event::PathRemoved(Err(Failure::Refused)));
+        }
+        assert_eq!(contender.next_command(), Some(Command::End(End::Left)), "{above:?}");
+    }
+}
+
+#[test]
+fn an_attempt_that_saw_no_one_beside_leaves_its_path() {
+    let mut contender = makes_its_path(Some(1));
+    enters(&mut contender, &[]);
+    assert!(matches!(contender.next_command(), Some(Command::Grant(_))));
+    contender.handle(Event::Leave);
+    assert!(matches!(contender.next_command(), Some(Command::Delete { .. })));
+    contender.handle(Event::Deleted(Ok(())));
+    assert_eq!(contender.next_command(), Some(Command::End(End::Left)));
+}
+
+/// Behind a contender of its session it lists nothing at first. What that one lists has not looked for this one.
+#[test]
+fn without_a_look_beside_only_a_neighbours_hold_grants() {
+    let first = format!("_c_{}-lock-0000000001", AttemptId::new(2));
+    let waits_behind = || {
+        let mut contender = makes_its_path(Some(1));
+        let Some(Command::Enter { prefix, .. }) = contender.next_command() else { panic!("it enters") };
+        let own = format!("{prefix}0000000003");
+        let arrival = Arrival::BehindLocal { name: first.clone(), most_ahead: Some(1) };
+        contender.handle(Event::Entered { created: Ok((own.clone(), Zxid(7))), arrival });
+        assert_eq!(contender.next_command(), None);
+        (contender, own)
+    };
+    let looks = Some(Command::List { limit: false, watch: false, beside: true });
+    let between = format!("_c_{}-lock-0000000002", AttemptId::new(3));
+    // Its blocker, of another session, is deleted.
+    let (mut contender, own) = waits_behind();
+    contender.handle(Event::ListedByLocal(Listing::of(vec![first.clone(), between.clone(), own]).into()));
+    assert_eq!(contender.next_command(), watch(&between, WatchKind::Blocker));
+    contender.handle(Event::Watched(Ok(SEEN)));
+    contender.handle(Event::Gone(between));
+    assert_eq!(contender.next_command(), looks);
+    // It is the first of a listing of another one.
+    let (mut contender, own) = waits_behind();
+    contender.handle(Event::ListedByLocal(Listing::of(vec![own.clone()]).into()));
+    assert_eq!(contender.next_command(), looks);
+    contender.handle(Event::Listed(Ok(Listing::of(vec![own]))));
+    assert!(matches!(contender.next_command(), Some(Command::Grant(_))));
+    // The neighbour right before it held, and releases.
+    let mut contender = makes_its_path(Some(1));
+    let Some(Command::Enter { prefix, .. }) = contender.next_command() else { panic!("it enters") };
+    let own = format!("{prefix}0000000002");
+    let arrival = Arrival::AfterLocal { name: first.clone(), place: None };
+    contender.handle(Event::Entered { created: Ok((own.clone(), Zxid(7))), arrival });
+    contender.handle(Event::Released { name: first, watched: true });
+    assert_eq!(contender.next_command(), watch(&own, WatchKind::Own));
+    contender.handle(Event::Watched(Ok(SEEN)));
+    assert!(matches!(contender.next_command(), Some(Command::Grant(_))));
+    contender.handle(Event::Leave);
+    assert!(matches!(contender.next_command(), Some(Command::Delete { .. })));
+    contender.handle(Event::Deleted(Ok(())));
+    assert_eq!(contender.next_command(), Some(Command::End(End::Left)), "the path stays");
+}
