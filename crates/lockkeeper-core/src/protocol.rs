@@ -178,8 +178,7 @@ pub enum Ask {
 pub struct PathMade {
     /// This command created the parent.
     pub is_new: bool,
-    /// How many children the node above has, read behind that; 0 if it did not exist then. `None`: nobody asked, or the client may
-    /// not read it.
+    /// How many children the node above has, read behind that; 0 if it did not exist then. `None`: nobody asked.
     pub children_above: Option<usize>,
 }
 

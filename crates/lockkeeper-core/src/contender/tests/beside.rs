@@ -379,7 +379,7 @@ fn makes_its_path(children_above: Option<usize>) -> Contender {
     contender
 }
 
-/// A long listing is not worth it, and a client that may not read the node above can do without.
+/// A long listing is not worth it, and a driver that always looks beside counts nothing.
 #[test]
 fn only_a_short_listing_of_the_node_above_is_read() {
     for (above, looks) in [(Some(0), true), (Some(1_000), true), (Some(1_001), false), (None, false)] {

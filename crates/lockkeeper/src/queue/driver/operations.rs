@@ -172,11 +172,11 @@ impl CommandRunner<'_> {
                 let (ensemble, path) = (ensemble.clone(), self.node_format.listed(self.path).to_owned());
                 let data = limit.map(|permits| PathRecord::new(permits).to_bytes()).unwrap_or_default();
                 let kind = if stays { NodeKind::Persistent } else { NodeKind::Container };
-                let count = (count && !self.looks_beside).then(|| ensemble.read(above(self.path)));
+                let count = (count && !self.looks_beside).then(|| ensemble.count(above(self.path)));
                 async move {
                     let made = make_path(&*ensemble, &path, kind, data);
                     let (made, above) = tokio::join!(biased; made, OptionFuture::from(count));
-                    let made = made.and_then(|is_new| Ok(PathMade { is_new, children_above: children(above)? }));
+                    let made = made.and_then(|is_new| Ok(PathMade { is_new, children_above: above.transpose()? }));
                     Finished::new(made, Event::ParentMade)
                 }
                 .boxed()
@@ -414,17 +414,6 @@ async fn has_contender_beside(
         }
     }
     Ok(false)
-}
-
-/// The number of children of the node above a path, if it was asked for and may be read.
-fn children(above: Option<Result<Node, OpError>>) -> Result<Option<usize>, OpError> {
-    match above {
-        None | Some(Err(OpError::Refused(_))) => Ok(None),
-        Some(Ok(node)) => Ok(Some(node.children)),
-        // It was missing too, and is made with the path.
-        Some(Err(OpError::NoNode)) => Ok(Some(0)),
-        Some(Err(fault)) => Err(fault),
-    }
 }
 
 /// Deletes nodes, and in the same transaction writes another node and a note. What cannot be written is left out, and the rest is

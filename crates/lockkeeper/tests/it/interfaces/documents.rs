@@ -459,7 +459,7 @@ async fn a_new_path_costs_no_round_trip_more(world: &World) {
     let made = proxy.on(OpCode::CreateContainer).path(&*path).hold_reply();
     let waiter = Waiter::spawn(keeper.mutex(&path).acquire());
     eventually("the node above is read before the path's create is answered", async || {
-        asks_above(since) == [OpCode::GetData]
+        asks_above(since) == [OpCode::Exists]
     })
     .await;
     assert!(waiter.waits());
