@@ -13,11 +13,12 @@
 //! "Consistency Guarantees"). After an ordered write of the same session, nothing sent before it can still take effect.
 //!
 //! This file has the order of the rules. Each module below has one group of facts with its rules. These are what the attempt
-//! asks for ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), its [`look`] at the first, and the tombstones of others ([`abandoned`]).
+//! asks for ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), its [`look`] at the first, the look [`beside`] a new path, and the tombstones of others ([`abandoned`]).
 //! They are also the [`hold`] and its [`proof`], the holder [`marker`], the [`change`] under way, the own node's [`record`],
 //! the records of each [`release`], what it makes way for ([`yielding`]), the own [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
 
 mod abandoned;
+mod beside;
 mod change;
 mod doubt;
 mod exit;
@@ -36,6 +37,7 @@ mod view;
 mod yielding;
 
 use self::abandoned::Abandoned;
+use self::beside::Beside;
 use self::change::{Change, DowngradeStage, UpgradeStage};
 use self::exit::{Exit, Leaving};
 use self::hold::{HoldFacts, Stage};
@@ -57,6 +59,7 @@ use crate::{AttemptId, Discipline, FencingToken, LockDelay, Mode, NodeFormat, Re
 enum Flight {
     Enter,
     MakeParent,
+    RemovePath,
     StoreLimit,
     List {
         watch: bool,
@@ -116,6 +119,7 @@ pub struct Contender {
     nodes: Nodes,
     view: View,
     looks: Looks,
+    beside: Beside,
     abandoned: Abandoned,
     hold: HoldFacts,
     proof: Proof,
@@ -140,6 +144,7 @@ impl Contender {
             nodes: Nodes::NONE,
             view: View::NONE,
             looks: Looks::default(),
+            beside: Beside::default(),
             abandoned: Abandoned::NONE,
             hold: HoldFacts::NONE,
             proof: Proof::None,
@@ -337,6 +342,7 @@ impl Contender {
             Event::Refuse(why) => self.record.refuse(&why),
             Event::Entered { created, arrival } => self.entered(created, arrival),
             Event::ParentMade(outcome) => self.parent_made(outcome),
+            Event::PathRemoved(outcome) => self.path_removed(outcome),
             Event::LimitStored(outcome) => self.limit_stored(outcome),
             Event::Listed(outcome) => self.listed(outcome),
             Event::ReleaseRead(outcome) => self.release_read(outcome),
@@ -396,11 +402,13 @@ impl Contender {
         let discipline = self.terms.discipline;
         if self.nodes.parent_missing {
             self.flight = Some(Flight::MakeParent);
-            return Command::MakeParent { stays: self.terms.parent_stays, limit: discipline.limit() };
+            let count = !self.terms.node_format.is_beside();
+            return Command::MakeParent { stays: self.terms.parent_stays, limit: discipline.limit(), count };
         }
         self.flight = Some(Flight::Enter);
         let alone = discipline.granted_by_listing() && !self.terms.once && !self.nodes.doubted;
-        Command::Enter { prefix: self.terms.prefix(self.terms.mode), limit: discipline.limit().is_some(), alone }
+        let (prefix, limit) = (self.terms.prefix(self.terms.mode), discipline.limit().is_some());
+        Command::Enter { prefix, limit, alone, beside: self.beside.due }
     }
 
     /// The next command with an own node: the first rule that has one.
@@ -476,7 +484,7 @@ impl Contender {
             self.flight = Some(Flight::Recover);
             return Command::Recover;
         }
-        Command::End(end)
+        self.remove_path().unwrap_or(Command::End(end))
     }
 
     fn entered(&mut self, created: Result<(String, Zxid), Failure>, arrival: Arrival) {
@@ -486,7 +494,10 @@ impl Contender {
         if exists {
             self.view.listing_due = true;
             match arrival {
-                Arrival::Listed(listing) => self.judge(&listing, false),
+                Arrival::Listed(listing) => {
+                    self.beside.looked();
+                    self.judge(&listing, false);
+                }
                 Arrival::AfterLocal { name, place } => self.stand_behind(name, place),
                 Arrival::BehindLocal { name, most_ahead } => self.defer_behind(name, most_ahead),
                 Arrival::Unknown => {}

@@ -45,8 +45,8 @@ pub use payload::{
 };
 pub use process::{ProcessInstance, ProcessState};
 pub use protocol::{
-    Arrival, Ask, Command, End, Event, Failure, Grant, Inspection, Listing, QueuePlace, ReleaseSeen, ReleaseWrite,
-    WatchKind,
+    Arrival, Ask, Command, End, Event, Failure, Grant, Inspection, Listing, PathMade, QueuePlace, ReleaseSeen,
+    ReleaseWrite, WatchKind,
 };
 pub use queue::{Entry, Queue};
 pub use sequence::Sequence;

@@ -21,7 +21,9 @@ pub enum Event {
         arrival: Arrival,
     },
     /// The outcome of [`Command::MakeParent`]; a parent that existed already counts as success.
-    ParentMade(Result<(), Failure>),
+    ParentMade(Result<PathMade, Failure>),
+    /// The outcome of [`Command::RemovePath`].
+    PathRemoved(Result<(), Failure>),
     /// The outcome of [`Command::StoreLimit`].
     LimitStored(Result<(), Failure>),
     /// The outcome of [`Command::List`] or [`Command::Recover`].
@@ -119,7 +121,8 @@ impl Event {
         match self {
             Event::Entered { created, .. } => created.as_ref().err(),
             Event::HolderMarkerTaken(made) | Event::Downgraded(made) => made.as_ref().err(),
-            Event::ParentMade(done) | Event::LimitStored(done) | Event::TombstoneMade(done) | Event::Deleted(done) => {
+            Event::ParentMade(made) => made.as_ref().err(),
+            Event::PathRemoved(done) | Event::LimitStored(done) | Event::TombstoneMade(done) | Event::Deleted(done) => {
                 done.as_ref().err()
             }
             Event::Listed(listed) => listed.as_ref().err(),
@@ -168,6 +171,15 @@ pub enum Ask {
     Yield,
     /// The holder releases next, and writes a node of its choice in the transaction of the release ([`ReleaseWrite::Callers`]).
     WriteAtRelease,
+}
+
+/// The outcome of [`Command::MakeParent`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PathMade {
+    /// This command created the parent.
+    pub is_new: bool,
+    /// How many children the node above has, read behind that; 0 if it did not exist then. `None`: nobody asked.
+    pub children_above: Option<usize>,
 }
 
 /// What a contender knows of the queue when its create is answered.
@@ -273,6 +285,9 @@ pub enum Command {
         /// The listing may be left out if contenders of this session are in the queue: see [`Arrival::AfterLocal`] and
         /// [`Arrival::BehindLocal`].
         alone: bool,
+        /// List the node above the path too, and say whether a contender beside the path ([`NodeFormat::Numbered`](crate::NodeFormat::Numbered)) is there
+        /// ([`Listing::other`]), in the same round trip.
+        beside: bool,
     },
     /// Create the parent and its missing ancestors.
     MakeParent {
@@ -280,7 +295,11 @@ pub enum Command {
         stays: bool,
         /// The limit to write into it.
         limit: Option<u32>,
+        /// Read the number of children of the node above, behind the create and in the same round trip.
+        count: bool,
     },
+    /// Delete the parent, if it is empty and its data was never written again.
+    RemovePath,
     /// Write the limit into the parent, if its data has this version.
     StoreLimit {
         /// The limit.
@@ -294,6 +313,8 @@ pub enum Command {
         limit: bool,
         /// Watch for other children from this listing on.
         watch: bool,
+        /// As for [`Command::Enter`].
+        beside: bool,
     },
     /// List the parent behind an ordered write, in one round trip.
     ///
@@ -504,6 +525,7 @@ mod tests {
             Event::HolderMarkerTaken(Err(failed)),
             Event::Downgraded(Err(failed)),
             Event::ParentMade(Err(failed)),
+            Event::PathRemoved(Err(failed)),
             Event::LimitStored(Err(failed)),
             Event::TombstoneMade(Err(failed)),
             Event::Deleted(Err(failed)),
@@ -522,7 +544,8 @@ mod tests {
             (Event::RecordWritten(Ok(1)), true),
             (Event::Deleted(Ok(())), true),
             (Event::Checked(Ok(None)), true),
-            (Event::ParentMade(Ok(())), false),
+            (Event::ParentMade(Ok(PathMade::default())), false),
+            (Event::PathRemoved(Ok(())), false),
             (Event::OwnWatchDue, false),
             (Event::SessionOver, false),
         ] {

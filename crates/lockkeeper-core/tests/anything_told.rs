@@ -2,8 +2,8 @@
 
 use lockkeeper_core::{
     Arrival, Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection,
-    LastRelease, Limit, Listing, LockDelay, Mode, NodeFormat, QueuePlace, ReleaseSeen, Revocation, Sequence, SessionId,
-    Tombstone, Zxid,
+    LastRelease, Limit, Listing, LockDelay, Mode, NodeFormat, PathMade, QueuePlace, ReleaseSeen, Revocation, Sequence,
+    SessionId, Tombstone, Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -101,6 +101,7 @@ enum Told {
 #[derive(Clone, Copy, Debug)]
 enum Written {
     Parent,
+    Path,
     Limit,
     HolderMarker,
     Record,
@@ -136,6 +137,7 @@ fn told() -> impl Strategy<Value = Told> {
     let created = prop_oneof![3 => (0..NAMES - 4, 0..9i64).prop_map(Ok), 1 => failure().prop_map(Err)];
     let writes = [
         Written::Parent,
+        Written::Path,
         Written::Limit,
         Written::HolderMarker,
         Written::Record,
@@ -222,7 +224,10 @@ fn tell(contender: &mut Contender, names: &[String], told: &Told) {
         Told::Written(write, outcome) => {
             let (done, zxid) = (outcome.map(drop), outcome.map(Zxid));
             contender.handle(match write {
-                Written::Parent => Event::ParentMade(done),
+                Written::Parent => Event::ParentMade(
+                    zxid.map(|zxid| PathMade { is_new: zxid.0 % 2 == 0, children_above: usize::try_from(zxid.0).ok() }),
+                ),
+                Written::Path => Event::PathRemoved(done),
                 Written::Limit => Event::LimitStored(done),
                 Written::HolderMarker => Event::HolderMarkerTaken(zxid),
                 Written::Record => Event::RecordWritten(outcome.map(|version| version as i32)),

@@ -582,6 +582,76 @@ mod tests {
         assert_eq!(kinds, [TimedOut, NotConnected, ConnectionAborted, NotFound]);
     }
 
+    /// C-27, C-28: a class that is neither foreground nor background has the foreground's timeout, also if the classes are set later.
+    /// A timeout of the object is before all of them.
+    #[tokio::test]
+    async fn each_class_has_its_task_timeout() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = Lockkeeper::embedded(dir.path()).await.unwrap();
+        let lock = || MonitorLock::new("Save Content", &keeper, "P1");
+        let second = Duration::from_secs(1);
+        let class = |name: &str| Class::new(name).unwrap();
+        let classes = TaskClasses::new(TaskClass::new(class("F"), 3 * second), TaskClass::new(class("G"), 7 * second));
+        for (lock, letters, timeout) in [
+            (lock().classes(classes), "F", 3),
+            (lock().background().classes(classes), "G", 7),
+            (lock().classes(classes).background().foreground(), "F", 3),
+            (lock().class(class("Z")).classes(classes), "Z", 3),
+            (lock().classes(classes).class(class("Z")), "Z", 3),
+            (lock().background().class(class("Z")), "Z", 2),
+            (lock().background().classes(classes).task_timeout(5 * second), "G", 5),
+            (lock().task_timeout(5 * second).class(class("Z")), "Z", 5),
+        ] {
+            assert_eq!((lock.task_class().class, lock.timeout()), (class(letters), timeout * second), "{lock:?}");
+            lock.lock_with_timeout().await.unwrap();
+            let shown = keeper.admin().show("/P1").await.unwrap();
+            assert!(shown.holders[0].node.starts_with(&format!("{letters}-")), "{:?}", shown.holders);
+            lock.unlock().await.unwrap();
+        }
+    }
+
+    /// C-32, C-33: an unlock says what became of the lock before. Only a refusal has no error of the specification.
+    #[tokio::test]
+    async fn an_unlock_after_each_loss_fails_with_the_error_of_the_specification() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = Lockkeeper::embedded(dir.path()).await.unwrap();
+        let lock = MonitorLock::new("Save Content", &keeper, "P1");
+        let named = |error| match lock.releasing(error) {
+            MonitorError::NoNode { .. } => "no node",
+            MonitorError::ConnectionLoss { .. } => "connection",
+            MonitorError::SessionExpired { .. } => "session",
+            MonitorError::Other { .. } => "other",
+            error => panic!("{error:?}"),
+        };
+        for (loss, name) in [
+            (Loss::Removed, "no node"),
+            (Loss::Unreachable, "connection"),
+            (Loss::SessionExpired, "session"),
+            (Loss::Closed, "session"),
+            (Loss::Forked, "session"),
+            (Loss::Unattended, "session"),
+            (Loss::AuthFailed, "other"),
+            (Loss::AuthRequired, "other"),
+        ] {
+            assert_eq!(named(ReleaseError::NotHeld { loss }), name, "{loss:?}");
+        }
+        let path = || "/P1".to_owned();
+        assert_eq!(named(ReleaseError::NotLocked { path: path() }), "no node");
+        assert_eq!(named(ReleaseError::Timeout { path: path(), waited: TASK_TIMEOUT }), "connection");
+        assert_eq!(named(ReleaseError::Failed { reason: "the node has children".to_owned() }), "other");
+    }
+
+    /// C-34: work that ends is no success if its lock could not be unlocked: another client may have worked at the same time.
+    #[tokio::test]
+    async fn work_whose_unlock_fails_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = Lockkeeper::embedded(dir.path()).await.unwrap();
+        let lock = MonitorLock::new("Save Content", &keeper, "P1");
+        assert_eq!(lock.run(async { 7 }).await.unwrap(), 7);
+        let outcome = lock.run(async { lock.unlock().await.unwrap() }).await;
+        assert!(matches!(outcome, Err(MonitorError::NoNode { .. })), "{outcome:?}");
+    }
+
     #[tokio::test]
     async fn a_held_monitor_lock_hears_that_another_client_asks_for_it() {
         let dir = tempfile::tempdir().unwrap();

@@ -341,6 +341,8 @@ pub trait Ensemble: Send + Sync + 'static {
     fn watch_creation(&self, path: &str) -> Reply<Option<Watcher>>;
     /// Reads a node.
     fn read(&self, path: &str) -> Reply<Node>;
+    /// Counts the children of a node; 0 if it does not exist. Needs no right.
+    fn count(&self, path: &str) -> Reply<usize>;
     /// Reads a node, and a child of it behind it; `None` for a child that does not exist. One request, or two to servers before
     /// ZooKeeper 3.6.
     fn read_with_child(&self, path: &str, child: &str) -> Reply<(Node, Option<Node>)>;

@@ -22,8 +22,8 @@ all held or none: run takes them in the order of their paths, so that no two com
 
 All users of one lock use it in the same way: --shared goes with plain and --exclusive, --permits with the same --permits, --class \
 with --class, --lease with --lease. Another way, or another --format, at the same path is refused with 78, because the two would \
-not exclude each other. (One order has no check: a holder with --format numbered, and a newcomer without it. So use it for all \
-contenders of a path, or for none.) Only --permits and the plain kinds do, so they wait: a plain or shared hold takes all permits.
+not exclude each other. (One order is checked only if the path does not exist yet: a holder with --format numbered, and a \
+newcomer without it. So use it for all contenders of a path, or for none.) Only --permits and the plain kinds do, so they wait: a plain or shared hold takes all permits.
 
 The command runs in a process group of its own and inherits the standard streams. LOCKKEEPER_TOKEN, LOCKKEEPER_PATH and \
 LOCKKEEPER_NODE describe the hold, with a line for each of several. Signals sent to lockkeeper go to the whole group. So does \

@@ -1,7 +1,7 @@
 //! The nodes of the attempt: which of them exist, and which are certainly ours.
 
 use super::{AttemptTerms, Contender, Flight, Leaving};
-use crate::protocol::{Command, Failure, Inspection};
+use crate::protocol::{Command, Failure, Inspection, PathMade};
 use crate::{Entry, Queue, Zxid};
 
 /// How often a parent that was removed is created again before the attempt gives up.
@@ -193,11 +193,14 @@ impl Contender {
         }
     }
 
-    pub(super) fn parent_made(&mut self, outcome: Result<(), Failure>) {
+    pub(super) fn parent_made(&mut self, outcome: Result<PathMade, Failure>) {
         self.flight = None;
+        if let Ok(made) = outcome {
+            self.path_made(made);
+        }
         match outcome {
             // The parent was created, or one of its ancestors was deleted meanwhile: the next create shows which.
-            Ok(()) | Err(Failure::NoNode) => {
+            Ok(_) | Err(Failure::NoNode) => {
                 self.nodes.parent_missing = false;
                 self.nodes.parents_made += 1;
             }

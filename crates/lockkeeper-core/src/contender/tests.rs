@@ -1,5 +1,6 @@
 //! Steps of the machine that no exploration of whole worlds covers by name.
 
+mod beside;
 mod classes;
 mod looks;
 mod proof;
@@ -8,7 +9,7 @@ mod sessionless;
 mod yielding;
 
 use super::*;
-use crate::protocol::{Inspection, Listing};
+use crate::protocol::{Inspection, Listing, PathMade};
 
 const ID: AttemptId = AttemptId::new(1);
 
@@ -210,7 +211,11 @@ fn a_contender_behind_one_of_its_session_lists_if_both_read_or_it_is_100_ms_old(
         contender.handle(Event::Entered { created: Ok((own.clone(), Zxid(7))), arrival });
         let next = contender.next_command();
         if lists {
-            assert_eq!(next, Some(Command::List { limit: false, watch: false }), "{mode:?} behind {before:?}");
+            assert_eq!(
+                next,
+                Some(Command::List { limit: false, watch: false, beside: false }),
+                "{mode:?} behind {before:?}"
+            );
             continue;
         }
         assert_eq!(next, watch(&own, WatchKind::Own), "{mode:?} behind {before:?}");
@@ -337,7 +342,11 @@ fn a_deleted_tombstone_is_deleted_once() {
     assert_eq!(waiter.next_command(), Some(Command::Delete { name, version: None, holder_marker: None, write: None }));
     assert!(!waiter.has_begun_to_delete(), "the tombstone is of another contender");
     waiter.handle(Event::Deleted(Ok(())));
-    assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }), "whose turn is it now?");
+    assert_eq!(
+        waiter.next_command(),
+        Some(Command::List { limit: false, watch: false, beside: false }),
+        "whose turn is it now?"
+    );
     waiter.handle(Event::Listed(Ok(Listing::of(vec![own]))));
     assert!(matches!(waiter.next_command(), Some(Command::Grant(_))));
     waiter.handle(Event::Leave);
@@ -366,7 +375,7 @@ fn a_delay_is_counted_once() {
         Some(Command::Delete { name: blocker, version: None, holder_marker: None, write: None })
     );
     waiter.handle(Event::Deleted(Ok(())));
-    assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }));
+    assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false, beside: false }));
     waiter.handle(Event::Listed(Ok(Listing::of(vec![other.clone(), own]))));
     assert_eq!(waiter.next_command(), watch(&other, WatchKind::Blocker), "its delay is being counted");
 }
@@ -374,7 +383,7 @@ fn a_delay_is_counted_once() {
 /// Only an upgradeable reader that holds can become the writer.
 #[test]
 fn an_upgrade_is_for_upgradeable_readers_that_hold() {
-    let lists = Some(Command::List { limit: false, watch: false });
+    let lists = Some(Command::List { limit: false, watch: false, beside: false });
     let (mut upgradeable, _) = holds(Contender::upgradeable(NodeFormat::Curator, ID, SessionId(1)));
     upgradeable.handle(Event::Ask(crate::Ask::Upgrade));
     assert_eq!(upgradeable.next_command(), lists);
@@ -500,7 +509,7 @@ fn a_grant_that_only_a_watch_shows_is_listed_again_after_a_disconnect() {
     waiter.handle(Event::Gone("lock-0000000000".to_owned()));
     waiter.handle(Event::Disconnected);
     waiter.handle(Event::Watched(Err(Failure::ConnectionLoss)));
-    assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false }));
+    assert_eq!(waiter.next_command(), Some(Command::List { limit: false, watch: false, beside: false }));
     let mut first = contender(Mode::Exclusive);
     enters(&mut first, &[]);
     first.handle(Event::Disconnected);
@@ -515,7 +524,7 @@ fn a_contender_makes_its_parent_ten_times_at_most() {
         contender.handle(Event::Entered { created: Err(Failure::NoNode), arrival: Arrival::Unknown });
         if made < 10 {
             assert!(matches!(contender.next_command(), Some(Command::MakeParent { .. })), "{made}");
-            contender.handle(Event::ParentMade(Ok(())));
+            contender.handle(Event::ParentMade(Ok(PathMade::default())));
         }
     }
     assert_eq!(contender.next_command(), Some(Command::End(End::ParentVanishes)));

@@ -205,7 +205,7 @@ impl Contender {
         if self.waits() && self.view.listing_due {
             let watch = std::mem::take(&mut self.view.watch_children);
             self.flight = Some(Flight::List { watch });
-            return Some(Command::List { limit: limit.is_some(), watch });
+            return Some(Command::List { limit: limit.is_some(), watch, beside: self.beside.due });
         }
         match &self.view.place {
             Some(place) if self.terms.once && !self.hold.is_granted() => {
@@ -231,7 +231,10 @@ impl Contender {
     /// The outcome of [`Flight::List`].
     pub(super) fn listed_queue(&mut self, listed: Result<Listing, Failure>, watching: bool) {
         match listed {
-            Ok(listing) => self.judge(&listing, watching),
+            Ok(listing) => {
+                self.beside.looked();
+                self.judge(&listing, watching);
+            }
             Err(Failure::NoNode) => self.removed(),
             Err(Failure::ConnectionLoss) => self.view.watch_children = watching,
             Err(Failure::Refused | Failure::BadVersion | Failure::NodeExists) => self.exit.leave(Leaving::Refused),
@@ -248,6 +251,7 @@ impl Contender {
         if let Some(theirs) = theirs.or(listing.other) {
             return self.exit.leave(Leaving::IncompatibleFormat(theirs));
         }
+        self.beside.nobody_seen();
         if let Some(ours) = self.terms.discipline.limit() {
             match listing.limit {
                 Some(Limit::Permits(limit)) if limit == ours => {}
@@ -271,6 +275,7 @@ impl Contender {
         }
         self.view.place = None;
         match self.terms.decide(&queue, &own) {
+            Verdict::Granted if self.must_look_beside() => {}
             Verdict::Granted => {
                 let last = queue.entries().last();
                 self.hold.followed =
@@ -360,6 +365,7 @@ impl Contender {
     /// A watched node that is not our own was deleted.
     pub(super) fn blocker_gone(&mut self, name: &str) {
         match self.view.blocker.take_if(|blocker| blocker.watches(name)) {
+            Some(_) if self.must_look_beside() => {}
             Some(Blocker::Node { grants: true, .. }) => self.grant(true),
             Some(Blocker::Node { recorded: Some(czxid), .. }) => self.releases.look_for(czxid),
             Some(_) => self.view.listing_due = true,
@@ -472,6 +478,7 @@ impl Contender {
         }
         if self.view.blocker.take_if(|blocker| blocker.ends() == Some(name)).is_some() {
             self.releases.follow_a_neighbour();
+            self.beside.neighbour_held();
             self.grant(true);
         }
     }

@@ -129,7 +129,7 @@ impl Contender {
         match &self.yielding.lookout {
             Lookout::Due => {
                 self.flight = Some(Flight::LookOut);
-                Some(Command::List { limit: false, watch: true })
+                Some(Command::List { limit: false, watch: true, beside: false })
             }
             Lookout::Node { name, watched: false } => {
                 let name = name.clone();

@@ -77,8 +77,10 @@ impl Plain {
         let own = || self.own.clone().expect("it has entered");
         let delete = |name| Command::Delete { name, version: None, holder_marker: None, write: None };
         match self.at {
-            At::Start => Some(Command::Enter { prefix: format!("{}-", self.class), limit: false, alone: false }),
-            At::Look => Some(Command::List { limit: false, watch: true }),
+            At::Start => {
+                Some(Command::Enter { prefix: format!("{}-", self.class), limit: false, alone: false, beside: false })
+            }
+            At::Look => Some(Command::List { limit: false, watch: true, beside: false }),
             At::Take => Some(Command::TakeHolderMarker { own: own(), holder_marker: HOLDER_MARKER.to_owned() }),
             At::DropHolderMarker => Some(delete(HOLDER_MARKER.to_owned())),
             At::DropRequest => Some(delete(own())),

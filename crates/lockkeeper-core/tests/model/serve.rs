@@ -1,7 +1,8 @@
 //! Handles a client's requests on the two servers, and the requests of a connection that breaks.
 
 use lockkeeper_core::{
-    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, ReleaseSeen, Revocation, WatchKind, Zxid,
+    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, PathMade, ReleaseSeen, Revocation,
+    WatchKind, Zxid,
 };
 
 use super::client::{Client, FencedWrite, Flight, Outcome, Request, Watching};
@@ -300,7 +301,7 @@ impl Step<'_> {
                 let failure = done.err().unwrap_or(Failure::NoNode);
                 self.tell(i, Event::Entered { created: Err(failure), arrival: Arrival::Unknown });
             }
-            Request::MakeParent(_) => self.tell(i, Event::ParentMade(done)),
+            Request::MakeParent(_) => self.tell(i, Event::ParentMade(done.map(|()| PathMade::default()))),
             Request::StoreLimit(..) => {
                 self.client(i).past.stored |= done.is_ok();
                 self.tell(i, Event::LimitStored(done));
@@ -515,7 +516,7 @@ impl Step<'_> {
         past.downgrade_doubted |= matches!(request, Request::Downgrade(..));
         match request {
             Request::Enter(..) => self.tell(i, Event::Entered { created: Err(failure), arrival: Arrival::Unknown }),
-            Request::MakeParent(_) => self.tell(i, Event::ParentMade(lost)),
+            Request::MakeParent(_) => self.tell(i, Event::ParentMade(Err(failure))),
             Request::StoreLimit(..) => self.tell(i, Event::LimitStored(lost)),
             Request::List { .. } | Request::Recover => {
                 self.client(i).listing_before = None;

@@ -374,15 +374,17 @@ impl Step<'_> {
                     self.stop(i, Life::Ended(end));
                     return;
                 }
-                Command::Enter { prefix, limit, alone } => {
+                Command::Enter { prefix, limit, alone, beside: _ } => {
                     assert_eq!(limit, world.discipline.limit().is_some());
                     let asked =
                         world.node_format.parse(&format!("{prefix}0000000000")).expect("a name of its node format");
                     Request::Enter(asked.mode, self.enter_local(i, alone))
                 }
-                Command::MakeParent { stays: _, limit } => Request::MakeParent(limit),
+                Command::MakeParent { stays: _, limit, count: _ } => Request::MakeParent(limit),
+                // No client is beside the path.
+                Command::RemovePath => unreachable!(),
                 Command::StoreLimit { permits, version } => Request::StoreLimit(permits, version),
-                Command::List { limit: _, watch } => {
+                Command::List { limit: _, watch, beside: _ } => {
                     self.client(i).listing_before = (i < world.neighbours).then(|| self.state.local.next_key());
                     Request::List { watch }
                 }

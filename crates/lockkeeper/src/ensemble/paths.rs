@@ -21,10 +21,10 @@ pub fn is_below(path: &str, root: &str) -> bool {
 ///
 /// The parents are containers, so that the server deletes an unused path. Servers before 3.5 do not know containers;
 /// there the parents are persistent. All clients share the parents. The path itself is of the requested kind and gets the data; an
-/// existing one keeps its data. It belongs to the lock, unless it is the directory of all locks.
-pub async fn make_path(ensemble: &dyn Ensemble, path: &str, last: NodeKind, data: Vec<u8>) -> Result<(), OpError> {
+/// existing one keeps its data. It belongs to the lock, unless it is the directory of all locks. Returns whether it created the path.
+pub async fn make_path(ensemble: &dyn Ensemble, path: &str, last: NodeKind, data: Vec<u8>) -> Result<bool, OpError> {
     let mut missing = vec![path];
-    let mut containers = true;
+    let (mut containers, mut is_new) = (true, false);
     while let Some(deepest) = missing.last() {
         let (data, kind) =
             if missing.len() == 1 { (data.clone(), last) } else { (Vec::new(), NodeKind::SharedContainer) };
@@ -37,7 +37,14 @@ pub async fn make_path(ensemble: &dyn Ensemble, path: &str, last: NodeKind, data
         };
         let made: Reply<_> = ensemble.create(deepest, data, kind);
         match made.await {
-            Ok(_) | Err(OpError::NodeExists) => _ = missing.pop(),
+            Ok(_) => {
+                _ = missing.pop();
+                is_new = true;
+            }
+            Err(OpError::NodeExists) => {
+                _ = missing.pop();
+                is_new = false;
+            }
             Err(OpError::Unsupported) if containers => containers = false,
             Err(OpError::NoNode) => match deepest.rfind('/') {
                 // Bounded: each step is one component shorter.
@@ -48,5 +55,5 @@ pub async fn make_path(ensemble: &dyn Ensemble, path: &str, last: NodeKind, data
             Err(fault) => return Err(fault),
         }
     }
-    Ok(())
+    Ok(is_new)
 }

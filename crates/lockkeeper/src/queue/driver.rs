@@ -232,11 +232,12 @@ impl Driver {
                 Command::Watch { name, kind: WatchKind::Blocker } if self.local.hears_of(&self.contender, &name) => {
                     self.contender.handle(Event::Neighbour);
                 }
-                Command::Enter { prefix, limit, alone } => {
+                Command::Enter { prefix, limit, alone, beside } => {
                     let alone = self.local.enter(alone);
                     self.sent = self.session.now();
                     self.times.enters(self.sent);
-                    pending.flight = Some(self.operations().start(Command::Enter { prefix, limit, alone }));
+                    let enter = Command::Enter { prefix, limit, alone, beside };
+                    pending.flight = Some(self.operations().start(enter));
                 }
                 other => {
                     self.sent = self.session.now();

@@ -33,7 +33,7 @@ impl Mutex {
     /// Sets the node format of this path. All clients of a path must use the same one.
     ///
     /// [`NodeFormat::Numbered`] puts the nodes beside the path instead of below it. An attempt in that format also looks
-    /// below the path, and fails if there are contenders. An attempt in another format does not look beside it.
+    /// below the path, and fails if there are contenders. An attempt in another format looks beside it only if it makes the path.
     pub fn node_format(mut self, node_format: NodeFormat) -> Self {
         self.node_format = node_format;
         // What is kept in another node format is another lock.

@@ -71,6 +71,34 @@ fn a_holder_whose_marker_is_deleted_leaves() {
     assert_eq!((holder.holds(), holder.leaves_for()), (false, Some(End::Removed)));
 }
 
+/// A waiter watched the marker of the holder before, and then took the marker itself. The report about the earlier node may come
+/// after that.
+#[test]
+fn the_end_of_an_earlier_holders_marker_does_not_end_the_own_hold() {
+    let name = Discipline::Classes.holder_marker().unwrap();
+    let mut waiter = of(Class::FOREGROUND);
+    let own = enters(&mut waiter, &[name]);
+    assert_eq!(waiter.next_command(), watch(name, WatchKind::Blocker));
+    waiter.handle(Event::Watched(Ok(Inspection { owner: SessionId(2), czxid: Zxid(6), ..MARKER })));
+    // It lists for another reason before it hears of that marker's end.
+    waiter.view.listing_due = true;
+    assert!(matches!(waiter.next_command(), Some(Command::List { .. })));
+    waiter.handle(Event::Listed(Ok(Listing::of(vec![own]))));
+    assert!(matches!(waiter.next_command(), Some(Command::TakeHolderMarker { .. })));
+    waiter.handle(Event::HolderMarkerTaken(Ok(MARKER.czxid)));
+    assert!(matches!(waiter.next_command(), Some(Command::Grant(_))));
+    waiter.handle(Event::Gone(name.to_owned()));
+    assert_eq!((waiter.holds(), waiter.leaves_for()), (true, None), "it was the earlier holder's marker");
+    // Its own watch tells of its own marker.
+    waiter.handle(Event::OwnWatchDue);
+    assert!(matches!(waiter.next_command(), Some(Command::Watch { .. })));
+    waiter.handle(Event::Watched(Ok(SEEN)));
+    assert_eq!(waiter.next_command(), watch(name, WatchKind::Own));
+    waiter.handle(Event::Watched(Ok(MARKER)));
+    waiter.handle(Event::Gone(name.to_owned()));
+    assert_eq!((waiter.holds(), waiter.leaves_for()), (false, Some(End::Removed)));
+}
+
 /// Its owner was the first of its class, and it may stand behind a try or a waiter of a higher class. Then the number of contenders ahead
 /// does not include it.
 #[test]

@@ -39,7 +39,7 @@ fn only_a_record_of_the_node_before_grants_without_a_listing() {
         contender.handle(Event::ReleaseRead(read));
         assert_eq!(contender.hold.is_granted(), granted, "{read:?}");
         if !granted {
-            assert_eq!(contender.next_command(), Some(Command::List { limit: false, watch: false }));
+            assert_eq!(contender.next_command(), Some(Command::List { limit: false, watch: false, beside: false }));
             let own = contender.node().unwrap().to_owned();
             contender.handle(Event::Listed(Ok(Listing::of(vec![own]))));
         }
@@ -113,6 +113,6 @@ fn no_record_is_read_where_none_is_worth_it_or_none_is_written() {
     let beside = Contender::new(Discipline::SharedExclusive, numbered, Mode::Exclusive, ID, SessionId(1));
     let beside = far_back(beside.with_records_behind(2));
     for mut contender in [few, beside] {
-        assert_eq!(contender.next_command(), Some(Command::List { limit: false, watch: false }));
+        assert_eq!(contender.next_command(), Some(Command::List { limit: false, watch: false, beside: false }));
     }
 }

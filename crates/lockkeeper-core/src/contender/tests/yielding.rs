@@ -21,7 +21,7 @@ const FIRST: &str = "A-0000000010";
 /// The same, and a contender of the foreground waits.
 fn contended() -> (Contender, String) {
     let (mut holder, own) = looks_out();
-    assert_eq!(holder.next_command(), Some(Command::List { limit: false, watch: true }));
+    assert_eq!(holder.next_command(), Some(Command::List { limit: false, watch: true, beside: false }));
     holder.handle(Event::Listed(Ok(Listing::of(vec![own.clone(), FIRST.to_owned()]))));
     assert_eq!(holder.next_command(), watch(FIRST, WatchKind::Blocker));
     holder.handle(Event::Watched(Ok(Inspection { owner: SessionId(2), ..SEEN })));
@@ -43,7 +43,7 @@ fn only_a_contender_of_an_earlier_class_is_made_way_for() {
     holder.handle(Event::Listed(Ok(listing.clone())));
     assert_eq!(holder.next_command(), watch(FIRST, WatchKind::Blocker));
     holder.handle(Event::Watched(Ok(Inspection { owner: SessionId::NONE, ..SEEN })));
-    assert_eq!(holder.next_command(), Some(Command::List { limit: false, watch: true }));
+    assert_eq!(holder.next_command(), Some(Command::List { limit: false, watch: true, beside: false }));
     holder.handle(Event::Listed(Ok(listing)));
     assert_eq!(holder.next_command(), None);
     assert!(holder.watches("") && holder.holds());
@@ -53,7 +53,7 @@ fn only_a_contender_of_an_earlier_class_is_made_way_for() {
 fn a_contender_that_leaves_is_no_reason_any_more() {
     let (mut holder, own) = contended();
     holder.handle(Event::Gone(FIRST.to_owned()));
-    assert_eq!(holder.next_command(), Some(Command::List { limit: false, watch: true }));
+    assert_eq!(holder.next_command(), Some(Command::List { limit: false, watch: true, beside: false }));
     holder.handle(Event::Listed(Ok(Listing::of(vec![own]))));
     assert_eq!(holder.next_command(), Some(Command::Contended(false)));
     assert_eq!(holder.next_command(), None);
@@ -82,7 +82,7 @@ fn a_hold_that_makes_way_gives_up_the_marker_and_waits_at_its_place() {
     let give_up = Command::GiveUpHolderMarker { own: own.clone(), holder_marker: marker, version: 3 };
     assert_eq!(holder.next_command(), Some(give_up));
     holder.handle(Event::Deleted(Ok(())));
-    assert_eq!(holder.next_command(), Some(Command::List { limit: false, watch: false }));
+    assert_eq!(holder.next_command(), Some(Command::List { limit: false, watch: false, beside: false }));
     holder.handle(Event::Listed(Ok(Listing::of(vec![own, FIRST.to_owned()]))));
     assert_eq!((holder.next_command(), holder.waits_for()), (None, Some(FIRST)));
 }

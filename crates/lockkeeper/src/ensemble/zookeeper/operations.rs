@@ -323,6 +323,13 @@ impl Ensemble for Operations {
         })
     }
 
+    fn count(&self, path: &str) -> Reply<usize> {
+        self.reply(path, |client, path| async move {
+            let children = client.exists(&path).await?.map_or(0, |stat| stat.num_children);
+            Ok(usize::try_from(children).unwrap_or(0))
+        })
+    }
+
     fn read_with_child(&self, path: &str, child: &str) -> Reply<(Node, Option<Node>)> {
         let (together, child) = (self.reads_together.clone(), child.to_owned());
         self.reply(path, |client, path| async move {

@@ -7,12 +7,12 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::leased::Record;
 use lockkeeper_core::{
-    Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathRecord,
-    Payload, ReleaseRecord, ReleaseSeen, ReleaseWrite, TraceParent, Zxid, node_path,
+    Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathMade,
+    PathRecord, Payload, ReleaseRecord, ReleaseSeen, ReleaseWrite, TraceParent, Zxid, node_path,
 };
 
 use crate::contender::ContenderInfo;
-use crate::ensemble::paths::make_path;
+use crate::ensemble::paths::{above, make_path};
 use crate::ensemble::{
     Children, Done, Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, Reply, TxnStep, Watcher, Written, linearizable,
     zxid_of,
@@ -126,7 +126,7 @@ pub(super) struct CommandRunner<'a> {
     pub(super) ensemble: &'a Arc<dyn Ensemble>,
     pub(super) path: &'a str,
     pub(super) node_format: NodeFormat,
-    /// Look also for contenders beside the path.
+    /// Each listing looks also for contenders beside the path.
     pub(super) looks_beside: bool,
     pub(super) payload: &'a Payload,
     /// When the lock was granted, in milliseconds since 1970 by the servers' clock.
@@ -155,10 +155,10 @@ impl CommandRunner<'_> {
     pub(super) fn start(&self, command: Command) -> BoxFuture<'static, Finished> {
         let ensemble = self.ensemble;
         match command {
-            Command::Enter { prefix, limit, alone } => {
+            Command::Enter { prefix, limit, alone, beside } => {
                 let create =
                     ensemble.create(&self.child(&prefix), self.payload.to_bytes(), NodeKind::EphemeralSequential);
-                let look = (!alone).then(|| self.look(limit));
+                let look = (!alone).then(|| self.look(limit, beside));
                 let skip = self.path.len() - self.path.rfind('/').map_or(0, |at| at + 1);
                 let skip = if self.node_format.is_beside() { skip } else { 0 };
                 // Joined futures are polled in this order, so both requests leave together, the create first.
@@ -168,33 +168,47 @@ impl CommandRunner<'_> {
                 }
                 .boxed()
             }
-            Command::MakeParent { stays, limit } => {
+            Command::MakeParent { stays, limit, count } => {
                 let (ensemble, path) = (ensemble.clone(), self.node_format.listed(self.path).to_owned());
                 let data = limit.map(|permits| PathRecord::new(permits).to_bytes()).unwrap_or_default();
                 let kind = if stays { NodeKind::Persistent } else { NodeKind::Container };
-                async move { Finished::new(make_path(&*ensemble, &path, kind, data).await, Event::ParentMade) }.boxed()
+                let count = (count && !self.looks_beside).then(|| ensemble.count(above(self.path)));
+                async move {
+                    let made = make_path(&*ensemble, &path, kind, data);
+                    let (made, above) = tokio::join!(biased; made, OptionFuture::from(count));
+                    let made = made.and_then(|is_new| Ok(PathMade { is_new, children_above: above.transpose()? }));
+                    Finished::new(made, Event::ParentMade)
+                }
+                .boxed()
+            }
+            Command::RemovePath => {
+                let removed = ensemble.delete(self.path, Some(0));
+                removed.map(|removed| Finished::new(removed, Event::PathRemoved)).boxed()
             }
             Command::StoreLimit { permits, version } => {
                 let data = PathRecord::new(permits).to_bytes();
                 let write = ensemble.write(self.path, data, Some(version));
                 write.map(|written| Finished::new(written.map(drop), Event::LimitStored)).boxed()
             }
-            Command::List { limit, watch: false } => {
-                self.look(limit).map(|listed| Finished::new(listed, Event::Listed)).boxed()
+            Command::List { limit, watch: false, beside } => {
+                self.look(limit, beside).map(|listed| Finished::new(listed, Event::Listed)).boxed()
             }
-            Command::List { limit, watch: true } => {
+            Command::List { limit, watch: true, beside } => {
                 let (list, limit) = (ensemble.list_and_watch(self.path), self.limit(limit));
+                let elsewhere = self.elsewhere(beside);
                 async move {
-                    let (listed, limit) = tokio::join!(biased; list, limit);
-                    let listed = listed
-                        .and_then(|(names, watcher)| Ok((Listing { names, limit: limit?, other: None }, watcher)));
+                    let (listed, limit, elsewhere) = tokio::join!(biased; list, limit, elsewhere);
+                    let listed = listed.and_then(|(names, watcher)| {
+                        let other = elsewhere?.format.map(IncompatibleFormat::Named);
+                        Ok((Listing { names, limit: limit?, other }, watcher))
+                    });
                     Finished::watching(String::new(), listed, Event::Listed)
                 }
                 .boxed()
             }
             Command::Recover => {
                 let ensemble = ensemble.clone();
-                let look = self.look(false);
+                let look = self.look(false, false);
                 async move { Finished::new(linearizable(&*ensemble, look).await, Event::Listed) }.boxed()
             }
             Command::ReadRelease { own } => {
@@ -322,9 +336,10 @@ impl CommandRunner<'_> {
 
     /// Lists the queue, and then reads the parent's limit if it is wanted. If it is not wanted or missing, and the
     /// lock's path has data that may be a leased lock's record, reads that too.
-    fn look(&self, limit: bool) -> Reply<Listing> {
+    /// `beside`: looks beside the path too.
+    fn look(&self, limit: bool, beside: bool) -> Reply<Listing> {
         let (list, limit) = (self.ensemble.list(self.node_format.listed(self.path)), self.limit(limit));
-        let elsewhere = self.elsewhere();
+        let elsewhere = self.elsewhere(beside);
         let (ensemble, path, node_format) = (self.ensemble.clone(), self.path.to_owned(), self.node_format);
         async move {
             let (listed, limit, elsewhere) = tokio::join!(biased; list, limit, elsewhere);
@@ -342,24 +357,26 @@ impl CommandRunner<'_> {
     }
 
     /// Looks for contenders of the path where this node format has none: below the path, or beside it.
-    fn elsewhere(&self) -> Reply<Elsewhere> {
-        let place = match (self.node_format.is_beside(), self.looks_beside) {
+    /// A lock that looks only beside a path that it makes needs no right to read there.
+    fn elsewhere(&self, beside: bool) -> Reply<Elsewhere> {
+        let place = match (self.node_format.is_beside(), self.looks_beside || beside) {
             (true, _) => self.path,
             (false, true) => NodeFormat::Numbered.listed(self.path),
             (false, false) => return std::future::ready(Ok(Elsewhere::default())).boxed(),
         };
         let (listed, path, beside) = (self.ensemble.list(place), self.path.to_owned(), self.node_format.is_beside());
-        let ensemble = self.ensemble.clone();
+        let (ensemble, must_read) = (self.ensemble.clone(), self.node_format.is_beside() || self.looks_beside);
         async move {
             match listed.await {
                 Ok(Children { names, data_len, .. }) if beside => {
                     Ok(Elsewhere { format: NodeFormat::of_line(&names), data_len })
                 }
                 Ok(Children { names, .. }) => {
-                    let theirs = has_contender_beside(&*ensemble, &path, names).await?;
+                    let theirs = has_contender_beside(&*ensemble, &path, names, must_read).await?;
                     Ok(Elsewhere { format: theirs.then_some(NodeFormat::Numbered), data_len: 0 })
                 }
                 Err(OpError::NoNode) => Ok(Elsewhere::default()),
+                Err(OpError::Refused(_)) if !must_read => Ok(Elsewhere::default()),
                 Err(fault) => Err(fault),
             }
         }
@@ -378,7 +395,13 @@ impl CommandRunner<'_> {
 /// Whether a contender is beside the path, from a listing of the node above it.
 ///
 /// A directory whose name ends in a number looks like a contender's node. Only the node has a session, so each is read.
-async fn has_contender_beside(ensemble: &dyn Ensemble, path: &str, listed: Vec<String>) -> Result<bool, OpError> {
+/// `must_read`: a node that may not be read is an error.
+async fn has_contender_beside(
+    ensemble: &dyn Ensemble,
+    path: &str,
+    listed: Vec<String>,
+    must_read: bool,
+) -> Result<bool, OpError> {
     let alike = NodeFormat::Numbered.names(path, listed);
     let reads: Vec<_> = alike.iter().map(|number| ensemble.read(&node_path(path, number))).collect();
     let mut reads = stream::iter(reads).buffered(READS_IN_FLIGHT);
@@ -386,6 +409,7 @@ async fn has_contender_beside(ensemble: &dyn Ensemble, path: &str, listed: Vec<S
         match read {
             Ok(node) if !node.owner.is_none() => return Ok(true),
             Ok(_) | Err(OpError::NoNode) => {}
+            Err(OpError::Refused(_)) if !must_read => {}
             Err(fault) => return Err(fault),
         }
     }

@@ -9,11 +9,12 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::error::{AcquireError, Error, Mismatch};
 use lockkeeper::{Acquire, DistributedLock, Holding, Lockkeeper, NodeFormat};
+use lockkeeper_testkit::proxy::{OpCode, Record, What};
 use lockkeeper_work::contentserv::MonitorLock;
 use zookeeper_client as zk;
 
 use super::on_every_server;
-use crate::support::{PATIENCE, Waiter, World, eventually};
+use crate::support::{PATIENCE, STEADY, Waiter, World, eventually};
 
 on_every_server!(
     the_documents_distributed_lock_queues_with_ours,
@@ -23,6 +24,9 @@ on_every_server!(
     the_documents_foreground_and_background_requests_queue_with_ours,
     contenders_of_the_other_layout_are_refused_by_name,
     one_session_is_refused_in_the_other_layout_too,
+    every_other_lock_of_a_new_path_is_refused_beside_a_numbered_client,
+    several_locks_with_a_path_that_a_numbered_client_holds_are_refused,
+    a_new_path_costs_no_round_trip_more,
     a_directory_that_is_named_like_a_contender_refuses_nobody,
     the_base_path_stays_and_the_object_leaves_nothing_else,
 );
@@ -380,6 +384,97 @@ async fn one_session_is_refused_in_the_other_layout_too(world: &World) {
     object.lock().await.unwrap();
     assert_eq!(object.node(), Some(format!("{base}/A0000000003")), "the numbers did not follow each other");
     object.unlock().await.unwrap();
+}
+
+/// N-07, D-07: a numbered client holds, and the path itself does not exist. No other kind of lock holds it too. Each is refused by
+/// name, waits or not, and leaves neither a node nor the path, so that the next one is refused too.
+async fn every_other_lock_of_a_new_path_is_refused_beside_a_numbered_client(world: &World) {
+    let (mine, yours) = (world.keeper().await, world.keeper().await);
+    let base = world.path("base");
+    let (path, other) = (format!("{base}/A"), format!("{base}/A1"));
+    let held = DistributedLock::new(&mine, &base, "A");
+    held.lock().await.unwrap();
+    let refused = async |what: &str, outcome: Result<(), AcquireError>| {
+        let error = outcome.expect_err(what);
+        let AcquireError::Mismatch(Mismatch::Format { path: named, .. }) = &error else { panic!("{what}: {error}") };
+        assert_eq!(*named, path, "{what}");
+        assert!(error.to_string().contains("Numbered"), "{what}: {error}");
+        assert!(Error::from(error).hint().unwrap().contains("NodeFormat::Numbered"), "{what}");
+        assert_eq!(world.children(&base).await, ["A0000000000"], "{what}");
+    };
+    for keeper in [&yours, &mine] {
+        let mutex = keeper.mutex(&path);
+        refused("a mutex", mutex.acquire().await.map(drop)).await;
+        refused("a try", mutex.try_acquire().await.map(drop)).await;
+        refused("a timeout", mutex.acquire().timeout(PATIENCE).await.map(drop)).await;
+        let recipe = keeper.mutex(&path).node_format(NodeFormat::Recipe);
+        refused("a recipe's mutex", recipe.acquire().await.map(drop)).await;
+        refused("a reader", keeper.rwlock(&path).read().acquire().await.map(drop)).await;
+        refused("a writer", keeper.rwlock(&path).write().acquire().await.map(drop)).await;
+        refused("the foreground", keeper.priority_lock(&path).foreground().acquire().await.map(drop)).await;
+        refused("the background", keeper.priority_lock(&path).background().acquire().await.map(drop)).await;
+        refused("permits", keeper.semaphore(&path, 2).acquire().await.map(drop)).await;
+        refused("a try of permits", keeper.semaphore(&path, 2).try_acquire().await.map(drop)).await;
+    }
+    // That name and a number is not this one.
+    yours.mutex(&other).try_acquire().await.unwrap().release().await.unwrap();
+    held.unlock().await.unwrap();
+    yours.mutex(&path).try_acquire().await.unwrap().release().await.unwrap();
+}
+
+/// N-07: the error names the path, and the other locks are free again.
+async fn several_locks_with_a_path_that_a_numbered_client_holds_are_refused(world: &World) {
+    let (mine, yours) = (world.keeper().await, world.keeper().await);
+    let base = world.path("base");
+    let held = DistributedLock::new(&mine, &base, "B");
+    held.lock().await.unwrap();
+    let paths = ["A", "B", "C"].map(|name| format!("{base}/{name}"));
+    let error = yours.multi_lock(paths.iter().map(|path| yours.mutex(path).acquire().any())).await.unwrap_err();
+    let AcquireError::Mismatch(Mismatch::Format { path, .. }) = &error else { panic!("{error}") };
+    assert_eq!(*path, paths[1]);
+    for path in [&paths[0], &paths[2]] {
+        mine.mutex(path).try_acquire().await.unwrap().release().await.unwrap();
+    }
+    assert!(!world.exists(&paths[1]).await);
+    held.unlock().await.unwrap();
+}
+
+/// N-07: an attempt that makes its path reads the node above together with that, and lists it together with its own create. On a path
+/// that exists it does neither.
+async fn a_new_path_costs_no_round_trip_more(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let base = world.path("base");
+    world.make(&base).await;
+    let path = format!("{base}/A");
+    // A server that reads several nodes at once gets one request for them, with parts.
+    let asks_above = |since: usize| {
+        let asked = |record: Record| match record.what {
+            What::Request { op, path: Some(path), .. } | What::Part { op, path } if path == base => Some(op),
+            _ => None,
+        };
+        proxy.records().into_iter().skip(since).filter_map(asked).collect::<Vec<_>>()
+    };
+    let since = proxy.records().len();
+    let made = proxy.on(OpCode::CreateContainer).path(&*path).hold_reply();
+    let waiter = Waiter::spawn(keeper.mutex(&path).acquire());
+    eventually("the node above is read before the path's create is answered", async || {
+        asks_above(since) == [OpCode::Exists]
+    })
+    .await;
+    assert!(waiter.waits());
+    let own = proxy.on_any(OpCode::CREATES).hold_reply();
+    made.release();
+    eventually("the node above is listed before the own create is answered", async || {
+        asks_above(since)[1..].iter().any(|op| OpCode::LISTS.contains(op))
+    })
+    .await;
+    assert!(waiter.waits());
+    own.release();
+    waiter.granted().await.release().await.unwrap();
+    let since = proxy.records().len();
+    keeper.mutex(&path).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(asks_above(since), []);
 }
 
 /// D-07: a directory whose name is the lock's and a number is no contender.

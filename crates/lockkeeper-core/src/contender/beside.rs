@@ -1,0 +1,74 @@
+//! The look beside a new path: whether a client holds the same path with a numbered node ([`NodeFormat::Numbered`]).
+//!
+//! Such a node is beside the path, among the contenders of other locks, so no listing of the path shows it. A numbered contender
+//! looks below the path, behind its own create. If the attempt looks beside behind its own create too, the later of the two creates
+//! sees the other node. An attempt looks only if it found no path and made it. It reads how many children the node above has in the
+//! round trip that makes the path, and lists them in the one that creates its node. So a new path costs two requests more and no
+//! round trip, and a path that exists costs nothing.
+//!
+//! An attempt that finds the path does not look: a numbered contender may have come while no contender was below.
+
+use super::{Contender, Flight};
+use crate::protocol::{Command, Failure, PathMade};
+
+/// The children of the node above are listed only if there are at most so many. A name takes about 40 bytes of a listing.
+const MOST_TO_LIST: usize = 1_000;
+
+/// What the attempt knows of contenders beside a path that it made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Beside {
+    /// The next listing is to look beside the path.
+    pub(super) due: bool,
+    /// The attempt created the path, and no look has shown that nobody is beside it.
+    is_maker: bool,
+}
+
+impl Beside {
+    /// A listing behind the own create has looked.
+    pub(super) fn looked(&mut self) {
+        self.due = false;
+    }
+
+    /// A listing shows no contender beside the path.
+    pub(super) fn nobody_seen(&mut self) {
+        self.is_maker &= self.due;
+    }
+
+    /// A contender of this session has held, with its node ahead of the own one: no numbered contender has come since the path was
+    /// made.
+    pub(super) fn neighbour_held(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Contender {
+    /// The path was missing, and exists now.
+    pub(super) fn path_made(&mut self, made: PathMade) {
+        if made.children_above.is_some_and(|above| above <= MOST_TO_LIST) {
+            self.beside.due = true;
+            self.beside.is_maker |= made.is_new;
+        }
+    }
+
+    /// Whether this grant waits for a look beside. A contender of this session that has left without the lock, or whose end another
+    /// listing shows, proves nothing about numbered contenders.
+    pub(super) fn must_look_beside(&mut self) -> bool {
+        self.view.listing_due |= self.beside.due;
+        self.beside.due
+    }
+
+    /// Removes the path again that it made, perhaps beside a numbered contender. Otherwise the next attempt finds the path, and does
+    /// not look.
+    pub(super) fn remove_path(&mut self) -> Option<Command> {
+        self.beside.is_maker.then(|| {
+            self.flight = Some(Flight::RemovePath);
+            Command::RemovePath
+        })
+    }
+
+    pub(super) fn path_removed(&mut self, outcome: Result<(), Failure>) {
+        if self.flight.take() == Some(Flight::RemovePath) && outcome != Err(Failure::ConnectionLoss) {
+            self.beside.is_maker = false;
+        }
+    }
+}
