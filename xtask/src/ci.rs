@@ -53,7 +53,7 @@ type Step = (u8, char, u64, &'static str, &'static str);
 ///
 /// A step that uses a core for long never runs beside a step with a time limit. Only one lane of a phase fetches
 /// packages of the system, and only one those of Maven, because neither apt nor Maven can run twice at a time.
-const STEPS: [Step; 35] = [
+const STEPS: [Step; 36] = [
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
     (0, 'a', 25, PROGRAMS, "xtask part programs"),
@@ -68,6 +68,7 @@ const STEPS: [Step; 35] = [
     (0, 'a', 10, "documentation", "env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --workspace --no-deps"),
     (0, 'a', 15, "optimised chores", "cargo build --quiet --profile worlds --package=xtask"),
     (0, 'a', 2, "layers", "xtask layers"),
+    (0, 'a', 15, "the documentation as a site", "xtask site"),
     (0, 'a', 5, "Apache ZooKeeper", "xtask zookeeper install"),
     // Chaos waits most of the time, and tolerates a busy core that yields.
     (1, 'a', 20, "chaos", "xtask chaos --brief"),

@@ -12,6 +12,7 @@ mod peers;
 mod programs;
 mod script;
 mod simulate;
+mod site;
 mod untested;
 mod workspace;
 mod zookeeper;
@@ -62,6 +63,8 @@ enum Chore {
     Lab(Profile),
     /// Run seeded worlds of the simulator; shrink a failing one and print it as a test
     Simulate(simulate::Options),
+    /// Build the documentation as a site with a search, and check its links
+    Site,
     /// Run commands of an older version and of this one on one server of this machine
     Skew(Script),
     /// Run the test suites of other clients, unchanged, against the embedded server
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Chore::Simulate(options) => {
             shell().and_then(|sh| simulate::simulate(&sh, &options)).map(|()| ExitCode::SUCCESS)
         }
+        Chore::Site => site::run().map(|()| ExitCode::SUCCESS),
         Chore::Skew(script) => shell().and_then(|sh| programs::skew(&sh, &script)).map(|()| ExitCode::SUCCESS),
         Chore::Peers(options) => peers::run(&options).map(|()| ExitCode::SUCCESS),
     };

@@ -1,6 +1,6 @@
 //! Runs the command lines of README, of docs/command.md and of the guide unchanged, and the crontab and the Makefile of the guide.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -59,17 +59,13 @@ fn home_with_scripts() -> (Home, String) {
     let bin = home.file("bin");
     std::fs::create_dir(&bin).unwrap();
     symlink(BINARY, bin.join("lockkeeper")).unwrap();
-    let script = |file: &Path, text: &str| {
-        std::fs::write(file, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(file, PermissionsExt::from_mode(0o755)).unwrap();
-    };
     for name in ["job", "report", "fetch", "propagate", "transfer", "reindex", "restock"] {
-        script(&home.file(&format!("{name}.sh")), "exit 0");
+        home.script(&format!("{name}.sh"), "exit 0");
     }
-    script(&home.file("scheduler"), "exit 0");
-    script(&bin.join("make-report"), "echo '{}'");
-    script(&bin.join("make"), "exit 0");
-    script(&bin.join("less"), "exec cat");
+    home.script("scheduler", "exit 0");
+    home.script("bin/make-report", "echo '{}'");
+    home.script("bin/make", "exit 0");
+    home.script("bin/less", "exec cat");
     std::fs::write(home.file("new.json"), "{}\n").unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     (home, path)

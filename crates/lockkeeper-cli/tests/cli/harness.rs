@@ -64,6 +64,14 @@ impl Home {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     }
 
+    /// Writes a program of the shell.
+    pub(crate) fn script(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let file = self.file(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         command.args(args);

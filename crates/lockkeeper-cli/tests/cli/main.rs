@@ -14,6 +14,7 @@ mod doctor;
 mod documents;
 mod errors;
 mod fencing;
+mod first_page;
 mod greedy;
 mod guide_pictures;
 mod harness;

@@ -24,8 +24,10 @@ pub(crate) struct Svg {
 impl Svg {
     /// Begins a picture. `head` comes before the group of all texts, which has these attributes.
     pub(crate) fn new((width, height): (usize, usize), font_size: u8, head: &str, attributes: &str) -> Self {
+        // Chromium keeps spaces for the style, and other programs for the attribute.
         let text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
+             <style>text {{ white-space: pre }}</style>\n\
              {head}\
              <g font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"{font_size}\"{attributes} xml:space=\"preserve\">\n"
         );

@@ -1,0 +1,265 @@
+//! `cargo xtask site`: the documentation as a site with a search, made by mdBook.
+//!
+//! The pages are written to be read in the repository. The chore copies them with their places, so that a link between two pages means
+//! the same on the site. A link to anything else leads to the repository.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use xshell::{Shell, cmd};
+
+use crate::untested::fetched;
+use crate::workspace::{root, shell, target_dir};
+
+/// The version of mdBook that the chore installs. Its features are those of `install`.
+const MDBOOK: &str = "0.5.4";
+
+/// The pages outside docs.
+const ROOT_PAGES: [&str; 5] = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
+
+/// The list of pages, from which mdBook makes the menu.
+const MENU: &str = "docs/SUMMARY.md";
+
+pub(crate) fn run() -> Result<()> {
+    let sh = shell()?;
+    let (root, site) = (root().canonicalize().context("finding the repository")?, target_dir(&sh).join("site"));
+    let mdbook = install(&sh)?;
+    sh.remove_path(&site)?;
+    copy_pages(&root, &site.join("src"))?;
+    sh.copy_file("docs/book.toml", site.join("book.toml"))?;
+    cmd!(sh, "{mdbook} build {site}").run()?;
+    let book = site.join("book");
+    let (pages, broken) = broken_links(&book)?;
+    ensure!(broken.is_empty(), "{} links lead to nothing:\n{}", broken.len(), broken.join("\n"));
+    println!("{pages} pages, whose links all lead somewhere: {}", book.join("index.html").display());
+    Ok(())
+}
+
+/// Returns mdBook, which is installed if it is missing.
+fn install(sh: &Shell) -> Result<PathBuf> {
+    let tools = target_dir(sh).join("tools");
+    let mdbook = tools.join("bin/mdbook");
+    let version = cmd!(sh, "{mdbook} --version").quiet().ignore_stderr().read();
+    if !version.is_ok_and(|version| version.trim_start_matches(['m', 'd', 'b', 'o', 'k', ' ', 'v']) == MDBOOK) {
+        // Not optimised, and without the server for authors: that is most of its installation time, and it runs for a second.
+        let build = tools.join("build");
+        let what = "the site of the documentation, because mdBook cannot be installed";
+        let command = cmd!(sh, "cargo install --quiet --locked --debug --no-default-features --features search");
+        let command = command.arg("--version").arg(MDBOOK).arg("--root").arg(&tools).arg("--target-dir").arg(&build);
+        fetched(what, command.arg("mdbook").run())?;
+        sh.remove_path(&build)?;
+    }
+    Ok(mdbook)
+}
+
+/// Copies all pages and pictures. Fails for a link to nothing, and for a page that the menu does not have.
+fn copy_pages(root: &Path, to: &Path) -> Result<()> {
+    let mut files: Vec<PathBuf> = ROOT_PAGES.iter().map(PathBuf::from).collect();
+    files_below(root, Path::new("docs"), &mut files)?;
+    let is_page = |file: &Path| file.extension().is_some_and(|extension| extension == "md");
+    let (mut in_menu, mut mistakes) = (BTreeSet::new(), Vec::new());
+    for file in &files {
+        let (from, menu) = (root.join(file), file == Path::new(MENU));
+        let place = if menu { to.join("SUMMARY.md") } else { to.join(on_site(file)) };
+        fs::create_dir_all(place.parent().unwrap_or(to))?;
+        if !is_page(file) {
+            fs::copy(&from, &place).with_context(|| format!("copying {}", from.display()))?;
+            continue;
+        }
+        let text = fs::read_to_string(&from).with_context(|| format!("reading {}", from.display()))?;
+        let text = with_links(&text, |link| {
+            if link.contains("://") || link.starts_with('#') || link.starts_with("mailto:") {
+                return None;
+            }
+            let (path, anchor) = link.split_at(link.find('#').unwrap_or(link.len()));
+            let target = normal(&file.parent().unwrap_or(Path::new("")).join(path));
+            if menu {
+                in_menu.insert(target.clone());
+                return Some(on_site(&target).display().to_string());
+            }
+            if files.contains(&target) {
+                return Some(on_site(Path::new(path)).display().to_string() + anchor);
+            }
+            if !root.join(&target).exists() {
+                mistakes.push(format!("{}: {link} leads to nothing", file.display()));
+            }
+            let kind = if root.join(&target).is_dir() { "tree" } else { "blob" };
+            Some(format!("{}/{kind}/main/{}{anchor}", env!("CARGO_PKG_REPOSITORY"), target.display()))
+        });
+        fs::write(&place, text).with_context(|| format!("writing {}", place.display()))?;
+    }
+    let pages = files.iter().filter(|file| is_page(file) && *file != Path::new(MENU));
+    mistakes.extend(
+        pages.filter(|page| !in_menu.contains(*page)).map(|page| format!("{MENU} does not have {}", page.display())),
+    );
+    if !mistakes.is_empty() {
+        bail!("{}", mistakes.join("\n"));
+    }
+    Ok(())
+}
+
+/// Returns where a page is on the site. The page of a directory is its index there.
+fn on_site(page: &Path) -> PathBuf {
+    if page.file_name().is_some_and(|name| name == "README.md") { page.with_file_name("index.md") } else { page.to_owned() }
+}
+
+/// Resolves `.` and `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => _ = normal.pop(),
+            Component::CurDir => {}
+            part => normal.push(part),
+        }
+    }
+    normal
+}
+
+/// Adds all files below a directory of the root, in order.
+fn files_below(root: &Path, directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = fs::read_dir(root.join(directory)).with_context(|| format!("reading {}", directory.display()))?;
+    let mut entries: Vec<_> = entries.collect::<Result<_, _>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = directory.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => files_below(root, &path, files)?,
+            false => files.push(path),
+        }
+    }
+    Ok(())
+}
+
+/// Returns a page with other links, where `other` gives some. Code has no links.
+fn with_links(text: &str, mut other: impl FnMut(&str) -> Option<String>) -> String {
+    let (mut changed, mut is_code) = (String::new(), false);
+    for line in text.split_inclusive('\n') {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        let mut rest = line;
+        while let (false, Some(start)) = (is_code || is_fence, rest.find("](")) {
+            let (before, link) = rest.split_at(start + 2);
+            let Some(end) = link.find(')') else { break };
+            changed += before;
+            changed += &other(&link[..end]).unwrap_or_else(|| link[..end].to_owned());
+            rest = &link[end..];
+        }
+        changed += rest;
+    }
+    changed
+}
+
+/// Returns the number of pages of a site, and a line for each link to a file or an anchor of the site that does not exist.
+fn broken_links(book: &Path) -> Result<(usize, Vec<String>)> {
+    let mut files = Vec::new();
+    files_below(book, Path::new(""), &mut files)?;
+    // The first has links of its own kind, and the other two have those of the others once more.
+    let others = ["404.html", "print.html", "toc.html"];
+    let is_page = |file: &&PathBuf| {
+        file.extension().is_some_and(|extension| extension == "html") && !others.iter().any(|other| file.ends_with(other))
+    };
+    let read = |file: &PathBuf| fs::read_to_string(book.join(file)).with_context(|| format!("reading {}", file.display()));
+    let pages: BTreeMap<_, _> =
+        files.iter().filter(is_page).map(|file| Ok((file, read(file)?))).collect::<Result<_>>()?;
+    let mut broken = Vec::new();
+    for (page, text) in &pages {
+        for link in ["href", "src", "srcset"].iter().flat_map(|name| attributes(text, name)) {
+            // A scheme, as in `https:` and `data:`.
+            if link.split(['/', '#']).next().is_some_and(|first| first.contains(':')) {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let mut target = match path {
+                "" => PathBuf::from(page),
+                path => normal(&page.parent().unwrap_or(Path::new("")).join(path)),
+            };
+            if book.join(&target).is_dir() {
+                target.push("index.html");
+            }
+            let has = |text: &String| anchor.is_empty() || attributes(text, "id").any(|id| id == anchor);
+            let found = pages.get(&target).map_or_else(|| anchor.is_empty() && book.join(&target).exists(), has);
+            if !found {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    Ok((pages.len(), broken))
+}
+
+/// Returns the values of all attributes of this name.
+fn attributes<'t>(text: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
+    let begin = format!(" {name}=\"");
+    let values: Vec<_> = text.split(&begin).skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    values.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::create_dir_all(home.path().join(name).parent().unwrap()).unwrap();
+            fs::write(home.path().join(name), text).unwrap();
+        }
+        home
+    }
+
+    const REPOSITORY: [(&str, &str); 8] = [
+        ("README.md", "[a](docs/guide/README.md#b) ![p](docs/p.svg) [c](src/c.rs)\n```\n[d](nowhere.md)\n```\n"),
+        ("ARCHITECTURE.md", "[away](https://example.org/README.md), [here](#x)"),
+        ("CHANGELOG.md", ""),
+        ("CONTRIBUTING.md", "[sources](src)"),
+        ("SECURITY.md", ""),
+        ("docs/guide/README.md", "[up](../../README.md)"),
+        ("docs/p.svg", "<svg/>"),
+        ("src/c.rs", ""),
+    ];
+
+    const MENU_OF_IT: &str = "- [a](../README.md)\n- [b](guide/README.md)\n[c](../ARCHITECTURE.md) [d](../CHANGELOG.md)\n\
+                              [e](../CONTRIBUTING.md) [f](../SECURITY.md)\n";
+
+    #[test]
+    fn links_between_pages_stay_and_others_lead_to_the_repository() {
+        let (home, site) = (written(&[&REPOSITORY[..], &[(MENU, MENU_OF_IT)]].concat()), tempfile::tempdir().unwrap());
+        copy_pages(home.path(), site.path()).unwrap();
+        let page = |name: &str| fs::read_to_string(site.path().join(name)).unwrap();
+        let sources = "https://github.com/lockkeeper/lockkeeper";
+        assert_eq!(
+            page("index.md"),
+            format!(
+                "[a](docs/guide/index.md#b) ![p](docs/p.svg) [c]({sources}/blob/main/src/c.rs)\n```\n[d](nowhere.md)\n```\n"
+            )
+        );
+        assert_eq!(page("ARCHITECTURE.md"), REPOSITORY[1].1);
+        assert_eq!(page("CONTRIBUTING.md"), format!("[sources]({sources}/tree/main/src)"));
+        assert_eq!(page("docs/guide/index.md"), "[up](../../index.md)");
+        assert!(page("SUMMARY.md").starts_with("- [a](index.md)\n- [b](docs/guide/index.md)\n[c](ARCHITECTURE.md)"));
+    }
+
+    #[test]
+    fn a_page_that_the_menu_lacks_and_a_link_to_nothing_are_named() {
+        let more = [(MENU, MENU_OF_IT), ("docs/new.md", "[x](gone.rs)")];
+        let (home, site) = (written(&[&REPOSITORY[..], &more].concat()), tempfile::tempdir().unwrap());
+        let error = copy_pages(home.path(), site.path()).unwrap_err().to_string();
+        assert_eq!(error, "docs/new.md: gone.rs leads to nothing\ndocs/SUMMARY.md does not have docs/new.md");
+    }
+
+    #[test]
+    fn links_to_a_page_or_an_anchor_that_does_not_exist_are_broken() {
+        let book = written(&[
+            ("index.html", r##"<a href="a/b.html#x"> <a href="https://example.org/y"> <a href="a/"> <img src="a/p.svg">"##),
+            ("a/index.html", r##"<h1 id="top"> <a href="#top"> <a href="#bottom"> <a href="../c.html">"##),
+            ("a/b.html", r##"<h1 id="x"> <a href="../index.html#x"> <source srcset="q.svg">"##),
+            ("a/p.svg", ""),
+        ]);
+        let (pages, broken) = broken_links(book.path()).unwrap();
+        assert_eq!(pages, 3);
+        let expected = ["a/b.html: ../index.html#x", "a/b.html: q.svg", "a/index.html: #bottom", "a/index.html: ../c.html"];
+        assert_eq!(broken, expected);
+    }
+}
