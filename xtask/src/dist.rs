@@ -9,6 +9,7 @@ mod notices;
 mod packages;
 mod wheel;
 
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -110,6 +111,9 @@ struct Release {
     version: String,
     /// When its commit was made, in seconds since 1970: the only time that artefacts know.
     epoch: String,
+    /// The programs that this chore has built.
+    built: RefCell<Vec<Machine>>,
+    staged: Cell<bool>,
 }
 
 impl Release {
@@ -121,7 +125,14 @@ impl Release {
         let epoch = std::env::var("SOURCE_DATE_EPOCH").or(epoch)?;
         sh.set_var("SOURCE_DATE_EPOCH", &epoch);
         fs::create_dir_all(root.join("target/packages")).context("making target/packages")?;
-        Ok(Release { sh, root, version: env!("CARGO_PKG_VERSION").to_owned(), epoch })
+        Ok(Release {
+            sh,
+            root,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            epoch,
+            built: RefCell::default(),
+            staged: Cell::default(),
+        })
     }
 
     /// Where artefacts are. Always below `target`: the metadata of packages names it.

@@ -21,6 +21,9 @@ impl Release {
     pub(super) fn program(&self, machine: Machine) -> Result<PathBuf> {
         let (sh, target) = (&self.sh, machine.target());
         let built = self.root.join("target/dist").join(&target).join("dist/lockkeeper");
+        if self.built.borrow().contains(&machine) {
+            return Ok(built);
+        }
         tools::target(sh, &target)?;
         let zig = tools::python(sh, &ZIG)?;
         let path = env::var_os("PATH").unwrap_or_default();
@@ -39,6 +42,7 @@ impl Release {
         if size > LIMIT {
             bail!("the program for {target} has {size} bytes, more than {LIMIT}: see [profile.dist] in Cargo.toml");
         }
+        self.built.borrow_mut().push(machine);
         Ok(built)
     }
 
@@ -56,6 +60,9 @@ impl Release {
     /// Collects everything that packages hold beside the program, as it is installed below `/`; returns the directory.
     pub(super) fn stage(&self) -> Result<PathBuf> {
         let (sh, stage) = (&self.sh, self.out().join("stage"));
+        if self.staged.replace(true) {
+            return Ok(stage);
+        }
         let program = self.program(Machine::this()?)?;
         sh.remove_path(&stage)?;
         let share = stage.join("usr/share");

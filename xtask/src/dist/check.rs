@@ -141,6 +141,12 @@ impl Check<'_> {
                 bail!("the program for {} prints {version:?}, not its version", machine.name());
             }
             if machine == self.machine {
+                // It says what it lacks.
+                let lacks = cmd!(sh, "chroot {root} /lockkeeper run demo -- /lockkeeper --version").ignore_status();
+                let lacks = lacks.quiet().read_stderr()?;
+                if !lacks.contains("there is no /proc/self/exe") {
+                    bail!("without /proc and /dev/null, `run` says {lacks:?}");
+                }
                 let shown = self.within(&root, &["/lockkeeper", "run", "demo", "--", "/lockkeeper", "--version"])?;
                 if shown != version {
                     bail!("under a lock on an empty root, the command prints {shown:?}");
@@ -159,10 +165,10 @@ impl Check<'_> {
         let mut files = Vec::new();
         if kind == "wheel" {
             release.wheel(*machine)?;
-            let (version, name) = (&release.version, machine.name());
-            let file = release.out().join(format!(
-                "lockkeeper-{version}-py3-none-manylinux_2_17_{name}.manylinux2014_{name}.musllinux_1_1_{name}.whl"
-            ));
+            let end = format!("_{}.whl", machine.name());
+            let names = release.artefacts()?;
+            let name = names.iter().find(|name| name.ends_with(&end)).context("the wheel was not packed")?;
+            let file = release.out().join(name);
             files.extend([file.clone(), file]);
         } else {
             release.program(*machine)?;
