@@ -12,7 +12,7 @@ use xshell::{Shell, cmd};
 use crate::maven::build;
 use crate::peers::kazoo_python;
 use crate::programs::{LIB, Tests};
-use crate::untested::fetched;
+use crate::tools;
 use crate::workspace::shell;
 
 #[derive(Debug, Args)]
@@ -70,11 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Tests { package: "xtask", target: "sql", features: "" }.run(sh, &or(""), [])
         }
         With::Page => {
-            let is_installed = || cmd!(sh, "chromium --version").quiet().ignore_stdout().ignore_stderr().run().is_ok();
-            if !is_installed() {
-                let install = cmd!(sh, "apt-get install --yes --no-install-recommends chromium").run();
-                fetched("the page of observe in a browser, because Chromium cannot be installed", install)?;
-            }
+            tools::debian(sh, "chromium", "chromium")?;
             Tests { package: "lockkeeper-observe", target: "browser", features: "http" }.run(sh, &or(""), [])
         }
         With::Tls => {

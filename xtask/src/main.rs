@@ -5,6 +5,7 @@
 mod acceptance;
 mod ci;
 mod crash;
+mod dist;
 mod interop;
 mod layers;
 mod maven;
@@ -13,6 +14,7 @@ mod programs;
 mod script;
 mod simulate;
 mod site;
+mod tools;
 mod untested;
 mod workspace;
 mod zookeeper;
@@ -69,6 +71,9 @@ enum Chore {
     Skew(Script),
     /// Run the test suites of other clients, unchanged, against the embedded server
     Peers(peers::Options),
+    /// Build what a release consists of, and try it in clean roots
+    #[command(subcommand)]
+    Dist(dist::Dist),
 }
 
 const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 6 no Python, 7 something that is tested with cannot be \
@@ -97,6 +102,7 @@ fn main() -> ExitCode {
         Chore::Site => site::run().map(|()| ExitCode::SUCCESS),
         Chore::Skew(script) => shell().and_then(|sh| programs::skew(&sh, &script)).map(|()| ExitCode::SUCCESS),
         Chore::Peers(options) => peers::run(&options).map(|()| ExitCode::SUCCESS),
+        Chore::Dist(dist) => dist::run(&dist).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         if let Some(untested) = error.downcast_ref::<untested::Untested>() {

@@ -38,6 +38,7 @@ use crate::held::Held;
 use crate::launcher;
 use crate::nested;
 use crate::output::Printer;
+use crate::program::not_started;
 use crate::signals::{self, Signals};
 use crate::streams;
 use crate::supervision::{Action, Cleanup, Deadline, Event, Supervision};
@@ -185,7 +186,7 @@ impl Job {
             Some(watchdog) => watchdog.lent(|| child.spawn()).flatten(),
             None => child.spawn(),
         };
-        let pid = Pid::from_child(&child.map_err(|error| Failure::system("cannot start a process", error))?);
+        let pid = Pid::from_child(&child.map_err(|error| not_started("cannot start a process", error))?);
         let mut pauses = Pauses::default();
         // A pause may begin before the hold is looked at again.
         pauses.trusted_until(end);

@@ -22,7 +22,7 @@ use crate::daemon::{self, Readiness};
 use crate::exit::{self, Code, Failure};
 use crate::inherited;
 use crate::output::Printer;
-use crate::program::this_program;
+use crate::program::{not_started, this_program};
 
 /// Time limit for a server to write what it has and to end.
 const ENDING: Duration = Duration::from_secs(30);
@@ -201,7 +201,7 @@ pub(crate) fn start(home: &Home, printer: Printer) -> Result<(), Failure> {
     inherited::few_variables(&mut server);
     server.arg(home.dir()).stdin(Stdio::null());
     server.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
-    let mut child = server.spawn().map_err(failed)?;
+    let mut child = server.spawn().map_err(|error| not_started("cannot start this user's server", error))?;
     // `server` holds the other end of the pipe.
     drop(server);
     let mut reader = BufReader::new(reader);

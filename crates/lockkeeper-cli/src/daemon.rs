@@ -89,7 +89,9 @@ pub(crate) fn detach() -> Result<(), Failure> {
     std::env::set_current_dir("/").map_err(|error| Failure::system("cannot leave the directory", error))?;
     // The starter may have inherited descriptors itself: of a lock file, or of a pipe that another program reads to its
     // end.
-    let open = std::fs::read_dir("/dev/fd").map_err(|error| Failure::system("cannot list open files", error))?;
+    // On Linux, /dev/fd is a link to the first, which a small root may lack.
+    let open = std::fs::read_dir("/proc/self/fd").or_else(|_| std::fs::read_dir("/dev/fd"));
+    let open = open.map_err(|error| Failure::system("cannot list open files", error))?;
     let open: Vec<i32> = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
         // One of them belonged to the listing itself, and is closed already.
