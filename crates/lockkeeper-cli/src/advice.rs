@@ -19,12 +19,14 @@ use crate::text::is_active;
 
 const SERVERS: &str = "--servers";
 
+const ROUTING: &str = "--routing-servers";
+
 const STATE_DIR: &str = "--state-dir";
 
 const MACHINE: &str = "--machine";
 
 /// The options that say where the locks are. One excludes the others.
-pub(crate) const WHERE: [&str; 3] = [SERVERS, STATE_DIR, MACHINE];
+pub(crate) const WHERE: [&str; 4] = [SERVERS, ROUTING, STATE_DIR, MACHINE];
 
 /// An option that names the place of the locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,6 +152,7 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
     // No `..`: the compiler asks for a decision about each new option.
     let ConnectArgs {
         servers,
+        routing_servers,
         // The chroot exists by now.
         create_chroot: _,
         state_dir,
@@ -172,11 +175,15 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
         given.map(|(path, of_variable)| file(PlaceOption { flag: "--properties", value: path.into(), of_variable })),
     );
     let servers = either(SERVERS, servers.clone().map(OsString::from), &Key::Servers.variable())
-        .filter(|servers| !servers.of_variable || machine.is_none());
+        .filter(|servers| !servers.of_variable || (machine.is_none() && routing_servers.is_none()));
+    // What was typed overrides this variable, too.
+    let routing = either(ROUTING, routing_servers.clone().map(OsString::from), &Key::RoutingServers.variable())
+        .filter(|routing| !routing.of_variable || (servers.is_none() && machine.is_none()));
     // The parser refuses --machine with either of the others, so a typed option overrides a variable.
-    let shared =
-        machine.is_some() || (servers.is_none() && state_dir.is_none() && set(&Key::Machine.variable()).is_some());
+    let shared = machine.is_some()
+        || (servers.is_none() && routing.is_none() && state_dir.is_none() && set(&Key::Machine.variable()).is_some());
     options.extend(servers);
+    options.extend(routing);
     for (flag, key, typed) in [
         (STATE_DIR, Key::StateDir, state_dir),
         (MACHINE, Key::Machine, machine),
@@ -190,7 +197,7 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
         options.extend(option.filter(|_| !excluded).map(file));
     }
     options.extend(either("--acl", acl.clone().map(OsString::from), &Key::Acl.variable()));
-    if shared || (state_dir.is_some() && !options.iter().any(|option| option.flag == SERVERS)) {
+    if shared || (state_dir.is_some() && !options.iter().any(|option| [SERVERS, ROUTING].contains(&option.flag))) {
         return on_this_machine(&options);
     }
     options

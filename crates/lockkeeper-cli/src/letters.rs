@@ -144,8 +144,8 @@ pub(crate) struct CommandLine {
     pub command: Vec<String>,
 }
 
-/// Options that concern the attempts, not the replay. Each has a value.
-const OF_ATTEMPTS: &[&str] = &["--retries", "--retry-delay", "--dead-letter", "--jitter"];
+/// Options that concern the attempts, not the replay, and the one in whose place the servers of the lock are written. Each has a value.
+const OF_ATTEMPTS: &[&str] = &["--retries", "--retry-delay", "--dead-letter", "--jitter", "--routing-servers"];
 
 impl CommandLine {
     /// Returns this process's command line, with `--wait` added if `wait` is given.

@@ -6,9 +6,11 @@ use std::time::Duration;
 use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::Home;
 use lockkeeper::engine::is_below;
-use lockkeeper::{Builder, LockPath};
+use lockkeeper::{Builder, Error, LockPath};
 use lockkeeper_config::realms::Realms;
 use lockkeeper_config::settings::{Fault, Key, Origin, RealmSetting, Setting, SettingsError, Sources, known_variables};
+
+use lockkeeper_helix::routing::{FollowRouting, RoutingData};
 
 use crate::args::connect::ConnectArgs;
 use crate::args::run::is_option;
@@ -36,10 +38,11 @@ impl Settings {
         let create_chroot = args.create_chroot;
         let (all, place) = Self::read_all(args, printer)?;
         let place = place?;
-        if matches!(place, Place::Machine(_)) && all.routing()?.is_none() {
-            refuse_options_of_ensembles(&all, &place)?;
+        let settings = Settings { place, all, create_chroot };
+        if matches!(settings.place, Place::Machine(_)) && !settings.has_realms() {
+            refuse_options_of_ensembles(&settings.all, &settings.place)?;
         }
-        Ok(Settings { place, all, create_chroot })
+        Ok(settings)
     }
 
     /// Reads the same for a caller that needs no place: the machine may have no directory for this user's own server.
@@ -58,20 +61,39 @@ impl Settings {
         Ok((all, place))
     }
 
-    /// Returns the realms, if they are used: neither servers nor the server of this machine were chosen.
-    fn realms(&self) -> Result<Option<Realms>, Failure> {
+    /// Whether realms are used: neither servers nor the server of this machine were chosen.
+    pub(crate) fn has_realms(&self) -> bool {
+        let Self { all, .. } = self;
+        let routing = all.routing_directory().is_some();
         match &self.place {
-            Place::Machine(home) if home.is_shared() => Ok(None),
-            _ => Ok(self.all.routing()?),
+            Place::Machine(home) if home.is_shared() => {
+                routing && all.routing_servers.origin.rank() > all.machine.origin.rank()
+            }
+            _ => routing || (!all.realms.is_empty() && !all.servers.is_given()),
         }
+    }
+
+    /// Returns the realms, if they are used. The first call reads the routing data, if the settings name its servers; it then counts as
+    /// a table of the settings.
+    ///
+    /// Dropping the future leaves nothing behind but, for its timeout, a session that has no nodes.
+    async fn realms(&mut self) -> Result<Option<Realms>, Failure> {
+        if !self.has_realms() {
+            return Ok(None);
+        }
+        if self.all.realms.is_empty() {
+            self.all.set_realms(&routing_data(&self.all).await?);
+        }
+        let realms = self.all.realms.iter().map(|realm| (realm.value.prefix.as_str(), realm.value.servers.as_str()));
+        Ok(Some(Realms::new(self.builder(), realms)?))
     }
 
     /// Chooses the realm of these paths, if there are realms.
     ///
     /// # Errors
-    /// No realm contains one of the paths, or they are in several realms.
-    pub(crate) fn at<'a>(mut self, paths: impl IntoIterator<Item = &'a str>) -> Result<Self, Failure> {
-        let Some(realms) = self.realms()? else { return Ok(self) };
+    /// No realm contains one of the paths, or they are in several realms. The routing data cannot be read.
+    pub(crate) async fn at<'a>(mut self, paths: impl IntoIterator<Item = &'a str>) -> Result<Self, Failure> {
+        let Some(realms) = self.realms().await? else { return Ok(self) };
         let mut first: Option<(&str, String)> = None;
         for path in paths {
             let servers = realms.servers(path)?;
@@ -93,9 +115,9 @@ impl Settings {
     /// Divides the locks at and below a path into those of each realm. Without realms, there is one part.
     ///
     /// # Errors
-    /// No realm contains the path, and none is below it.
-    pub(crate) fn parts(self, root: &str) -> Result<Vec<Part>, Failure> {
-        let Some(realms) = self.realms()? else {
+    /// No realm contains the path, and none is below it. The routing data cannot be read.
+    pub(crate) async fn parts(mut self, root: &str) -> Result<Vec<Part>, Failure> {
+        let Some(realms) = self.realms().await? else {
             return Ok(vec![Part { settings: self, root: root.to_owned(), realm: None, others: Vec::new() }]);
         };
         let all: Vec<_> = self.all.realms.iter().map(|realm| &realm.value).collect();
@@ -126,8 +148,16 @@ impl Settings {
     /// # Errors
     /// The settings have realms, and no servers were named.
     pub(crate) fn whole_servers(self) -> Result<Self, Failure> {
-        if self.realms()?.is_none() {
+        if !self.has_realms() {
             return Ok(self);
+        }
+        let hint = "name the servers of one of them with --servers";
+        if let Some(directory) = self.all.routing_directory() {
+            let origin = &self.all.routing_servers.origin;
+            let message = format!(
+                "the settings have the realms of the routing data on {directory} ({origin}), and this command is about whole servers"
+            );
+            return Err(Failure::new(Code::Usage, message).hint(hint));
         }
         let mut realms: Vec<_> = self.all.realms.iter().map(|realm| &realm.value).collect();
         realms.sort_by(|one, other| one.prefix.cmp(&other.prefix));
@@ -136,7 +166,7 @@ impl Settings {
             "the settings have realms, and this command is about whole servers; the realms are {}",
             realms.join(", ")
         );
-        Err(Failure::new(Code::Usage, message).hint("name the servers of one of them with --servers"))
+        Err(Failure::new(Code::Usage, message).hint(hint))
     }
 
     /// Returns a builder with the options of a connection.
@@ -181,6 +211,32 @@ fn is_at_or_below(path: &str, root: &str) -> bool {
     root == "/" || is_below(path, root)
 }
 
+/// Reads which realm has which paths from the servers of the routing data. Creates no chroot there.
+///
+/// # Errors
+/// The servers cannot be reached, or have no routing data that can be used.
+async fn routing_data(all: &lockkeeper_config::settings::Settings) -> Result<RoutingData, Failure> {
+    let servers = all.routing_directory().unwrap_or_default();
+    let origin = &all.routing_servers.origin;
+    let failed = |failure: Failure| {
+        let message = format!("no realm is known: {servers} ({origin}): {failure}");
+        let hint = failure
+            .hint
+            .unwrap_or_else(|| format!("correct {origin}, or name the servers of the locks with --servers"));
+        // A missing node is no missing lock.
+        let code = if failure.code == Code::NoSuchLock { Code::Mismatch } else { failure.code };
+        Failure::new(code, message).hint(hint)
+    };
+    let directory = all.builder().connect(servers).await.map_err(|error| failed(error.into()))?;
+    let read = FollowRouting::new(&directory).next().await;
+    directory.close().await;
+    read.map_err(|error| {
+        let hint = error.hint();
+        let failure = Failure::from(Error::from(error));
+        failed(Failure { hint: hint.or(failure.hint), ..failure })
+    })
+}
+
 /// Refuses options that only servers of an ensemble use. A file or a variable may set them for other commands.
 ///
 /// # Errors
@@ -220,6 +276,7 @@ fn explained(mistake: &Fault) -> String {
 fn layers(args: ConnectArgs) -> Sources {
     let ConnectArgs {
         servers,
+        routing_servers,
         state_dir,
         machine,
         session_timeout,
@@ -242,6 +299,9 @@ fn layers(args: ConnectArgs) -> Sources {
     }
     if let Some(servers) = servers {
         sources = sources.flag(Key::Servers, "--servers", servers);
+    }
+    if let Some(servers) = routing_servers {
+        sources = sources.flag(Key::RoutingServers, "--routing-servers", servers);
     }
     for (key, flag, path) in [
         (Key::StateDir, "--state-dir", state_dir),

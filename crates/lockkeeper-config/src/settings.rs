@@ -61,12 +61,16 @@ use crate::realms::Realms;
 pub use crate::settings::error::{Fault, Origin, SettingsError};
 use lockkeeper::error::EmbeddedError;
 use lockkeeper::error::{ConnectError, Misuse};
-use lockkeeper::{Builder, Lockkeeper};
+use lockkeeper::{Builder, Error, Lockkeeper};
+use lockkeeper_helix::routing::RoutingData;
 use lockkeeper_work::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
 pub use lockkeeper_work::jobs::Rule;
 
 /// The settings of the whole machine.
 const MACHINE: &str = "/etc/lockkeeper/config.toml";
+
+/// The remedy if there are only realms.
+const TAKE_THE_HANDLE: &str = "take the handle of a path from the Realms of Settings::routing";
 
 /// The sources of settings.
 #[derive(Clone, Debug, Default)]
@@ -237,13 +241,8 @@ impl Settings {
     pub fn home(&self) -> Result<lockkeeper::embedded::Home, EmbeddedError> {
         use lockkeeper::embedded::Home;
         let (machine, state_dir) = (&self.machine, &self.state_dir);
-        let layer = |setting: &Setting<Option<PathBuf>>| match setting.origin {
-            Origin::Default | Origin::File { .. } => 0,
-            Origin::Variable(_) => 1,
-            Origin::Flag(_) => 2,
-        };
         match (&machine.value, &state_dir.value) {
-            (Some(dir), _) if layer(machine) >= layer(state_dir) => Ok(Home::shared(dir)),
+            (Some(dir), _) if machine.origin.rank() >= state_dir.origin.rank() => Ok(Home::shared(dir)),
             (_, Some(dir)) => Ok(Home::new(dir)),
             _ => Home::of_this_user(),
         }
@@ -256,18 +255,46 @@ impl Settings {
         said.map(|retries| (retries, connection_delay.value))
     }
 
+    /// Returns the servers that have the routing data, if they are used: what names servers for all paths is not stronger.
+    pub fn routing_directory(&self) -> Option<&str> {
+        let (servers, routing) = (&self.servers, &self.routing_servers);
+        let is_used = !servers.is_given() || routing.origin.rank() > servers.origin.rank();
+        routing.value.as_deref().filter(|_| is_used)
+    }
+
+    /// Takes over what was read from [`Settings::routing_directory`] as the realms. Each has the origin of `routing_servers`.
+    pub fn set_realms(&mut self, data: &RoutingData) {
+        let origin = &self.routing_servers.origin;
+        let realm = |(prefix, servers): (&str, &str)| Setting {
+            value: RealmSetting { prefix: prefix.to_owned(), servers: servers.to_owned() },
+            origin: origin.clone(),
+        };
+        self.realms = data.keys().map(realm).collect();
+    }
+
     /// Returns the routing of the realms; `None` if there are no realms or a variable or a flag sets servers, which
     /// overrides them.
     ///
+    /// A table sends nothing. Servers with routing data are connected, and followed as [`Realms::follow`] says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no session behind.
+    ///
     /// # Errors
     ///
-    /// None for settings that were read, because they are already checked.
-    pub fn routing(&self) -> Result<Option<Realms>, Misuse> {
+    /// As [`Lockkeeper::connect`], and the [`RoutingError`](lockkeeper_helix::routing::RoutingError) of [`Realms::follow`]. None for a
+    /// table, because it is already checked.
+    pub async fn routing(&self) -> Result<Option<Realms>, Error> {
+        if let Some(servers) = self.routing_directory() {
+            let directory = self.builder().connect(servers).await?;
+            return Ok(Some(Realms::follow(self.builder(), &directory).await?));
+        }
         if self.realms.is_empty() || self.servers.is_given() {
             return Ok(None);
         }
         let realms = self.realms.iter().map(|realm| (realm.value.prefix.as_str(), realm.value.servers.as_str()));
-        Realms::new(self.builder(), realms).map(Some)
+        Ok(Some(Realms::new(self.builder(), realms)?))
     }
 
     /// Connects to the configured servers.
@@ -281,11 +308,17 @@ impl Settings {
     /// As [`Lockkeeper::connect`]; also [`ConnectError::Misuse`] if none are set, because the program must choose the
     /// directory of an embedded server ([`Builder::embedded`]), or a path if there are realms ([`Settings::routing`]).
     pub async fn connect(&self) -> Result<Lockkeeper, ConnectError> {
-        let servers = self.servers.value.as_deref().ok_or_else(|| self.no_servers())?;
+        let servers = self.servers.value.as_deref().filter(|_| self.routing_directory().is_none());
+        let servers = servers.ok_or_else(|| self.no_servers())?;
         self.builder().connect(servers).await
     }
 
     fn no_servers(&self) -> Misuse {
+        if let Some(directory) = &self.routing_servers.value {
+            let problem =
+                format!("the settings name no servers for all paths, only those of the routing data, {directory}");
+            return Misuse::new("servers", problem).remedy(TAKE_THE_HANDLE);
+        }
         if self.realms.is_empty() {
             let (key, variable) = (Key::Servers.name(), Key::Servers.variable());
             let remedy = format!("set {key} or {variable}, or use this machine's server with Builder::embedded");
@@ -293,7 +326,7 @@ impl Settings {
         }
         let realms: Vec<_> = self.realms.iter().map(|realm| realm.value.prefix.as_str()).collect();
         let problem = format!("the settings name no servers for all paths, only for the realms {}", realms.join(", "));
-        Misuse::new("servers", problem).remedy("take the handle of a path from the Realms of Settings::routing")
+        Misuse::new("servers", problem).remedy(TAKE_THE_HANDLE)
     }
 
     /// Returns the two classes for [`MonitorLock::classes`](lockkeeper_work::contentserv::MonitorLock::classes); a class

@@ -12,6 +12,11 @@ pub(crate) struct ConnectArgs {
     /// Use these ZooKeeper servers, as zk1:2181,zk2:2181/chroot [env: LOCKKEEPER_SERVERS]
     #[arg(long, value_name = "SERVERS")]
     pub servers: Option<String>,
+    /// Take the realms from Helix's routing data on these ZooKeeper servers [env: LOCKKEEPER_ROUTING_SERVERS]
+    ///
+    /// They are those of its metadata store directory. Each command reads the data once, at its start.
+    #[arg(long, value_name = "SERVERS", hide_short_help = true, conflicts_with_all = ["servers", "machine"])]
+    pub routing_servers: Option<String>,
     /// Create the chroot of the servers, and the nodes above it, if it is missing
     ///
     /// Without this option, a missing chroot is an error (78): most often it is misspelt.

@@ -22,7 +22,7 @@ pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8,
     }
     // Checked before any server is contacted.
     confirm::possible("break", args.yes)?;
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let at = path.clone();
     let node = args.node;
     let choosing = async move |admin: Admin| choose(admin.show(&at).await?, node.as_deref());

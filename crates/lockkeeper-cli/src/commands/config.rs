@@ -47,18 +47,31 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         })?;
         return Ok(0);
     }
-    let named = all.servers.is_given();
-    let machine = !named && matches!(&place, Ok(Place::Machine(home)) if home.is_shared());
-    let has_realms = !named && !machine && !all.realms.is_empty();
+    let settings = place.as_ref().ok().map(|place| Settings { place: place.clone(), all: all.clone(), create_chroot });
+    let has_realms = settings.as_ref().is_none_or(Settings::has_realms);
+    let named = all.servers.is_given() && all.routing_directory().is_none();
+    let machine = !named && !has_realms && matches!(&place, Ok(Place::Machine(home)) if home.is_shared());
+    let unused = match (named, machine) {
+        (true, _) => ", not used: servers were named",
+        (false, true) => ", not used: this machine's server was chosen",
+        (false, false) => "",
+    };
     let width = Key::ALL.into_iter().map(|key| key.name().len()).max().unwrap_or_default();
     let mut text = String::new();
     for entry in &entries {
         let value = entry.value.clone().unwrap_or_else(|| match entry.key {
-            Key::Servers if has_realms => "none: the realms below are used".to_owned(),
+            Key::Servers if has_realms && all.routing_directory().is_some() => {
+                "none: the realms of the routing data are used".to_owned()
+            }
+            Key::Servers if has_realms && !all.realms.is_empty() => "none: the realms below are used".to_owned(),
             key => unset(key, &place),
         });
         let agreed = match (&negotiated, entry.key) {
             (Some(agreed), Key::SessionTimeout) => format!(", {agreed} agreed with the server"),
+            (_, Key::Servers) if entry.value.is_some() && all.routing_directory().is_some() => {
+                ", not used: the realms of the routing data are used".to_owned()
+            }
+            (_, Key::RoutingServers) if entry.value.is_some() => unused.to_owned(),
             _ => String::new(),
         };
         // Writing to a string never fails.
@@ -71,11 +84,6 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         );
     }
     for Setting { value: realm, origin, .. } in &all.realms {
-        let unused = match (named, machine) {
-            (true, _) => ", not used: servers were named",
-            (false, true) => ", not used: this machine's server was chosen",
-            (false, false) => "",
-        };
         _ = writeln!(
             text,
             "realm {}  {}  ({}{unused})",

@@ -51,7 +51,7 @@ struct DeadlocksView<'a> {
 /// Prints the deadlocks; returns the exit status: 0 without one, 2 with a certain one, otherwise 1.
 pub(crate) async fn deadlocks(args: DeadlocksArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
-    let parts = Settings::read(args.connect, printer)?.parts(&root)?;
+    let parts = Settings::read(args.connect, printer)?.parts(&root).await?;
     let answers = ask_each(&parts, printer, async |part| {
         inquire(&part.settings, async |admin| found(&admin, &part.root).await).await
     })

@@ -272,7 +272,7 @@ impl Desk {
         std::env::set_current_dir(&typed.directory)
             .map_err(|error| stays(format!("cannot work in {}: {error}", typed.directory.display())))?;
         let paths = lock_paths(&args.names)?;
-        let settings = Settings::read(args.connect, &self.printer)?.at(paths.iter().map(LockPath::as_str))?;
+        let settings = Settings::read(args.connect, &self.printer)?.at(paths.iter().map(LockPath::as_str)).await?;
         let keeper = connect(&settings, &self.printer).await?;
         let path = LockPath::parse_node(REPLAYS)?.join(operation)?;
         let taken =

@@ -53,8 +53,8 @@ pub(crate) async fn doctor(args: DoctorArgs, printer: &Printer) -> Result<u8, Fa
     let letters = waiting_letters(&settings).await;
     // Without a prefix, all jobs and all realms, wherever they are, and the locks below /locks.
     let parts = match &args.prefix {
-        Some(prefix) => settings.parts(&list_root(Some(prefix))?)?,
-        None => settings.parts("/")?,
+        Some(prefix) => settings.parts(&list_root(Some(prefix))?).await?,
+        None => settings.parts("/").await?,
     };
     let locks = |part: &Part| match &args.prefix {
         None if part.root == "/" => LOCKS.to_owned(),

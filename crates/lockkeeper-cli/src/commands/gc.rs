@@ -112,7 +112,7 @@ pub(crate) async fn gc(args: GcArgs, printer: &Printer) -> Result<u8, Failure> {
         )
         .hint("name the directory of the locks, or give --objects if every node below / is a monitor object"));
     }
-    let parts = Settings::read(args.connect.clone(), printer)?.parts(&root)?;
+    let parts = Settings::read(args.connect.clone(), printer)?.parts(&root).await?;
     if args.log {
         return log(&parts, &root, printer).await;
     }

@@ -71,7 +71,7 @@ fn server_time(ms: Option<i64>) -> SystemTime {
 }
 
 async fn of_one(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u8, Failure> {
-    let settings = Settings::read(args.connect.clone(), printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect.clone(), printer)?.at([path.as_str()]).await?;
     let printer = &printer.at(&settings.place);
     let at = path.clone();
     let answer = inquire_records(&settings, printer, async move |keeper| ask(&keeper, &at).await).await?;
@@ -123,7 +123,7 @@ async fn of_all(args: HistoryArgs, printer: &Printer) -> Result<u8, Failure> {
             .hint("name the lock, and leave out --all"));
     }
     let root = list_root(args.name.as_deref())?;
-    let parts = Settings::read(args.connect, printer)?.parts(&root)?;
+    let parts = Settings::read(args.connect, printer)?.parts(&root).await?;
     let answers = ask_each(&parts, printer, async |part| {
         inquire_records(&part.settings, printer, async |keeper| {
             let entries = History::new(&keeper).below(&part.root).await?;
@@ -170,7 +170,7 @@ fn columns() -> Option<usize> {
 
 /// Prints what is recorded, the oldest first, and then each new entry, until a signal ends it.
 async fn follow(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u8, Failure> {
-    let settings = Settings::read(args.connect.clone(), printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect.clone(), printer)?.at([path.as_str()]).await?;
     let printer = &printer.at(&settings.place);
     let keeper = connect_to_records(&settings, printer).await?;
     if !printer.is_json() {

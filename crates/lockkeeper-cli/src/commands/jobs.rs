@@ -58,12 +58,12 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
     args.late = args.late.or(settings.all.jobs.late.value);
     let parts = match &path {
         Some(path) => {
-            let mut parts = settings.at([path.as_str()])?.parts(path)?;
+            let mut parts = settings.at([path.as_str()]).await?.parts(path).await?;
             // Realms below the path have other jobs.
             parts.retain(|part| part.root == *path);
             parts
         }
-        None => settings.parts("/")?,
+        None => settings.parts("/").await?,
     };
     if args.watch {
         return watch::watch(&args, path.as_deref(), &parts, printer).await;
@@ -181,7 +181,7 @@ fn write_whole(file: &Path, text: &str) -> Result<(), Failure> {
 
 async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let how = if args.again { Resolve::RunAgain } else { Resolve::Accept };
     let deciding = decide(&settings, printer, &path, async |admin: &JobsAdmin| admin.resolve(&path, how).await);
     let (run, job) = deciding.await?;
@@ -191,7 +191,7 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
 
 async fn rerun(args: RerunArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let deciding =
         decide(&settings, printer, &path, async |admin: &JobsAdmin| admin.rerun(&path, args.slot.as_deref()).await);
     let (run, job) = deciding.await?;
@@ -271,7 +271,7 @@ struct ExpectedView<'a> {
 
 async fn expect(args: ExpectArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = path_to_lock(&args.name)?.to_string();
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let zone = args.time_zone.unwrap_or_else(|| settings.all.jobs.time_zone.value.clone());
     let (on_failure, on_crash) = (settings.all.jobs.on_failure.value, settings.all.jobs.on_crash.value);
     let builder = settings.builder();
@@ -308,7 +308,7 @@ struct ForgottenView<'a> {
 
 async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let at = path.clone();
     let forgetting = async move |keeper: Lockkeeper| {
         let admin = JobsAdmin::new(&keeper);

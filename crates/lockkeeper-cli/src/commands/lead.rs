@@ -21,7 +21,7 @@ pub(crate) async fn lead(args: LeadArgs, printer: &Printer) -> Result<u8, Failur
     let mut signals = Signals::default();
     signals.add(ENDING)?;
     let (once, commands) = (args.once, args.around.clone());
-    let run = PlacedRun::read(run_args(args)?, printer)?;
+    let run = PlacedRun::read(run_args(args)?, printer).await?;
     let printer = run.printer;
     let tell = |state| service::tell(&[state], &printer);
     let mut unreachable = String::new();

@@ -55,7 +55,7 @@ struct Found {
 pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
     let (sort, waiting, longer) = (args.sort, args.waiting, args.longer);
-    let parts = Settings::read(args.connect, printer)?.parts(&root)?;
+    let parts = Settings::read(args.connect, printer)?.parts(&root).await?;
     if args.broken {
         return list_broken(&parts, &root, printer).await;
     }

@@ -49,7 +49,7 @@ pub(crate) async fn observe(args: ObserveArgs, printer: &Printer) -> Result<u8, 
     let mut signals = Signals::default();
     signals.add(STOPPING)?;
     let root = list_root(args.prefix.as_deref())?;
-    let parts = Settings::read(args.connect.clone(), printer)?.parts(&root)?;
+    let parts = Settings::read(args.connect.clone(), printer)?.parts(&root).await?;
     let listener = listen(&args).await?;
     let journal = args.journal.as_deref().map(Journal::open).transpose();
     let journal = journal.map_err(|error| Failure::new(Code::CannotServe, error.to_string()))?;

@@ -46,7 +46,7 @@ const KEPT: usize = 16;
 pub(crate) async fn why_at(args: ShowArgs, at: &str, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
     let at = moment(at, &Zoned::now())?;
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let printer = &printer.at(&settings.place);
     let of = path.to_string();
     let (entries, lock, job) = inquire_records(&settings, printer, async move |keeper| {

@@ -42,7 +42,7 @@ struct DecisionsView<'a> {
 /// Lists open decisions, or past ones; returns the exit status.
 pub(crate) async fn requests(args: RequestsArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.prefix.as_deref())?;
-    let parts = Settings::read(args.connect, printer)?.parts(&root)?;
+    let parts = Settings::read(args.connect, printer)?.parts(&root).await?;
     if args.decided {
         return list_decided(&parts, &root, printer).await;
     }
@@ -114,7 +114,7 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
     if args.reason.trim().is_empty() {
         return Err(Misuse::no_reason(&path).into());
     }
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let (at, id) = (path.clone(), args.id.clone());
     let asking = inquire_of(&settings, async move |keeper| {
         let admin = HelixAdmin::new(&keeper);

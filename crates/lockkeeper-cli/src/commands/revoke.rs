@@ -36,7 +36,7 @@ struct AskedView<'a> {
 /// Asks the holders; returns the exit status.
 pub(crate) async fn revoke(args: RevokeArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let printer = &printer.at(&settings.place);
     let node = args.node.as_deref().map(|node| node_name(&path, node));
     let reason = args.reason.as_deref().filter(|reason| !reason.trim().is_empty());

@@ -55,7 +55,7 @@ const PUBLISHED_CHARS: usize = 200;
 
 /// Runs a command under a lock; returns the exit status.
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Failure> {
-    let (run, mut locked) = (PlacedRun::read(args, printer)?, LockedRun::default());
+    let (run, mut locked) = (PlacedRun::read(args, printer).await?, LockedRun::default());
     let printer = run.printer;
     let status = run.run(&mut locked, &mut Signals::default()).await?;
     Ok(locked.own.map_or(status, |code| printer.ended("run", code)))
@@ -72,13 +72,15 @@ pub(crate) struct PlacedRun {
 }
 
 impl PlacedRun {
-    /// Reads the settings, once for any number of runs.
-    pub(crate) fn read(args: RunArgs, printer: &Printer) -> Result<Self, Failure> {
+    /// Reads the settings, and the routing data if they name its servers, once for any number of runs.
+    ///
+    /// Dropping the future leaves nothing behind but, for its timeout, a session that has no nodes.
+    pub(crate) async fn read(args: RunArgs, printer: &Printer) -> Result<Self, Failure> {
         let paths = lock_paths(&args.names)?;
         if args.leased.lease.is_some() && paths.len() > 1 {
             return Err(Failure::new(Code::Usage, "--lease takes one lock"));
         }
-        let settings = Settings::read(args.connect.clone(), printer)?.at(paths.iter().map(LockPath::as_str))?;
+        let settings = Settings::read(args.connect.clone(), printer)?.at(paths.iter().map(LockPath::as_str)).await?;
         let printer = printer.at(&settings.place);
         Ok(PlacedRun { args, paths, settings, printer })
     }

@@ -32,7 +32,7 @@ const SOME: usize = 2;
 /// Shows a lock; returns the exit status.
 pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let at = path.clone();
     let (lock, job) = inquire_of(&settings, async move |keeper| {
         let (admin, jobs) = (keeper.admin(), JobsAdmin::new(&keeper));

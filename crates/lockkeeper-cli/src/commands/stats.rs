@@ -18,7 +18,7 @@ use crate::text::{counted, plain};
 /// Prints or deletes the statistics; returns the exit status.
 pub(crate) async fn stats(args: StatsArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let at = path.clone();
     let nothing = || {
         let counting = Suggested::new(["run", path.as_str(), "--lease", "10m", "--stats"]).running(["COMMAND"]);

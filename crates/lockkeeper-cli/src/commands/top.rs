@@ -41,7 +41,7 @@ pub(crate) async fn top(args: TopArgs, printer: &Printer) -> Result<u8, Failure>
         return Err(Failure::new(Code::Usage, "top needs a terminal")
             .hint("lockkeeper list prints the same table; list --json is for programs"));
     }
-    let parts = Settings::read(args.connect, printer)?.parts(&root)?;
+    let parts = Settings::read(args.connect, printer)?.parts(&root).await?;
     let mut terminal = ratatui::try_init().map_err(|error| Failure::system("cannot use the terminal", error))?;
     let ended = show(&parts, App::new(args.sort), &mut terminal).await;
     ratatui::restore();

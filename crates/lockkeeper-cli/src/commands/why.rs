@@ -77,7 +77,7 @@ impl<'a> SessionView<'a> {
 /// Explains a lock; returns the exit status.
 pub(crate) async fn why(args: ShowArgs, mine: bool, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?;
-    let settings = Settings::read(args.connect, printer)?.at([path.as_str()])?;
+    let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let printer = &printer.at(&settings.place);
     let (at, place) = (path.clone(), &settings);
     // A server of this machine has its clock.

@@ -4,6 +4,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
+use zookeeper_client::{Acls, Client, CreateMode};
+
 use crate::harness::{Home, Running, Served, failure};
 
 /// H-70: each command uses the ensemble of its lock, and fails without a realm.
@@ -232,4 +234,135 @@ fn commands_about_whole_servers_want_the_servers_by_name() {
     assert!(servers.contains("none: the realms below are used") && !servers.contains("own server"), "{servers}");
     let named = two.output(&["epoch", "--servers", &two.first.address]);
     assert!(named.status.success(), "{named:?}");
+}
+
+/// A server with Helix's routing data in a chroot.
+struct Directory {
+    served: Served,
+    _home: Home,
+}
+
+impl Directory {
+    fn new(realms: &[(&str, &str)]) -> Self {
+        let home = Home::new();
+        let directory = Directory { served: Served::start(&home), _home: home };
+        directory.create("/helix", "");
+        if !realms.is_empty() {
+            directory.create("/helix/METADATA_STORE_ROUTING_DATA", "");
+        }
+        for (realm, keys) in realms {
+            let path = format!("/helix/METADATA_STORE_ROUTING_DATA/{realm}");
+            directory.create(&path, &format!(r#"{{"id":"r","listFields":{{"ZK_PATH_SHARDING_KEYS":[{keys}]}}}}"#));
+        }
+        directory
+    }
+
+    fn create(&self, path: &str, data: &str) {
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let client = Client::connect(&self.served.address).await.unwrap();
+            let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+            client.create(path, data.as_bytes(), &options).await.unwrap();
+        });
+    }
+
+    fn servers(&self) -> String {
+        format!("{}/helix", self.served.address)
+    }
+}
+
+/// Every verb, by option, variable and file. Each command reads the data again; a session of the directory stays for no command.
+#[test]
+fn a_command_takes_its_realms_from_the_routing_data() {
+    let (one, two, home) = (Home::new(), Home::new(), Home::new());
+    let (first, second) = (Served::start(&one), Served::start(&two));
+    let directory = Directory::new(&[(&first.address, r#""/locks/a""#), (&second.address, r#""/locks/b""#)]);
+    let servers = directory.servers();
+    let routing = ["--routing-servers", &servers];
+    let mut holder = home.spawn("a/x", &routing, "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut other = home.spawn("b/x", &[&routing[..], &["--lease", "10m"]].concat(), "echo up; cat");
+    assert_eq!(other.line(), "up");
+    let (here, there) = (Home::with_servers(&first.address), Home::with_servers(&second.address));
+    assert_eq!((here.count("a/x").0, there.count("a/x").0), (1, 0));
+    assert_eq!((here.count("b/x").0, there.count("b/x").0), (0, 1));
+    let realms = format!("{} (realm /locks/a), {} (realm /locks/b)", first.address, second.address);
+    std::fs::write(home.file("routing.toml"), format!("routing_servers = \"{servers}\"\n")).unwrap();
+    let listed = |command: &mut std::process::Command| {
+        let output = command.output().unwrap();
+        let (shown, said) = printed(&output);
+        assert!(shown.contains("a/x") && shown.contains("b/x") && said.contains(&realms), "{output:?}");
+    };
+    listed(&mut home.command(&["list", routing[0], routing[1]]));
+    listed(home.command(&["list"]).env("LOCKKEEPER_ROUTING_SERVERS", &servers));
+    listed(&mut home.command(&["list", "--config", "routing.toml"]));
+    // An option is stronger than a variable, which is stronger than a file.
+    listed(home.command(&["list", routing[0], routing[1]]).env("LOCKKEEPER_SERVERS", "127.0.0.1:1"));
+    let named = home.command(&["list", "--config", "routing.toml"]).env("LOCKKEEPER_SERVERS", &first.address).output();
+    let (shown, said) = printed(&named.unwrap());
+    assert!(shown.contains("a/x") && !shown.contains("b/x"), "{shown} {said}");
+    for (verb, has) in [
+        (&["show", "b/x"][..], "for a lease"),
+        (&["why", "b/x"], "for a lease"),
+        (&["doctor"], "servers"),
+        (&["deadlocks"], ""),
+        (&["history", "--all"], ""),
+        (&["requests"], ""),
+        (&["jobs"], ""),
+        (&["gc"], ""),
+        (&["run", "b/y", "--slot", "1", "--", "true"], ""),
+    ] {
+        let at = verb.iter().position(|word| *word == "--").unwrap_or(verb.len());
+        let output = home.output(&[&verb[..at], &routing, &verb[at..]].concat());
+        assert!(matches!(output.status.code(), Some(0..=2)), "{verb:?}: {output:?}");
+        assert!(printed(&output).0.contains(has), "{verb:?}: {output:?}");
+    }
+    let (code, line) = failure(&home.output(&["run", "c", routing[0], routing[1], "--", "true"]));
+    assert!(code == Some(64) && line.contains("no realm covers /locks/c"), "{line}");
+    let (code, line) = failure(&home.output(&["epoch", routing[0], routing[1]]));
+    assert!(code == Some(64) && line.contains(&servers) && line.contains("whole servers"), "{line}");
+    let told = printed(&home.output(&["config", routing[0], routing[1]])).0;
+    let line = told.lines().find(|line| line.starts_with("servers ")).unwrap();
+    assert!(line.contains("none: the realms of the routing data are used"), "{line}");
+    let line = told.lines().find(|line| line.starts_with("routing_servers ")).unwrap();
+    assert!(line.contains(&format!("{servers}  (--routing-servers)")), "{line}");
+    assert!(!home.state().exists(), "no server of this user was started");
+    // The next command sees a realm that is new.
+    let late = directory.served.address.clone();
+    let record = r#"{"listFields":{"ZK_PATH_SHARDING_KEYS":["/locks/c"]}}"#;
+    directory.create(&format!("/helix/METADATA_STORE_ROUTING_DATA/{late}"), record);
+    assert!(home.output(&["run", "c", routing[0], routing[1], "--", "true"]).status.success());
+    for running in [&mut holder, &mut other] {
+        running.close_stdin();
+        assert!(running.wait().success());
+    }
+}
+
+/// The value and the remedy are named, and nothing is guessed: no lock of this user's own server is taken in its place.
+#[test]
+fn routing_servers_that_do_not_help_are_named() {
+    let home = Home::new();
+    let empty = Directory::new(&[]);
+    let wrong = Directory::new(&[("127.0.0.1:1", r#""/a","/a/b""#)]);
+    let (empty, wrong) = (empty.servers(), wrong.servers());
+    let missing = empty.replace("/helix", "/nowhere");
+    std::fs::write(home.file("both.toml"), "routing_servers = \"zk:1\"\n[realms]\n\"/\" = \"zk:2\"\n").unwrap();
+    std::fs::write(home.file("two.toml"), "routing_servers = \"zk:1\"\nservers = \"zk:2\"\n").unwrap();
+    for (place, code, said) in [
+        (["--routing-servers", "127.0.0.1:1"], 69, &["127.0.0.1:1 (--routing-servers)", "hint: "][..]),
+        (["--routing-servers", &empty], 78, &[&empty, "there is no routing data", "name the servers of Helix's"]),
+        (["--routing-servers", &missing], 78, &[&missing, "hint: "]),
+        (["--routing-servers", &wrong], 78, &["/a/b", "is below the sharding key /a", "leave the sharding key"]),
+        (["--routing-servers", "zk:x"], 64, &["--routing-servers", "zk:x", "host:port"]),
+        (["--config", "both.toml"], 64, &["both.toml:1", "zk:1", "both.toml:3", "[realms]"]),
+        (["--config", "two.toml"], 64, &["two.toml:1", "zk:1", "two.toml:2", "leave out one of the two"]),
+    ] {
+        let output = home.output(&["run", "x", place[0], place[1], "--", "touch", "ran"]);
+        let (_, told) = printed(&output);
+        assert_eq!(output.status.code(), Some(code), "{place:?}: {told}");
+        assert!(said.iter().all(|said| told.contains(said)), "{place:?}: {told}");
+        assert!(!told.contains("lockkeeper init"), "{told}");
+    }
+    let refused = home.output(&["list", "--routing-servers", "zk:1", "--servers", "zk:2"]);
+    assert_eq!(refused.status.code(), Some(64), "{refused:?}");
+    assert!(!home.file("ran").exists() && !home.state().exists());
 }

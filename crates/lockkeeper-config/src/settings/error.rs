@@ -25,6 +25,17 @@ pub enum Origin {
     Flag(String),
 }
 
+impl Origin {
+    /// Returns how strong a choice between two settings is: a flag is stronger than a variable, and that than a file.
+    pub fn rank(&self) -> u8 {
+        match self {
+            Origin::Default | Origin::File { .. } => 0,
+            Origin::Variable(_) => 1,
+            Origin::Flag(_) => 2,
+        }
+    }
+}
+
 /// `/etc/lockkeeper/config.toml:12`, `LOCKKEEPER_SERVERS`, `--servers`, `default`
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

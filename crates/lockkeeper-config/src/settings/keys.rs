@@ -6,6 +6,8 @@
 pub enum Key {
     /// The servers of the ensemble.
     Servers,
+    /// The servers that have Helix's routing data.
+    RoutingServers,
     /// The session timeout.
     SessionTimeout,
     /// How often a lost or missing connection is retried.
@@ -80,8 +82,9 @@ pub enum Key {
 
 impl Key {
     /// All settings, in the order of their listing.
-    pub const ALL: [Key; 36] = [
+    pub const ALL: [Key; 37] = [
         Key::Servers,
+        Key::RoutingServers,
         Key::SessionTimeout,
         Key::ConnectionRetry,
         Key::ConnectionDelay,
@@ -123,6 +126,7 @@ impl Key {
     pub const fn name(self) -> &'static str {
         match self {
             Key::Servers => "servers",
+            Key::RoutingServers => "routing_servers",
             Key::SessionTimeout => "session_timeout",
             Key::ConnectionRetry => "connection.retry",
             Key::ConnectionDelay => "connection.delay",
@@ -175,7 +179,7 @@ impl Key {
             // Not in Contentserv's document, but beside its keys.
             Key::MonitorContainer => Some("zookeeper.monitor.container"),
             Key::Retries => Some("elastic.request.retry.count"),
-            Key::RetryDelay | Key::DeadLetter => None,
+            Key::RoutingServers | Key::RetryDelay | Key::DeadLetter => None,
             Key::KafkaSecurityProtocol | Key::KafkaCa | Key::KafkaCert | Key::KafkaKey => None,
             Key::KafkaSaslMechanism | Key::KafkaUser | Key::KafkaPasswordFile => None,
             Key::JobsTimeZone | Key::JobsOnFailure | Key::JobsOnCrash | Key::JobsCatchUp => None,

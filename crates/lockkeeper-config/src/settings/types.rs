@@ -48,6 +48,8 @@ impl<T> Setting<T> {
 pub struct Settings {
     /// The connect string of the ensemble; `None` means this machine's embedded server.
     pub servers: Setting<Option<String>>,
+    /// The connect string of the ensemble that has Helix's routing data, which says where the realms are.
+    pub routing_servers: Setting<Option<String>>,
     /// The session timeout.
     pub session_timeout: Setting<Duration>,
     /// How often a lost or missing connection is retried; `None` means the default of

@@ -46,10 +46,12 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
     let five_seconds = Duration::from_secs(5);
     let l = &mut layers;
     let servers = take(l, Key::Servers, localhost, |given| servers(given).map(Some));
-    let embedded = servers.value.is_none() && l.realms.is_empty();
+    let routing_servers = take(l, Key::RoutingServers, None, |given| self::servers(given).map(Some));
+    let embedded = servers.value.is_none() && routing_servers.value.is_none() && l.realms.is_empty();
     let session_timeout = if embedded { Builder::EMBEDDED_SESSION_TIMEOUT } else { Builder::SESSION_TIMEOUT };
     let mut settings = Settings {
         servers,
+        routing_servers,
         session_timeout: take(l, Key::SessionTimeout, ours(five_seconds, session_timeout), |given| {
             duration(given, SESSION_TIMEOUTS)
         }),
@@ -98,8 +100,23 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
     if faults.is_empty() { Ok(settings) } else { Err(SettingsError { faults }) }
 }
 
-/// Files set either servers for all paths or realms; a variable or a flag that sets servers overrides both.
+/// Files set either servers for all paths or realms; a variable or a flag that sets servers overrides both. The realms are those of the
+/// table or of the routing data, never of both.
 fn one_place(settings: &Settings, layers: &mut Layers) {
+    let (servers, routing) = (&settings.servers, &settings.routing_servers);
+    if let Some(theirs) = &routing.value {
+        let fault = |problem: String| {
+            Fault::new(routing.origin.clone(), Key::RoutingServers.name(), format!("{theirs:?}: {problem}"))
+        };
+        if let Some(realm) = settings.realms.first() {
+            let fault = fault(format!("there is a table of realms as well ({})", realm.origin));
+            layers.faults.push(fault.remedy("keep the table [realms] or the servers of the routing data, not both"));
+        }
+        if servers.is_given() && servers.origin.rank() == routing.origin.rank() {
+            let fault = fault(format!("there are servers for all paths as well ({})", servers.origin));
+            layers.faults.push(fault.remedy("leave out one of the two"));
+        }
+    }
     if let (Some(realm), Origin::File { .. }) = (settings.realms.first(), &settings.servers.origin) {
         let problem = format!("there are realms as well ({})", realm.origin);
         let fault = Fault::new(settings.servers.origin.clone(), Key::Servers.name(), problem);
@@ -208,6 +225,7 @@ impl Settings {
             .into_iter()
             .map(|key| match key {
                 Key::Servers => entry(key, &self.servers, Clone::clone),
+                Key::RoutingServers => entry(key, &self.routing_servers, Clone::clone),
                 Key::SessionTimeout => entry(key, &self.session_timeout, time),
                 Key::ConnectionRetry => entry(key, &self.connection_retry, |retry| retry.as_ref().and_then(number)),
                 Key::ConnectionDelay => entry(key, &self.connection_delay, time),

@@ -508,10 +508,10 @@ async fn connect_tries_as_often_as_the_settings_say(world: &World) {
 }
 
 /// H-70: a table of prefixes; each mistake is reported with its place and its remedy.
-#[test]
-fn realms_are_read_from_the_file() {
+#[tokio::test]
+async fn realms_are_read_from_the_file() {
     let read = toml("[realms]\n\"/search\" = \"zk-a:2181\"\n\"/\" = \"zk-b:2181,zk-c:2181\"\n").unwrap();
-    let routing = read.routing().unwrap().unwrap();
+    let routing = read.routing().await.unwrap().unwrap();
     assert_eq!(routing.servers("/search/x").unwrap(), "zk-a:2181");
     assert_eq!(routing.servers("/billing").unwrap(), "zk-b:2181,zk-c:2181");
     assert!(read.realms[0].origin.to_string().ends_with("config.toml:2"), "{}", read.realms[0].origin);
@@ -527,7 +527,7 @@ fn realms_are_read_from_the_file() {
     let files = Files::new();
     let path = files.write("config.toml", "[realms]\n\"/a\" = \"a:1\"\n");
     let over = Sources::none().config(path).flag(Key::Servers, "--servers", "b:2").read().unwrap();
-    assert!(over.routing().unwrap().is_none(), "explicit servers override the realms");
+    assert!(over.routing().await.unwrap().is_none(), "explicit servers override the realms");
 }
 
 /// H-77: rules that decide a transfer in advance.

@@ -227,8 +227,9 @@ fn variables(list: &[(&str, &str)]) -> String {
 }
 
 /// What each setting is if no layer has it: alone, and with a properties file.
-const DEFAULTS: [(Key, &str, &str); 36] = [
+const DEFAULTS: [(Key, &str, &str); 37] = [
     (Key::Servers, "none: this user's server", "`localhost:2181`"),
+    (Key::RoutingServers, "none", ""),
     (Key::SessionTimeout, "`30s`; `10s` with this user's own server", "5000"),
     (
         Key::ConnectionRetry,

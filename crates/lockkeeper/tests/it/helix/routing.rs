@@ -3,6 +3,7 @@
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{AcquireError, ConnectError, Misuse};
 use lockkeeper_config::realms::{Realms, Routes};
+use lockkeeper_config::settings::{Key, Sources};
 use lockkeeper_helix::routing::{ROUTING_DATA, RoutingError};
 use lockkeeper_helix::{HelixLock, Scope};
 use lockkeeper_server::Server;
@@ -86,6 +87,12 @@ async fn a_moved_sharding_key_takes_its_paths_to_the_other_realm(world: &World) 
     let old = realms.keeper(&held).await.unwrap();
     let guard = old.mutex(&held).acquire().await.unwrap();
     assert_eq!([&held, &there].map(|path| realms.servers(path).unwrap()), [one.clone(), two.clone()]);
+    // The settings of a program name the directory too.
+    let named = format!("{}{}", world.servers(), world.path("directory"));
+    let settings = Sources::none().flag(Key::RoutingServers, "routing", named).read().unwrap();
+    let of_settings = settings.routing().await.unwrap().unwrap();
+    assert_eq!(of_settings.servers(&there).unwrap(), two);
+    of_settings.close().await;
     let mut routes = realms.routes();
     directory.write(&[(&one, &[]), (&two, &[&there, &here])]).await;
     routes.changed().await.unwrap();
