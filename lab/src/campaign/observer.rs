@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use lockkeeper_testkit::end;
 use lockkeeper_testkit::history::{Outcome, What};
 use rustix::process::{Pid, Signal, kill_process};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::judge::{Attempt, Word};
@@ -30,7 +30,7 @@ const SILENT: Duration = Duration::from_secs(20);
 const SESSION: u64 = 10_000;
 
 /// A line of its journal.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Deserialize, Serialize)]
 struct Fact {
     at_ms: u64,
     fact: String,
@@ -153,7 +153,8 @@ impl Seen {
             let is_near =
                 |fact: &&Fact| around.contains(&fact.at_ms) && fact.lock.as_ref().is_none_or(|other| *other == lock);
             println!("what the observer saw of {lock} around {}..{}:", times.start(), times.end());
-            self.all.iter().filter(is_near).for_each(|fact| println!("  {fact:?}"));
+            let near = self.all.iter().filter(is_near).filter_map(|fact| serde_json::to_string(fact).ok());
+            near.for_each(|fact| println!("  {fact}"));
             format!("{:.1}: the observer did not see that pid {pid} was granted {lock}", at.as_secs_f64())
         };
         others.into_iter().map(text).collect()
