@@ -102,7 +102,11 @@ fn copy_pages(root: &Path, to: &Path) -> Result<()> {
 
 /// Returns where a page is on the site. The page of a directory is its index there.
 fn on_site(page: &Path) -> PathBuf {
-    if page.file_name().is_some_and(|name| name == "README.md") { page.with_file_name("index.md") } else { page.to_owned() }
+    if page.file_name().is_some_and(|name| name == "README.md") {
+        page.with_file_name("index.md")
+    } else {
+        page.to_owned()
+    }
 }
 
 /// Resolves `.` and `..`.
@@ -159,9 +163,11 @@ fn broken_links(book: &Path) -> Result<(usize, Vec<String>)> {
     // The first has links of its own kind, and the other two have those of the others once more.
     let others = ["404.html", "print.html", "toc.html"];
     let is_page = |file: &&PathBuf| {
-        file.extension().is_some_and(|extension| extension == "html") && !others.iter().any(|other| file.ends_with(other))
+        file.extension().is_some_and(|extension| extension == "html")
+            && !others.iter().any(|other| file.ends_with(other))
     };
-    let read = |file: &PathBuf| fs::read_to_string(book.join(file)).with_context(|| format!("reading {}", file.display()));
+    let read =
+        |file: &PathBuf| fs::read_to_string(book.join(file)).with_context(|| format!("reading {}", file.display()));
     let pages: BTreeMap<_, _> =
         files.iter().filter(is_page).map(|file| Ok((file, read(file)?))).collect::<Result<_>>()?;
     let mut broken = Vec::new();
@@ -252,14 +258,18 @@ mod tests {
     #[test]
     fn links_to_a_page_or_an_anchor_that_does_not_exist_are_broken() {
         let book = written(&[
-            ("index.html", r##"<a href="a/b.html#x"> <a href="https://example.org/y"> <a href="a/"> <img src="a/p.svg">"##),
+            (
+                "index.html",
+                r##"<a href="a/b.html#x"> <a href="https://example.org/y"> <a href="a/"> <img src="a/p.svg">"##,
+            ),
             ("a/index.html", r##"<h1 id="top"> <a href="#top"> <a href="#bottom"> <a href="../c.html">"##),
             ("a/b.html", r##"<h1 id="x"> <a href="../index.html#x"> <source srcset="q.svg">"##),
             ("a/p.svg", ""),
         ]);
         let (pages, broken) = broken_links(book.path()).unwrap();
         assert_eq!(pages, 3);
-        let expected = ["a/b.html: ../index.html#x", "a/b.html: q.svg", "a/index.html: #bottom", "a/index.html: ../c.html"];
+        let expected =
+            ["a/b.html: ../index.html#x", "a/b.html: q.svg", "a/index.html: #bottom", "a/index.html: ../c.html"];
         assert_eq!(broken, expected);
     }
 }

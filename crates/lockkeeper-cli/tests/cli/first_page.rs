@@ -73,7 +73,11 @@ fn the_picture_of_the_readme_shows_what_a_terminal_shows() {
         "db2$ lockkeeper run nightly --message 'by hand' --quiet -- ./job.sh &".to_owned(),
     ];
     for typed in ["lockkeeper run nightly --try -- ./job.sh", "lockkeeper why nightly"] {
-        let line = format!("LOCKKEEPER_SERVERS={}; export LOCKKEEPER_SERVERS; \"$lockkeeper\" {}", served.address, &typed[11..]);
+        let line = format!(
+            "LOCKKEEPER_SERVERS={}; export LOCKKEEPER_SERVERS; \"$lockkeeper\" {}",
+            served.address,
+            &typed[11..]
+        );
         let shown = Screen::with_columns(COLUMNS, &home, "sh", &["-c", &line]).rest();
         lines.push(format!("db1$ {typed}"));
         lines.extend(shown.lines().map(|line| steady(line.trim_end())));
