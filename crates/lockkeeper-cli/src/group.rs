@@ -64,7 +64,10 @@ pub(crate) fn has_ended(leader: Pid) -> bool {
     #[cfg(target_os = "linux")]
     return proc::state_of(leader.as_raw_nonzero().get()).is_some_and(|state| !state.runs());
     #[cfg(not(target_os = "linux"))]
-    return false;
+    return {
+        _ = leader;
+        false
+    };
 }
 
 /// Reads `/proc`.

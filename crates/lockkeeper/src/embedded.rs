@@ -483,10 +483,20 @@ impl Network for Embedded {
 
 /// Whether a process listens at this socket. Does not wait for it.
 fn listens(socket: &Path) -> std::io::Result<bool> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect};
     let short = ShortPath::new(socket)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    #[cfg(target_os = "linux")]
+    let client = {
+        use rustix::net::{SocketFlags, socket_with};
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?
+    };
+    #[cfg(not(target_os = "linux"))]
+    let client = {
+        let client = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+        rustix::io::fcntl_setfd(&client, rustix::io::FdFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&client, true)?;
+        client
+    };
     match connect(&client, &SocketAddrUnix::new(short.as_path())?) {
         // Many others are connecting.
         Ok(()) | Err(rustix::io::Errno::AGAIN) => Ok(true),

@@ -3,7 +3,6 @@
 //! It contacts no server: it compares the job's token with the greatest one that the file has seen.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -73,7 +72,7 @@ fn check_input(file: &Path) -> Result<(), Failure> {
     let mut fence = OsString::from(file);
     fence.push(".fence");
     for path in [file, Path::new(&fence)] {
-        if path.metadata().is_ok_and(|it| (it.dev(), it.ino()) == (input.st_dev, input.st_ino)) {
+        if stat(path).is_ok_and(|it| (it.st_dev, it.st_ino) == (input.st_dev, input.st_ino)) {
             return Err(Failure::new(Code::Usage, format!("standard input is {} itself", path.display()))
                 .hint("write the new contents to another file first, such as FILE.new"));
         }

@@ -5,6 +5,7 @@
 mod advice;
 mod alive;
 mod breaking;
+mod ci_services;
 mod config;
 mod daemon;
 mod deadlocks;

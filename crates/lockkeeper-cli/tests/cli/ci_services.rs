@@ -1,0 +1,210 @@
+//! The step for GitHub Actions and the job for GitLab CI, in contrib. Their shell lines are read from the files and run as the services
+//! run them.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{BINARY, Home, Served};
+
+fn yaml(file: &str) -> Value {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(file);
+    serde_saphyr::from_str(&crate::harness::text(&path)).unwrap()
+}
+
+/// A runner: a machine with the command, and servers.
+struct Runner {
+    home: Home,
+    served: Served,
+    _machine: Home,
+}
+
+/// Values of inputs or variables, by name.
+type Values<'v> = &'v [(&'v str, &'v str)];
+
+impl Runner {
+    fn new() -> Self {
+        let machine = Home::new();
+        let served = Served::start(&machine);
+        let home = Home::new();
+        std::fs::create_dir(home.file("bin")).unwrap();
+        std::os::unix::fs::symlink(BINARY, home.file("bin/lockkeeper")).unwrap();
+        Runner { home, served, _machine: machine }
+    }
+
+    fn run(&self, shell: &[&str], variables: &[(String, String)]) -> Output {
+        let mut command = Command::new(shell[0]);
+        command.args(&shell[1..]);
+        self.home.prepare(&mut command);
+        // A runner without settings.
+        command
+            .env_remove("LOCKKEEPER_CONFIG")
+            .env("XDG_CONFIG_HOME", self.home.file(""))
+            .env("HOME", self.home.file(""));
+        command.env("PATH", format!("{}:/usr/bin:/bin", self.home.file("bin").display()));
+        command.env("RUNNER_TEMP", self.home.file("")).env("GITHUB_SERVER_URL", "https://github.example");
+        command.env("GITHUB_REPOSITORY", "o/r").env("GITHUB_RUN_ID", "7").envs(variables.iter().cloned());
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Runs the steps of the action with these inputs, as a runner of GitHub does.
+    fn action(&self, inputs: Values<'_>) -> Output {
+        let action = yaml("github/with-lock/action.yml");
+        let given = |name: &str| {
+            let declared = action["inputs"].get(name).unwrap_or_else(|| panic!("no input {name}"));
+            let given = inputs.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
+            given.or(declared["default"].as_str()).unwrap_or_default().to_owned()
+        };
+        let [step] = action["runs"]["steps"].as_array().unwrap().as_slice() else { panic!("another step") };
+        assert_eq!(step["shell"], "bash");
+        let script = step["run"].as_str().unwrap();
+        assert!(!script.contains("${{"), "a value is a part of the script");
+        let variables = step["env"].as_object().unwrap().iter().map(|(name, value)| {
+            let input = value.as_str().unwrap().strip_prefix("${{ inputs.").unwrap().strip_suffix(" }}").unwrap();
+            (name.clone(), given(input))
+        });
+        self.run(&["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script], &variables.collect::<Vec<_>>())
+    }
+
+    /// Runs the job with these variables, as a runner of GitLab does.
+    fn job(&self, values: Values<'_>) -> Output {
+        let job = &yaml("gitlab/with-lock.yml")[".with-lock"];
+        let [script] = job["script"].as_array().unwrap().as_slice() else { panic!("another line") };
+        let variables = job["variables"].as_object().unwrap().iter().map(|(name, value)| {
+            let given = values.iter().find(|(given, _)| given == name).map(|(_, value)| *value);
+            (name.clone(), given.unwrap_or(value.as_str().unwrap()).to_owned())
+        });
+        self.run(&["sh", "-ec", script.as_str().unwrap()], &variables.collect::<Vec<_>>())
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8([output.stdout.clone(), output.stderr.clone()].concat()).unwrap()
+}
+
+const PRINTS: &str =
+    "echo \"$LOCKKEEPER_PATH\"; lockkeeper show deploy --json --servers \"$LOCKKEEPER_SERVERS\"; exit 3";
+
+#[test]
+fn both_services_run_their_script_under_the_lock_and_pass_its_status_on() {
+    let runner = Runner::new();
+    let servers = runner.served.address.as_str();
+    let script = PRINTS.replace("$LOCKKEEPER_SERVERS", servers);
+    runner.home.script("deploy.sh", &script);
+    let action = runner.action(&[("lock", "deploy"), ("run", &script), ("servers", servers), ("wait", "1m")]);
+    let job = runner.job(&[
+        ("WITH_LOCK_NAME", "deploy"),
+        ("WITH_LOCK_PROGRAM", "./deploy.sh"),
+        ("WITH_LOCK_SERVERS", servers),
+        ("WITH_LOCK_MESSAGE", "https://gitlab.example/o/r/-/jobs/7"),
+    ]);
+    for (output, message) in
+        [(action, "https://github.example/o/r/actions/runs/7"), (job, "https://gitlab.example/o/r/-/jobs/7")]
+    {
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (path, lock) = text.split_once('\n').unwrap();
+        assert_eq!(path, "/locks/deploy");
+        let lock: Value = serde_json::from_str(lock).unwrap();
+        assert_eq!(lock["holders"][0]["message"], message);
+    }
+}
+
+#[test]
+fn a_lock_that_is_taken_ends_the_step_when_its_time_to_wait_is_over() {
+    let runner = Runner::new();
+    let servers = runner.served.address.as_str();
+    let mut holder = Home::with_servers(servers).spawn("deploy", &["-m", "another run"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let base = [("lock", "deploy"), ("run", "echo ran"), ("servers", servers), ("wait", "5s")];
+    let output = runner.action(&base);
+    assert_eq!(output.status.code(), Some(75), "{}", said(&output));
+    assert!(said(&output).contains("another run") && output.stdout.is_empty(), "{}", said(&output));
+    holder.close_stdin();
+    holder.wait();
+}
+
+/// What a person who opens a pull request may choose must stay a value, and no part of a command.
+#[test]
+fn values_of_inputs_are_never_run_and_never_options() {
+    let runner = Runner::new();
+    let servers = runner.served.address.as_str();
+    let hostile =
+        ["$(touch pwned)", "a\"; touch pwned; \"", "`touch pwned`", "a\n::set-env name=PATH::x\ntouch pwned", "--try"];
+    // Servers that do not exist are waited for.
+    let wait = |input: &str| if input.ends_with("ERVERS") || input == "servers" { "1s" } else { "2m" };
+    // Servers that do not exist are waited for.
+    let wait = |input: &str| if input.ends_with("ERVERS") || input == "servers" { "1s" } else { "2m" };
+    for value in hostile {
+        for input in ["lock", "servers", "wait", "shared", "permits", "message"] {
+            let mut inputs = vec![("lock", "deploy"), ("run", "echo ran"), ("servers", servers), ("wait", wait(input))];
+            inputs.retain(|(name, _)| *name != input);
+            inputs.push((input, value));
+            let output = runner.action(&inputs);
+            // The server may accept an odd name, and a message may be anything.
+            let said = said(&output);
+            assert!(output.status.success() == (said.trim() == "ran") && !said.contains("\n::"), "{input}: {said}");
+            assert!(output.status.success() || input != "message", "{said}");
+        }
+        for input in ["NAME", "PROGRAM", "SERVERS", "WAIT", "SHARED", "PERMITS", "MESSAGE"] {
+            let input = format!("WITH_LOCK_{input}");
+            let mut values = vec![
+                ("WITH_LOCK_NAME", "deploy"),
+                ("WITH_LOCK_PROGRAM", "true"),
+                ("WITH_LOCK_SERVERS", servers),
+                ("WITH_LOCK_WAIT", wait(&input)),
+            ];
+            values.retain(|(name, _)| *name != input);
+            values.push((&input, value));
+            let output = runner.job(&values);
+            assert!(output.status.success() || input != "WITH_LOCK_MESSAGE", "{}", said(&output));
+            assert!(!output.status.success() || input != "WITH_LOCK_PROGRAM", "{}", said(&output));
+        }
+        assert!(!runner.home.file("pwned").exists(), "{value:?}");
+    }
+}
+
+#[test]
+fn a_wrong_input_is_named_with_its_remedy() {
+    let runner = Runner::new();
+    let servers = runner.served.address.as_str();
+    let good = [("lock", "deploy"), ("run", "echo ran"), ("servers", servers)];
+    for (input, value, say) in [
+        ("lock", "", "the input lock is empty: give the name"),
+        ("lock", "--try", "the input lock is --try: a name does not begin with -"),
+        ("run", "", "the input run is empty: give the script"),
+        ("servers", "", "Set the input servers, such as zk1:2181"),
+        ("shared", "yes", "the input shared is yes: give true or false"),
+    ] {
+        let mut inputs = good.to_vec();
+        inputs.retain(|(name, _)| *name != input);
+        inputs.push((input, value));
+        let output = runner.action(&inputs);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{text}");
+        assert!(text.starts_with("::error title=with-lock::") && text.contains(say), "{text}");
+    }
+    let good = [("WITH_LOCK_NAME", "deploy"), ("WITH_LOCK_PROGRAM", "true"), ("WITH_LOCK_SERVERS", servers)];
+    for (input, value, say) in [
+        ("WITH_LOCK_NAME", "", "WITH_LOCK_NAME is empty: give the name"),
+        ("WITH_LOCK_NAME", "-v", "WITH_LOCK_NAME is -v: a name does not begin with -"),
+        ("WITH_LOCK_PROGRAM", "", "WITH_LOCK_PROGRAM is empty: give the program"),
+        ("WITH_LOCK_PROGRAM", "./nowhere.sh", "WITH_LOCK_PROGRAM is ./nowhere.sh: no such program"),
+        ("WITH_LOCK_SERVERS", "", "Set WITH_LOCK_SERVERS, such as zk1:2181"),
+        ("WITH_LOCK_SHARED", "yes", "WITH_LOCK_SHARED is yes: give true or false"),
+    ] {
+        let mut values = good.to_vec();
+        values.retain(|(name, _)| *name != input);
+        values.push((input, value));
+        let output = runner.job(&values);
+        assert_eq!(output.status.code(), Some(64), "{}", said(&output));
+        assert!(said(&output).contains(say), "{}", said(&output));
+    }
+    // A runner that lacks the command.
+    std::fs::remove_file(runner.home.file("bin/lockkeeper")).unwrap();
+    let values = [("lock", "deploy"), ("run", "true"), ("servers", servers)];
+    for output in [runner.action(&values), runner.job(&good)] {
+        assert_eq!(output.status.code(), Some(64));
+        assert!(said(&output).contains("no program lockkeeper in PATH"), "{}", said(&output));
+    }
+}
