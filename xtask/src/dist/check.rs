@@ -221,7 +221,7 @@ impl Check<'_> {
             bail!("the image starts {}", config["process"]["args"]);
         }
         // As an engine starts it.
-        let home = "HOME=/var/lib/lockkeeper";
+        let home = "HOME=/var/lib/lockkeeper PATH=/usr/sbin:/usr/bin:/sbin:/bin";
         let script = format!(
             "mount -t proc proc {0}/proc && exec env -i {home} chroot --userspec={user}:{user} {0} /usr/bin/lockkeeper run demo -- /usr/bin/lockkeeper --version",
             root.display()
