@@ -5,6 +5,7 @@
 mod advice;
 mod alive;
 mod breaking;
+mod completing;
 mod config;
 mod daemon;
 mod deadlocks;
