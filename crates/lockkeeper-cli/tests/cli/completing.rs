@@ -66,8 +66,8 @@ impl Shell {
     /// Types this and a tab; waits until the line is `whole`.
     fn completes(&mut self, typed: &str, whole: &str) {
         self.screen.press(typed.as_bytes());
-        self.screen.press(b"\t");
-        let shown = self.screen.until_shown(&mut self.terminal, &format!("ready> {whole}"));
+        let whole = format!("ready> {whole}");
+        let shown = self.screen.press_until_shown(b"\t", &mut self.terminal, &whole);
         assert!(!shown.contains("lockkeeper:") && !shown.contains("hint"), "{}: {shown}", self.name);
         self.screen.press(FORGET);
         // A line that is typed ahead may be drawn over this one.
