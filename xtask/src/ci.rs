@@ -91,6 +91,7 @@ const STEPS: [Step; 36] = [
     (2, 'c', 10, "go-zookeeper's suite against the embedded server", "nice -n 19 xtask peers go"),
     (2, 'c', 5, "fencing statements on SQLite and PostgreSQL", "xtask interop postgres"),
     (2, 'c', 5, "the page of observe in a browser", "nice -n 19 xtask interop page"),
+    (2, 'c', 5, "completion in three shells", "nice -n 19 xtask interop shells"),
     // These need the whole machine.
     (3, 'a', 20, "figures of docs/guarantees.md, few of each", "xtask figures --few"),
     (3, 'a', 8, "a storm of jobs", "xtask storm --brief"),

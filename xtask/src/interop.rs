@@ -38,6 +38,8 @@ enum With {
     Postgres,
     /// The web page of `lockkeeper observe` in Chromium
     Page,
+    /// Completion in bash, zsh and fish
+    Shells,
     /// Locks over TLS, on the embedded server and on Apache's; needs Java
     Tls,
 }
@@ -72,6 +74,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         With::Page => {
             tools::debian(sh, "chromium", "chromium")?;
             Tests { package: "lockkeeper-observe", target: "browser", features: "http" }.run(sh, &or(""), [])
+        }
+        With::Shells => {
+            let is_installed =
+                |shell: &str| cmd!(sh, "{shell} --version").quiet().ignore_stdout().ignore_stderr().run().is_ok();
+            if !["bash", "zsh", "fish"].into_iter().all(is_installed) {
+                let install =
+                    cmd!(sh, "apt-get install --yes --no-install-recommends bash bash-completion zsh fish").run();
+                fetched("completion in bash, zsh and fish, because they cannot be installed", install)?;
+            }
+            Tests { package: "lockkeeper-cli", target: "cli", features: "" }.run(sh, &or("completing"), [])
         }
         With::Tls => {
             Distribution::install()?;

@@ -120,16 +120,24 @@ pub(crate) enum Verb {
     Serve(ServeArgs),
     /// Show, stop, restart or back up the server of this machine
     Server(ServerArgs),
-    /// Print a completion script for a shell
+    /// Print a script that completes commands, options and names of locks in a shell
     Completions {
         /// The shell.
-        shell: clap_complete::Shell,
+        shell: Shell,
     },
     /// Print a manual page, or write them all to a directory
     Man(ManArgs),
     /// Print the version
     #[command(hide = true)]
     Version,
+}
+
+/// A shell that has a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 impl Verb {

@@ -83,6 +83,7 @@ fn main() -> ExitCode {
         Some(word) if word == launcher::WORD => return launcher::exec(words),
         Some(word) if word == daemon::WORD => return daemon::main(words),
         Some(word) if word == watchdog::WORD => return watchdog::main(words),
+        Some(word) if word == commands::complete::WORD => return commands::complete::main(words),
         _ => {}
     }
     let args = match args::parse() {
@@ -141,7 +142,7 @@ fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Verb::Observe(args) => commands::observe::observe(*args, printer).await,
             Verb::Serve(args) => commands::serve::serve(args, printer).await,
             Verb::Server(args) => commands::server::server(args, printer).await,
-            Verb::Completions { shell } => args::pages::completions(args::definitions(), shell),
+            Verb::Completions { shell } => commands::complete::script(shell),
             Verb::Man(args) => args::pages::man(args::definitions(), args),
             Verb::Version => args::pages::version(args::definitions()),
         }

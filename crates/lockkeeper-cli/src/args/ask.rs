@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use lockkeeper::FencingToken;
 
 use super::connect::ConnectArgs;
-use super::values::duration;
+use super::values::{Completes, duration};
 use crate::statuses::help;
 
 /// `lockkeeper list`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    #[arg(add = Completes::Locks)]
     pub prefix: Option<String>,
     /// List the contenders that break removed instead, the oldest first
     #[arg(long)]
@@ -44,6 +45,7 @@ pub(crate) struct ListArgs {
 #[command(after_help = help("top", "", ""))]
 pub(crate) struct TopArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    #[arg(add = Completes::Locks)]
     pub prefix: Option<String>,
     /// Sort by this at first, as the keys w, h, r and n do later
     #[arg(long, value_name = "BY", value_enum, default_value = "wait")]
@@ -75,6 +77,7 @@ several locks, or a program that says so. Without that, a session that holds one
 because a process may have several threads.", ""))]
 pub(crate) struct DeadlocksArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    #[arg(add = Completes::Locks)]
     pub prefix: Option<String>,
     /// Print one JSON document
     #[arg(long)]
@@ -89,6 +92,7 @@ pub(crate) struct DeadlocksArgs {
 #[command(after_help = help("show", "", ""))]
 pub(crate) struct ShowArgs {
     /// The lock
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// Print all holders and waiters: on a terminal not only what fits, and of why not only the first ten
     #[arg(long)]
@@ -123,6 +127,7 @@ A revoke takes nothing by force. A command under lockkeeper run gets the signal 
 ended. To remove a holder by force: lockkeeper break.", ""))]
 pub(crate) struct RevokeArgs {
     /// The lock
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// Ask the contender of this node, as show prints it; a waiter withdraws [default: all holders]
     #[arg(long, value_name = "NODE")]
@@ -148,6 +153,7 @@ The removed holder is notified, but it may be at work beside the next holder unt
 LOCKKEEPER_TOKEN is safe then. The break is recorded, with its author and its reason: lockkeeper list --broken.", ""))]
 pub(crate) struct BreakArgs {
     /// The lock
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// Record this reason; not empty, at most 1024 bytes
     #[arg(long, short, value_name = "TEXT")]

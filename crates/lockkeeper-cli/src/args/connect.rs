@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::values::duration;
+use super::values::{Completes, duration};
 
 /// The place of the locks.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -67,6 +67,7 @@ pub(crate) struct ConnectArgs {
     ///
     /// The default is open. Servers of this machine refuse the option. PERMS are letters of cdrwa: create, delete, read, write, administrate. Commas separate entries.
     #[arg(long, value_name = "LIST", hide_short_help = true)]
+    #[arg(add = Completes::Words(&["open", "creator-all", "creator-all-world-read"]))]
     pub acl: Option<String>,
     /// Treat unknown zookeeper.* keys and unknown variables as errors, not as warnings [env: LOCKKEEPER_STRICT]
     #[arg(long, hide_short_help = true)]

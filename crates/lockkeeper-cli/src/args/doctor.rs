@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::connect::ConnectArgs;
-use super::values::duration;
+use super::values::{Completes, duration};
 use crate::statuses::help;
 
 /// `lockkeeper doctor`.
@@ -13,6 +13,7 @@ Each finding begins with !! if it is serious, or with ! if it is a notice, and e
 say what the command could not see.", ""))]
 pub(crate) struct DoctorArgs {
     /// Where to look for locks: a name below /locks, or an absolute path [default: /locks]
+    #[arg(add = Completes::Locks)]
     pub prefix: Option<String>,
     /// Print one JSON document
     #[arg(long)]
@@ -33,6 +34,7 @@ Examples:
   lockkeeper gc team --empty --older-than 7d"))]
 pub(crate) struct GcArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    #[arg(add = Completes::Locks)]
     pub prefix: Option<String>,
     /// Delete nodes of locks that are empty, and unused for --older-than
     #[arg(long)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::connect::ConnectArgs;
-use super::values::positive_duration;
+use super::values::{Completes, positive_duration};
 use crate::statuses::help;
 
 /// `lockkeeper history`.
@@ -20,6 +20,7 @@ Examples:
 pub(crate) struct HistoryArgs {
     /// The lock; with --all, where to look: a name below /locks, or an absolute path [default: /locks]
     #[arg(required_unless_present = "all")]
+    #[arg(add = Completes::Locks)]
     pub name: Option<String>,
     /// Show the history of all locks
     #[arg(long)]

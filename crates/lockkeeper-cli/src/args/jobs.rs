@@ -8,7 +8,7 @@ use lockkeeper_config::settings::{IfUnreachable, JobSettings, output_size};
 use lockkeeper_work::jobs::{Rule, Slot};
 
 use super::connect::ConnectArgs;
-use super::values::{positive_duration, time_zone};
+use super::values::{Completes, positive_duration, time_zone};
 use crate::statuses::help;
 
 /// The options of `run` that make the command a job.
@@ -20,6 +20,7 @@ pub(crate) struct JobArgs {
     ///
     /// On all machines together, by the servers' clock. A machine that comes later waits for the lock, finds the slot done, and ends with 0.
     #[arg(long, value_name = "PERIOD", group = "schedule", conflicts_with_all = OTHERS)]
+    #[arg(add = Completes::Words(&["hour", "day", "week", "month"]))]
     pub once_per: Option<Slot>,
     /// Run the command when this time has passed since its last start
     #[arg(long, value_name = "DURATION", value_parser = positive_duration, group = "schedule", conflicts_with_all = OTHERS, hide_short_help = true)]
@@ -30,14 +31,17 @@ pub(crate) struct JobArgs {
     /// Begin the periods of --once-per in this time zone, such as Europe/Berlin
     /// [env: LOCKKEEPER_JOBS_TIME_ZONE] [default: UTC]
     #[arg(long, value_name = "ZONE", value_parser = time_zone, requires = "once_per", conflicts_with_all = ["every", "slot"], hide_short_help = true)]
+    #[arg(add = Completes::TimeZones)]
     pub time_zone: Option<String>,
     /// After a failure: next (wait for the next slot), retry or retry:N (the next machine that asks in this slot runs it
     /// again; later ones only with --catch-up), or keep (a person decides) [env: LOCKKEEPER_JOBS_ON_FAILURE] [default: next]
     #[arg(long, value_name = "RULE", requires = "schedule", hide_short_help = true)]
+    #[arg(add = Completes::Words(&["next", "retry", "keep"]))]
     pub on_failure: Option<Rule>,
     /// After a crash, the same: next means at most once, retry means at least once if a machine asks in time
     /// [env: LOCKKEEPER_JOBS_ON_CRASH] [default: next]
     #[arg(long, value_name = "RULE", requires = "schedule", hide_short_help = true)]
+    #[arg(add = Completes::Words(&["next", "retry", "keep"]))]
     pub on_crash: Option<Rule>,
     /// Also run up to COUNT slots that were missed, the oldest first [env: LOCKKEEPER_JOBS_CATCH_UP] [default: 0]
     #[arg(long, value_name = "COUNT", requires = "schedule", hide_short_help = true, value_parser = clap::value_parser!(u32).range(0..=366))]
@@ -45,6 +49,7 @@ pub(crate) struct JobArgs {
     /// When no server is reachable: skip the command and end with 69, run it without the lock, or wait for the servers
     /// [env: LOCKKEEPER_JOBS_IF_UNREACHABLE] [default: skip]
     #[arg(long, value_name = "WHAT", requires = "schedule", hide_short_help = true)]
+    #[arg(add = Completes::Words(&["skip", "run", "wait"]))]
     pub if_unreachable: Option<IfUnreachable>,
     /// Keep the last bytes of the command's standard error in the record, at most 16k [env: LOCKKEEPER_JOBS_KEEP_OUTPUT]
     /// [default: 0]
@@ -108,6 +113,7 @@ pub(crate) struct JobsArgs {
     pub verb: Option<JobsVerb>,
     /// The job [default: all jobs]
     #[arg(value_name = "NAME")]
+    #[arg(add = Completes::Locks)]
     pub name: Option<String>,
     /// List the runs of the job, the oldest first
     #[arg(long, requires = "name")]
@@ -182,9 +188,11 @@ Examples:
   lockkeeper jobs expect nightly --once-per day --time-zone Europe/Berlin"))]
 pub(crate) struct ExpectArgs {
     /// The job
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// It is to run once per hour, day, week or month
     #[arg(long, value_name = "PERIOD", required_unless_present = "every", conflicts_with = "every")]
+    #[arg(add = Completes::Words(&["hour", "day", "week", "month"]))]
     pub once_per: Option<Slot>,
     /// It is to run when this time has passed since its last start
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
@@ -192,6 +200,7 @@ pub(crate) struct ExpectArgs {
     /// Begin the periods of --once-per in this time zone, such as Europe/Berlin
     /// [env: LOCKKEEPER_JOBS_TIME_ZONE] [default: UTC]
     #[arg(long, value_name = "ZONE", value_parser = time_zone, requires = "once_per", conflicts_with = "every")]
+    #[arg(add = Completes::TimeZones)]
     pub time_zone: Option<String>,
     /// Print one JSON document
     #[arg(long)]
@@ -227,6 +236,7 @@ pub(crate) struct ImportArgs {
 #[command(after_help = help("jobs resolve", "", ""))]
 pub(crate) struct ResolveArgs {
     /// The job
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// Let the next machine that asks run the slot again
     ///
@@ -251,6 +261,7 @@ It runs nothing itself. The next machine that asks runs the slot: with --once-pe
 present; with --slot, the next machine that asks for this text.", ""))]
 pub(crate) struct RerunArgs {
     /// The job
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// The slot, as jobs prints it [default: that of the last run]
     pub slot: Option<String>,
@@ -268,6 +279,7 @@ pub(crate) struct RerunArgs {
 A job that is running is refused, because nothing would record its end. Wait for its end, or end it: lockkeeper revoke NAME.", ""))]
 pub(crate) struct ForgetArgs {
     /// The job
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// Print what was done as one JSON document
     #[arg(long)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::connect::ConnectArgs;
 use super::run::{NodeFormatArg, OnRevoke, OnSuspect};
-use super::values::duration;
+use super::values::{Completes, duration};
 use crate::statuses::{EXIT_STATUS, lines};
 
 /// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
@@ -42,6 +42,7 @@ fn long_help() -> String {
 )]
 pub(crate) struct LeadArgs {
     /// The election: the lock that the leader holds
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// The shell commands around it.
     #[command(flatten)]

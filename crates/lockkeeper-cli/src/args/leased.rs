@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::connect::ConnectArgs;
-use super::values::{Waiting, duration, lease, waiting};
+use super::values::{Completes, Waiting, duration, lease, waiting};
 use crate::statuses::help;
 
 /// The options of a leased lock, as in Apache Helix.
@@ -84,6 +84,7 @@ impl LeaseArgs {
 The statistics include commands with --stats, and programs that publish theirs.", ""))]
 pub(crate) struct StatsArgs {
     /// The lock
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// Delete the statistics of this lock
     #[arg(long)]
@@ -100,6 +101,7 @@ pub(crate) struct StatsArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct RequestsArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    #[arg(add = Completes::Locks)]
     pub prefix: Option<String>,
     /// List the latest decisions and uses of --emergency instead, with their authors and reasons, the oldest first
     #[arg(long)]
@@ -119,6 +121,7 @@ The first answer counts. After an approval, the requestor takes the lock while i
 checks LOCKKEEPER_TOKEN is safe then. To see earlier decisions: lockkeeper requests --decided.", ""))]
 pub(crate) struct DecideArgs {
     /// The lock
+    #[arg(add = Completes::Locks)]
     pub name: String,
     /// Record this reason; not empty, at most 1024 bytes
     #[arg(long, short, value_name = "TEXT")]

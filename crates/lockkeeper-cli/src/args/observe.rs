@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use lockkeeper_observe::watch::Rule;
 
 use super::connect::ConnectArgs;
+use super::values::Completes;
 use crate::statuses::help;
 
 /// `lockkeeper observe`.
@@ -17,6 +18,7 @@ Examples:
   lockkeeper observe --alert 'held>1h' --alert gap --alert-command ./page.sh"))]
 pub(crate) struct ObserveArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
+    #[arg(add = Completes::Locks)]
     pub prefix: Option<String>,
     /// Serve HTTP here
     ///

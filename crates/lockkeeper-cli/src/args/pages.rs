@@ -1,4 +1,4 @@
-//! Manual pages and completion scripts, generated from the definitions of the command line.
+//! Manual pages, generated from the definitions of the command line.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,13 +13,6 @@ use crate::statuses::{self, EXIT_STATUS};
 
 /// The sections behind that of the exit statuses.
 const LATER: [&str; 3] = [".SH EXTRA", ".SH VERSION", ".SH AUTHORS"];
-
-/// Prints a completion script.
-pub(crate) fn completions(mut command: clap::Command, shell: clap_complete::Shell) -> Result<u8, Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, "lockkeeper", &mut script);
-    print(&script)
-}
 
 /// Prints a manual page, or writes them all.
 pub(crate) fn man(command: clap::Command, args: ManArgs) -> Result<u8, Failure> {

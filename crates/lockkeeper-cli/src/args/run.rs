@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use super::connect::ConnectArgs;
 use super::jobs::JobArgs;
 use super::leased::LeaseArgs;
-use super::values::{duration, positive_duration};
+use super::values::{Completes, duration, positive_duration};
 use crate::exit::Code;
 use crate::statuses::{EXIT_STATUS, lines};
 
@@ -64,6 +64,7 @@ fn long_help() -> String {
 pub(crate) struct RunArgs {
     /// The lock, or several: all of them or none
     #[arg(required = true, value_name = "NAME")]
+    #[arg(add = Completes::Locks)]
     pub names: Vec<String>,
     /// Give up immediately if the lock is taken
     ///

@@ -3,6 +3,19 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+/// What completes the values of an argument, if the parser does not know them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Completes {
+    /// The names of locks and jobs.
+    Locks,
+    /// These words.
+    Words(&'static [&'static str]),
+    /// Time zones.
+    TimeZones,
+}
+
+impl clap::builder::ArgExt for Completes {}
+
 /// Parses a duration with its unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 500ms, 30s, 5m or 3h"))

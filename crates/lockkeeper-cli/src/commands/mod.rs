@@ -1,6 +1,7 @@
 //! One module for each verb.
 
 pub(crate) mod breaking;
+pub(crate) mod complete;
 pub(crate) mod config;
 pub(crate) mod copy;
 pub(crate) mod deadlocks;

@@ -6,6 +6,7 @@ mod advice;
 mod alive;
 mod breaking;
 mod ci_services;
+mod completing;
 mod config;
 mod daemon;
 mod deadlocks;

@@ -85,6 +85,24 @@ impl Screen {
         }
     }
 
+    /// Waits until the terminal shows this. Presses the keys again whenever it has shown nothing new for a while: a program that must not
+    /// make a person wait may have given up on a busy machine.
+    pub(crate) fn press_until_shown(&mut self, keys: &[u8], terminal: &mut vt100::Parser, text: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        self.press(keys);
+        loop {
+            let shown = terminal.screen().contents();
+            if shown.contains(text) {
+                return shown;
+            }
+            assert!(Instant::now() < deadline, "no {text:?} on the screen:\n{shown}");
+            match self.shown.recv_timeout(Duration::from_secs(2)) {
+                Ok(bytes) => terminal.process(&bytes),
+                Err(_) => self.press(keys),
+            }
+        }
+    }
+
     /// Waits for the end of the program; returns all text that no call has returned.
     pub(crate) fn rest(&mut self) -> String {
         self.end();
