@@ -76,13 +76,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Tests { package: "lockkeeper-observe", target: "browser", features: "http" }.run(sh, &or(""), [])
         }
         With::Shells => {
-            let is_installed =
-                |shell: &str| cmd!(sh, "{shell} --version").quiet().ignore_stdout().ignore_stderr().run().is_ok();
-            if !["bash", "zsh", "fish"].into_iter().all(is_installed) {
-                let install =
-                    cmd!(sh, "apt-get install --yes --no-install-recommends bash bash-completion zsh fish").run();
-                fetched("completion in bash, zsh and fish, because they cannot be installed", install)?;
-            }
+            // The chores need bash anyway.
+            tools::debian(sh, "zsh", "zsh")?;
+            tools::debian(sh, "fish", "fish")?;
             Tests { package: "lockkeeper-cli", target: "cli", features: "" }.run(sh, &or("completing"), [])
         }
         With::Tls => {
