@@ -54,6 +54,7 @@ read -r word < /tmp/held
 install "$newer"
 status=0
 lockkeeper run long --try -- echo taken || status=$?
+kill -0 $hold 2> /dev/null || fail "the hold ended during the upgrade"
 [ $status = 75 ] || fail "the lock was not held through the upgrade: status $status"
 lockkeeper show long > /dev/null || fail "the newer command does not show the hold"
 [ "$kind" = wheel ] || grep --quiet 'changed here' $config || fail "the upgrade replaced $config"

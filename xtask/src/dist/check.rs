@@ -112,8 +112,8 @@ impl Check<'_> {
         }
         let (proc, apart) = (root.join("proc"), ["--mount", "--pid", "--net", "--fork", "--kill-child"]);
         let script = "mount -t proc proc \"$1\" && root=$2 && shift 2 && exec chroot \"$root\" \"$@\"";
-        // A root that hangs would keep the chore.
-        let run = cmd!(sh, "timeout 300 unshare {apart...} sh -c {script} sh {proc} {root}");
+        // A root that hangs would keep the chore. unshare ignores SIGTERM; with it, everything in the root is killed.
+        let run = cmd!(sh, "timeout --signal=KILL 300 unshare {apart...} sh -c {script} sh {proc} {root}");
         Ok(run.args(command).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").quiet().read()?)
     }
 
@@ -227,8 +227,9 @@ impl Check<'_> {
             root.display()
         );
         self.within(&root, &["/usr/bin/lockkeeper", "--version"])?;
-        let shown =
-            cmd!(sh, "timeout 60 unshare --mount --pid --net --fork --kill-child sh -c {script}").quiet().read()?;
+        let shown = cmd!(sh, "timeout --signal=KILL 60 unshare --mount --pid --net --fork --kill-child sh -c {script}")
+            .quiet()
+            .read()?;
         if !shown.contains(version.as_str()) {
             bail!("under a lock in the image, the command prints {shown:?}");
         }
