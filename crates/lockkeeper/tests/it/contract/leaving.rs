@@ -155,24 +155,34 @@ fn round_trips(proxy: &Proxy, since: usize, path: &str) -> (usize, Vec<OpCode>) 
 
 /// Counts the requests of a call at a path that does not exist.
 async fn count_uncontended(world: &World, proxy: &Proxy, keeper: &Lockkeeper) -> u64 {
-    let before = proxy.counts();
-    let guard = world.kind.lock(keeper, &world.path("fresh")).acquire().await.unwrap();
-    let entered = proxy.counts().since(&before).requested.of_any(REQUESTS);
+    let (path, since) = (world.path("fresh"), proxy.records().len());
+    let guard = world.kind.lock(keeper, &path).acquire().await.unwrap();
+    let entered = requests_about(proxy, since, world.kind.parent(&path));
     guard.release().await.unwrap();
     entered
+}
+
+/// Counts the requests since a moment that a rule for this path may meet. An earlier call may still remove its own path.
+fn requests_about(proxy: &Proxy, since: usize, path: &str) -> u64 {
+    let records = proxy.records().into_iter().skip(since);
+    let about = records.filter(
+        |record| matches!(&record.what, What::Request { op, path: Some(at), .. } if REQUESTS.contains(op) && at.contains(path)),
+    );
+    about.count() as u64
 }
 
 /// Counts the requests of a call until it only waits.
 async fn count_contended(world: &World, proxy: &Proxy, keeper: &Lockkeeper, holder: &Lockkeeper) -> u64 {
     let guard = world.rival(holder).acquire().await.unwrap();
-    let before = proxy.counts();
+    let (before, since) = (proxy.counts(), proxy.records().len());
     let waiter = world.enqueue(world.subject(keeper).acquire()).await;
     let reads = world.kind.reads_to_wait();
-    let after = proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == reads).await;
+    proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == reads).await;
+    let asked = requests_about(proxy, since, &world.parent());
     drop(guard);
     drop(waiter.granted().await);
     world.queued(0).await;
-    after.since(&before).requested.of_any(REQUESTS)
+    asked
 }
 
 /// Drops a call at its n-th request; returns false if the call ended before that request.
