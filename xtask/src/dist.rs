@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use xshell::{Shell, cmd};
 
 use crate::workspace::shell;
@@ -35,7 +35,11 @@ pub(crate) enum Dist {
     /// Build all of these again in a new clone and compare the bytes; changes that are not committed are not in it
     Reproduce(Options),
     /// Install, use, upgrade and remove what was built, each in a clean root; needs root and Debian's archive
-    Check(check::Options),
+    Check {
+        /// Check only this; may be given several times
+        #[arg(value_enum)]
+        what: Vec<What>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -45,8 +49,25 @@ pub(crate) struct Options {
     machine: Vec<Machine>,
 }
 
+/// What is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum What {
+    /// The static programs, on a root with nothing else in it
+    Binary,
+    /// The package for Debian
+    Deb,
+    /// The package for rpm
+    Rpm,
+    /// The wheel
+    Wheel,
+    /// The OCI image, and the Compose file
+    Image,
+    /// The units for systemd
+    Units,
+}
+
 /// What artefacts are built for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Machine {
     #[value(name = "x86_64")]
@@ -99,7 +120,7 @@ pub(crate) fn run(dist: &Dist) -> Result<()> {
         Dist::Wheel(options) => options.machines().into_iter().try_for_each(|machine| release.wheel(machine))?,
         Dist::All(options) => return release.all(&options.machines()),
         Dist::Reproduce(options) => return release.reproduce(&options.machines()),
-        Dist::Check(options) => return check::run(&release, options),
+        Dist::Check { what } => return release.check(what),
     }
     release.print()
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use xshell::cmd;
 
-use super::{Machine, Release};
+use super::{Machine, Release, What};
 use crate::tools;
 use crate::untested::{Untested, fetched};
 
@@ -19,52 +19,31 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SUITE: &str = "bookworm";
 const ARCHIVE: &str = "http://deb.debian.org/debian";
 
-#[derive(Debug, Args)]
-pub(crate) struct Options {
-    /// Check only this; may be given several times
-    #[arg(value_enum)]
-    what: Vec<What>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum What {
-    /// The static programs, on a root with nothing else in it
-    Binary,
-    /// The package for Debian
-    Deb,
-    /// The package for rpm
-    Rpm,
-    /// The wheel
-    Wheel,
-    /// The OCI image, and the Compose file
-    Image,
-    /// The units for systemd
-    Units,
-}
-
-pub(super) fn run(release: &Release, options: &Options) -> Result<()> {
-    if !rustix::process::getuid().is_root() {
-        return Err(Untested::new("packages in clean roots", "only root can make one").into());
-    }
-    let all = if options.what.is_empty() { What::value_variants() } else { &options.what };
-    for &what in all {
-        let check = Check { release, machine: Machine::this()? };
-        // Not counted: making a root, and the downloads for it.
-        let took = match what {
-            What::Binary => check.binary(),
-            What::Deb => check.package("deb", &[]),
-            What::Rpm => check.package("rpm", &["rpm"]),
-            What::Wheel => check.package("wheel", &["python3-venv"]),
-            What::Image => check.image(),
-            What::Units => check.units(),
-        };
-        let took = took.with_context(|| format!("{what:?}").to_lowercase())?;
-        println!("{what:?}: {:.1} s in a clean root", took.as_secs_f64());
-        if took > LIMIT {
-            bail!("{what:?} took {took:.0?}, more than {LIMIT:.0?}");
+impl Release {
+    pub(super) fn check(&self, what: &[What]) -> Result<()> {
+        if !rustix::process::getuid().is_root() {
+            return Err(Untested::new("packages in clean roots", "only root can make one").into());
         }
+        let all = if what.is_empty() { What::value_variants() } else { what };
+        for &what in all {
+            let check = Check { release: self, machine: Machine::this()? };
+            // Not counted: making a root, and the downloads for it.
+            let took = match what {
+                What::Binary => check.binary(),
+                What::Deb => check.package("deb", &[]),
+                What::Rpm => check.package("rpm", &["rpm"]),
+                What::Wheel => check.package("wheel", &["python3-venv"]),
+                What::Image => check.image(),
+                What::Units => check.units(),
+            };
+            let took = took.with_context(|| format!("{what:?}").to_lowercase())?;
+            println!("{what:?}: {:.1} s in a clean root", took.as_secs_f64());
+            if took > LIMIT {
+                bail!("{what:?} took {took:.0?}, more than {LIMIT:.0?}");
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 struct Check<'a> {

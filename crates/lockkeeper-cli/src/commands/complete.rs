@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use clap::builder::ValueHint;
@@ -145,11 +145,8 @@ fn names(connect: ConnectArgs, typed: &OsStr) -> Vec<String> {
     });
     let mut names = Vec::new();
     // It ends when every session is closed.
-    loop {
-        match found.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(path) => names.push(path),
-            Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => break,
-        }
+    while let Ok(path) = found.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        names.push(path);
     }
     let relative = format!("{LOCKS}/");
     let name = |path: String| match path.strip_prefix(&relative) {

@@ -133,8 +133,6 @@ fn values_of_inputs_are_never_run_and_never_options() {
         ["$(touch pwned)", "a\"; touch pwned; \"", "`touch pwned`", "a\n::set-env name=PATH::x\ntouch pwned", "--try"];
     // Servers that do not exist are waited for.
     let wait = |input: &str| if input.ends_with("ERVERS") || input == "servers" { "1s" } else { "2m" };
-    // Servers that do not exist are waited for.
-    let wait = |input: &str| if input.ends_with("ERVERS") || input == "servers" { "1s" } else { "2m" };
     for value in hostile {
         for input in ["lock", "servers", "wait", "shared", "permits", "message"] {
             let mut inputs = vec![("lock", "deploy"), ("run", "echo ran"), ("servers", servers), ("wait", wait(input))];
