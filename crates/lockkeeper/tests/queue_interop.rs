@@ -23,6 +23,9 @@ use self::other::{Other, PATIENCE};
 /// How often each contender counts up.
 const ROUNDS: u64 = 150;
 
+/// A session timeout long enough that no busy machine loses the session by accident.
+const STEADY: Duration = Duration::from_secs(20);
+
 /// A path on a server, with a counter beside it.
 struct World {
     servers: String,
@@ -33,7 +36,7 @@ struct World {
 
 impl World {
     async fn new(servers: &str) -> World {
-        let client = zk::Client::connect(servers).await.unwrap();
+        let client = zk::Client::connector().with_session_timeout(STEADY).connect(servers).await.unwrap();
         let root = format!("/interop-{}", uuid::Uuid::new_v4());
         let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
         let (path, counter) = (format!("{root}/lock"), format!("{root}/counter"));
@@ -44,7 +47,7 @@ impl World {
     }
 
     async fn keeper(&self) -> Lockkeeper {
-        Lockkeeper::builder().session_timeout(Duration::from_secs(20)).connect(&self.servers).await.unwrap()
+        Lockkeeper::builder().session_timeout(STEADY).connect(&self.servers).await.unwrap()
     }
 
     async fn number(client: &zk::Client, counter: &str) -> u64 {
