@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{Error, ErrorKind};
-use lockkeeper_testkit::proxy::{Hold, OpCode};
+use lockkeeper_testkit::proxy::{Hold, OpCode, What};
 use lockkeeper_work::jobs::{
     Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, NotRecorded, Ran, Resolve, Rule, Run,
     RunEnd, Schedule, Skipped, Slot,
@@ -557,7 +557,8 @@ async fn a_claim_is_decided_anew_when_the_records_change(world: &World) {
 }
 
 async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
-    let keeper = world.keeper().await;
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
     claimed(&build(world, &keeper, "1")).await.finish(RunEnd::succeeded()).await;
     let client = Client::connect(&world.servers()).await.unwrap();
     let acl = [Acl::new(Permission::ADMIN, AuthId::anyone())];
@@ -573,7 +574,14 @@ async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
     // Neither that record nor the lock of a run that goes on hides the other jobs.
     let other = format!("{}-other", world.lock());
     let run = claimed(&Job::new(&keeper, &other).slot("1")).await;
-    client.set_acl(&run.guard().node(), &acl, None).await.unwrap();
+    // A holder that may not read its own node gives the lock up: it could not see that somebody deletes it.
+    let node = run.guard().node();
+    // The claim has read it twice: it found no records, and created them.
+    let reads =
+        |what: &What| matches!(what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if *path == node);
+    let watches = async || proxy.records().iter().filter(|record| reads(&record.what)).count() >= 3;
+    eventually("the holder watches its node", watches).await;
+    client.set_acl(&node, &acl, None).await.unwrap();
     let states = |jobs: Vec<JobStatus>| jobs.into_iter().map(|job| (job.path, job.state)).collect::<Vec<_>>();
     let expected = [(world.lock().to_owned(), JobState::Unreadable), (other.clone(), JobState::Running)];
     let mut follow = JobsAdmin::new(&keeper).follow("/");
