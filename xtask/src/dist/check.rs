@@ -93,7 +93,8 @@ impl Check<'_> {
         let script = "mount -t proc proc \"$1\" && root=$2 && shift 2 && exec chroot \"$root\" \"$@\"";
         // A root that hangs would keep the chore. unshare ignores SIGTERM; with it, everything in the root is killed.
         let run = cmd!(sh, "timeout --signal=KILL 300 unshare {apart...} sh -c {script} sh {proc} {root}");
-        Ok(run.args(command).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").quiet().read()?)
+        let run = run.env_clear().env("HOME", "/root").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        Ok(run.args(command).quiet().read()?)
     }
 
     /// The programs of all machines start on an empty root: without a shell, a library, `/proc`, `/dev` or `/tmp`.
