@@ -1,13 +1,11 @@
 //! The claims that must always be true. The witnesses and the seeded mistakes show that they are not empty.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use lockkeeper_core::{Class, Discipline, End, Limit, Mode};
 use stateright::{Model, Property};
 
 use super::client::{Client, FencedWrite, Life};
 use super::step::says_it_left;
-use super::tree::{NOBODY, Name, Node, Tree};
+use super::tree::{NOBODY, Name, Node, Tree, hash};
 use super::world::{Action, Held, Role, State, World};
 
 pub(crate) const EXCLUSION: &str = "the holders may hold together";
@@ -381,9 +379,7 @@ fn no_dead_end(world: &World, state: &State) -> bool {
 /// every run.
 fn settles(world: &World, state: &State) -> bool {
     const ENOUGH: usize = 400;
-    let mut hasher = DefaultHasher::new();
-    state.hash(&mut hasher);
-    if state.newborn.is_some() || !hasher.finish().is_multiple_of(16) {
+    if state.newborn.is_some() || !hash(state).is_multiple_of(16) {
         return true;
     }
     let mut state = state.clone();

@@ -1,12 +1,12 @@
 //! One client of a world: its contender, its session, its connection, and its request to a server.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use lockkeeper_core::{Class, Command, Contender, End, Event, LocalKey, Mode, WatchKind};
 
 use super::plain::Plain;
-use super::tree::{Name, Node};
+use super::tree::{Name, Node, hash};
 use super::world::{Server, World};
 
 /// A contender's command, in a small form.
@@ -205,9 +205,7 @@ impl Machine {
             Engine::Plain(plain) => (plain.node(), plain.holds(), plain.holds()),
         };
         (self.own, self.holds, self.alone) = (node.map(|node| world.read(node)), holds, alone);
-        let mut hasher = DefaultHasher::new();
-        self.engine.hash(&mut hasher);
-        self.hash = hasher.finish();
+        self.hash = hash(&self.engine);
     }
 }
 

@@ -4,13 +4,25 @@
 //! happens. Names are stored as their parts (so a state stays small). The real [`NodeFormat`] prints and parses them,
 //! so the contender sees the names that it would see in production.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 use lockkeeper_core::{AttemptId, Class, HOLDER_MARKER, Limit, LockDelay, Mode, NodeFormat, Sequence, Tombstone};
 
 /// The attempt of client `i`.
 pub(crate) fn attempt(client: u8) -> AttemptId {
     AttemptId::new(u128::from(client) + 1)
+}
+
+/// A hasher with fixed keys, many times faster than the one of std: a world hashes each of its states.
+pub(crate) fn hasher() -> impl Hasher {
+    ahash::RandomState::with_seeds(1, 2, 3, 4).build_hasher()
+}
+
+/// Returns the hash of `value`, the same in every run on a machine.
+pub(crate) fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = hasher();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// No session.
@@ -196,7 +208,7 @@ impl Tree {
 
     /// Returns a number for the set of children, to detect whether it has changed.
     pub(crate) fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = hasher();
         self.nodes.iter().for_each(|n| n.czxid.hash(&mut hasher));
         hasher.finish()
     }
