@@ -5,7 +5,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use lockkeeper::admin::{Broken, SessionId};
-use lockkeeper::guard::Requeued;
+use lockkeeper::request::Requeued;
 use lockkeeper::{FencingToken, Lockkeeper};
 use tokio::sync::mpsc;
 use tokio::time::timeout;

@@ -34,7 +34,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         keeper.rwlock("/locks/catalogue").read().acquire().any(),
         keeper.semaphore("/locks/encoders", 3).acquire().any(),
     ];
-    let mixed = keeper.multi_lock(parts).timeout(Duration::from_secs(5)).message("encode all").await?;
+    let parts = keeper.multi_lock(parts).each(|part| part.message("encode all"));
+    let mixed = parts.timeout(Duration::from_secs(5)).await?;
     let token = mixed.token("/locks/catalogue").map(FencingToken::get);
     println!("holding {} locks, the catalogue under token {token:?}", mixed.holdings().len());
     mixed.release().await?;

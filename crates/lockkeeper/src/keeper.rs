@@ -59,8 +59,8 @@ impl Lockkeeper {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn multi_lock<G>(&self, requests: impl IntoIterator<Item = crate::Acquire<G>>) -> crate::MultiAcquire {
-        crate::MultiAcquire::new(requests.into_iter().map(crate::Acquire::any).collect())
+    pub fn multi_lock<G>(&self, requests: impl IntoIterator<Item = crate::Acquire<G>>) -> crate::request::MultiAcquire {
+        crate::request::MultiAcquire::new(requests.into_iter().map(crate::Acquire::any).collect())
     }
 
     /// Closes the session: pending calls fail with [`SessionError::Closed`](crate::error::SessionError::Closed), guards

@@ -143,11 +143,11 @@ pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
 pub use lockkeeper_core::{Class, FencingToken, LockPath, Loss, NodeFormat, Revocation};
 pub use queue::acquire::Acquire;
-pub use queue::multi::{MultiAcquire, MultiGuard};
+pub use queue::multi::MultiGuard;
 pub use queue::mutex::Mutex;
 pub use queue::priority::PriorityLock;
 pub use queue::request::Request;
-pub use queue::rwlock::{Access, RwLock};
+pub use queue::rwlock::RwLock;
 pub use queue::semaphore::Semaphore;
 pub use recipes::distributed::DistributedLock;
 
@@ -157,8 +157,14 @@ pub mod guard {
     pub use crate::hold::guard::{Permit, UpgradeableGuard};
     pub use crate::hold::holding::HoldState;
     pub use crate::hold::upgrade::{Upgrade, UpgradeError};
-    pub use crate::queue::requeue::Requeued;
     pub use crate::session::on_lost::{LostLock, OnLost};
+}
+
+/// Requests for several locks, the two sides of a shared lock, and what a request reports.
+pub mod request {
+    pub use crate::queue::multi::MultiAcquire;
+    pub use crate::queue::requeue::Requeued;
+    pub use crate::queue::rwlock::Access;
 }
 
 /// Compiles the README's examples.

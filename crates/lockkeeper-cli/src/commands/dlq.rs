@@ -13,7 +13,7 @@ use lockkeeper::admin::Owner;
 use lockkeeper::admin::REPLAYS;
 use lockkeeper::engine::spell;
 use lockkeeper::error::AcquireError;
-use lockkeeper::{LockPath, Lockkeeper, MultiGuard};
+use lockkeeper::{Holding, LockPath, Lockkeeper};
 use lockkeeper_work::deadletter::{
     Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold,
 };
@@ -275,8 +275,7 @@ impl Desk {
         let settings = Settings::read(args.connect, &self.printer)?.at(paths.iter().map(LockPath::as_str)).await?;
         let keeper = connect(&settings, &self.printer).await?;
         let path = LockPath::parse_node(REPLAYS)?.join(operation)?;
-        let taken =
-            keeper.multi_lock([keeper.own_mutex(path).try_acquire()]).message(format!("replay of {operation}")).await;
+        let taken = keeper.own_mutex(path).try_acquire().message(format!("replay of {operation}")).await;
         let guard = match taken {
             Ok(guard) => guard,
             Err(error) => {
@@ -302,7 +301,7 @@ impl Desk {
         typed: &CommandLine,
         replay: ReplayTerms,
         keeper: &Lockkeeper,
-        guard: &MultiGuard,
+        held: &Holding,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
         let operation = &letter.operation;
@@ -323,12 +322,12 @@ impl Desk {
         self.mark(letter, LetterEvent::Begun).await?;
         let program = std::env::current_exe().unwrap_or_else(|_| "lockkeeper".into()).into_os_string();
         let command: Vec<OsString> = [program, "run".into()].into_iter().chain(typed.words()).collect();
-        let grace = guard.holdings().first().map_or(Duration::ZERO, |holding| holding.session_timeout() / 4);
+        let grace = held.session_timeout() / 4;
         let (on_suspect, on_revoke) = (OnSuspect::Wait, OnRevoke::Signal(JobSignal::Term));
         // The letter's own lockkeeper run keeps its --max-run.
         let terms = RunTerms { grace, on_suspect, on_revoke, on_yield: None, preemption: None, max_run: None };
         let ran = async {
-            let held = Held::All(guard);
+            let held = Held::One(held);
             let job = Job::start(&command, held, terms.grace, Extras::default())?;
             signals.add(RUNNING)?;
             job.attend(Some(keeper), held, signals, terms, self.printer).await

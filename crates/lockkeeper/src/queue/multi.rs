@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::future::IntoFuture;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -29,7 +29,8 @@ use crate::wait::passed;
 /// A request for several locks that is not sent yet: await it, or set options first. Created by
 /// [`Lockkeeper::multi_lock`](crate::Lockkeeper::multi_lock).
 ///
-/// One deadline limits the whole call. An option that is set here replaces the same option of the single requests.
+/// One deadline limits the whole call. The other options are those of the single requests; [`MultiAcquire::each`] sets them for all.
+/// Each request says in its node that the caller keeps the holds before it ([`Acquire::while_holding`]).
 ///
 /// # Cancel safety
 ///
@@ -60,46 +61,9 @@ impl MultiAcquire {
         self
     }
 
-    /// Sets a message for clients that ask who holds the locks. A message of more than 4096 bytes is
-    /// [`AcquireError::Misuse`].
-    pub fn message(self, message: impl Into<String>) -> Self {
-        let message = message.into();
-        self.each(|part| part.message(message.clone()))
-    }
-
-    /// Says in each node that the caller keeps these holds until the request has ended, as [`Acquire::while_holding`] does. The holds of
-    /// this request itself are always said.
-    pub fn while_holding(self, nodes: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        let nodes: Vec<String> = nodes.into_iter().map(Into::into).collect();
-        self.each(|part| part.while_holding(nodes.clone()))
-    }
-
-    /// Writes the caller's span in a distributed trace into each node, as [`Acquire::traceparent`] does.
-    pub fn traceparent(self, traceparent: impl Into<String>) -> Self {
-        let traceparent = traceparent.into();
-        self.each(|part| part.traceparent(traceparent.clone()))
-    }
-
     /// Fails with [`AcquireError::Cancelled`] when `token` is cancelled.
     pub fn cancel_on(self, token: CancellationToken) -> Self {
         self.each(|part| part.cancel_on(token.clone()))
-    }
-
-    /// Sets whether the request joins the queues again, with a new session, if its session ends before all locks are
-    /// granted; the default is `true`. The locks that were granted are lost with the session, and the call acquires them
-    /// again, within the same timeout. See [`Acquire::requeue`].
-    pub fn requeue(self, again: bool) -> Self {
-        self.each(|part| part.requeue(again))
-    }
-
-    /// Calls `callback` each time the request joins the queues again, on a separate thread; it may block. See
-    /// [`Acquire::on_requeued`].
-    pub fn on_requeued(self, callback: impl Fn(&Requeued) + Send + Sync + 'static) -> Self {
-        let callback = Arc::new(callback);
-        self.each(|part| {
-            let callback = callback.clone();
-            part.on_requeued(move |requeued| callback(requeued))
-        })
     }
 
     /// Sets what happens when one of the locks is lost, as [`Acquire::on_lost`] does.
@@ -107,24 +71,11 @@ impl MultiAcquire {
         self.each(|part| part.on_lost(on_lost.clone()))
     }
 
-    /// Labels the metrics of all requests and holds with `group="…"`, as [`Acquire::metrics_group`] does.
-    #[cfg(feature = "metrics")]
-    pub fn metrics_group(self, group: impl Into<String>) -> Self {
-        let group = group.into();
-        self.each(|part| part.metrics_group(group.clone()))
-    }
-
-    /// Sets for how long each lock stays unavailable after a loss, as [`Acquire::lock_delay`] does.
-    pub fn lock_delay(self, delay: Duration) -> Self {
-        self.each(|part| part.lock_delay(delay))
-    }
-
-    /// Sets how often the program must call [`MultiGuard::alive`], as [`Acquire::with_liveness`] does.
-    pub fn with_liveness(self, limit: Duration) -> Self {
-        self.each(|part| part.with_liveness(limit))
-    }
-
-    fn each(mut self, change: impl Fn(Acquire<Holding>) -> Acquire<Holding>) -> Self {
+    /// Sets options of each single request: `all.each(|one| one.message("nightly import"))`.
+    ///
+    /// If the session ends before all locks are granted, those that were granted are lost with it, and the call acquires all of them
+    /// again within the same timeout, unless [`Acquire::requeue`] of its first request says otherwise.
+    pub fn each(mut self, change: impl FnMut(Acquire<Holding>) -> Acquire<Holding>) -> Self {
         self.parts = self.parts.into_iter().map(change).collect();
         self
     }
@@ -312,11 +263,6 @@ impl MultiGuard {
         self.holdings.iter().all(Holding::is_held)
     }
 
-    /// Returns the shortest timeout of their sessions, as agreed with the servers. No round trip.
-    pub fn session_timeout(&self) -> Duration {
-        self.holdings.iter().map(|holding| holding.session_timeout()).min().unwrap_or_default()
-    }
-
     /// Returns for how long all of them can still be trusted, as [`Holding::valid_for`] does: zero once one is lost. No
     /// round trip.
     pub fn valid_for(&self) -> Duration {
@@ -326,11 +272,6 @@ impl MultiGuard {
     /// Returns why one of them was lost, if that is already known. No round trip.
     pub fn loss(&self) -> Option<Loss> {
         self.holdings.iter().find_map(|holding| holding.loss())
-    }
-
-    /// Returns the longest of what [`Holding::runtime_lag`] returns. No round trip.
-    pub fn runtime_lag(&self) -> Option<Duration> {
-        self.holdings.iter().filter_map(|holding| holding.runtime_lag()).max()
     }
 
     /// Returns the worst of their states. No round trip.

@@ -1,5 +1,5 @@
 //! One hold for several uses of this process: one after the other ([`Mutex::keep`](crate::Mutex::keep)), or those of readers
-//! together ([`Access::share`](crate::Access::share)).
+//! together ([`Access::share`](crate::request::Access::share)).
 //!
 //! To the protocol, it is one hold of one contender. So nothing here decides who holds: this only chooses who uses the hold, and
 //! when it is released. (Chubby's clients keep locks in the same way: Burrows, "The Chubby lock service", section 3.)

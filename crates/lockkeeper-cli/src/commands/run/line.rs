@@ -165,27 +165,28 @@ impl Line {
             self.preemption = Some(guard.follow_preemption());
             return Ok(guard.into());
         }
+        let (session, mut lost) = (keeper.session_id(), LostPositions::new(self.printer));
+        let held = nested::held();
         let requests = self.paths.iter().map(|path| {
             let request = self.kind.request(&keeper, path.as_str(), self.once);
-            match self.min_hold {
-                Some(min_hold) => request.min_hold(min_hold),
+            let mut request = request.requeue(self.tries_on).on_requeued(lost.report()).while_holding(&held);
+            if let Some(min_hold) = self.min_hold {
+                request = request.min_hold(min_hold);
+            }
+            if let Some(delay) = self.lock_delay {
+                request = request.lock_delay(delay);
+            }
+            if let Some(message) = &self.message {
+                request = request.message(message);
+            }
+            match self.traceparent {
+                Some(traceparent) => request.traceparent(traceparent.to_string()),
                 None => request,
             }
         });
-        let (session, mut lost) = (keeper.session_id(), LostPositions::new(self.printer));
-        let acquire = keeper.multi_lock(requests).requeue(self.tries_on).on_requeued(lost.report());
-        let mut acquire = acquire.while_holding(nested::held());
+        let mut acquire = keeper.multi_lock(requests);
         if let Some(remaining) = self.remaining() {
             acquire = acquire.timeout(remaining);
-        }
-        if let Some(delay) = self.lock_delay {
-            acquire = acquire.lock_delay(delay);
-        }
-        if let Some(message) = &self.message {
-            acquire = acquire.message(message);
-        }
-        if let Some(traceparent) = self.traceparent {
-            acquire = acquire.traceparent(traceparent.to_string());
         }
         // Each attempt has its own time; without a limit the line shows the whole wait.
         let attempt = self.deadline.zip(self.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));

@@ -95,7 +95,7 @@ async fn every_kind_reports_its_calls_and_holds(world: &World) {
     })
     .await;
     let both = [keeper.mutex(world.path("a")).acquire().any(), keeper.semaphore(world.path("b"), 1).acquire().any()];
-    keeper.multi_lock(both).metrics_group(&group).await.unwrap().release().await.unwrap();
+    keeper.multi_lock(both).each(|one| one.metrics_group(&group)).await.unwrap().release().await.unwrap();
     assert_eq!((granted("exclusive").len(), granted("permits").len()), (4, 2));
 }
 

@@ -9,7 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper::guard::OnLost;
-use lockkeeper::{Access, CancellationToken, Guard, Lockkeeper, Loss, RwLock};
+use lockkeeper::request::Access;
+use lockkeeper::{CancellationToken, Guard, Lockkeeper, Loss, RwLock};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
 use crate::support::{STEADY, Waiter, World, eventually, for_kinds, misused};

@@ -10,7 +10,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::error::{AcquireError, ReleaseError};
-use lockkeeper::guard::{Permit, Requeued, UpgradeableGuard};
+use lockkeeper::guard::{Permit, UpgradeableGuard};
+use lockkeeper::request::Requeued;
 use lockkeeper::{Acquire, CancellationToken, FencingToken, Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
 
 /// The permits of a claim's semaphore. Each subject takes [`TAKE`] of them, so two do not fit.
