@@ -36,7 +36,7 @@ pub(crate) struct Tests {
     pub features: &'static str,
 }
 
-/// The programs by package and target: `lockkeeper/it`.
+/// The programs by package and target: `lockkeeper-tests/it`.
 pub(crate) type List = BTreeMap<String, PathBuf>;
 
 impl Tests {
@@ -110,7 +110,7 @@ pub(crate) fn deep(sh: &Shell) -> Result<()> {
     for (package, target, tests) in [
         ("lockkeeper", LIB, vec!["case_37_many_thousand_watches"]),
         // The other families of worlds: `cargo xtask simulate` runs a thousand worlds of each.
-        ("lockkeeper", "it", vec!["simulation::a_healthy_hold_stays_healthy", "jobs_simulated::"]),
+        ("lockkeeper-tests", "it", vec!["simulation::a_healthy_hold_stays_healthy", "jobs_simulated::"]),
         ("lockkeeper-cli", "real_work", vec!["no_update_is_lost_on_this_users_server"]),
     ] {
         let tests: Vec<String> = tests.into_iter().map(str::to_owned).collect();

@@ -126,7 +126,7 @@ fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         let single = launch(false, Options::default().distribution(distribution.clone()))?;
         let ensemble = launch(true, Options::default().distribution(distribution))?;
         let servers = [(ENV_SINGLE, single.connect_string().into()), (ENV_ENSEMBLE, ensemble.connect_string().into())];
-        run("lockkeeper", "it", &which, &servers)?;
+        run("lockkeeper-tests", "it", &which, &servers)?;
         if is_all {
             run("lockkeeper-client", "batches", &["apache"], &servers)?;
         }
@@ -155,7 +155,7 @@ fn test_lagging(sh: &Shell, lag: Duration, distribution: Distribution, arguments
         [] => which.push("ensemble".to_owned()),
         some => which.extend_from_slice(some),
     }
-    let program = Program { package: "lockkeeper", target: "it", features: "" };
+    let program = Program { package: "lockkeeper-tests", target: "it", features: "" };
     program.run(sh, &which, [(ENV_ENSEMBLE, servers.into())])
 }
 

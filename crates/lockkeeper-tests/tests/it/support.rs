@@ -5,7 +5,6 @@
 //! world checks that no node, watch or session is left.
 
 mod kinds;
-#[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 mod observer;
 mod simulated;

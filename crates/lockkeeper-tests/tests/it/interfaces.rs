@@ -5,7 +5,6 @@ mod copying;
 mod documents;
 mod handle;
 mod kept;
-#[cfg(feature = "metrics")]
 mod metrics;
 mod monitor;
 mod multi_lock;
