@@ -227,7 +227,6 @@ pub(crate) fn neighbours() -> Vec<World> {
         World {
             budget: Budget { removals: 1, reaps: 1, ..NO_FAULT },
             linger: true,
-            lag: 1,
             witnesses: vec![NeighbourReleased, NodeRemoved, NumbersStartAgain],
             ..neighbours("neighbours: an operator deletes a node, a parent reaped", 2, &[LOCK; 3])
         },
