@@ -23,7 +23,8 @@ use crate::request::LeaseAttempt;
 ///
 /// # Cost
 ///
-/// Without contention, one read and one write: two round trips, three the first time in a session.
+/// Without contention, two round trips: an ordered write that changes nothing and two reads together, then one write. The first use in a
+/// session reads the server's clock before that, and the first of a path makes its parents.
 ///
 /// # Cancel safety
 ///

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lockkeeper_core::{LockPath, Owner, SessionId};
 
 use crate::error::SessionError;
+use crate::queue::multi::MultiAcquire;
 use crate::session::context::Context;
 
 /// A handle for the locks of one ensemble. Cheap to clone; all clones share one session and one I/O thread.
@@ -59,8 +60,8 @@ impl Lockkeeper {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn multi_lock<G>(&self, requests: impl IntoIterator<Item = crate::Acquire<G>>) -> crate::request::MultiAcquire {
-        crate::request::MultiAcquire::new(requests.into_iter().map(crate::Acquire::any).collect())
+    pub fn multi_lock<G>(&self, requests: impl IntoIterator<Item = crate::Acquire<G>>) -> MultiAcquire {
+        MultiAcquire::new(requests.into_iter().map(crate::Acquire::any).collect())
     }
 
     /// Closes the session: pending calls fail with [`SessionError::Closed`](crate::error::SessionError::Closed), guards

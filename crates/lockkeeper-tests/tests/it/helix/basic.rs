@@ -9,9 +9,11 @@ use lockkeeper_core::leased::Record;
 use lockkeeper_helix::{
     AcquireLeaseError, HelixLock, LeaseError, LockAttributes, LockOperations, QueueLock, Scope, Unlocked,
 };
+use lockkeeper_testkit::proxy::OpCode;
 
 use super::{LONG, ask, info, lock, on_every_record_server, server_time, stored};
-use crate::support::{PATIENCE, World, eventually, misused};
+
+use crate::support::{PATIENCE, STEADY, World, eventually, misused};
 
 /// A lease that ends soon, and long enough for a heartbeat on a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
@@ -37,6 +39,7 @@ on_every_record_server!(
     other_data_in_the_node_is_left_unchanged,
     a_queue_and_a_record_at_one_path_refuse_each_other,
     a_semaphores_path_can_be_leased_once_it_is_unused,
+    an_uncontended_acquire_takes_two_round_trips,
 );
 
 /// H-01: `try_lock` returns true or false immediately, also for an owner that asks again.
@@ -457,4 +460,27 @@ async fn a_semaphores_path_can_be_leased_once_it_is_unused(world: &World) {
     guard.release().await.unwrap();
     // Another semaphore can use the path afterwards.
     other.semaphore(world.lock(), 5).try_acquire().await.unwrap().release().await.unwrap();
+}
+
+/// What the documentation says that a leased lock costs, after the first use in a session: the record and its parent are read
+/// behind an ordered write in one round trip, and the lock is written in a second one.
+async fn an_uncontended_acquire_takes_two_round_trips(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let lock = lock(world, &keeper, "a");
+    lock.acquire().await.unwrap().release().await.unwrap();
+    let before = proxy.counts();
+    let look = proxy.on(OpCode::Check).hold_reply();
+    let asked = ask(&lock);
+    look.caught().await;
+    proxy.wait_until(|counts| counts.since(&before).forwarded.of(OpCode::GetData) == 2).await;
+    let sent = proxy.counts().since(&before);
+    assert_eq!((sent.forwarded.total(), sent.delivered.total()), (3, 0), "{sent:?}");
+    let write = proxy.on_any(OpCode::CREATES).hold_reply();
+    look.release();
+    write.caught().await;
+    let sent = proxy.counts().since(&before);
+    assert_eq!((sent.forwarded.total(), sent.delivered.total()), (4, 3), "{sent:?}");
+    write.release();
+    asked.granted().await.release().await.unwrap();
 }
