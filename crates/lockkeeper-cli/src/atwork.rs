@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use lockkeeper::admin::ContenderInfo;
-use lockkeeper::engine::{ProcStat, spell};
+use lockkeeper::engine::process::ProcStat;
+use lockkeeper::engine::text::spell;
 use serde::{Serialize, Serializer};
 
 use crate::text::plain;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_all};
 use lockkeeper::admin::LockInfo;
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper::guard::HoldState;
 use lockkeeper::{Holding, Lockkeeper, Loss, Revocation};
 use lockkeeper_helix::Preemption;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_observe::deadlock::{Certainty, Deadlock, confirmed};
 use lockkeeper_observe::history::{Entry, Habits, History, PastHold};

@@ -9,7 +9,7 @@ use std::path::Path;
 use lockkeeper::acl::LockAcl;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::embedded::Home;
-use lockkeeper::engine::{group_name, user_name};
+use lockkeeper::engine::process::{group_name, user_name};
 use lockkeeper::error::{
     AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, Mismatch, Misuse, PathError,
     ProductError, SessionError, TlsProblem,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper_helix::TransferRequest;
 use lockkeeper_observe::deadlock::{Certainty, Deadlock};
 use lockkeeper_observe::history::{Flapping, Habits};

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::engine::typed;
+use lockkeeper::engine::text::typed;
 
 use crate::exit::{Code, Failure};
 

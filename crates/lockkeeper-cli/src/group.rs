@@ -73,7 +73,7 @@ pub(crate) fn has_ended(leader: Pid) -> bool {
 /// Reads `/proc`.
 #[cfg(target_os = "linux")]
 mod proc {
-    use lockkeeper::engine::ProcStat;
+    use lockkeeper::engine::process::ProcStat;
 
     pub(super) fn state_of(pid: i32) -> Option<ProcStat> {
         ProcStat::of(pid.try_into().ok()?)

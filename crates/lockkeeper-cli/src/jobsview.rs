@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper_observe::history::Refusal;
 use lockkeeper_observe::watch::{JobHealth, JobLine};
 use lockkeeper_work::jobs::{EndKind, JobState, JobStatus, Resolution, RunEnd, RunRecord};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[cfg(feature = "kafka")]
-use lockkeeper::engine::read_credentials;
+use lockkeeper::engine::process::read_credentials;
 #[cfg(feature = "kafka")]
 use lockkeeper_config::settings::KafkaSettings;
 use lockkeeper_config::settings::Key;

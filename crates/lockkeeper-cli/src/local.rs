@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home, StartMode, Starter};
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper::error::{ConnectError, EmbeddedError, SessionError};
 use lockkeeper::{Builder, Lockkeeper};
 use tokio::time::Instant;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::admin::{ContenderInfo, LOCKS, Owner, Revoked};
-use lockkeeper::engine::{excerpt, spell};
+use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper_observe::history::{Entry, Flapping, HoldEnd, LikelyCause, PastHold, Refusal, RefusalReason};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::Home;
-use lockkeeper::engine::is_below;
+use lockkeeper::engine::ensemble::is_below;
 use lockkeeper::{Builder, Error, LockPath};
 use lockkeeper_config::realms::Realms;
 use lockkeeper_config::settings::{Fault, Key, Origin, RealmSetting, Setting, SettingsError, Sources, known_variables};
@@ -316,7 +316,7 @@ fn layers(args: ConnectArgs) -> Sources {
         }
     }
     if let Some(timeout) = session_timeout {
-        sources = sources.flag(Key::SessionTimeout, "--session-timeout", lockkeeper::engine::typed(timeout));
+        sources = sources.flag(Key::SessionTimeout, "--session-timeout", lockkeeper::engine::text::typed(timeout));
     }
     if let Some(acl) = acl {
         sources = sources.flag(Key::Acl, "--acl", acl);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::engine::excerpt;
+use lockkeeper::engine::text::excerpt;
 use lockkeeper_observe::deadlock::Certainty;
 use lockkeeper_observe::table::{Row, State};
 use unicode_width::UnicodeWidthStr;

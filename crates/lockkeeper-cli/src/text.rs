@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::Revocation;
 use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo};
-use lockkeeper::engine::excerpt;
-pub(crate) use lockkeeper::engine::{is_active, plain};
+pub(crate) use lockkeeper::engine::queue::is_active;
+use lockkeeper::engine::text::excerpt;
+pub(crate) use lockkeeper::engine::text::plain;
 
 /// The longest line about a command line or its values.
 const LONGEST: usize = 2000;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt, select_all};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper::{LockPath, Lockkeeper};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 

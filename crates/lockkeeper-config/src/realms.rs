@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use tokio::sync::{OnceCell, watch};
 
-use lockkeeper::engine::{Timer, check_servers, context};
+use lockkeeper::engine::ensemble::check_servers;
+use lockkeeper::engine::session::{Timer, context};
 use lockkeeper::error::{ConnectError, Misuse, SessionError};
 use lockkeeper::{Builder, LockPath, Lockkeeper};
 use lockkeeper_helix::routing::{FollowRouting, RoutingData, RoutingError};

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::engine::{Call, Context, LEASE, Meter};
+use lockkeeper::engine::hold::{Call, Meter};
+use lockkeeper::engine::queue::LEASE;
+use lockkeeper::engine::session::Context;
 use lockkeeper::error::SessionError;
 use lockkeeper::guard::OnLost;
 use lockkeeper::{CancellationToken, Request};

@@ -1,8 +1,10 @@
 //! `HelixAdmin`, the handle for questions about leased locks and for decisions about them.
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine::journal;
-use lockkeeper::engine::{self, Context, is_below};
+use lockkeeper::engine;
+use lockkeeper::engine::ensemble::is_below;
+use lockkeeper::engine::registers::journal;
+use lockkeeper::engine::session::Context;
 use lockkeeper::error::{AdminError, Misuse};
 
 use crate::approval::Decision;
@@ -22,7 +24,7 @@ pub struct HelixAdmin {
 impl HelixAdmin {
     /// Creates the handle. Sends nothing.
     pub fn new(keeper: &Lockkeeper) -> Self {
-        HelixAdmin { context: engine::context(keeper) }
+        HelixAdmin { context: engine::session::context(keeper) }
     }
 
     /// Returns the pending decisions about locks at and below `root`, the oldest first. `root` may be `/`.

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkeeper::engine::{Context, Session, journal};
+use lockkeeper::engine::registers::journal;
+use lockkeeper::engine::session::{Context, Session};
 use tokio::sync::oneshot;
 
 use crate::journal::{DecisionRecord, TransferFacts};

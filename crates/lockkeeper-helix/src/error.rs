@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper::engine::journal::ROOT;
-use lockkeeper::engine::{excerpt, plain, spell};
+use lockkeeper::engine::registers::journal::ROOT;
+use lockkeeper::engine::text::{excerpt, plain, spell};
 use lockkeeper::error::{AdminError, ErrorKind, Mismatch, Misuse, ProductError, SessionError};
 use lockkeeper::{Error, Loss};
 
@@ -323,7 +323,7 @@ fn because(message: Option<&str>) -> impl fmt::Display {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper::engine::is_active;
+    use lockkeeper::engine::queue::is_active;
 
     use super::*;
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use lockkeeper::engine::{Context, Owned, reply};
+use lockkeeper::engine::session::{Context, Owned};
+use lockkeeper::engine::wait::reply;
 use lockkeeper::error::{ReleaseError, SessionError};
 use lockkeeper::{Guard, Holding, Loss, MultiGuard};
 use tokio::sync::{mpsc, oneshot, watch};

@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use futures_channel::mpsc::{UnboundedReceiver, unbounded};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::engine::leased::{Held, Record};
-use lockkeeper::engine::{
-    Context, Hold, HoldOptions, HoldRequest, KeepTrusted, OpError, Trust, Watcher, guard_of, or_never,
-};
+use lockkeeper::engine::ensemble::{OpError, Watcher};
+use lockkeeper::engine::hold::{Hold, HoldOptions, HoldRequest, Trust, guard_of};
+use lockkeeper::engine::registers::leased::{Held, Record};
+use lockkeeper::engine::session::{Context, KeepTrusted};
+use lockkeeper::engine::wait::or_never;
 use lockkeeper::error::ReleaseError;
 use lockkeeper::{FencingToken, Loss, Revocation};
 use tokio::sync::{mpsc, oneshot, watch};

@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkeeper::engine::leased::LockAttributes;
-use lockkeeper::engine::{self, Context, HoldOptions, LEASE, Meter};
+use lockkeeper::engine;
+use lockkeeper::engine::hold::{HoldOptions, Meter};
+use lockkeeper::engine::queue::LEASE;
+use lockkeeper::engine::registers::leased::LockAttributes;
+use lockkeeper::engine::session::Context;
 use lockkeeper::error::Misuse;
 use lockkeeper::{Error, LockPath, Lockkeeper};
 use tokio::sync::{Mutex, oneshot, watch};
@@ -24,7 +27,7 @@ use crate::recorder::Recorder;
 use crate::request::{CallLimits, LeaseAttempt, Progress};
 use crate::status::LockStatus;
 #[cfg(feature = "metrics")]
-use lockkeeper::engine::Group;
+use lockkeeper::engine::hold::Group;
 
 /// A leased lock with priorities, compatible with Apache Helix. Clones are the same owner.
 ///
@@ -59,7 +62,7 @@ impl HelixLock {
     /// Creates the leased lock of a Helix scope or at a path. `lease` limits how long a holder may keep it before others
     /// may take it. Sends nothing; the acquire reports an invalid path or lease.
     pub fn new(keeper: &Lockkeeper, place: impl Into<Place>, lease: Duration) -> Self {
-        let context = engine::context(keeper);
+        let context = engine::session::context(keeper);
         let path = match &place.into() {
             Place::Path(path) => LockPath::parse(path).map_err(ScopeError::Path),
             Place::Scope(scope) => scope.path(),
@@ -509,7 +512,7 @@ impl HelixLock {
 
     async fn look<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&lockkeeper::engine::leased::Record, i64) -> T + Send + 'static,
+        read: impl FnOnce(&lockkeeper::engine::registers::leased::Record, i64) -> T + Send + 'static,
     ) -> Result<T, LeaseError> {
         let (node, context) = (self.node()?, self.context.clone());
         let looked = self.context.run_while_answered(async move {

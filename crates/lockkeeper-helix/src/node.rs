@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use lockkeeper::admin::SessionId;
 use lockkeeper::admin::TokenEpoch;
-use lockkeeper::engine::leased::Record;
-use lockkeeper::engine::{
-    Children, Context, Done, Ensemble, Limit, LinkState, NodeKind, OpError, PathRecord, Reply, Session, TxnStep,
-    Watcher, Zxid, above, make_path, no_epoch, zxid_of,
+use lockkeeper::engine::ensemble::{
+    Children, Done, Ensemble, NodeKind, OpError, Reply, TxnStep, Watcher, Zxid, above, make_path, zxid_of,
 };
+use lockkeeper::engine::queue::{Limit, PathRecord};
+use lockkeeper::engine::registers::leased::Record;
+use lockkeeper::engine::session::{Context, LinkState, Session, no_epoch};
 use lockkeeper::error::{AdminError, IncompatibleFormat, Mismatch, SessionError};
 use lockkeeper::{FencingToken, NodeFormat};
 use tokio::sync::oneshot;

@@ -8,9 +8,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper::admin::Owner;
-use lockkeeper::engine::{
-    Context, Ensemble, NodeKind, OpError, REQUESTS as ROOT, TxnStep, Watcher, as_millis, journal, records, refused,
-};
+use lockkeeper::engine::ensemble::{Ensemble, NodeKind, OpError, TxnStep, Watcher, refused};
+use lockkeeper::engine::registers::{REQUESTS as ROOT, journal, records};
+use lockkeeper::engine::session::Context;
+use lockkeeper::engine::text::as_millis;
 use lockkeeper::error::{AdminError, SessionError};
 use serde::{Deserialize, Serialize};
 
@@ -214,7 +215,7 @@ impl Pending {
         match serde_json::from_slice::<StoredRequest>(&seen.data) {
             // The journal has the decision, which the next read shows.
             Ok(StoredRequest { decision: Some(_), .. }) => {
-                Ok(Box::pin(std::future::ready(lockkeeper::engine::Fired::Changed)))
+                Ok(Box::pin(std::future::ready(lockkeeper::engine::ensemble::Fired::Changed)))
             }
             _ => Ok(changed),
         }

@@ -5,7 +5,9 @@
 //! names the last writes, so that a write whose reply was lost is not repeated. Owners per lock and locks are bounded;
 //! beyond that, those that were not written for the longest time are deleted.
 
-use lockkeeper::engine::{Context, Ensemble, NodeKind, OpError, STATISTICS as ROOT, linearizable, records, refused};
+use lockkeeper::engine::ensemble::{Ensemble, NodeKind, OpError, linearizable, refused};
+use lockkeeper::engine::registers::{STATISTICS as ROOT, records};
+use lockkeeper::engine::session::Context;
 use lockkeeper::error::{AdminError, SessionError};
 use serde::{Deserialize, Serialize};
 

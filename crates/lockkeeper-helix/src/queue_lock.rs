@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 use lockkeeper::admin::Admin;
-use lockkeeper::engine::GuardSlot;
+use lockkeeper::engine::hold::GuardSlot;
 use lockkeeper::error::{AcquireError, AdminError, Misuse};
 use lockkeeper::{Error, Lockkeeper, Mutex};
 use tokio::sync::Mutex as AsyncMutex;

@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::engine::{Context, Group};
+use lockkeeper::engine::hold::Group;
+use lockkeeper::engine::session::Context;
 use lockkeeper::error::SessionError;
 use tokio::sync::watch;
 

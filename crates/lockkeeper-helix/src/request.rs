@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use lockkeeper::CancellationToken;
 use lockkeeper::FencingToken;
-use lockkeeper::engine::{
-    Context, FIRST_SILENCE, HoldOptions, OpError, SILENCE, TRY, cancelled, journal, judged_at, passed,
-};
+use lockkeeper::engine::ensemble::OpError;
+use lockkeeper::engine::hold::HoldOptions;
+use lockkeeper::engine::registers::journal;
+use lockkeeper::engine::session::Context;
+use lockkeeper::engine::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, judged_at, passed};
 use lockkeeper::error::{AdminError, SessionError};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;

@@ -9,9 +9,9 @@ use std::fmt;
 use futures_util::FutureExt;
 use futures_util::future::select_all;
 use futures_util::stream::{self, StreamExt};
-use lockkeeper::engine::{
-    Ensemble, OpError, READS_IN_FLIGHT, Watcher, check_servers, context, excerpt, linearizable, plain,
-};
+use lockkeeper::engine::ensemble::{Ensemble, OpError, READS_IN_FLIGHT, Watcher, check_servers, linearizable};
+use lockkeeper::engine::session::context;
+use lockkeeper::engine::text::{excerpt, plain};
 use lockkeeper::error::{ErrorKind, ProductError, SessionError};
 use lockkeeper::{Error, LockPath, Lockkeeper};
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::Loss;
-use lockkeeper::engine::leased::Record;
-use lockkeeper::engine::{
-    Ensemble, HeldRecord, OpError, Session, Trust, TrustSource, TxnStep, above, latest, linearizable,
-};
+use lockkeeper::engine::ensemble::{Ensemble, OpError, TxnStep, above, linearizable};
+use lockkeeper::engine::hold::{HeldRecord, Trust, TrustSource};
+use lockkeeper::engine::latest;
+use lockkeeper::engine::registers::leased::Record;
+use lockkeeper::engine::session::Session;
 
 /// The source of trust of one hold. Its task says how the hold continues.
 pub(super) struct LeaseTrust {

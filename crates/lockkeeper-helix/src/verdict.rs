@@ -3,7 +3,7 @@
 //! While the decision is pending, the request outlasts its wait. Once it is made, it turns force on or off, and the
 //! terms decide the rest.
 
-use lockkeeper::engine::Context;
+use lockkeeper::engine::session::Context;
 use tokio::sync::oneshot;
 
 use crate::approval::{Approval, ApprovalAnswer, CleanupAlert, Decision};

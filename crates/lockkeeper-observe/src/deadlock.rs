@@ -21,7 +21,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo, SessionId};
-use lockkeeper::engine::plain;
+use lockkeeper::engine::text::plain;
 use lockkeeper::error::AdminError;
 use serde::Serialize;
 

@@ -9,10 +9,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper::engine::{
-    AttemptId, Children, Ensemble, JOBS, Limit, MAX_DEPTH, Node, OpError, PathRecord, READS_IN_FLIGHT, REQUESTS,
-    STATISTICS, Tombstone, Zxid, context, journal, known_server_now_ms, leased, linearizable, refused,
-};
+use lockkeeper::engine::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Zxid, linearizable, refused};
+use lockkeeper::engine::queue::{AttemptId, Limit, PathRecord, Tombstone};
+use lockkeeper::engine::registers::{JOBS, MAX_DEPTH, REQUESTS, STATISTICS, journal, leased};
+use lockkeeper::engine::session::{context, known_server_now_ms};
 use lockkeeper::error::AdminError;
 use lockkeeper::{Lockkeeper, NodeFormat};
 use serde::Serialize;

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkeeper::Builder;
-use lockkeeper::engine::{Answered, EachServer, Unanswered, each_server, excerpt};
+use lockkeeper::engine::ensemble::{Answered, EachServer, Unanswered, each_server};
+use lockkeeper::engine::text::excerpt;
 use lockkeeper::error::Misuse;
 use serde::{Serialize, Serializer};
 use tokio::time::{Instant, timeout_at};

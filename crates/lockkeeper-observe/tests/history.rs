@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper::engine::{self, Ensemble, HISTORY, NodeKind};
+use lockkeeper::engine;
+use lockkeeper::engine::ensemble::{Ensemble, NodeKind};
+use lockkeeper::engine::registers::HISTORY;
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper, Loss};
 use lockkeeper_observe::history::{
@@ -47,7 +49,7 @@ where
         operations(ensemble).await;
         Ok::<_, AdminError>(())
     };
-    engine::context(keeper).ask(run).await.unwrap();
+    engine::session::context(keeper).ask(run).await.unwrap();
 }
 
 async fn entries(keeper: &Lockkeeper) -> Vec<Entry> {
@@ -411,9 +413,9 @@ fn a_release_does_not_depend_on_its_record() {
 fn the_locks_that_were_not_held_for_the_longest_time_are_forgotten_first() {
     async fn names(keeper: &Lockkeeper) -> Vec<String> {
         let list = |ensemble: Arc<dyn Ensemble>| async move {
-            ensemble.list(HISTORY).await.map_err(|fault| engine::refused(HISTORY, fault))
+            ensemble.list(HISTORY).await.map_err(|fault| engine::ensemble::refused(HISTORY, fault))
         };
-        engine::context(keeper).ask(list).await.unwrap().names
+        engine::session::context(keeper).ask(list).await.unwrap().names
     }
     block_on(async {
         let (_server, keeper) = server().await;

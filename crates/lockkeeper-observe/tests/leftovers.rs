@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::embedded::{Server, server_config};
-use lockkeeper::engine::{NodeKind, context};
+use lockkeeper::engine::ensemble::NodeKind;
+use lockkeeper::engine::session::context;
 use lockkeeper::error::AdminError;
 use lockkeeper_observe::leftovers::{Leftover, LeftoverKind, cleanups, survey, sweep};
 

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lockkeeper::admin::SessionId;
-use lockkeeper::engine::{Node, PathRecord, TreeChange, Zxid};
+use lockkeeper::engine::ensemble::{Node, TreeChange, Zxid};
+use lockkeeper::engine::queue::PathRecord;
 use lockkeeper_observe::watch::{End, Fact, GapCause, Limits, Moment, Survey, Tracker, Wanted, What};
 use proptest::prelude::*;
 

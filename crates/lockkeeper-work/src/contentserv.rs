@@ -8,7 +8,9 @@
 use std::io;
 use std::time::Duration;
 
-use lockkeeper::engine::{self, About, GuardSlot, run_until};
+use lockkeeper::engine;
+use lockkeeper::engine::hold::{GuardSlot, run_until};
+use lockkeeper::engine::queue::About;
 use lockkeeper::error::{AcquireError, Error, ErrorKind, ProductError, ReleaseError, SessionError};
 use lockkeeper::{Acquire, Class, LockPath, Lockkeeper, Loss, PriorityLock, Revocation};
 use thiserror::Error as ThisError;
@@ -212,7 +214,7 @@ impl MonitorLock {
     /// `%25`, so that different objects have different nodes.
     pub fn new(lock_info: &str, keeper: &Lockkeeper, monitor_object: &str) -> Self {
         MonitorLock {
-            lock: engine::priority_lock(keeper, LockPath::at_root(monitor_object)),
+            lock: engine::queue::priority_lock(keeper, LockPath::at_root(monitor_object)),
             monitor_object: monitor_object.to_owned(),
             lock_info: lock_info.to_owned(),
             classes: TaskClasses::default(),
@@ -278,7 +280,7 @@ impl MonitorLock {
     /// Lets the holds of this object be asked to make way for earlier classes, once they are a second old:
     /// [`MonitorLock::should_yield`]. See [`Acquire::yielding`], also for the cost.
     pub fn yielding(self) -> Self {
-        self.min_hold(engine::MIN_HOLD)
+        self.min_hold(engine::hold::MIN_HOLD)
     }
 
     /// As [`MonitorLock::yielding`], with another minimum: see [`Acquire::min_hold`].
@@ -422,7 +424,7 @@ impl MonitorLock {
     /// What it requests, for dead letters.
     pub(crate) fn about(&self) -> About {
         let (monitor_object, lock_info) = self.names();
-        About { monitor_object, lock_info: Some(lock_info), ..engine::about(&self.lock.acquire()) }
+        About { monitor_object, lock_info: Some(lock_info), ..engine::queue::about(&self.lock.acquire()) }
     }
 
     /// Runs `work` under the hold, and unlocks.

@@ -37,8 +37,10 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use lockkeeper::Lockkeeper;
-pub use lockkeeper::engine::About;
-use lockkeeper::engine::{Timer, about, wall_clock_ms};
+pub use lockkeeper::engine::queue::About;
+use lockkeeper::engine::queue::about;
+use lockkeeper::engine::session::Timer;
+use lockkeeper::engine::text::wall_clock_ms;
 use lockkeeper::error::{AcquireError, Error, ErrorKind, SessionError};
 use lockkeeper_helix::AcquireLeaseError;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 
 /// How late this process reacts at most if the machine is only busy. A longer delay is a pause.
 const BUSY: Duration = Duration::from_millis(100);

@@ -36,7 +36,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         }
         _ => None,
     };
-    let negotiated = negotiated.map(lockkeeper::engine::typed);
+    let negotiated = negotiated.map(lockkeeper::engine::text::typed);
     let entries = all.entries();
     if printer.is_json() {
         output::document(&ConfigView {

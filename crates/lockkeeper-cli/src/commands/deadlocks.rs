@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use lockkeeper::engine::excerpt;
+use lockkeeper::engine::text::excerpt;
 use lockkeeper_observe::deadlock::{Certainty, Contention, Deadlock, Party, deadlocks as found};
 use serde::Serialize;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::Owner;
 use lockkeeper::admin::REPLAYS;
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Holding, LockPath, Lockkeeper};
 use lockkeeper_work::deadletter::{

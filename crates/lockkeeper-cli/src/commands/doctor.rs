@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use lockkeeper::admin::{Admin, LOCKS, LockInfo};
 use lockkeeper::embedded::Home;
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper::error::ErrorKind;
 use lockkeeper::{Builder, Error, Lockkeeper};
 use lockkeeper_config::settings::Origin;

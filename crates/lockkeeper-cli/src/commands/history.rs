@@ -108,7 +108,7 @@ async fn of_one(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u
 fn nothing(path: &str, since: Option<Duration>, all: usize) -> String {
     match since {
         Some(since) if all > 0 => {
-            let since = lockkeeper::engine::spell(since);
+            let since = lockkeeper::engine::text::spell(since);
             format!("nothing is recorded about {path} within the last {since}; without --since there is more")
         }
         _ => format!(
@@ -147,7 +147,7 @@ async fn of_all(args: HistoryArgs, printer: &Printer) -> Result<u8, Failure> {
     } else if entries.is_empty() {
         let within = args
             .since
-            .map_or_else(String::new, |since| format!(" within the last {}", lockkeeper::engine::spell(since)));
+            .map_or_else(String::new, |since| format!(" within the last {}", lockkeeper::engine::text::spell(since)));
         printer.note(&format!("nothing is recorded about locks at and below {root} on {source}{within}"));
     } else {
         printer.scope(&source);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine::{excerpt, spell};
+use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper_observe::deadlock::{self, Certainty};
 use lockkeeper_observe::watch::{
     AlertNotice, GapCause, Journal, Limits, Notice, Observation, ObserveError, Observer, Options, Rule,

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
 use lockkeeper::Error;
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::engine::{excerpt, spell};
+use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
 use lockkeeper_observe::history::{Entry, History, HoldEnd, PastHold};
 use lockkeeper_work::jobs::{JobStatus, JobsAdmin};

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper::error::{AdminError, Misuse};
 use lockkeeper_helix::{
     Decision, DecisionRecord, EmergencyRecord, HelixAdmin, LeaseError, TransferFacts, TransferRequest,

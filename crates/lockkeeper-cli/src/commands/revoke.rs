@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkeeper::admin::{Admin, Asked, RevokeAnswer};
-use lockkeeper::engine::{excerpt, spell};
+use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
 use serde::Serialize;
 

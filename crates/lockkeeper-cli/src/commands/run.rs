@@ -13,7 +13,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::admin::TraceParent;
-use lockkeeper::engine::{MIN_HOLD, excerpt, spell};
+use lockkeeper::engine::hold::MIN_HOLD;
+use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::{Misuse, ReleaseError};
 use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard};
 use lockkeeper_helix::{HelixLock, LeaseError};

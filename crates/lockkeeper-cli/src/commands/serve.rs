@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use lockkeeper::embedded::{Home, RunningServer, server_config};
-use lockkeeper::engine::read_credentials;
+use lockkeeper::engine::process::read_credentials;
 use lockkeeper_server::{Accounts, Secret, Server, Storage, Tls, raise_descriptor_limit};
 
 use crate::advice;

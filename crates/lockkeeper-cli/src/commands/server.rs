@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use lockkeeper::Builder;
 use lockkeeper::admin::TokenEpoch;
 use lockkeeper::embedded::{Endpoint, Home, ServerError, Turn};
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper::error::EmbeddedError;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Serialize;

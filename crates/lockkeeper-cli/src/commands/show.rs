@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
 use lockkeeper::embedded::Home;
-use lockkeeper::engine::{excerpt, spell};
+use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
 use lockkeeper::{Builder, Lockkeeper};
 use lockkeeper_work::jobs::JobsAdmin;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper_helix::{HelixAdmin, Histogram, Statistics, Tally};
 use serde::Serialize;
 

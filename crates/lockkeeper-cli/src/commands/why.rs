@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use lockkeeper::NodeFormat;
 use lockkeeper::admin::{Broken, ContenderInfo, LockInfo};
-use lockkeeper::engine::excerpt;
+use lockkeeper::engine::text::excerpt;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_observe::deadlock::{Certainty, confirmed};

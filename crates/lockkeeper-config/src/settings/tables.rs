@@ -8,7 +8,7 @@ use super::layers::Layers;
 use super::{RealmSetting, Setting};
 use crate::realms::check_prefix;
 use crate::settings::error::{Fault, Origin};
-use lockkeeper::engine::check_servers;
+use lockkeeper::engine::ensemble::check_servers;
 use lockkeeper_helix::TransferRule;
 
 /// The table of realms.

@@ -14,7 +14,8 @@ use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings
 use crate::settings::error::{Fault, Origin, SettingsError};
 use lockkeeper::Builder;
 use lockkeeper::acl::{AclError, LockAcl};
-use lockkeeper::engine::{check_servers, typed};
+use lockkeeper::engine::ensemble::check_servers;
+use lockkeeper::engine::text::typed;
 use lockkeeper_work::contentserv::TASK_TIMEOUT;
 
 /// Below the minimum, an ordinary delay of a machine looks like a crash.

@@ -3,7 +3,8 @@
 use super::LeaseTask;
 use futures_util::StreamExt;
 use lockkeeper::Loss;
-use lockkeeper::engine::{HoldRequest, or_never};
+use lockkeeper::engine::hold::HoldRequest;
+use lockkeeper::engine::wait::or_never;
 use lockkeeper::error::{ReleaseError, SessionError};
 use tokio::sync::oneshot;
 

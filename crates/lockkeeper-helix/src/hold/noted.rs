@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use lockkeeper::engine::{Clock, Hold, HoldReport, Note, NotedEnd};
+use lockkeeper::engine::hold::{Hold, HoldReport, Note, NotedEnd};
+use lockkeeper::engine::session::Clock;
 
 /// Reports the end of the hold when it is dropped.
 pub(super) struct LeaseNote {

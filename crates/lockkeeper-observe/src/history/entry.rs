@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{Broken, Owner, Revoked};
-use lockkeeper::engine::as_millis;
+use lockkeeper::engine::text::as_millis;
 use lockkeeper::{FencingToken, Loss};
 use serde::{Serialize, Serializer};
 

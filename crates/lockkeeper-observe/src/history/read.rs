@@ -7,7 +7,9 @@ use std::time::SystemTime;
 use futures_util::future::select_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine::{self, Ensemble, HISTORY, OpError, READS_IN_FLIGHT, Watcher, is_below, records, refused};
+use lockkeeper::engine;
+use lockkeeper::engine::ensemble::{Ensemble, OpError, READS_IN_FLIGHT, Watcher, is_below, refused};
+use lockkeeper::engine::registers::{HISTORY, records};
 use lockkeeper::error::AdminError;
 
 use super::entry::{Entry, Refusal};
@@ -43,7 +45,7 @@ impl History {
     ///
     /// The path is not one, the server refuses the read, or it cannot be reached.
     pub async fn of(&self, path: impl AsRef<str>) -> Result<Vec<Entry>, HistoryError> {
-        let context = engine::context(&self.keeper);
+        let context = engine::session::context(&self.keeper);
         let path = context.path(path.as_ref())?;
         let at = path.clone();
         let stored = context.ask(move |ensemble| async move { recorded(&*ensemble, &at).await });
@@ -57,7 +59,7 @@ impl History {
 
     /// Returns a [`Follow`] of the history of the lock at `path`. Sends nothing. Breaks are noticed with the next record.
     pub fn follow(&self, path: impl AsRef<str>) -> Follow {
-        let path = engine::context(&self.keeper).path(path.as_ref()).map_err(AdminError::from);
+        let path = engine::session::context(&self.keeper).path(path.as_ref()).map_err(AdminError::from);
         Follow { history: self.clone(), path, watchers: Vec::new() }
     }
 
@@ -76,7 +78,7 @@ impl History {
     ///
     /// As [`History::of`].
     pub async fn below(&self, root: impl AsRef<str>) -> Result<Vec<Entry>, HistoryError> {
-        let context = engine::context(&self.keeper);
+        let context = engine::session::context(&self.keeper);
         let root = context.root(root.as_ref())?;
         let below = root.clone();
         let stored = context.ask(move |ensemble| async move {
@@ -111,7 +113,7 @@ impl History {
     ///
     /// As [`History::of`].
     pub async fn refusals(&self, paths: &[String]) -> Result<Vec<Refusal>, HistoryError> {
-        let (context, paths) = (engine::context(&self.keeper), paths.to_vec());
+        let (context, paths) = (engine::session::context(&self.keeper), paths.to_vec());
         let read = context.ask(move |ensemble| async move { known(&ensemble, &paths).await });
         Ok(read.await?.iter().flat_map(|(path, records)| refusals_of(path, records)).collect())
     }
@@ -131,7 +133,7 @@ impl History {
         paths: &[String],
         now: Option<SystemTime>,
     ) -> Result<HashMap<String, Habits>, HistoryError> {
-        let (context, paths) = (engine::context(&self.keeper), paths.to_vec());
+        let (context, paths) = (engine::session::context(&self.keeper), paths.to_vec());
         let read = context.ask(move |ensemble| async move { known(&ensemble, &paths).await }).await?;
         let habits = read.into_iter().map(|(path, records)| {
             let habits = Habits::of(&merge::entries(&path, &records, Vec::new(), Vec::new()), now);
@@ -179,7 +181,7 @@ impl Follow {
             self.watchers.clear();
         }
         let lock = store::node(&path);
-        let context = engine::context(&self.history.keeper);
+        let context = engine::session::context(&self.history.keeper);
         let watch = context.ask(move |ensemble| async move {
             store::watch(&*ensemble, &lock).await.map_err(|fault| refused(&lock, fault))
         });
@@ -209,7 +211,7 @@ impl FollowRefusals {
     /// As [`History::of`].
     pub async fn next(&mut self) -> Result<Vec<Refusal>, HistoryError> {
         let (path, watchers) = self.follow.changed().await?;
-        let context = engine::context(&self.follow.history.keeper);
+        let context = engine::session::context(&self.follow.history.keeper);
         let at = path.clone();
         let records = context.ask(move |ensemble| async move { recorded(&*ensemble, &at).await }).await?;
         self.follow.watchers = watchers;

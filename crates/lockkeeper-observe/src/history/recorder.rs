@@ -4,7 +4,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use lockkeeper::admin::{ContenderInfo, Owner};
-use lockkeeper::engine::{self, Context, HoldReport, Note, NotedEnd, OpError, Sequence, TxnStep, linearizable};
+use lockkeeper::engine;
+use lockkeeper::engine::ensemble::{OpError, TxnStep, linearizable};
+use lockkeeper::engine::hold::{HoldReport, Note, NotedEnd};
+use lockkeeper::engine::queue::Sequence;
+use lockkeeper::engine::session::Context;
 use lockkeeper::error::AdminError;
 use lockkeeper::{FencingToken, Holding, Lockkeeper, Loss, NodeFormat};
 use tokio::sync::oneshot;
@@ -123,7 +127,7 @@ impl Recorder {
     /// As [`Recorder::record`], for a program that says more about the end of the hold, and waits for the record:
     /// [`Recording::finish`]. Without that call, a hold that is lost is not recorded.
     pub fn begin(&self, hold: &Holding) -> Recording {
-        let context = engine::context(&self.keeper);
+        let context = engine::session::context(&self.keeper);
         let name = hold.node().rsplit('/').next().unwrap_or_default().to_owned();
         let mode = NodeFormat::of_node(&name).parse(&name).map(|name| name.mode);
         let shared = mode.is_some_and(|mode| mode.reads() || mode.permits().is_some());
@@ -140,8 +144,8 @@ impl Recorder {
         let (ended, end) = oneshot::channel();
         let (ready, prepared) = oneshot::channel();
         let noted = recorded.clone();
-        engine::note_end(hold, Note { steps: Box::new(move |report| noted.steps(report)), ended });
-        if let Some(ensemble) = engine::ensemble_of(hold) {
+        engine::hold::note_end(hold, Note { steps: Box::new(move |report| noted.steps(report)), ended });
+        if let Some(ensemble) = engine::session::ensemble_of(hold) {
             let (recorded, beside) = (recorded.clone(), Sequence::of_node(&name).filter(|_| shared));
             context.spawn(async move {
                 #[allow(clippy::cast_sign_loss, reason = "only the position on the circle counts")]
@@ -240,7 +244,7 @@ impl Recording {
         };
         // The last transaction of the hold may have been done although its reply was lost.
         let write = linearizable(&*ensemble, store::write(&*ensemble, &recorded.lock, data));
-        write.await.map_err(|fault: OpError| engine::refused(&recorded.lock, fault))
+        write.await.map_err(|fault: OpError| engine::ensemble::refused(&recorded.lock, fault))
     }
 }
 

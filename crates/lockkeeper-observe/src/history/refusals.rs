@@ -2,7 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockkeeper::engine::{self, Ensemble, Node, NodeKind, OpError};
+use lockkeeper::engine;
+use lockkeeper::engine::ensemble::{Ensemble, Node, NodeKind, OpError};
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper};
 
@@ -59,7 +60,7 @@ impl NewRefusal {
 ///
 /// A server refuses the record, or no server answers.
 pub async fn refused(keeper: &Lockkeeper, path: &LockPath, refusal: NewRefusal) -> Result<(), AdminError> {
-    let context = engine::context(keeper);
+    let context = engine::session::context(keeper);
     let (path, mut owner) = (context.path(path.as_str())?, context.owner().clone());
     let NewRefusal { reason, waited, message, holder, holder_message, pid, count, ago, over } = refusal;
     if let Some(pid) = pid {
@@ -72,7 +73,9 @@ pub async fn refused(keeper: &Lockkeeper, path: &LockPath, refusal: NewRefusal) 
     let record = StoredRefusal { message, holder, holder_message, count, ago_ms, first_ms, ..record };
     context
         .ask(move |ensemble| async move {
-            write(&*ensemble, &store::node(&path), record).await.map_err(|fault| engine::refused(&path, fault))
+            write(&*ensemble, &store::node(&path), record)
+                .await
+                .map_err(|fault| engine::ensemble::refused(&path, fault))
         })
         .await
 }
@@ -160,9 +163,9 @@ mod tests {
     fn stored(record: &StoredRefusal, at_ms: i64) -> Option<Node> {
         Some(Node {
             data: record.to_bytes(),
-            czxid: engine::Zxid(at_ms),
-            mzxid: engine::Zxid(at_ms),
-            pzxid: engine::Zxid(at_ms),
+            czxid: engine::ensemble::Zxid(at_ms),
+            mzxid: engine::ensemble::Zxid(at_ms),
+            pzxid: engine::ensemble::Zxid(at_ms),
             ctime_ms: at_ms,
             mtime_ms: at_ms,
             version: 3,

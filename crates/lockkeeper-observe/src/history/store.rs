@@ -1,7 +1,8 @@
 //! Where the records are, and how they are written.
 
 use futures_util::future::join_all;
-use lockkeeper::engine::{Ensemble, HISTORY, Node, NodeKind, OpError, TxnStep, Watcher, linearizable, records};
+use lockkeeper::engine::ensemble::{Ensemble, Node, NodeKind, OpError, TxnStep, Watcher, linearizable};
+use lockkeeper::engine::registers::{HISTORY, records};
 
 /// The records of a lock: each with its name and when it was written.
 pub(super) type Stored = Vec<(String, Vec<u8>, i64)>;

@@ -4,7 +4,9 @@ use std::time::SystemTime;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{Owner, Proof};
-use lockkeeper::engine::{Context, Ensemble, OpError, TxnError, TxnStep, context, journal, records, refused};
+use lockkeeper::engine::ensemble::{Ensemble, OpError, TxnError, TxnStep, refused};
+use lockkeeper::engine::registers::{journal, records};
+use lockkeeper::engine::session::{Context, context};
 use lockkeeper::error::{AdminError, SessionError};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -33,7 +35,7 @@ pub struct Cleanup {
     #[serde(skip)]
     pub proof: Proof,
     /// When, by the server's clock.
-    #[serde(skip, default = "lockkeeper::engine::unix_epoch")]
+    #[serde(skip, default = "lockkeeper::engine::text::unix_epoch")]
     pub at: SystemTime,
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use lockkeeper::engine::{is_below, plain};
+use lockkeeper::engine::ensemble::is_below;
+use lockkeeper::engine::text::plain;
 
 use crate::watch::recent::{Blind, PastHold};
 use crate::watch::{ContenderState, LockGlance, Moment};

@@ -1,6 +1,6 @@
 //! Parts of several sections.
 
-use lockkeeper::engine::plain;
+use lockkeeper::engine::text::plain;
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 

@@ -2,7 +2,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockkeeper::admin::ContenderInfo;
-use lockkeeper::engine::{Node, Zxid, contender};
+use lockkeeper::engine::ensemble::{Node, Zxid};
+use lockkeeper::engine::queue::contender;
 
 use super::*;
 use crate::deadlock::{Certainty, Deadlock, among};

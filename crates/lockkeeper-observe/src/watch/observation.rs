@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use lockkeeper::engine::TreeChange;
+use lockkeeper::engine::ensemble::TreeChange;
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 

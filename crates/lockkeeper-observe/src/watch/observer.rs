@@ -9,10 +9,12 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::{self, FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::Broken;
-use lockkeeper::engine::{
-    Children, Context, Ensemble, MAX_DEPTH, Node, OURS, OpError, READS_IN_FLIGHT, Session, TreeChange, TreeEvent,
-    TreeWatch, context, journal, place_of,
+use lockkeeper::engine::ensemble::{
+    Children, Ensemble, Node, OpError, READS_IN_FLIGHT, TreeChange, TreeEvent, TreeWatch,
 };
+use lockkeeper::engine::queue::place_of;
+use lockkeeper::engine::registers::{MAX_DEPTH, OURS, journal};
+use lockkeeper::engine::session::{Context, Session, context};
 use lockkeeper::error::SessionError;
 
 use super::fact::{GapCause, Moment};

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::admin::{Broken, SessionId};
-use lockkeeper::engine::{
-    HOLDER_MARKER, LastRelease, Limit, Marker, Node, OURS, PathRecord, Tombstone, TreeChange, above, contender,
-    is_below, leased, may_be_directory, place_of,
+use lockkeeper::engine::ensemble::{Node, TreeChange, above, is_below};
+use lockkeeper::engine::queue::{
+    HOLDER_MARKER, LastRelease, Limit, Marker, PathRecord, Tombstone, contender, may_be_directory, place_of,
 };
+use lockkeeper::engine::registers::{OURS, leased};
 
 use super::fact::{End, Fact, GapCause, Moment, What};
 use ends::Ending;
@@ -334,7 +335,7 @@ impl Tracker {
             _ => None,
         });
         let LastRelease { freed, .. } = record.map_or_else(LastRelease::default, |node| {
-            lockkeeper::engine::ReleaseRecord::last(&node.data, node.version)
+            lockkeeper::engine::queue::ReleaseRecord::last(&node.data, node.version)
         });
         found.freed = freed.or(found.freed);
         let lease =

@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use tokio::sync::oneshot;
 
 use super::{LetterRecord, Records, Sink, SinkError, fold};
-use lockkeeper::engine::{other_replacer, other_writer};
+use lockkeeper::engine::process::{other_replacer, other_writer};
 
 /// The size at which a file is rotated: about ten thousand letters.
 const LARGE: u64 = 16 << 20;

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use lockkeeper::engine::{self, OpError, linearizable};
+use lockkeeper::engine;
+use lockkeeper::engine::ensemble::{OpError, linearizable};
 use lockkeeper::error::{AcquireError, SessionError, WriteError};
 use lockkeeper::{Acquire, Guard};
 use tracing::debug;
@@ -148,7 +149,7 @@ impl Job {
         let request = ClaimRequest { path, schedule, calendar, job: self.clone() };
         let acquire = self.keeper.mutex(&request.path).acquire();
         match options(acquire).await {
-            Ok(guard) => engine::context(&self.keeper).run(request.claim(guard)).await,
+            Ok(guard) => engine::session::context(&self.keeper).run(request.claim(guard)).await,
             Err(error @ (AcquireError::Held { .. } | AcquireError::Timeout { .. })) => match self.open_run().await {
                 Some(run) => Ok(Claim::Skipped(Skipped::Running { run: Box::new(run) })),
                 None => Err(error.into()),
@@ -160,8 +161,8 @@ impl Job {
     /// The run that has no end, as far as the servers say.
     async fn open_run(&self) -> Option<RunRecord> {
         let (keeper, path) = (self.keeper.clone(), self.path.clone().ok()?.to_string());
-        let read = engine::context(&self.keeper).run(async move {
-            let ensemble = engine::context(&keeper).ensemble().await?;
+        let read = engine::session::context(&self.keeper).run(async move {
+            let ensemble = engine::session::context(&keeper).ensemble().await?;
             Ok::<_, SessionError>(jobs::find(&*ensemble, &path).await.ok().flatten())
         });
         let log = read.await.ok()??.log.ok()??;
@@ -176,7 +177,7 @@ impl ClaimRequest {
         let (mut unsure, mut is_sent, mut changes) = (false, false, 0);
         let mut told = Before::default();
         while changes < MAX_CHANGES {
-            let Some(ensemble) = engine::ensemble_of(&guard) else { return Err(self.lost(&guard, is_sent)) };
+            let Some(ensemble) = engine::session::ensemble_of(&guard) else { return Err(self.lost(&guard, is_sent)) };
             let (own, read) = (guard.node(), jobs::node(&self.path));
             // Behind the grant, this session sees everything that the holder before wrote.
             let both = async { tokio::join!(biased; ensemble.read(&own), ensemble.read(&read)) };
@@ -226,7 +227,7 @@ impl ClaimRequest {
             let mut decided = self.decide(&log, own.ctime_ms, own.ctime_ms);
             if decided.ahead.is_some() {
                 // The runs after the host asked may count, if it has waited for long.
-                match engine::server_now_ms(&*ensemble).await {
+                match engine::session::server_now_ms(&*ensemble).await {
                     Ok(now_ms) => decided = self.decide(&log, own.ctime_ms, now_ms.max(own.ctime_ms)),
                     Err(fault) => {
                         self.passing(&guard, fault, is_sent)?;

@@ -1,6 +1,6 @@
 //! Why a slot of a job was not claimed.
 
-use lockkeeper::engine::OpError;
+use lockkeeper::engine::ensemble::OpError;
 use lockkeeper::error::{AcquireError, ErrorKind, Misuse, PathError, ProductError, SessionError};
 use lockkeeper::{Error, Loss};
 

@@ -7,7 +7,9 @@ use std::task::Poll;
 
 use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use lockkeeper::engine::{self, JOBS, READS_IN_FLIGHT, Watcher, is_below};
+use lockkeeper::engine;
+use lockkeeper::engine::ensemble::{READS_IN_FLIGHT, Watcher, is_below};
+use lockkeeper::engine::registers::JOBS;
 
 use super::admin::{JobStatus, JobsAdmin, look};
 use super::error::{JobError, refused};
@@ -78,7 +80,7 @@ impl FollowJobs {
         let seen: BTreeSet<_> =
             self.jobs.iter().filter(|(_, job)| is_watched(job)).map(|(path, _)| path.clone()).collect();
         let known: Vec<_> = self.jobs.keys().cloned().collect();
-        let (list, paths, read) = engine::context(&self.admin.keeper)
+        let (list, paths, read) = engine::session::context(&self.admin.keeper)
             .ask(move |ensemble| async move {
                 let (paths, list) = if lists {
                     let listed = jobs::watch(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;

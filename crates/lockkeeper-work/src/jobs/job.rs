@@ -9,7 +9,7 @@ use lockkeeper::{LockPath, error::PathError};
 
 use super::calendar::Calendar;
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine::typed;
+use lockkeeper::engine::text::typed;
 use lockkeeper::error::Misuse;
 
 /// Work that runs once per slot.

@@ -1,6 +1,7 @@
 //! A claimed run, and its end.
 
-use lockkeeper::engine::{self, OpError, TxnStep};
+use lockkeeper::engine;
+use lockkeeper::engine::ensemble::{OpError, TxnStep};
 use lockkeeper::error::{ReleaseError, SessionError};
 use lockkeeper::{Guard, Holding, Lockkeeper, Loss};
 use tracing::warn;
@@ -136,7 +137,7 @@ impl Run {
         let path = guard.path().to_owned();
         log.finish(&record.id, end);
         let write = TxnStep::Write { path: jobs::node(&path), data: log.to_bytes(), version: Some(version) };
-        let (released, written) = engine::release_and_write(Holding::from(guard), write).await;
+        let (released, written) = engine::hold::release_and_write(Holding::from(guard), write).await;
         let loss = match released {
             Ok(()) => None,
             Err(ReleaseError::NotHeld { loss }) => Some(loss),
@@ -150,7 +151,10 @@ impl Run {
             None => {
                 let (keeper, id, log) = (job.keeper.clone(), record.id.clone(), log.clone());
                 let later = async move |_| Ok(record_later(&keeper, &path, &id, log, version).await);
-                engine::context(&job.keeper).ask(later).await.unwrap_or_else(|error| Err(NotRecorded::Unknown(error)))
+                engine::session::context(&job.keeper)
+                    .ask(later)
+                    .await
+                    .unwrap_or_else(|error| Err(NotRecorded::Unknown(error)))
             }
         };
         if let Ok(stamp) = recorded {
@@ -175,7 +179,7 @@ async fn record_later(
     // A lost read does not count: the caller bounds how long servers may be silent.
     let mut writes = 0;
     while writes < MAX_ATTEMPTS {
-        let ensemble = engine::context(keeper).ensemble().await.map_err(NotRecorded::Unknown)?;
+        let ensemble = engine::session::context(keeper).ensemble().await.map_err(NotRecorded::Unknown)?;
         let stored = match jobs::find(&*ensemble, path).await {
             Ok(stored) => stored.ok_or(NotRecorded::Deleted)?,
             Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,

@@ -3,7 +3,8 @@
 //! The lock's own node has none of it, so foreign clients of the lock see only contenders. A host writes the log under its hold and
 //! under compare-and-set.
 
-use lockkeeper::engine::{Ensemble, JOBS, Node, NodeKind, OpError, Watcher, linearizable, records};
+use lockkeeper::engine::ensemble::{Ensemble, Node, NodeKind, OpError, Watcher, linearizable};
+use lockkeeper::engine::registers::{JOBS, records};
 
 use super::records::{JobLog, LogError};
 

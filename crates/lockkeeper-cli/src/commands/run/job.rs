@@ -6,7 +6,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use lockkeeper::engine::spell;
+use lockkeeper::engine::text::spell;
 use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
 use lockkeeper_config::settings::IfUnreachable;
 use lockkeeper_work::jobs::{

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lockkeeper::admin::TraceParent;
-use lockkeeper::engine::{excerpt, spell};
+use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
 use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper_work::retry::{About, Cause};

@@ -169,7 +169,7 @@ pub(crate) mod tests {
     use std::time::Instant;
 
     use lockkeeper::admin::SessionId;
-    use lockkeeper::engine::{Node, TreeChange, Zxid};
+    use lockkeeper::engine::ensemble::{Node, TreeChange, Zxid};
 
     use super::*;
     use crate::watch::observation::{Options, Tree};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockkeeper::admin::{ContenderInfo, SessionId};
-use lockkeeper::engine::{Tombstone, attempt_of, created_by};
+use lockkeeper::engine::queue::{Tombstone, attempt_of, created_by};
 
 use super::super::fact::{End, Fact, Moment, What};
 use super::lock::{Entry, grant, named, node_of};

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use lockkeeper::NodeFormat;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::admin::SessionId;
-use lockkeeper::engine::leased::Held;
-use lockkeeper::engine::{Contest, HOLDER_MARKER, LEASE, Marker, Node, contender, format_of, node_path};
-use lockkeeper::engine::{Zxid, plain};
+use lockkeeper::engine::ensemble::Zxid;
+use lockkeeper::engine::ensemble::{Node, node_path};
+use lockkeeper::engine::queue::{Contest, HOLDER_MARKER, LEASE, Marker, contender, format_of};
+use lockkeeper::engine::registers::leased::Held;
+use lockkeeper::engine::text::plain;
 
 use super::super::fact::{Contender, End, Fact, Moment, What};
 use super::Tracker;

@@ -64,7 +64,7 @@ impl Spool {
         // Ordered by time, so that they are sent roughly in order; the rest makes them unique.
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{:013}-{turn:06}-{}", lockkeeper::engine::wall_clock_ms(), Uuid::new_v4().simple());
+        let name = format!("{:013}-{turn:06}-{}", lockkeeper::engine::text::wall_clock_ms(), Uuid::new_v4().simple());
         self.write(&format!("{name}.{ENTRY}"), record)
     }
 
