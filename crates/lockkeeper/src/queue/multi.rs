@@ -74,7 +74,7 @@ impl MultiAcquire {
     /// Sets options of each single request: `all.each(|one| one.message("nightly import"))`.
     ///
     /// If the session ends before all locks are granted, those that were granted are lost with it, and the call acquires all of them
-    /// again within the same timeout, unless [`Acquire::requeue`] of its first request says otherwise.
+    /// again within the same timeout, unless [`Acquire::requeue`] says otherwise.
     pub fn each(mut self, change: impl FnMut(Acquire<Holding>) -> Acquire<Holding>) -> Self {
         self.parts = self.parts.into_iter().map(change).collect();
         self
