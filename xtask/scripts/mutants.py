@@ -18,7 +18,7 @@ SERVER = "crates/lockkeeper-server/src/machine"
 AREAS = {
     "core": ["--package=lockkeeper-core", "--timeout=120"],
     "machine": ["--package=lockkeeper-server", f"--file={SERVER}.rs", f"--file={SERVER}/**/*.rs", "--timeout=120"],
-    "library": ["--package=lockkeeper", "--features=metrics", "--timeout=360"],
+    "library": ["--package=lockkeeper", "--test-package=lockkeeper", "--test-package=lockkeeper-tests", "--timeout=360"],
 }
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOME = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "mutants"
