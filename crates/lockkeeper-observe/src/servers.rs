@@ -7,6 +7,7 @@
 
 mod connections;
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -217,10 +218,12 @@ fn state(answer: Result<Answered, Unanswered>) -> ServerState {
         Ok(Answered { text, took }) => read(&text, took),
         Err(Unanswered::Silent) => ServerState::Silent,
         Err(Unanswered::NotResolved(error)) => ServerState::NotResolved { problem: error.to_string() },
-        Err(Unanswered::NotConnected(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-            ServerState::Refuses
-        }
-        Err(Unanswered::NotConnected(error)) => ServerState::NotReached { problem: error.to_string() },
+        Err(Unanswered::NotConnected(error)) => match error.kind() {
+            ErrorKind::ConnectionRefused => ServerState::Refuses,
+            // It closed the connection so soon that connecting failed: Linux reports a pipe or a reset, not a refusal.
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ServerState::Closes,
+            _ => ServerState::NotReached { problem: error.to_string() },
+        },
     }
 }
 
@@ -370,6 +373,15 @@ mod tests {
         assert_eq!(read("\x15\x03\x03\0\x02\x02F", TOOK), ServerState::NeedsTls);
         let other = read("HTTP/1.1 400 Bad Request\r\n\x1b[2J", TOOK);
         assert!(matches!(&other, ServerState::Unknown { answer } if answer.starts_with("HTTP/1.1 400")), "{other:?}");
+    }
+
+    #[test]
+    fn a_server_that_closes_a_connection_before_it_is_used_is_not_out_of_reach() {
+        let of = |kind: ErrorKind| state(Err(Unanswered::NotConnected(kind.into())));
+        assert_eq!(of(ErrorKind::BrokenPipe), ServerState::Closes);
+        assert_eq!(of(ErrorKind::ConnectionReset), ServerState::Closes);
+        assert_eq!(of(ErrorKind::ConnectionRefused), ServerState::Refuses);
+        assert!(matches!(of(ErrorKind::HostUnreachable), ServerState::NotReached { .. }));
     }
 
     #[test]
