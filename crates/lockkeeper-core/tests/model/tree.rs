@@ -13,16 +13,14 @@ pub(crate) fn attempt(client: u8) -> AttemptId {
     AttemptId::new(u128::from(client) + 1)
 }
 
-/// A hasher with fixed keys, many times faster than the one of std: a world hashes each of its states.
-pub(crate) fn hasher() -> impl Hasher {
-    ahash::RandomState::with_seeds(1, 2, 3, 4).build_hasher()
+/// Hashers with fixed keys, many times faster than those of std: a world hashes each of its states.
+fn hashers() -> impl BuildHasher {
+    ahash::RandomState::with_seeds(1, 2, 3, 4)
 }
 
 /// Returns the hash of `value`, the same in every run on a machine.
 pub(crate) fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = hasher();
-    value.hash(&mut hasher);
-    hasher.finish()
+    hashers().hash_one(value)
 }
 
 /// No session.
@@ -208,7 +206,7 @@ impl Tree {
 
     /// Returns a number for the set of children, to detect whether it has changed.
     pub(crate) fn fingerprint(&self) -> u64 {
-        let mut hasher = hasher();
+        let mut hasher = hashers().build_hasher();
         self.nodes.iter().for_each(|n| n.czxid.hash(&mut hasher));
         hasher.finish()
     }
