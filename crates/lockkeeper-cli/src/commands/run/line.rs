@@ -179,10 +179,10 @@ impl Line {
             if let Some(message) = &self.message {
                 request = request.message(message);
             }
-            match self.traceparent {
-                Some(traceparent) => request.traceparent(traceparent.to_string()),
-                None => request,
+            if let Some(traceparent) = self.traceparent {
+                request = request.traceparent(traceparent.to_string());
             }
+            request
         });
         let mut acquire = keeper.multi_lock(requests);
         if let Some(remaining) = self.remaining() {
