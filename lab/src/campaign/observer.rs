@@ -115,6 +115,17 @@ impl Drop for Observer {
     }
 }
 
+/// What a contender knows of one of its grants.
+#[derive(Debug)]
+struct Grant {
+    pid: u32,
+    lock: String,
+    /// The times at which the observer may have seen it.
+    times: RangeInclusive<u64>,
+    /// How long after the start of the campaign it was.
+    at: Duration,
+}
+
 impl Seen {
     /// Compares it with what the contenders did after `start`. `late` is how late the machine was. Prints the counts, and returns the
     /// grants that it should have seen.
@@ -128,27 +139,20 @@ impl Seen {
                 let What::Asked { outcome: Outcome::Granted(_), .. } = event.what else { continue };
                 let lock = format!("/locks/{}", name(event.lock as usize));
                 let times = ms(event.from.saturating_sub(slack))..=ms(event.until + slack);
-                grants.push((attempt.pid, lock, times, event.until.saturating_sub(start)));
+                grants.push(Grant { pid: attempt.pid, lock, times, at: event.until.saturating_sub(start) });
             }
         }
         let all = grants.len();
-        grants.retain(|(pid, lock, times, _)| !self.take(*pid, lock, times));
-        let in_gap = |times: &RangeInclusive<u64>| {
-            self.gaps.iter().any(|(since, at)| since <= times.end() && times.start() <= at)
-        };
-        let (in_gaps, mut others): (Vec<_>, Vec<_>) = grants.into_iter().partition(|(_, _, times, _)| in_gap(times));
-        others.retain(|(pid, lock, times, _)| {
-            !self.take(*pid, lock, &(*times.start()..=times.end() + SILENT.as_millis() as u64))
-        });
+        let (in_gaps, missed) = self.unseen(grants);
         let (before, after) = (self.memory.0 / 1024, self.memory.1 / 1024);
         println!(
             "observer: {} of {all} grants seen, {} in {} gaps, {} missed; {before} MiB at the start, {after} MiB at the end",
-            all - in_gaps.len() - others.len(),
+            all - in_gaps.len() - missed.len(),
             in_gaps.len(),
             self.gaps.len(),
-            others.len()
+            missed.len()
         );
-        let text = |(pid, lock, times, at): (u32, String, RangeInclusive<u64>, Duration)| {
+        let text = |Grant { pid, lock, times, at }: Grant| {
             let around = times.start().saturating_sub(SESSION)..=times.end() + SESSION;
             let is_near =
                 |fact: &&Fact| around.contains(&fact.at_ms) && fact.lock.as_ref().is_none_or(|other| *other == lock);
@@ -157,14 +161,27 @@ impl Seen {
             near.for_each(|fact| println!("  {fact}"));
             format!("{:.1}: the observer did not see that pid {pid} was granted {lock}", at.as_secs_f64())
         };
-        others.into_iter().map(text).collect()
+        missed.into_iter().map(text).collect()
     }
 
-    /// Takes the first grant of that process that was seen between these times. The node of a short hold may be gone before it is read:
-    /// then it is that of any process.
-    fn take(&mut self, pid: u32, lock: &str, times: &RangeInclusive<u64>) -> bool {
-        let owner = format!("(pid {pid}");
-        let is_there = |fact: &Fact| times.contains(&fact.at_ms) && fact.lock.as_deref() == Some(lock);
+    /// Returns the grants that were not seen: those in a gap, which need not be seen, and the others.
+    fn unseen(&mut self, grants: Vec<Grant>) -> (Vec<Grant>, Vec<Grant>) {
+        let is_in_gap =
+            |grant: &Grant| self.gaps.iter().any(|(since, at)| since <= grant.times.end() && grant.times.start() <= at);
+        let (mut in_gaps, mut others): (Vec<_>, Vec<_>) = grants.into_iter().partition(is_in_gap);
+        // The others come first: otherwise a grant in a gap could take what was seen of a later one of the same process.
+        others.retain(|grant| !self.take(grant, Duration::ZERO));
+        in_gaps.retain(|grant| !self.take(grant, Duration::ZERO));
+        others.retain(|grant| !self.take(grant, SILENT));
+        (in_gaps, others)
+    }
+
+    /// Takes the first grant of that process that was seen at its times, or `later`. The node of a short hold may be gone before it is
+    /// read: then it is that of any process.
+    fn take(&mut self, grant: &Grant, later: Duration) -> bool {
+        let times = *grant.times.start()..=grant.times.end() + later.as_millis() as u64;
+        let owner = format!("(pid {}", grant.pid);
+        let is_there = |fact: &Fact| times.contains(&fact.at_ms) && fact.lock.as_ref() == Some(&grant.lock);
         let is_its = |fact: &Fact| fact.who.as_ref().is_some_and(|who| who.contains(&owner));
         let known = self.granted.iter().position(|fact| is_there(fact) && is_its(fact));
         let unknown = || self.granted.iter().position(|fact| is_there(fact) && fact.who.is_none());
@@ -178,4 +195,37 @@ fn memory(child: &Child) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted(at_ms: u64) -> Fact {
+        let (lock, who) = (Some("/locks/a".to_owned()), Some("root@here (pid 7)".to_owned()));
+        Fact { at_ms, fact: "granted".to_owned(), lock, who, since_ms: None, more: Map::new() }
+    }
+
+    fn grant(times: RangeInclusive<u64>) -> Grant {
+        Grant { pid: 7, lock: "/locks/a".to_owned(), times, at: Duration::ZERO }
+    }
+
+    /// The observer looked again from 5000 on, and saw both of the later grants.
+    fn seen(granted: Vec<Fact>) -> Seen {
+        Seen { all: vec![], granted, gaps: vec![(1000, 5000)], memory: (0, 0), epoch: Duration::ZERO }
+    }
+
+    #[test]
+    fn a_grant_in_a_gap_takes_nothing_that_was_seen_of_a_later_grant() {
+        let grants = vec![grant(4000..=6000), grant(5100..=7100), grant(5400..=7400)];
+        let (in_gaps, missed) = seen(vec![granted(6000), granted(6400)]).unseen(grants);
+        assert_eq!((in_gaps.len(), missed.len()), (1, 0), "{missed:?}");
+    }
+
+    #[test]
+    fn a_grant_outside_of_gaps_that_was_not_seen_is_missed() {
+        let grants = vec![grant(4000..=6000), grant(5100..=7100), grant(40_000..=42_000)];
+        let (in_gaps, missed) = seen(vec![granted(5500), granted(6000)]).unseen(grants);
+        assert_eq!((in_gaps.len(), missed.len()), (0, 1), "{missed:?}");
+    }
 }
