@@ -180,7 +180,7 @@ impl Seen {
     /// read: then it is that of any process.
     fn take(&mut self, grant: &Grant, later: Duration) -> bool {
         let times = *grant.times.start()..=grant.times.end() + later.as_millis() as u64;
-        let owner = format!("(pid {}", grant.pid);
+        let owner = format!("(pid {})", grant.pid);
         let is_there = |fact: &Fact| times.contains(&fact.at_ms) && fact.lock.as_ref() == Some(&grant.lock);
         let is_its = |fact: &Fact| fact.who.as_ref().is_some_and(|who| who.contains(&owner));
         let known = self.granted.iter().position(|fact| is_there(fact) && is_its(fact));
