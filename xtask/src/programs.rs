@@ -101,10 +101,12 @@ const REAL_SERVERS: &str = ".cargo/real-servers";
 /// Set for tests that are small without it.
 pub(crate) const DEEP: &str = "LOCKKEEPER_DEEP";
 
-/// Runs the tests that are small in `cargo test` at their full size. The model checker is optimised: it explores millions of states.
+/// Runs the tests that are small in `cargo test` at their full size. The model checker is optimised: it explores millions of states, one
+/// world after the other, each with two threads.
 pub(crate) fn deep(sh: &Shell) -> Result<()> {
     for package in ["lockkeeper-core", "lockkeeper-helix"] {
-        cmd!(sh, "cargo test --quiet --profile worlds -p {package} --test model").env(DEEP, "1").run()?;
+        let model = cmd!(sh, "cargo test --quiet --profile worlds -p {package} --test model -- --test-threads 1");
+        model.env(DEEP, "1").run()?;
     }
     cmd!(sh, "cargo test --quiet --profile worlds -p lockkeeper-testkit --lib one_seed").env(DEEP, "1").run()?;
     for (package, target, tests) in [

@@ -59,6 +59,9 @@ use witness::Witness::*;
 use world::{Action, Budget, State, World};
 use worlds::{BACKGROUND, FOREGROUND, NO_FAULT, READ, WRITE, classes_rule, takes, world};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Formats a counterexample, for people to read and to replay.
 fn tell(path: Path<State, Action>) -> String {
     let last = path.last_state().clone();

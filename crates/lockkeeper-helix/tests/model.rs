@@ -18,6 +18,9 @@ use world::{
     BELIEVES, Budget, EQUALS, GETS_IN, HANDED_OVER, LAZY, Mistake, ONE_OWNER, PRIORITIES, SETTLES, Witness, World,
 };
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const NO_FAULT: Budget = Budget { losses: 0, crashes: 0, renewals: 0, transfers: 0, cancels: 0 };
 
 fn low() -> Terms {
