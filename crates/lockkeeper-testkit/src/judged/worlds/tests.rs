@@ -127,40 +127,38 @@ fn contenders_notice_every_kind_of_fault() {
 /// Set in a process that only prints the digests of its histories.
 const PRINTS: &str = "LOCKKEEPER_TEST_PRINTS_DIGESTS";
 
-/// For how many seeds of each family the histories are compared.
-fn compared() -> u64 {
-    if crate::is_deep() { 300 } else { 4 }
+/// The scenarios whose histories are compared.
+fn compared() -> impl Iterator<Item = Scenario> {
+    let seeds = if crate::is_deep() { 300 } else { 4 };
+    Family::ALL.into_iter().flat_map(move |family| (0..seeds).map(move |seed| Scenario::of(seed, family)))
 }
 
 /// One seed gives one history: the same events at the same times, and the same bytes on every link. In one process and
 /// in two, because hash tables, tokio's random numbers, process ids and the wall clock differ.
 #[test]
 fn one_seed_gives_one_history_byte_for_byte() {
-    let prints = std::env::var_os(PRINTS).is_some();
-    let mut digests = Vec::new();
-    for family in Family::ALL {
-        for seed in 0..compared() {
-            let scenario = Scenario::of(seed, family);
-            let first = lived(&scenario);
-            if prints {
-                println!("digest {}", first.sim.digest());
-                continue;
-            }
-            let second = lived(&scenario);
-            let differs = first.history.iter().zip(&second.history).position(|(one, other)| one != other);
-            assert_eq!(differs, None, "seed {seed} ({family:?}): events differ");
-            assert_eq!(first.history.len(), second.history.len(), "seed {seed} ({family:?})");
-            assert_eq!(first.sim.digest(), second.sim.digest(), "seed {seed} ({family:?}): bytes differ");
-            digests.push(first.sim.digest());
+    if std::env::var_os(PRINTS).is_some() {
+        for scenario in compared() {
+            println!("digest {}", lived(&scenario).sim.digest());
         }
-    }
-    if prints {
         return;
     }
-    let name = "judged::worlds::tests::one_seed_gives_one_history_byte_for_byte";
-    let mut other = std::process::Command::new(std::env::current_exe().unwrap());
-    let printed = other.args(["--exact", name, "--nocapture"]).env(PRINTS, "1").output().unwrap();
-    let printed = String::from_utf8(printed.stdout).unwrap();
+    // Beside this process: both need a core.
+    let other = std::thread::spawn(|| {
+        let name = "judged::worlds::tests::one_seed_gives_one_history_byte_for_byte";
+        let mut other = std::process::Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", name, "--nocapture"]).env(PRINTS, "1").output().unwrap()
+    });
+    let mut digests = Vec::new();
+    for scenario in compared() {
+        let (first, second) = (lived(&scenario), lived(&scenario));
+        let differs = first.history.iter().zip(&second.history).position(|(one, other)| one != other);
+        assert_eq!(differs, None, "{scenario:?}: events differ");
+        assert_eq!(first.history.len(), second.history.len(), "{scenario:?}");
+        assert_eq!(first.sim.digest(), second.sim.digest(), "{scenario:?}: bytes differ");
+        digests.push(first.sim.digest());
+    }
+    let printed = String::from_utf8(other.join().unwrap().stdout).unwrap();
     let others: Vec<u64> = printed.lines().filter_map(|line| line.strip_prefix("digest ")?.parse().ok()).collect();
     assert_eq!(digests, others, "another process sends other bytes");
 }
