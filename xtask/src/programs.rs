@@ -93,7 +93,7 @@ impl Tests {
     }
 }
 
-/// Cargo's variable for a program that starts the compiler, for the workspace's own crates only.
+/// Cargo's variable: it names a program that starts the compiler of the workspace's own crates.
 const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 /// Compiles the tests that need real servers. As in .ci/run: cargo compares the text.
 const REAL_SERVERS: &str = ".cargo/real-servers";

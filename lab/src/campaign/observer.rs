@@ -210,7 +210,7 @@ mod tests {
         Grant { pid: 7, lock: "/locks/a".to_owned(), times, at: Duration::ZERO }
     }
 
-    /// The observer looked again from 5000 on, and saw both of the later grants.
+    /// What an observer has seen that looked again from 5000 on.
     fn seen(granted: Vec<Fact>) -> Seen {
         Seen { all: vec![], granted, gaps: vec![(1000, 5000)], memory: (0, 0), epoch: Duration::ZERO }
     }
