@@ -191,6 +191,8 @@ impl Contender {
             return self.exit.leave(Leaving::Revoked);
         }
         self.hold = HoldFacts::NONE;
+        // It keeps its place until the next grant, even if it would not have waited for the first.
+        (self.terms.once, self.terms.max_ahead) = (false, usize::MAX);
         self.proof = Proof::None;
         self.releases.callers_write = false;
         // Its watch serves as that on the blocker, if a listing shows that it is the blocker.

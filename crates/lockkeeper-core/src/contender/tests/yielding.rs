@@ -4,9 +4,9 @@ use super::*;
 use crate::{Ask, Class};
 
 /// A holder of the background that makes way, and its node.
-fn looks_out() -> (Contender, String) {
+fn looks_out(terms: fn(Contender) -> Contender) -> (Contender, String) {
     let mode = Mode::Class(Class::BACKGROUND);
-    let mut holder = Contender::new(Discipline::Classes, NodeFormat::Contentserv, mode, ID, SessionId(1));
+    let mut holder = terms(Contender::new(Discipline::Classes, NodeFormat::Contentserv, mode, ID, SessionId(1)));
     let own = enters(&mut holder, &[]);
     assert!(matches!(holder.next_command(), Some(Command::TakeHolderMarker { .. })));
     holder.handle(Event::HolderMarkerTaken(Ok(Zxid(8))));
@@ -20,7 +20,11 @@ const FIRST: &str = "A-0000000010";
 
 /// The same, and a contender of the foreground waits.
 fn contended() -> (Contender, String) {
-    let (mut holder, own) = looks_out();
+    contended_by(|contender| contender)
+}
+
+fn contended_by(terms: fn(Contender) -> Contender) -> (Contender, String) {
+    let (mut holder, own) = looks_out(terms);
     assert_eq!(holder.next_command(), Some(Command::List { limit: false, watch: true, beside: false }));
     holder.handle(Event::Listed(Ok(Listing::of(vec![own.clone(), FIRST.to_owned()]))));
     assert_eq!(holder.next_command(), watch(FIRST, WatchKind::Blocker));
@@ -32,7 +36,7 @@ fn contended() -> (Contender, String) {
 /// A later contender of its own class is no reason, nor is a node without a session.
 #[test]
 fn only_a_contender_of_an_earlier_class_is_made_way_for() {
-    let (mut holder, own) = looks_out();
+    let (mut holder, own) = looks_out(|contender| contender);
     _ = holder.next_command();
     holder.handle(Event::Listed(Ok(Listing::of(vec![own.clone(), "B-0000000010".to_owned()]))));
     assert_eq!(holder.next_command(), None);
@@ -96,4 +100,20 @@ fn a_marker_that_another_client_deleted_ends_the_attempt() {
     holder.handle(Event::Inspected(Err(Failure::NoNode)));
     _ = holder.next_command();
     assert_eq!(holder.leaves_for(), Some(End::Removed));
+}
+
+/// Its caller did not want to wait, or for so few only, before it was granted the lock.
+#[test]
+fn a_hold_that_makes_way_waits_whatever_its_terms_were_before_its_grant() {
+    for limit in [|contender: Contender| contender.once(), |contender: Contender| contender.with_max_ahead(0)] {
+        let (mut holder, own) = contended_by(limit);
+        holder.handle(Event::Ask(Ask::Yield));
+        _ = holder.next_command();
+        holder.handle(Event::Inspected(Ok(Inspection { czxid: Zxid(8), version: 3, ..SEEN })));
+        _ = holder.next_command();
+        holder.handle(Event::Deleted(Ok(())));
+        _ = holder.next_command();
+        holder.handle(Event::Listed(Ok(Listing::of(vec![own, FIRST.to_owned()]))));
+        assert_eq!((holder.next_command(), holder.waits_for()), (None, Some(FIRST)));
+    }
 }

@@ -24,6 +24,7 @@ for_kinds!(
     a_dropped_call_that_makes_way_leaves_the_queue,
     a_hold_that_is_revoked_and_makes_way_withdraws,
     only_a_lock_with_classes_makes_way,
+    a_hold_that_did_not_wait_for_its_first_grant_waits_for_the_next,
 );
 
 fn lock(world: &World, keeper: &Lockkeeper) -> PriorityLock {
@@ -245,4 +246,21 @@ async fn only_a_lock_with_classes_makes_way(world: &World) {
     let keeper = world.keeper().await;
     let outcome = keeper.mutex(world.lock()).acquire().yielding().await;
     assert_eq!(misused(&outcome), Some("yielding"));
+}
+
+async fn a_hold_that_did_not_wait_for_its_first_grant_waits_for_the_next(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let tries = lock(world, &one).background().acquire().timeout(Duration::ZERO);
+    let limited = lock(world, &one).background().acquire().max_waiters(0);
+    for request in [tries, limited] {
+        let guard = request.min_hold(Duration::ZERO).await.unwrap();
+        let node = guard.node();
+        let first = world.enqueue(lock(world, &other).foreground().acquire()).await;
+        asked_to_yield(&guard).await;
+        let yields = tokio::spawn(guard.yield_lock());
+        first.granted().await.release().await.unwrap();
+        let guard = timeout(PATIENCE, yields).await.unwrap().unwrap().expect("it keeps its place");
+        assert_eq!(guard.node(), node);
+        guard.release().await.unwrap();
+    }
 }
