@@ -140,6 +140,8 @@ pub struct Hold {
     pub(crate) waits_for_readers: AtomicBool,
     /// Whether its guard was dropped. A task that runs sees this before the end of its channel wakes it.
     pub(crate) dropped: AtomicBool,
+    /// Whether its owner has asked for the release.
+    pub(crate) released: AtomicBool,
     /// Notified when the program has missed its liveness limit: the driver gives the lock up.
     pub unattended: Notify,
     /// How many fenced writes may still take effect.
@@ -202,6 +204,7 @@ impl Hold {
             contended: latest::Sender::new(false),
             waits_for_readers: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             unattended: Notify::new(),
             writes: AtomicUsize::new(0),
             ward: OnceLock::new(),
@@ -492,7 +495,8 @@ impl Expiring for Hold {
 
     fn expire_if_due(&self) -> Option<bool> {
         match self.trust() {
-            Trust::Lost(loss) => Some(self.mark(loss)),
+            // After its release, only a server can say that it was lost before: the release reports that.
+            Trust::Lost(loss) => Some(self.mark(loss) && !self.released.load(Ordering::Acquire)),
             Trust::Held { .. } | Trust::Suspected { .. } => {
                 self.warn();
                 None

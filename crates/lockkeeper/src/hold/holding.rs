@@ -522,6 +522,9 @@ impl Holding {
     /// Releases the hold, which has no other uses.
     async fn release_whole(self) -> Result<(), ReleaseError> {
         let (confirm, confirmed) = oneshot::channel();
+        // What its clock shows until here is a loss; what it shows later is not, because the work is done.
+        self.parts.hold.judge();
+        self.parts.hold.released.store(true, Ordering::Release);
         // A send fails only if the driver has ended, and then the hold has too.
         _ = self.parts.requests.unbounded_send(HoldRequest::Release(confirm));
         let unheard = || ReleaseError::NotHeld { loss: self.parts.hold.loss().unwrap_or(Loss::Closed) };

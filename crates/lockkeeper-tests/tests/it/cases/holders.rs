@@ -25,6 +25,7 @@ for_every_kind!(
 
 on_the_embedded_server!(
     case_32_a_guard_is_lost_by_its_deadline_even_if_the_librarys_thread_is_stuck,
+    a_release_that_no_server_confirms_is_no_loss,
     case_53_a_holder_sees_suspicion_and_loss_and_sends_nothing_afterwards,
     a_check_that_nobody_waits_for_is_not_repeated_behind_the_release,
     case_43_an_unattended_hold_is_released,
@@ -94,6 +95,23 @@ async fn case_32_a_guard_is_lost_by_its_deadline_even_if_the_librarys_thread_is_
     drop(stuck);
     assert_eq!(guard.state(), HoldState::Lost(Loss::Unreachable), "lost is final");
     next.release().await.unwrap();
+}
+
+/// The work is done when it asks for the release. Otherwise `OnLost::Abort` would end a program that waits for its confirmation.
+async fn a_release_that_no_server_confirms_is_no_loss(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, TIMEOUT).await;
+    let (report, reports) = mpsc::channel();
+    let on_lost = OnLost::call(move |lost| report.send(lost.path.clone()).unwrap());
+    let released = world.mutex(&keeper).acquire().on_lost(on_lost.clone()).await.unwrap();
+    let beside = world.path("beside");
+    let held = keeper.mutex(&*beside).acquire().on_lost(on_lost).await.unwrap();
+    proxy.black_hole();
+    // The trust of both ends before that.
+    assert!(matches!(released.release().await, Err(ReleaseError::Timeout { .. })));
+    assert_eq!(held.lost().await, Loss::Unreachable);
+    assert_eq!(reports.recv_timeout(PATIENCE), Ok(beside));
+    assert_eq!(reports.try_recv(), Err(mpsc::TryRecvError::Empty));
 }
 
 /// The event about the deletion of the own node and the answer that the blocker does not exist are read at the same moment. The
