@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper::guard::HoldState;
-use lockkeeper::{Lockkeeper, Loss};
+use lockkeeper::{CancellationToken, Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::support::{
     Held, PATIENCE, STEADY, World, eventually, for_every_kind, for_every_kind_embedded, grew, turn_at, watched,
@@ -28,6 +28,7 @@ for_every_kind_embedded!(
     a_waiter_that_joins_again_waits_for_the_servers_until_its_deadline,
     a_waiter_outlasts_a_lost_connection_that_ends_a_call_without_a_position,
     a_waiter_whose_node_goes_with_its_session_joins_the_queue_again,
+    a_waiter_that_cannot_ask_who_removed_its_node_still_ends_as_its_caller_wants,
 );
 
 /// Short enough to wait for, long enough that a quarter of it outlasts a pause of a busy machine.
@@ -285,4 +286,47 @@ async fn a_waiter_whose_node_goes_with_its_session_joins_the_queue_again(world: 
     world.queued(2).await;
     holder.release().await.unwrap();
     waiter.granted().await.release().await.unwrap();
+}
+
+/// The node of a waiter is gone, and so is the connection by which it would ask whether its session lives on.
+async fn a_waiter_that_cannot_ask_who_removed_its_node_still_ends_as_its_caller_wants(world: &World) {
+    let other = world.keeper().await;
+    let guard = world.rival(&other).acquire().await.unwrap();
+    for how in ["cancelled", "out of retries", "closed", "dropped"] {
+        let proxy = world.proxy().await;
+        let retries = if how == "out of retries" { 1 } else { 1_000_000 };
+        let builder = Lockkeeper::builder().session_timeout(STEADY).reconnect(retries, Duration::from_millis(100));
+        let keeper = builder.create_chroot(true).connect(&proxy.connect_string()).await.unwrap();
+        let token = CancellationToken::new();
+        let waiter = world.enqueue(world.subject(&keeper).acquire().cancel_on(token.clone())).await;
+        let node = world.node(world.queue().await.last().unwrap());
+        watched(&proxy, &node).await;
+        proxy.refuse();
+        let gone = proxy.on_watch_event().cut_after_reply();
+        world.remove(&node).await;
+        gone.fired().await;
+        proxy.wait_until(|counts| counts.refused > 0).await;
+        match how {
+            "cancelled" => {
+                token.cancel();
+                assert!(matches!(waiter.outcome().await, Err(AcquireError::Cancelled { .. })));
+            }
+            "out of retries" => {
+                let outcome = waiter.outcome().await;
+                let lost = matches!(outcome, Err(AcquireError::Session(SessionError::ConnectionLost { .. })));
+                assert!(lost, "{outcome:?}");
+            }
+            "closed" => {
+                timeout(PATIENCE, keeper.close_within(Duration::from_millis(100))).await.unwrap();
+                let outcome = waiter.outcome().await;
+                assert!(matches!(outcome, Err(AcquireError::Session(SessionError::Closed))), "{outcome:?}");
+            }
+            _ => {
+                waiter.abort();
+                timeout(PATIENCE, keeper.close_within(Duration::from_millis(100))).await.unwrap();
+            }
+        }
+    }
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
 }

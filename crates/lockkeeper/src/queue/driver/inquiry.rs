@@ -1,10 +1,15 @@
 //! The reads behind the caller's error: the client that removed the node, and how the session ended.
 
+use std::pin::pin;
+
 use lockkeeper_core::{End, Link, LinkState, node_path};
 
 use super::Driver;
+use super::attempt::Wake;
+use super::caller::Caller;
 use crate::broken::Broken;
 use crate::ensemble::OpError;
+use crate::error::{AcquireError, SessionError};
 use crate::latest;
 use crate::registers::journal;
 use crate::wait::passed;
@@ -13,32 +18,54 @@ impl Driver {
     /// Finds out why a waiter's node is deleted: another client deleted it, or the session ended and the server
     /// reported its nodes first.
     ///
-    /// This takes one round trip, or longer while the connection is lost, but never goes past the deadline. A holder
+    /// This takes one round trip, or longer while the connection is lost, but no longer than the caller waits. A holder
     /// instead learns of its loss immediately, whatever the cause.
-    async fn look_closer(&self, end: End) -> End {
-        if end != End::Removed || !self.caller.is_waiting() {
+    async fn look_closer(&mut self, end: End, link: &mut latest::Receiver<Link>) -> End {
+        if end != End::Removed {
             return end;
         }
-        let session_lives = async {
+        let ensemble = self.attempt.ensemble.clone();
+        let mut session_lives = pin!(async move {
             loop {
-                match self.attempt.ensemble.heartbeat().await {
+                match ensemble.heartbeat().await {
                     Err(OpError::SessionOver) => return false,
                     // The next check waits until the connection is back or the session is over.
                     Err(OpError::ConnectionLoss) => {}
                     _ => return true,
                 }
             }
-        };
-        tokio::select! {
-            biased;
-            lives = session_lives => if lives { End::Removed } else { End::SessionOver },
-            () = passed(self.attempt.deadline) => End::Removed,
+        });
+        let closing = self.session.closing();
+        while self.caller.is_waiting() {
+            let wake = tokio::select! {
+                biased;
+                () = closing.cancelled() => Wake::Closing,
+                lives = &mut session_lives => return if lives { End::Removed } else { End::SessionOver },
+                Ok(()) = link.changed() => Wake::LinkChanged,
+                wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
+            };
+            match wake {
+                Wake::Closing => self.caller.refuse(SessionError::Closed.into()),
+                Wake::LinkChanged => {
+                    let link = *link.borrow_and_update();
+                    self.limit_disconnect(link);
+                    if self.disconnect.last_try.is_some_and(|last| link.failed_tries >= last) {
+                        let path = self.attempt.path.clone();
+                        self.caller.refuse(SessionError::ConnectionLost { path }.into());
+                    }
+                }
+                Wake::Cancelled => self.caller.refuse(AcquireError::Cancelled { path: self.attempt.path.clone() }),
+                Wake::CallerGone => self.caller = Caller::Gone,
+                // Its deadline: what ended its wait is known.
+                _ => return End::Removed,
+            }
         }
+        End::Removed
     }
 
     /// Finds out what the caller's error is to say about the end of the attempt.
     pub(super) async fn explain(&mut self, end: End, link: &mut latest::Receiver<Link>) -> End {
-        let end = self.look_closer(end).await;
+        let end = self.look_closer(end, link).await;
         if end == End::Removed && self.caller.is_waiting() {
             self.broken = self.who_broke_it().await;
         }
