@@ -156,9 +156,12 @@ impl Life {
     fn learn<T>(&self, change: impl FnOnce(&mut SessionClock, Duration) -> T) -> T {
         let mut clock = self.session_clock.lock().expect("held for a change only");
         let result = change(&mut clock, self.clock.now());
-        let link = clock.link();
         drop(clock);
-        self.link.send_if_modified(|known| std::mem::replace(known, link) != link);
+        // Read again while the state is locked: a thread that learned earlier must not put its state over a later one.
+        self.link.send_if_modified(|known| {
+            let link = self.session_clock.lock().expect("held for a look only").link();
+            std::mem::replace(known, link) != link
+        });
         result
     }
 
