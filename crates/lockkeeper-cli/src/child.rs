@@ -337,7 +337,7 @@ impl Job {
                         continue;
                     }
                     let action = supervision.handle(Event::Signal(signal), watchdog::now());
-                    if !self.is_sent_by_terminal(signal) {
+                    if self.is_to_hear(signal) {
                         self.carry_out(action);
                     }
                 }
@@ -414,9 +414,14 @@ impl Job {
         }
     }
 
-    /// Whether the terminal sends this signal to the group itself, because the group is its foreground group.
-    fn is_sent_by_terminal(&self, signal: Signal) -> bool {
-        signal == Signal::WINCH && self.terminal.as_ref().is_some_and(|tty| tty.belongs_to(self.pid))
+    /// Whether to pass a signal on to the group. The terminal itself sends a change of its size to its foreground group. Without a
+    /// terminal there is no job control, and nobody would continue a command that stops and keeps the lock.
+    fn is_to_hear(&self, signal: Signal) -> bool {
+        match signal {
+            Signal::WINCH => !self.terminal.as_ref().is_some_and(|tty| tty.belongs_to(self.pid)),
+            Signal::TSTP => self.terminal.is_some(),
+            _ => true,
+        }
     }
 
     fn signal(&self, signal: Signal) {

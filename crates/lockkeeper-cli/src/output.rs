@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -352,8 +353,19 @@ pub(crate) fn styled(text: &str) -> Result<(), Failure> {
     tolerate_closed(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
 }
 
+/// Whether the reader of standard output has closed the pipe.
+static READER_GONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a write has found that the reader of standard output has closed the pipe: there is no one to print more for.
+pub(crate) fn is_reader_gone() -> bool {
+    READER_GONE.load(Ordering::Relaxed)
+}
+
 /// Ignores a closed pipe: its reader has read enough.
 pub(crate) fn tolerate_closed(written: io::Result<()>) -> Result<(), Failure> {
+    if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+        READER_GONE.store(true, Ordering::Relaxed);
+    }
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::new(Code::Internal, format!("cannot write to standard output: {error}")))

@@ -83,9 +83,7 @@ pub(crate) async fn refuse(
         (Code::Mismatch, _) => RefusalReason::Mismatch,
         _ => return,
     };
-    // Of several locks, the message names the one that was not granted.
-    let path = paths.iter().find(|path| failure.message.contains(path.as_str())).or(paths.first());
-    let Some(path) = path else { return };
+    let Some(path) = refused_one(paths, &failure.message) else { return };
     let mut refusal = NewRefusal::new(reason, waited);
     refusal.message = message.map(str::to_owned);
     if let Some(holder) = &failure.holder {
@@ -97,6 +95,12 @@ pub(crate) async fn refuse(
         Ok(Err(error)) => not_recorded(error),
         Err(_) => not_recorded("no server has answered in time"),
     }
+}
+
+/// Returns the one of these locks that was not granted: the message names it. The path of one may begin that of another.
+fn refused_one<'a>(paths: &'a [LockPath], message: &str) -> Option<&'a LockPath> {
+    let named = paths.iter().filter(|path| message.contains(path.as_str()));
+    named.max_by_key(|path| path.as_str().len()).or(paths.first())
 }
 
 /// Keeps the refusal of a request for which no server was reachable, for the next `run` on the same servers.
@@ -136,5 +140,18 @@ pub(crate) async fn send_kept(keeper: &Lockkeeper, dir: &Path, servers: &str) {
     };
     if !is_sent && let Err(error) = unsent::keep(dir, &unsent) {
         not_recorded(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_of_the_lock_that_its_message_names() {
+        let paths = ["/locks/a", "/locks/ab"].map(|path| LockPath::parse(path).unwrap());
+        assert_eq!(refused_one(&paths, "/locks/ab is taken"), Some(&paths[1]));
+        assert_eq!(refused_one(&paths, "/locks/a is taken"), Some(&paths[0]));
+        assert_eq!(refused_one(&paths, "the servers are silent"), Some(&paths[0]));
     }
 }

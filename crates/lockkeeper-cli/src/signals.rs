@@ -5,6 +5,7 @@
 
 use std::task::Poll;
 
+use futures_util::FutureExt;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
@@ -67,6 +68,14 @@ impl Signals {
     /// Whether [`Signals::next`] has returned a signal that stops a service.
     pub(crate) fn are_to_stop(&self) -> bool {
         self.stop
+    }
+
+    /// Whether a signal that ends this process came, or ended the command with this status: Ctrl-C on a terminal reaches only the command.
+    pub(crate) fn are_to_end(&mut self, ended: u8) -> bool {
+        while let Some(signal) = self.next().now_or_never() {
+            self.stop |= signal == Signal::HUP;
+        }
+        self.stop || STOPPING.iter().chain([&Signal::HUP]).any(|signal| status(signal.as_raw()) == ended)
     }
 }
 

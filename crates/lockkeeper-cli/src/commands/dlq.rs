@@ -28,6 +28,7 @@ use crate::child::{Extras, Job, RunTerms};
 use crate::commands::run::lock_paths;
 use crate::confirm;
 use crate::exit::{Code, Failure};
+use crate::grace::Term;
 use crate::held::Held;
 use crate::letters::{self, CommandLine};
 use crate::local;
@@ -211,10 +212,15 @@ impl Desk {
         }
         let mut signals = Signals::default();
         signals.add(ENDING)?;
-        let mut stayed = 0;
-        for filed in chosen {
+        let (mut stayed, mut ended) = (0, 0);
+        for (index, filed) in chosen.iter().enumerate() {
+            if signals.are_to_end(ended) {
+                let left = counted((chosen.len() - index) as u64, "letter");
+                self.printer.note(&format!("stopped by a signal: {left} not replayed"));
+                return Ok(Code::NotAcquired as u8);
+            }
             let operation = &filed.letter.operation;
-            match self.replay_one(&filed.letter, terms, &mut signals).await {
+            match self.replay_one(&filed.letter, terms, (&mut signals, &mut ended)).await {
                 Ok(()) => self.printer.note(&format!("replayed {operation}")),
                 // Another process replayed or dropped it first.
                 Err(failure) if failure.code == Code::NoSuchLock => self.printer.note(&failure.message),
@@ -259,7 +265,12 @@ impl Desk {
     }
 
     /// Runs the command line of a letter once, and marks the letter.
-    async fn replay_one(&self, letter: &Letter, terms: ReplayTerms, signals: &mut Signals) -> Result<(), Failure> {
+    async fn replay_one(
+        &self,
+        letter: &Letter,
+        terms: ReplayTerms,
+        (signals, ended): (&mut Signals, &mut u8),
+    ) -> Result<(), Failure> {
         let operation = &letter.operation;
         let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
         let typed: CommandLine = serde_json::from_value(letter.payload.clone()).map_err(|_| {
@@ -289,7 +300,7 @@ impl Desk {
                 });
             }
         };
-        let outcome = self.replay_locked(letter, &typed, terms, &keeper, &guard, signals).await;
+        let outcome = self.replay_locked(letter, &typed, terms, &keeper, &guard, (signals, ended)).await;
         _ = timeout(LEAVING, guard.release()).await;
         _ = timeout(LEAVING, keeper.close()).await;
         outcome
@@ -302,7 +313,7 @@ impl Desk {
         replay: ReplayTerms,
         keeper: &Lockkeeper,
         held: &Holding,
-        signals: &mut Signals,
+        (signals, ended): (&mut Signals, &mut u8),
     ) -> Result<(), Failure> {
         let operation = &letter.operation;
         let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
@@ -322,7 +333,7 @@ impl Desk {
         self.mark(letter, LetterEvent::Begun).await?;
         let program = std::env::current_exe().unwrap_or_else(|_| "lockkeeper".into()).into_os_string();
         let command: Vec<OsString> = [program, "run".into()].into_iter().chain(typed.words()).collect();
-        let grace = held.session_timeout() / 4;
+        let grace = Term::Fixed(held.session_timeout()).grace(None)?;
         let (on_suspect, on_revoke) = (OnSuspect::Wait, OnRevoke::Signal(JobSignal::Term));
         // The letter's own lockkeeper run keeps its --max-run.
         let terms = RunTerms { grace, on_suspect, on_revoke, on_yield: None, preemption: None, max_run: None };
@@ -335,7 +346,10 @@ impl Desk {
         let why = match ran.await {
             // The command is done, even if the lock of the replay was lost, so the letter is marked.
             Ok(outcome) if outcome.status == 0 => return self.mark(letter, LetterEvent::Replayed).await,
-            Ok(outcome) => format!("lockkeeper run ended with {}", outcome.status),
+            Ok(outcome) => {
+                *ended = outcome.status;
+                format!("lockkeeper run ended with {}", outcome.status)
+            }
             Err(failure) => failure.message,
         };
         self.mark(letter, LetterEvent::Failed { why: why.clone() }).await?;

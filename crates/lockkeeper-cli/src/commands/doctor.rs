@@ -1,6 +1,7 @@
 //! `lockkeeper doctor`: one screen of what is wrong, with the commands that help.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
@@ -25,6 +26,7 @@ use crate::args::doctor::DoctorArgs;
 use crate::commands::gc::{Group, time_of};
 use crate::commands::jobs;
 use crate::commands::show::{connect_running, connect_to_records};
+use crate::control;
 use crate::evidence::{habits, is_used};
 use crate::exit::{Code, Failure};
 use crate::findings::{self, Apart, Facts, Finding, Section, Severity, UNUSED};
@@ -122,9 +124,12 @@ async fn examine(part: &Part, root: String, printer: &Printer) -> Result<Facts, 
             }
             connect_running(settings, &settings.builder()).await
         }
-        // It would have nothing to say.
-        Place::Machine(home) if !home.is_shared() && !home.dir().join("data").is_dir() => return Ok(facts),
-        Place::Machine(_) => connect_to_records(settings, printer).await,
+        Place::Machine(home) => match control::find(home) {
+            Err(failure) => Err(failure),
+            // It would have nothing to say.
+            Ok(None) if !home.is_shared() && is_absent(&home.dir().join("data")) => return Ok(facts),
+            Ok(_) => connect_to_records(settings, printer).await,
+        },
     };
     let keeper = match connected {
         Ok(keeper) => keeper,
@@ -163,6 +168,11 @@ async fn examine(part: &Part, root: String, printer: &Printer) -> Result<Facts, 
         }
     }
     Ok(facts)
+}
+
+/// Whether nothing is there. A directory that this user may not read, or a file in place of one of those above, is something else.
+fn is_absent(dir: &Path) -> bool {
+    std::fs::metadata(dir).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Reads the locks, the leftovers and the jobs in a session.

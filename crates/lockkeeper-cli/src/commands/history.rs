@@ -201,6 +201,9 @@ async fn follow(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u
                 output::data(&pastview::line(entry, columns()))?;
             }
         }
+        if output::is_reader_gone() {
+            return Ok(0);
+        }
     }
 }
 

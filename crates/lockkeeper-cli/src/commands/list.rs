@@ -172,6 +172,9 @@ async fn watch(parts: &[Part], select: impl Fn(&mut Vec<Row<'_>>)) -> Result<u8,
             text.push_str(&format!("! {}\n", plain(failure)));
         }
         output::styled(&text)?;
+        if output::is_reader_gone() {
+            return Ok(0);
+        }
     }
 }
 

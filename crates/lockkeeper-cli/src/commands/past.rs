@@ -82,10 +82,11 @@ fn moment(text: &str, now: &Zoned) -> Result<SystemTime, Failure> {
         Some(at)
     } else if let Ok(time) = text.parse::<Time>() {
         // `Time` also reads the time of a date.
-        let date = text.parse::<DateTime>().map_or_else(|_| now.date(), |at| at.date());
+        let typed = text.parse::<DateTime>().ok().map(|at| at.date());
+        let date = typed.unwrap_or_else(|| now.date());
         let zoned = |date: Date| date.to_datetime(time).to_zoned(zone.clone());
         match zoned(date) {
-            Ok(at) if at > *now && date == now.date() => {
+            Ok(at) if at > *now && typed.is_none() => {
                 date.checked_sub(Span::new().days(1)).ok().and_then(|before| zoned(before).ok())
             }
             at => at.ok(),
@@ -386,6 +387,7 @@ mod tests {
         assert_eq!(means("10:00:01"), "2026-11-24T10:00:01Z");
         assert_eq!(means("2026-11-24 02:13"), "2026-11-24T02:13:00Z");
         assert_eq!(means("2026-11-24T02:13:05+01:00"), "2026-11-24T01:13:05Z");
+        assert_eq!(means("2026-11-25 10:01"), "\"2026-11-25 10:01\" is in the future");
         assert_eq!(means("2026-11-26 02:13"), "\"2026-11-26 02:13\" is in the future");
         assert_eq!(means("yesterday"), "\"yesterday\" is no time");
         assert_eq!(means("25:00"), "\"25:00\" is no time");

@@ -12,21 +12,23 @@ const SAME: Duration = Duration::from_millis(1);
 /// What is done to the command's process group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// SIGTERM, and SIGCONT: a stopped process gets a signal only when it continues.
+    /// SIGTERM, which is ours.
     Terminate,
+    /// A signal that came to us.
     Send(Signal),
     Kill,
 }
 
 impl Action {
-    /// Returns the signals to send to the group.
+    /// Returns the signals to send to the group. A stopped process gets a signal that ends it only when it continues.
     pub(crate) fn signals(self) -> impl Iterator<Item = Signal> {
-        let (first, second) = match self {
-            Action::Terminate => (Signal::TERM, Some(Signal::CONT)),
-            Action::Send(signal) => (signal, None),
-            Action::Kill => (Signal::KILL, None),
+        let signal = match self {
+            Action::Terminate => Signal::TERM,
+            Action::Send(signal) => signal,
+            Action::Kill => Signal::KILL,
         };
-        std::iter::once(first).chain(second)
+        let ends = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal);
+        std::iter::once(signal).chain(ends.then_some(Signal::CONT))
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Output;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{BINARY, Home, Running, Served, failure, text, until};
@@ -368,6 +369,23 @@ fn a_person_sees_all_commands_before_they_run() {
     screen.press(b"y\r");
     assert_eq!(screen.end().code(), Some(0));
     assert_eq!(text(&home.file("ran")), "one\ntwo\n");
+}
+
+#[test]
+fn a_signal_ends_a_replay_of_several_letters_with_the_command_that_runs() {
+    let home = Home::new();
+    let holder = hold(&home, "a");
+    for _ in 0..2 {
+        give_up(&home, "a", &[], "echo up; exec sleep 1000");
+    }
+    let_go(holder);
+    let mut replay = Running::start(&mut home.command(&["dlq", "replay", "--all"]));
+    assert_eq!(replay.line(), "up");
+    replay.signal(Signal::TERM);
+    let (code, told) = replay.end();
+    assert!(code == Some(75) && told.contains("stopped by a signal: 1 letter not replayed"), "{code:?} {told}");
+    let failed: u64 = letters(&home).iter().filter_map(|letter| letter["failures"].as_u64()).sum();
+    assert_eq!((letters(&home).len(), failed), (2, 1), "the second command was not run");
 }
 
 /// A service that gives up the same operation again has another letter; one letter that is stored twice is one.

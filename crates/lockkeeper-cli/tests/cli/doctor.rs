@@ -425,3 +425,13 @@ fn apaches_ensemble_without_one_server_is_serious_and_its_locks_are_still_seen()
         code == 2 && found.iter().any(|finding| finding.contains("runs and serves nobody"))
     });
 }
+
+/// Where nothing could be looked at, nothing is known.
+#[test]
+fn a_state_directory_that_cannot_be_read_is_not_said_to_be_without_locks() {
+    let home = Home::new();
+    std::fs::write(home.file("occupied"), "").unwrap();
+    let path = home.file("occupied");
+    let (code, found) = doctor(&home, &["--state-dir", path.to_str().unwrap()]);
+    assert!(code == 2 && found.iter().any(|finding| finding.starts_with("servers ")), "{code} {found:?}");
+}

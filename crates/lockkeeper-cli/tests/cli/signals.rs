@@ -1,8 +1,10 @@
 //! Case 46: signals in every phase leave no orphan and no held lock, and the right exit status.
 
-use rustix::process::Signal;
+use std::process::Command;
 
-use crate::harness::{Home, Served, is_alive, until, until_it_is};
+use rustix::process::{Signal, kill_process};
+
+use crate::harness::{Home, Running, Served, is_alive, until, until_it_is};
 
 const ALL: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
@@ -52,6 +54,43 @@ fn case_46_a_command_that_handles_a_signal_decides_how_it_ends() {
         assert_eq!(running.wait().code(), Some(7), "{signal:?}");
         assert_eq!(home.count("a"), (0, 0));
     }
+}
+
+/// A stopped process gets a signal only when it continues.
+#[test]
+fn case_46_a_signal_ends_a_command_that_is_stopped() {
+    let home = Home::new();
+    for signal in ALL {
+        let mut running = home.spawn("a", &[], "echo $$; exec sleep 1000");
+        let command = running.pid_line();
+        kill_process(command, Signal::STOP).unwrap();
+        running.signal(signal);
+        assert_eq!(running.wait().code(), Some(128 + signal.as_raw()), "{signal:?}");
+        assert_eq!(home.count("a"), (0, 0));
+    }
+}
+
+/// Nobody would continue it, and it would keep the lock.
+#[test]
+fn without_a_terminal_a_request_to_stop_is_not_passed_on() {
+    let home = Home::new();
+    let run = home.command(&[
+        "run",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "trap 'echo told; exit 0' USR1; echo up; while :; do sleep 0.01; done",
+    ]);
+    let mut without = Command::new("setsid");
+    without.arg(run.get_program()).args(run.get_args());
+    without.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut running = Running::start(&mut without);
+    assert_eq!(running.line(), "up");
+    running.signal(Signal::TSTP);
+    running.signal(Signal::USR1);
+    assert_eq!(running.line(), "told");
+    assert_eq!(running.wait().code(), Some(0));
 }
 
 #[test]

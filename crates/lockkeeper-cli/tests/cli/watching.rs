@@ -1,5 +1,8 @@
 //! `top` and `list --watch`, on a real terminal.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use crate::harness::{Home, failure, until};
 use crate::terminal::Screen;
 
@@ -73,4 +76,24 @@ fn a_watched_list_is_drawn_again_after_a_change() {
     screen.end();
     holder.close_stdin();
     holder.wait();
+}
+
+/// As in `lockkeeper list --watch | head -1`.
+#[test]
+fn what_follows_for_ever_ends_when_nobody_reads_it_any_more() {
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    for verb in [&["list", "--watch"][..], &["history", "a", "--follow"]] {
+        let mut command = home.command(verb);
+        let mut follower = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut first = String::new();
+        BufReader::new(follower.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        let mut status = None;
+        until("it ends at the next change", || {
+            home.output(&["run", "a", "--", "true"]);
+            status = follower.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(status.unwrap().success() && !first.is_empty(), "{verb:?} {first}");
+    }
 }
