@@ -9,6 +9,9 @@ use serde::Serialize;
 /// The file that is written. Older ones have a number: `history.1.jsonl` is the newest of them.
 const NAME: &str = "history.jsonl";
 
+/// The next one, until the file that is full has a number.
+const NEXT: &str = "history.jsonl.next";
+
 /// How many files there are at most.
 const FILES: u64 = 8;
 
@@ -145,16 +148,20 @@ impl Journal {
         Ok(())
     }
 
+    /// Begins a new file. One that fails is tried again from where it stopped, and removes no other file.
     fn rotate(&mut self) -> io::Result<()> {
-        for number in (1..FILES - 1).rev() {
-            match std::fs::rename(numbered(&self.dir, number), numbered(&self.dir, number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+        let (path, next) = (self.dir.join(NAME), self.dir.join(NEXT));
+        // First what may fail for want of space or files.
+        let (file, bytes) = append(&next)?;
+        if path.try_exists()? {
+            let free = (1..FILES - 1).find(|number| !numbered(&self.dir, *number).exists()).unwrap_or(FILES - 1);
+            for number in (1..free).rev() {
+                std::fs::rename(numbered(&self.dir, number), numbered(&self.dir, number + 1))?;
             }
+            std::fs::rename(&path, numbered(&self.dir, 1))?;
         }
-        let path = self.dir.join(NAME);
-        std::fs::rename(&path, numbered(&self.dir, 1))?;
-        (self.file, self.bytes) = append(&path)?;
+        std::fs::rename(&next, &path)?;
+        (self.file, self.bytes) = (file, bytes);
         Ok(())
     }
 
@@ -217,6 +224,58 @@ mod tests {
         assert!(left.windows(2).all(|pair| pair[1] == pair[0] + 1), "{left:?}");
         let bytes: u64 = Journal::files(dir.path()).iter().map(|path| path.metadata().unwrap().len()).sum();
         assert!(bytes <= 8 * 200, "{bytes}");
+    }
+
+    #[test]
+    fn a_journal_that_cannot_make_a_new_file_keeps_its_facts_and_goes_on_when_it_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open_with(dir.path(), 8 * 200).unwrap();
+        (0..500).for_each(|at| journal.write(&line(at)).unwrap());
+        std::fs::create_dir(dir.path().join(NEXT)).unwrap();
+        let mut kept = Vec::new();
+        let failed = (500..600).find(|at| {
+            kept = all(dir.path());
+            journal.write(&line(*at)).is_err()
+        });
+        assert!(failed.is_some());
+        (600..620).for_each(|at| journal.write(&line(at)).unwrap());
+        assert!(journal.has_failed());
+        assert_eq!(all(dir.path()), kept);
+        std::fs::remove_dir(dir.path().join(NEXT)).unwrap();
+        journal.write(&line(620)).unwrap();
+        assert!(!journal.has_failed());
+        let (last, left) = all(dir.path()).split_last().map(|(last, left)| (*last, left.to_vec())).unwrap();
+        assert!(last == 620 && kept.ends_with(&left) && left.len() + 10 > kept.len(), "{kept:?} {left:?}");
+    }
+
+    #[test]
+    fn a_journal_whose_file_was_removed_keeps_the_others_and_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open_with(dir.path(), 8 * 200).unwrap();
+        (0..500).for_each(|at| journal.write(&line(at)).unwrap());
+        let path = dir.path().join(NAME);
+        std::fs::remove_file(&path).unwrap();
+        let kept = all(dir.path());
+        let written = (500..600).find(|at| {
+            journal.write(&line(*at)).unwrap();
+            path.exists()
+        });
+        assert_eq!(all(dir.path()), [kept, vec![written.unwrap()]].concat());
+    }
+
+    #[test]
+    fn a_rotation_goes_on_where_the_last_one_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open_with(dir.path(), 8 * 200).unwrap();
+        (0..500).for_each(|at| journal.write(&line(at)).unwrap());
+        // It stopped after the third file was moved.
+        std::fs::remove_file(numbered(dir.path(), 3)).unwrap();
+        let kept = all(dir.path());
+        (500..600).find(|at| {
+            journal.write(&line(*at)).unwrap();
+            numbered(dir.path(), 3).exists()
+        });
+        assert!(all(dir.path()).starts_with(&kept));
     }
 
     #[test]
