@@ -191,6 +191,9 @@ pub enum What {
         /// How long it had waited.
         #[serde(rename = "waited_ms", serialize_with = "whole_ms")]
         waited: Duration,
+        /// Whether its hold was found: the grant itself was not seen.
+        #[serde(skip)]
+        found: bool,
     },
     /// Its hold ended.
     Ended {

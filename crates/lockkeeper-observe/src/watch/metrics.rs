@@ -158,7 +158,7 @@ impl Metrics {
     pub(super) fn fact(&mut self, fact: &Fact) {
         match &fact.what {
             What::Entered { .. } | What::Stopped {} => {}
-            What::Granted { contender, waited } => {
+            What::Granted { contender, waited, .. } => {
                 let lock = self.label(&contender.lock);
                 if !fact.about {
                     self.waits.get_or_create(&OfLock { lock }).observe(waited.as_secs_f64());

@@ -430,7 +430,7 @@ impl State {
         let facts = self.trees[index].tracker.take_facts();
         let changed = self.trees[index].tracker.take_changed();
         for fact in &facts {
-            if let What::Granted { contender, .. } = &fact.what {
+            if let What::Granted { contender, found: false, .. } = &fact.what {
                 self.rules.granted(&contender.lock, fact.at);
             }
             #[cfg(feature = "http")]
@@ -519,5 +519,41 @@ impl State {
             Ok(()) if had_failed && !journal.has_failed() => self.push(Notice::JournalWorks),
             Ok(()) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::Survey;
+
+    /// An observation with one rule.
+    fn observed(rule: &str, journal: Option<Journal>) -> (Observation, Tree) {
+        let options = Options { rules: vec![rule.parse().unwrap()], journal, ..Options::default() };
+        let observation = Observation::new(options);
+        let tree = observation.add_tree("/locks", Vec::new(), "zk1:2181".to_owned());
+        (observation, tree)
+    }
+
+    fn survey(tree: &Tree, listed: Vec<(String, Vec<String>)>) {
+        tree.change(|tracker, now| {
+            tracker.begin_survey();
+            tracker.survey(&Survey { listed, ..Survey::default() }, now);
+            tracker.take_wanted().iter().for_each(|wanted| tracker.refuse(wanted, now));
+        });
+    }
+
+    #[test]
+    fn a_hold_that_was_found_is_no_change_and_the_grant_to_a_waiter_that_was_found_is_one() {
+        let (observation, tree) = observed("changes>0/h", None);
+        let names = [0, 1].map(|number| format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{number:010}"));
+        let listed = [("/locks", vec!["a".to_owned()]), ("/locks/a", names.to_vec())];
+        survey(&tree, listed.map(|(path, names)| (path.to_owned(), names)).to_vec());
+        let Snapshot { locks, alerts, .. } = observation.snapshot();
+        assert_eq!((locks[0].holders.len(), locks[0].waiters.len()), (1, 1));
+        assert_eq!(alerts, []);
+        let holder = format!("/locks/a/{}", names[0]);
+        tree.change(|tracker, now| tracker.change(&holder, TreeChange::Deleted, now));
+        assert_eq!(observation.snapshot().alerts, [("changes>0/1h".to_owned(), "/locks/a".into())]);
     }
 }

@@ -88,7 +88,7 @@ impl Recent {
         match &fact.what {
             // Granted before the observer's start.
             What::Granted { .. } if fact.about && fact.at.ms <= 0 => {}
-            What::Granted { contender, waited } => {
+            What::Granted { contender, waited, .. } => {
                 let wait = Wait { ms: exact(*waited), is_granted: true };
                 self.waits.push(&contender.lock, fact.at.ms, wait);
             }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     fn granted(lock: &str, ms: i64, waited: u64) -> Fact {
-        let what = What::Granted { contender: contender(lock), waited: Duration::from_millis(waited) };
+        let what = What::Granted { contender: contender(lock), waited: Duration::from_millis(waited), found: false };
         Fact { at: at(ms), what, about: false }
     }
 

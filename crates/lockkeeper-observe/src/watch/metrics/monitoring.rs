@@ -22,7 +22,7 @@ fn samples() -> BTreeSet<String> {
     let root: Arc<str> = "/locks".into();
     let mut metrics = Metrics::default();
     for what in [
-        What::Granted { contender: contender.clone(), waited: time },
+        What::Granted { contender: contender.clone(), waited: time, found: false },
         What::Ended { contender: contender.clone(), held: time, how: End::SessionOver },
         What::LeftWaiting { contender: contender.clone(), waited: time, how: End::Unknown },
         What::Gap { root: root.clone(), since: at, cause: GapCause::Disconnected },

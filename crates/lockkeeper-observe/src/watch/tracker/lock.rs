@@ -346,7 +346,7 @@ impl Tracker {
             mode: LEASE,
             session: None,
         });
-        let what = What::Granted { contender: contender.clone(), waited: std::time::Duration::ZERO };
+        let what = What::Granted { contender: contender.clone(), waited: std::time::Duration::ZERO, found: is_found };
         self.facts.push(Fact { at, what, about: is_found });
         lock.lease = Some(Lease { contender, granted: at, is_about: is_found, revocation });
     }
@@ -360,7 +360,7 @@ fn granted_by_node(info: &ContenderInfo) -> Option<std::time::SystemTime> {
 }
 
 pub(super) fn grant(path: &Arc<str>, name: &str, entry: &Entry, info: Option<&ContenderInfo>) -> Fact {
-    let (at, is_about) = entry.granted.unwrap_or((entry.entered, true));
-    let what = What::Granted { contender: named(path, name, info), waited: at.since(entry.entered) };
-    Fact { at, what, about: is_about || entry.is_about }
+    let (at, found) = entry.granted.unwrap_or((entry.entered, true));
+    let what = What::Granted { contender: named(path, name, info), waited: at.since(entry.entered), found };
+    Fact { at, what, about: found || entry.is_about }
 }
