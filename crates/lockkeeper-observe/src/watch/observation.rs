@@ -156,8 +156,8 @@ struct TreeSeen {
     has_started: bool,
     has_left_out: bool,
     blind_since: Option<Moment>,
-    /// Whether its servers were not reached at the start, and have not been since.
-    is_unreached: bool,
+    /// The first cause since the observer's start for which its changes are not seen, until they are.
+    lost: Option<GapCause>,
 }
 
 impl TreeSeen {
@@ -241,7 +241,7 @@ impl Observation {
             has_started,
             has_left_out,
             blind_since,
-            is_unreached: false,
+            lost: None,
         });
         Tree { observation: self.clone(), index: state.trees.len() - 1, root }
     }
@@ -405,13 +405,8 @@ impl Tree {
     }
 
     pub(super) fn lose(&self, cause: GapCause) {
+        self.observation.lock().trees[self.index].lost.get_or_insert_with(|| cause.clone());
         self.change(|tracker, now| tracker.lose(now, cause));
-    }
-
-    /// Notes that the servers were not reached at the start.
-    pub(super) fn lose_from_the_start(&self) {
-        self.observation.lock().trees[self.index].is_unreached = true;
-        self.lose(GapCause::NotReached);
     }
 
     pub(super) fn take_wanted(&self) -> Vec<Wanted> {
@@ -457,12 +452,8 @@ impl State {
     fn notice(&mut self, index: usize, now: Moment) -> bool {
         let tree = &mut self.trees[index];
         let (root, servers) = (tree.root.clone(), tree.servers.clone());
-        let is_unreached = tree.is_unreached;
-        let blind = tree.tracker.gap().and_then(|(since, cause)| match cause {
-            GapCause::NotRunning if is_unreached => Some((since, GapCause::NotReached)),
-            GapCause::NotRunning => None,
-            cause => Some((since, cause)),
-        });
+        // A gap since the last run needs no notice unless it has another cause since.
+        let blind = tree.tracker.gap().and_then(|(since, _)| Some((since, tree.lost.clone()?)));
         let mut notices = Vec::new();
         match (tree.blind_since, blind) {
             (None, Some((since, cause))) => {
@@ -471,8 +462,9 @@ impl State {
             }
             (Some(since), None) => {
                 tree.blind_since = None;
+                let cause = tree.lost.take();
                 // A tree that was said not to be seen is said to be seen.
-                if tree.has_started || std::mem::take(&mut tree.is_unreached) {
+                if tree.has_started || cause == Some(GapCause::NotReached) {
                     let gap = now.since(since);
                     notices.push(Notice::Back { root: root.clone(), servers: servers.clone(), gap });
                 }
@@ -527,6 +519,12 @@ mod tests {
     use super::*;
     use crate::watch::Survey;
 
+    fn notices(observation: &Observation) -> Vec<Notice> {
+        let (mut state, now) = (observation.lock(), observation.now());
+        state.raise(now);
+        state.notices.drain(..).collect()
+    }
+
     /// An observation with one rule.
     fn observed(rule: &str, journal: Option<Journal>) -> (Observation, Tree) {
         let options = Options { rules: vec![rule.parse().unwrap()], journal, ..Options::default() };
@@ -555,5 +553,24 @@ mod tests {
         let holder = format!("/locks/a/{}", names[0]);
         tree.change(|tracker, now| tracker.change(&holder, TreeChange::Deleted, now));
         assert_eq!(observation.snapshot().alerts, [("changes>0/1h".to_owned(), "/locks/a".into())]);
+    }
+
+    #[test]
+    fn a_connection_that_is_lost_before_the_first_survey_is_noticed_although_the_journal_has_a_gap() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path()).unwrap();
+        journal.write(&serde_json::json!({"at_ms": 1, "fact": "stopped"})).unwrap();
+        drop(journal);
+        let (observation, tree) = observed("gap", Some(Journal::open(dir.path()).unwrap()));
+        tree.change(|_, _| {});
+        assert!(notices(&observation).is_empty());
+        tree.lose(GapCause::Disconnected);
+        let notices = notices(&observation);
+        let [Notice::Lost { cause: GapCause::Disconnected, .. }, Notice::Alert(alert)] = &notices[..] else {
+            panic!("{notices:?}")
+        };
+        assert!(alert.alert.firing);
+        survey(&tree, Vec::new());
+        assert_eq!(observation.snapshot().alerts, []);
     }
 }

@@ -99,7 +99,7 @@ impl Observer {
     /// Notes that the servers were not reached at the start: a gap begins, and [`Observer::run`] ends it when it reaches them. Give it a
     /// handle of [`Builder::connect_lazy`](lockkeeper::Builder::connect_lazy). No request.
     pub fn begin_unreached(&self) {
-        self.tree.lose_from_the_start();
+        self.tree.lose(GapCause::NotReached);
     }
 
     /// Observes until the future is dropped. A lost connection or session is a gap, which is noted, and it goes on.
