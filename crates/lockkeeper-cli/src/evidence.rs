@@ -85,7 +85,7 @@ fn half(durations: &[Duration]) -> Option<Duration> {
 impl Evidence {
     /// Gathers what the history and the other locks show.
     pub(crate) fn of(lock: &LockInfo, entries: &[Entry], all: &[LockInfo], deadlocks: Vec<Deadlock>) -> Self {
-        let holds: Vec<_> = entries.iter().filter_map(Entry::hold).filter(|hold| !hold.is_loss()).collect();
+        let holds: Vec<_> = entries.iter().filter_map(Entry::hold).filter(|hold| hold.is_release()).collect();
         let concerns = |it: &Deadlock| it.certainty != Certainty::Possible && it.involves(&lock.path);
         let deadlocks = deadlocks.into_iter().filter(concerns).collect();
         let is_same = |one: &ContenderInfo, other: &ContenderInfo| {

@@ -295,7 +295,6 @@ pub(crate) fn flapping(flapping: &Flapping) -> String {
             "likely: the network, or the servers, are silent for longer than the session timeout"
         }
         Some(LikelyCause::Removed) => "likely: somebody, or a program, breaks the lock again and again",
-        Some(LikelyCause::Ended) => "likely: the holders are killed, or end without releasing the lock",
         _ => return plain_lines(&text),
     };
     _ = writeln!(text, "{likely}");
@@ -311,7 +310,6 @@ const fn cause_text(cause: LikelyCause) -> &'static str {
         LikelyCause::Paused => "paused",
         LikelyCause::Silent => "session silent",
         LikelyCause::Removed => "removed",
-        LikelyCause::Ended => "without a record",
         _ => "other",
     }
 }

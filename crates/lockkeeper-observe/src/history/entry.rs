@@ -67,9 +67,14 @@ impl PastHold {
         self.queued.map(|queued| self.granted.duration_since(queued).unwrap_or_default())
     }
 
-    /// Returns whether it ended without a release of its holder's own will.
+    /// Returns whether it is recorded that it ended without a release.
     pub fn is_loss(&self) -> bool {
-        matches!(self.end, HoldEnd::Lost | HoldEnd::Broken | HoldEnd::Unrecorded)
+        matches!(self.end, HoldEnd::Lost | HoldEnd::Broken)
+    }
+
+    /// Returns whether it is recorded that its holder released it.
+    pub fn is_release(&self) -> bool {
+        matches!(self.end, HoldEnd::Released | HoldEnd::Revoked)
     }
 }
 

@@ -27,8 +27,6 @@ pub enum LikelyCause {
     Silent,
     /// The holders were removed.
     Removed,
-    /// The holders ended without a release.
-    Ended,
     /// Something else, such as a lease that is over.
     Other,
 }
@@ -51,7 +49,8 @@ pub struct Flapping {
 }
 
 impl Flapping {
-    /// Judges the entries of one lock: at least three holds of the hour before `now` were lost, and they are at least half of all.
+    /// Judges the entries of one lock: at least three holds of the hour before `now` were lost, and they are at least half of all. A
+    /// hold that ended without a record ([`HoldEnd::Unrecorded`]) is none of the losses.
     pub fn of(entries: &[Entry], now: SystemTime) -> Option<Flapping> {
         let since = now.checked_sub(WINDOW).unwrap_or(SystemTime::UNIX_EPOCH);
         let holds: Vec<_> = entries.iter().filter_map(Entry::hold).filter(|hold| hold.ended >= since).collect();
@@ -88,8 +87,43 @@ fn cause(hold: &PastHold) -> LikelyCause {
     match (hold.end, hold.loss) {
         _ if hold.paused => LikelyCause::Paused,
         (HoldEnd::Broken, _) | (_, Some(Loss::Removed)) => LikelyCause::Removed,
-        (HoldEnd::Unrecorded, _) => LikelyCause::Ended,
         (_, Some(Loss::Unreachable | Loss::SessionExpired)) => LikelyCause::Silent,
         _ => LikelyCause::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(end: HoldEnd) -> Entry {
+        Entry::Hold(PastHold {
+            path: "/locks/a".to_owned(),
+            owner: None,
+            described: "10.0.0.1".to_owned(),
+            message: None,
+            token: None,
+            shared: false,
+            queued: None,
+            granted: SystemTime::UNIX_EPOCH,
+            ended: SystemTime::UNIX_EPOCH,
+            end,
+            loss: None,
+            paused: false,
+            why: None,
+            status: None,
+        })
+    }
+
+    #[test]
+    fn a_hold_of_a_client_that_keeps_no_history_is_no_loss() {
+        use HoldEnd::{Lost, Released, Unrecorded};
+        let judge = |ends: &[HoldEnd]| {
+            Flapping::of(&ends.iter().copied().map(hold).collect::<Vec<_>>(), SystemTime::UNIX_EPOCH)
+        };
+        assert_eq!(judge(&[Unrecorded, Released, Unrecorded, Released, Unrecorded, Released]), None);
+        let flapping = judge(&[Unrecorded, Lost, Unrecorded, Lost, Unrecorded, Lost]).unwrap();
+        assert_eq!((flapping.changes, flapping.losses), (6, 3));
+        assert_eq!(flapping.causes, [(LikelyCause::Other, 3)]);
     }
 }

@@ -9,7 +9,7 @@ use super::flapping::Flapping;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Habits {
-    /// How long the recorded holds took, in increasing order. Those that were lost or broken do not count.
+    /// How long the holds took that were released, in increasing order.
     pub durations: Vec<Duration>,
     /// Whether it changes hands because its holders lose it.
     pub flapping: Option<Flapping>,
@@ -19,7 +19,7 @@ impl Habits {
     /// Judges the entries of one lock. Without the servers' time `now`, it is not said whether the lock flaps.
     pub fn of(entries: &[Entry], now: Option<SystemTime>) -> Self {
         let holds = entries.iter().filter_map(Entry::hold);
-        let mut durations: Vec<_> = holds.filter(|hold| !hold.is_loss()).map(PastHold::held).collect();
+        let mut durations: Vec<_> = holds.filter(|hold| hold.is_release()).map(PastHold::held).collect();
         durations.sort_unstable();
         Habits { durations, flapping: now.and_then(|now| Flapping::of(entries, now)) }
     }
