@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, FutureExt, OptionFuture, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
 use lockkeeper::engine::text::{excerpt, spell};
-use lockkeeper_observe::deadlock::{self, Certainty};
+use lockkeeper_observe::deadlock;
 use lockkeeper_observe::watch::{
     AlertNotice, GapCause, Journal, Limits, Notice, Observation, ObserveError, Observer, Options, Rule,
 };
@@ -200,9 +200,7 @@ async fn watch_deadlocks(observation: &Observation) {
         let rings: HashSet<Arc<str>> = found.iter().map(|ring| ring.to_string().into()).collect();
         let lasting = found.into_iter().filter(|ring| before.contains(&*ring.to_string())).collect::<Vec<_>>();
         let is_settled = rings == before;
-        let sure = lasting.iter().filter(|ring| ring.certainty != Certainty::Possible);
-        observation.set_deadlocks(&sure.map(|ring| ring.to_string().into()).collect::<Vec<_>>());
-        observation.show_deadlocks(lasting);
+        observation.set_deadlocks(lasting);
         before = rings;
         sleep((begun.elapsed() * SHARE).max(Duration::from_secs(1))).await;
         if is_settled && changes.changed().await.is_err() {

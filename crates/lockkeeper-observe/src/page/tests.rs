@@ -262,7 +262,7 @@ async fn a_page_is_drawn_once_between_two_events() {
     };
     assert!(!drawn(&page).await.contains("Deadlock 1"));
     let mut events = Box::pin(events_of(page.observation.changes(), page.ticks));
-    page.observation.show_deadlocks(ring(2, "x"));
+    page.observation.set_deadlocks(ring(2, "x"));
     assert!(!drawn(&page).await.contains("Deadlock 1"));
     assert!(futures_util::StreamExt::next(&mut events).await.is_some());
     assert!(drawn(&page).await.contains("Deadlock 1"));

@@ -16,6 +16,7 @@ use super::fact::{Fact, GapCause, Moment, ObserverClock, What};
 use super::journal::{Journal, JournalError};
 use super::rules::{Alert, Rule, Rules};
 use super::tracker::{Limits, LockState, Totals, Tracker, Wanted};
+use crate::deadlock::{Certainty, Deadlock};
 
 /// Maximum notices that nobody has taken. Later ones are dropped, and counted.
 const NOTICES: usize = 10_000;
@@ -140,8 +141,7 @@ struct State {
     metrics: super::metrics::Metrics,
     #[cfg(feature = "http")]
     recent: super::recent::Recent,
-    #[cfg(feature = "http")]
-    deadlocks: Arc<[crate::deadlock::Deadlock]>,
+    deadlocks: Arc<[Deadlock]>,
     /// The jobs, by the root of their tree.
     #[cfg(feature = "http")]
     jobs: BTreeMap<Arc<str>, Arc<super::jobs::Jobs>>,
@@ -197,7 +197,6 @@ impl Observation {
             metrics: super::metrics::Metrics::default(),
             #[cfg(feature = "http")]
             recent: super::recent::Recent::default(),
-            #[cfg(feature = "http")]
             deadlocks: Arc::default(),
             #[cfg(feature = "http")]
             jobs: BTreeMap::new(),
@@ -295,9 +294,11 @@ impl Observation {
         metrics.text()
     }
 
-    /// Notes the rings of contenders that wait for each other, each by a text that names it: for the rule
-    /// [`Rule::Deadlock`]. Rings that are not named any more are over.
-    pub fn set_deadlocks(&self, rings: &[Arc<str>]) {
+    /// Notes the rings of contenders that wait for each other now. All are shown; the rule [`Rule::Deadlock`] holds for those that are
+    /// certain or likely. Rings that are not among them any more are over.
+    pub fn set_deadlocks(&self, deadlocks: Vec<Deadlock>) {
+        let sure = deadlocks.iter().filter(|ring| ring.certainty != Certainty::Possible);
+        let rings: Vec<Arc<str>> = sure.map(|ring| ring.to_string().into()).collect();
         let (mut state, now) = (self.lock(), self.now());
         let over: Vec<_> =
             state.rules.firing().filter(|(rule, _)| *rule == Rule::Deadlock).map(|(_, ring)| ring.clone()).collect();
@@ -305,8 +306,13 @@ impl Observation {
             state.rules.see_deadlock(ring, false, now);
         }
         rings.iter().for_each(|ring| state.rules.see_deadlock(ring, true, now));
+        let has_changed = *state.deadlocks != *deadlocks;
+        state.deadlocks = deadlocks.into();
         drop(state);
         self.0.noticed.notify_one();
+        if has_changed {
+            self.has_changed();
+        }
     }
 
     /// Returns what the nodes of the contenders say, by the lock's path, of each lock with a waiter: the holders first, then the waiters,

@@ -67,17 +67,6 @@ impl PartialEq for Ranked<'_> {
 impl Eq for Ranked<'_> {}
 
 impl Observation {
-    /// Notes the deadlocks that there are now, for the page.
-    pub fn show_deadlocks(&self, deadlocks: Vec<Deadlock>) {
-        let mut state = self.lock();
-        let has_changed = *state.deadlocks != *deadlocks;
-        state.deadlocks = deadlocks.into();
-        drop(state);
-        if has_changed {
-            self.has_changed();
-        }
-    }
-
     /// Notes the jobs that there are now at and below the root of a tree, for the page. They replace earlier ones of the same root.
     pub fn show_jobs(&self, root: &str, jobs: Jobs) {
         let mut state = self.lock();
@@ -172,8 +161,9 @@ pub(crate) mod tests {
     use lockkeeper::engine::ensemble::{Node, TreeChange, Zxid};
 
     use super::*;
+    use crate::deadlock::Certainty;
     use crate::watch::observation::{Options, Tree};
-    use crate::watch::{Survey, Tracker};
+    use crate::watch::{Rule, Survey, Tracker};
 
     fn name(sequence: u32) -> String {
         format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{sequence:010}")
@@ -282,17 +272,22 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn deadlocks_are_shown_and_a_new_one_is_a_change() {
-        let observation = Observation::new(Options::default());
+    fn deadlocks_are_shown_and_a_new_one_is_a_change_and_an_alert_unless_it_is_only_possible() {
+        let observation = Observation::new(Options { rules: vec![Rule::Deadlock], ..Options::default() });
         let mut changes = observation.changes();
-        observation.show_deadlocks(Vec::new());
+        observation.set_deadlocks(Vec::new());
         assert!(!changes.has_changed().unwrap());
         let ring = crate::page::tests::ring(2, "x");
-        observation.show_deadlocks(ring.clone());
+        observation.set_deadlocks(ring.clone());
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();
-        observation.show_deadlocks(ring);
+        observation.set_deadlocks(ring);
         assert!(!changes.has_changed().unwrap());
-        assert_eq!(observation.glance(1, 1).deadlocks.len(), 1);
+        let Glance { deadlocks, alerts, .. } = observation.glance(1, 1);
+        assert_eq!((deadlocks.len(), alerts.len()), (1, 1));
+        let possible = deadlocks.iter().map(|it| Deadlock { certainty: Certainty::Possible, ..it.clone() }).collect();
+        observation.set_deadlocks(possible);
+        let Glance { deadlocks, alerts, .. } = observation.glance(1, 1);
+        assert_eq!((deadlocks.len(), alerts.len()), (1, 0));
     }
 }
