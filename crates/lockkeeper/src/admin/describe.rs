@@ -47,18 +47,28 @@ impl Listed {
     /// A directory whose name ends in a number looks the same. [`describe`] tells them apart: only contenders have a
     /// session.
     pub(super) fn split_off_beside(self, path: &str) -> (Self, BTreeMap<String, Listed>) {
-        let mut locks = BTreeMap::new();
         let above = path.trim_end_matches('/');
         let below = |name: &String| NodeFormat::of_line(&[name]).is_some();
         let (names, beside): (Vec<_>, Vec<_>) =
             self.names.into_iter().partition(|name| below(name) || NodeFormat::beside(name).is_none());
+        // A directory may have nodes of thousands of locks, so each lock gets only the names that may be of its nodes.
+        let locks = beside.iter().filter_map(|name| NodeFormat::beside(name));
+        let mut locks: BTreeMap<_, Vec<_>> = locks.map(|lock| (lock, Vec::new())).collect();
         for name in &beside {
-            if let Some(lock) = NodeFormat::beside(name) {
-                let lock = format!("{above}/{lock}");
-                locks.entry(lock.clone()).or_insert_with(|| Listed::beside(&lock, beside.clone()));
+            // The lengths of a number.
+            for length in [10, 11] {
+                let lock = name.len().checked_sub(length).and_then(|end| name.get(..end));
+                if let Some(names) = lock.and_then(|lock| locks.get_mut(lock)) {
+                    names.push(name.clone());
+                }
             }
         }
-        (Listed { names, ..self }, locks)
+        let listed = |(lock, names)| {
+            let path = format!("{above}/{lock}");
+            let listed = Listed::beside(&path, names);
+            (path, listed)
+        };
+        (Listed { names, ..self }, locks.into_iter().map(listed).collect())
     }
 }
 
@@ -164,5 +174,57 @@ pub(super) fn permits_in(node: &Node) -> Option<u32> {
     match PathRecord::limit(&node.data, node.version) {
         Limit::Permits(permits) => Some(permits),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The locks beside these names, with the numbers of their nodes.
+    fn beside(names: &[&str]) -> (Vec<String>, Vec<(String, Vec<String>)>) {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let (listed, locks) = Listed::names_of(names).split_off_beside("/locks");
+        (listed.names, locks.into_iter().map(|(lock, listed)| (lock, listed.names)).collect())
+    }
+
+    #[test]
+    fn a_node_beside_locks_is_in_the_queue_of_each_lock_whose_name_and_a_number_it_is() {
+        let queue = |lock: &str, numbers: &[&str]| {
+            (format!("/locks/{lock}"), numbers.iter().map(|number| (*number).to_owned()).collect::<Vec<_>>())
+        };
+        let (left, locks) = beside(&[
+            "b.0000000007",
+            "a0000000002",
+            "directory",
+            "b.-2147483648",
+            "a0000000001",
+            "a-000000001",
+            "ä0000000001",
+            "0000000001",
+        ]);
+        assert_eq!(left, ["directory", "0000000001"]);
+        assert_eq!(
+            locks,
+            [
+                queue("a", &["0000000002", "0000000001", "-000000001"]),
+                queue("b.", &["0000000007", "-2147483648"]),
+                queue("ä", &["0000000001"]),
+            ]
+        );
+        // The minus may be the end of a lock's name or the sign of a number.
+        let (_, locks) = beside(&["x-a-1234567890", "x-a0000000001"]);
+        assert_eq!(locks, [queue("x-a", &["-1234567890", "0000000001"]), queue("x-a-", &["1234567890"])]);
+        let (_, locks) = beside(&["x-a-1234567890"]);
+        assert_eq!(locks, [queue("x-a-", &["1234567890"])]);
+    }
+
+    /// Comparing each name with each lock would take minutes.
+    #[test]
+    fn twenty_thousand_locks_with_nodes_beside_their_paths_are_told_apart() {
+        let names: Vec<_> = (0..20_000).map(|lock| format!("order.{lock:06}.0000000001")).collect();
+        let (left, locks) = Listed::names_of(names).split_off_beside("/locks");
+        assert_eq!((left.names.len(), locks.len()), (0, 20_000));
+        assert!(locks.values().all(|queue| queue.names == ["0000000001"]));
     }
 }
