@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use lockkeeper::engine::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Zxid, linearizable, refused};
 use lockkeeper::engine::queue::{AttemptId, Limit, PathRecord, Tombstone};
-use lockkeeper::engine::registers::{JOBS, MAX_DEPTH, REQUESTS, STATISTICS, journal, leased};
+use lockkeeper::engine::registers::{JOBS, REQUESTS, STATISTICS, journal, leased};
 use lockkeeper::engine::session::{context, known_server_now_ms};
 use lockkeeper::error::AdminError;
 use lockkeeper::{Lockkeeper, NodeFormat};
@@ -97,7 +97,7 @@ impl Leftover {
     }
 }
 
-/// Returns what is left of locks at most 16 levels below `root`, which may be `/`. The root itself is not counted. It changes nothing, except for the
+/// Returns what is left of locks below `root`, which may be `/`. The root itself is not counted. It changes nothing, except for the
 /// data of `/lockkeeper/jobs`, whose write asks for the servers' time. `now_ms`: that time, if the caller knows it; then nothing is
 /// written.
 ///
@@ -188,11 +188,8 @@ async fn walk(ensemble: &dyn Ensemble, root: &str, now_ms: Option<i64>) -> Resul
         Err(fault) => return Err(refused(top, fault)),
     };
     let mut found = Found::default();
-    for _ in 0..MAX_DEPTH {
+    while !level.is_empty() {
         let below = found.read(ensemble, &level).await?;
-        if below.is_empty() {
-            break;
-        }
         level = found.list(ensemble, below).await?;
     }
     // Each question for the servers' time has written the first one.

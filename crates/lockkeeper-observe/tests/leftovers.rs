@@ -60,6 +60,15 @@ async fn a_lock_in_use_is_not_left_and_a_root_that_does_not_exist_has_nothing() 
     guard.release().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_leftover_is_found_at_every_depth() {
+    let (_server, keeper) = site().await;
+    let deepest = "/locks".to_owned() + &"/a".repeat(40);
+    let ends = deepest.match_indices('/').skip(2).map(|(at, _)| at).chain([deepest.len()]);
+    create(&keeper, &ends.map(|end| &deepest[..end]).collect::<Vec<_>>()).await;
+    assert_eq!(paths(&found(&keeper).await), [deepest]);
+}
+
 /// Between the look and the deletion, one node got a child, one was written, and one was deleted.
 #[tokio::test]
 async fn a_node_that_has_changed_since_it_was_found_stays() {

@@ -355,6 +355,20 @@ fn holders_and_waiters_that_were_there_before_are_told_apart() {
     });
 }
 
+#[test]
+fn a_lock_that_was_held_before_is_found_at_every_depth() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let client = foreign(&server.connect_string()).await;
+        let lock = "/locks".to_owned() + &"/a".repeat(40);
+        make(&client, &lock).await;
+        join(&client, &lock, KAZOO).await;
+        let watching = Watching::start(&server.connect_string(), &[]).await;
+        assert_eq!((watching.totals.in_use, watching.totals.holders), (1, 1));
+        watching.stop().await;
+    });
+}
+
 /// Servers before ZooKeeper 3.6 do not know the watch.
 #[test]
 fn an_old_server_is_refused_by_name() {

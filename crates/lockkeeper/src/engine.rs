@@ -194,7 +194,7 @@ pub mod registers {
 
     pub use lockkeeper_core::leased;
 
-    pub use crate::admin::questions::{MAX_DEPTH, OURS};
+    pub use crate::admin::questions::OURS;
     pub use crate::ensemble::shared::JOBS;
     pub use crate::registers::{HISTORY, REQUESTS, STATISTICS, journal, records};
 }

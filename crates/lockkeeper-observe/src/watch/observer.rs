@@ -13,7 +13,7 @@ use lockkeeper::engine::ensemble::{
     Children, Ensemble, Node, OpError, READS_IN_FLIGHT, TreeChange, TreeEvent, TreeWatch,
 };
 use lockkeeper::engine::queue::place_of;
-use lockkeeper::engine::registers::{MAX_DEPTH, OURS, journal};
+use lockkeeper::engine::registers::{OURS, journal};
 use lockkeeper::engine::session::{Context, Session, context};
 use lockkeeper::error::SessionError;
 
@@ -335,8 +335,8 @@ impl Serving<'_> {
 
 /// Lists all nodes of a tree that are no contenders. The reads of this session are not older than the watch.
 async fn survey(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String]>) -> Result<Survey, OpError> {
-    let (mut survey, mut level) = (Survey::default(), vec![root]);
-    for depth in 0..MAX_DEPTH {
+    let (mut survey, mut level) = (Survey::default(), vec![root.clone()]);
+    while !level.is_empty() {
         let listings = stream::iter(level).map(|path| {
             let listing = ensemble.list(&path);
             async move { (path, listing.await) }
@@ -352,7 +352,7 @@ async fn survey(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String
                 }
                 // Deleted since its parent was listed, or a root that does not exist yet.
                 Err(OpError::NoNode) => {}
-                Err(OpError::Refused(_)) if depth > 0 => survey.unreadable.push(path),
+                Err(OpError::Refused(_)) if path != root => survey.unreadable.push(path),
                 Err(fault) => return Err(fault),
             }
         }
@@ -375,9 +375,6 @@ async fn survey(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String
         });
         let directories: Vec<_> = directories.buffered(READS_IN_FLIGHT).collect().await;
         level = directories.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        if level.is_empty() {
-            break;
-        }
     }
     Ok(survey)
 }

@@ -16,9 +16,6 @@ use crate::registers::{JOBS, REQUESTS, STATISTICS, journal};
 /// The side trees of this library, which contain no locks.
 pub const OURS: [&str; 4] = [journal::ROOT, REQUESTS, STATISTICS, JOBS];
 
-/// How deep below the root a listing searches for locks.
-pub const MAX_DEPTH: usize = 16;
-
 /// How many locks a survey reads at once. Each has up to [`READS_IN_FLIGHT`] reads of its own.
 const LOCKS_IN_FLIGHT: usize = 16;
 
@@ -105,7 +102,8 @@ impl Admin {
                     found.push(info);
                 }
             }
-            for _ in 0..MAX_DEPTH {
+            // Each round reads one level of the tree.
+            while !listings.is_empty() {
                 let (mut level, mut asked) = (Vec::new(), Vec::new());
                 for (path, listed) in std::mem::take(&mut listings) {
                     match listed {
@@ -147,9 +145,6 @@ impl Admin {
                 });
                 let records = stream::iter(records).buffered(READS_IN_FLIGHT).collect::<Vec<_>>().await;
                 found.extend(records.into_iter().flatten());
-                if level.is_empty() {
-                    break;
-                }
                 listings = stream::iter(level)
                     .map(|path| {
                         let listing = ensemble.list(&path);

@@ -65,13 +65,14 @@ async fn listing_finds_locks_at_every_depth(world: &World) {
     let root = world.path("deep");
     assert_eq!(keeper.admin().list(&root).await.unwrap(), [], "a missing root has no locks");
     let mut guards = Vec::new();
-    for name in ["", "/a", "/a/b/c", "/z"] {
+    let names = ["", "/a", "/a/b/c", &"/d".repeat(40), "/z"];
+    for name in names {
         guards.push(world.kind.lock(&keeper, &format!("{root}{name}")).acquire().await.unwrap());
     }
     world.kind.lock(&keeper, &format!("{root}/free")).acquire().await.unwrap().release().await.unwrap();
     let found = keeper.admin().list(&root).await.unwrap();
     let paths: Vec<_> = found.iter().map(|lock| lock.path.strip_prefix(&root).unwrap()).collect();
-    assert_eq!(paths, ["", "/a", "/a/b/c", "/z"]);
+    assert_eq!(paths, names);
     for (lock, guard) in found.iter().zip(&guards) {
         assert_eq!((lock.holders.len(), &lock.holders[0].node), (1, &guard.name()));
     }
