@@ -28,7 +28,7 @@ const MAX_ATTEMPTS: usize = 10;
 
 /// The contender to remove.
 enum Whom {
-    /// The only holder.
+    /// The only holder. A retry removes that holder or nobody.
     Holder,
     /// This contender, if it is still the one that was read.
     This(Box<ContenderInfo>),
@@ -54,6 +54,7 @@ impl Admin {
     ///
     /// - [`AdminError::Misuse`] if the reason is empty or has more than 1024 bytes.
     /// - [`AdminError::NobodyHolds`] if the lock is free, [`AdminError::NoSuchLock`] if its node does not exist.
+    /// - [`AdminError::NotContending`] if the holder released the lock before its node could be deleted. Its successor is spared.
     /// - [`AdminError::SeveralHold`] if the lock is shared: choose one holder and call [`Admin::evict`].
     /// - [`SessionError::Refused`] if the ACL does not let this client delete the node.
     pub async fn break_lock(&self, path: impl AsRef<str>, reason: &str) -> Result<Broken, AdminError> {
@@ -104,12 +105,12 @@ impl Admin {
         let path = self.path(path)?;
         let reason = Misuse::check_reason(&path, reason)?;
         let context = self.context.clone();
-        self.context.run_while_answered(async move { remove(&context, &path, &whom, &reason).await }).await
+        self.context.run_while_answered(async move { remove(&context, &path, whom, &reason).await }).await
     }
 }
 
 /// Removes a contender and returns once its record exists.
-async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Result<Broken, AdminError> {
+async fn remove(context: &Context, path: &str, mut whom: Whom, reason: &str) -> Result<Broken, AdminError> {
     let id = uuid::Uuid::from_u128(context.clock().unique_id());
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
@@ -132,7 +133,9 @@ async fn remove(context: &Context, path: &str, whom: &Whom, reason: &str) -> Res
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
-        let BreakTarget { contender, held, version, marker, freed } = look(ensemble, path, whom).await?;
+        let BreakTarget { contender, held, version, marker, freed } = look(ensemble, path, &whom).await?;
+        // The reason is about this contender, not about a later holder.
+        whom = Whom::This(Box::new(contender.clone()));
         let at = contender.node_path(path);
         let epoch = session.epoch().await?;
         let broken = Broken {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use lockkeeper::admin::Owner;
 use lockkeeper::error::{AcquireError, AdminError};
 use lockkeeper::{Lockkeeper, Loss};
-use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_testkit::proxy::{Cut, OpCode};
 use zookeeper_client as zk;
 
 use crate::support::{STEADY, Waiter, World, eventually, misused, on_every_server, on_the_embedded_server};
@@ -16,6 +16,8 @@ on_every_server!(
     a_break_without_a_reason_or_a_holder_changes_nothing,
     a_break_removes_only_a_named_contender_or_the_only_holder,
     a_break_spares_a_newer_holder,
+    a_break_spares_the_successor_of_a_holder_that_releases_meanwhile,
+    a_break_removes_the_holder_that_writes_to_its_node_meanwhile,
     a_break_whose_reply_is_lost_is_carried_out_once,
     a_break_grants_the_lock_to_the_next_waiter_of_every_kind,
 );
@@ -176,6 +178,59 @@ async fn a_break_spares_a_newer_holder(world: &World) {
     }
     assert!(guard.is_held() && world.exists(&guard.node()).await);
     guard.release().await.unwrap();
+}
+
+/// Between the read and the transaction, the holder releases the lock and the next waiter gets it. The transaction fails, or it never
+/// arrives.
+async fn a_break_spares_the_successor_of_a_holder_that_releases_meanwhile(world: &World) {
+    let proxy = world.proxy().await;
+    let operator = world.keeper_through(&proxy, STEADY).await;
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    // The journal exists now, so the next transaction is the break.
+    let guard = world.mutex(&one).acquire().await.unwrap();
+    operator.admin().break_lock(&world.lock(), "the first").await.unwrap();
+    guard.lost().await;
+    for arrives in [true, false] {
+        let guard = world.mutex(&one).acquire().await.unwrap();
+        let next = world.enqueue_mutex(&other).await;
+        let transaction = proxy.on(OpCode::Multi).hold_request();
+        let (admin, lock) = (operator.admin(), world.lock());
+        let breaking = tokio::spawn(async move { admin.break_lock(&lock, "it hangs").await });
+        transaction.caught().await;
+        let node = guard.node();
+        guard.release().await.unwrap();
+        let next = next.granted().await;
+        if !arrives {
+            proxy.cut(Cut::Fin);
+        }
+        transaction.release();
+        match breaking.await.unwrap() {
+            Err(AdminError::NotContending { path, node: gone }) => {
+                assert_eq!((path, world.node(&gone)), (world.lock(), node))
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(next.is_held() && world.exists(&next.node()).await);
+        assert_eq!(operator.admin().broken(&world.lock()).await.unwrap().len(), 1);
+        next.release().await.unwrap();
+    }
+}
+
+/// Between the read and the transaction, the holder writes to its node.
+async fn a_break_removes_the_holder_that_writes_to_its_node_meanwhile(world: &World) {
+    let proxy = world.proxy().await;
+    let operator = world.keeper_through(&proxy, STEADY).await;
+    let keeper = world.keeper().await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let transaction = proxy.on(OpCode::Multi).hold_request();
+    let (admin, lock) = (operator.admin(), world.lock());
+    let breaking = tokio::spawn(async move { admin.break_lock(&lock, "it hangs").await });
+    transaction.caught().await;
+    let (data, _) = world.observer.get_data(&guard.node()).await.unwrap();
+    world.observer.set_data(&guard.node(), &data, None).await.unwrap();
+    transaction.release();
+    assert_eq!(world.node(&breaking.await.unwrap().unwrap().node), guard.node());
+    assert_eq!(guard.lost().await, Loss::Removed);
 }
 
 /// The connection breaks before or after the transaction: there is one record and one removal, and the next holder keeps the
