@@ -26,7 +26,7 @@ use crate::error::LeaseError;
 use crate::guard::{HelixGuard, Order, Preemption};
 use crate::leases::Leases;
 use crate::node::{LockNode, Look, LookError, SessionRef, Stepped, notice_ms as notice_ms_of};
-use crate::protocol::{Answer, Refusal, Terms, Wish};
+use crate::protocol::{Answer, Refusal, Terms, Wish, hold_until_ms};
 use crate::recorder::{CleanupAccount, HoldAccount, Recorder};
 use crate::status::LockStatus;
 use crate::trust::{Lease, LeaseTrust, Versions};
@@ -326,13 +326,21 @@ impl LeaseTask {
         waits.then(|| self.trust.until().saturating_sub(session.timeout()).saturating_sub(session.now()))
     }
 
+    /// Whether the record shows this hold. It may show the end that a renewal has written whose reply was lost; this is the
+    /// hold's end from then on.
+    fn is_shown(&mut self, record: &Record) -> bool {
+        let until_ms = hold_until_ms(record, &self.terms.id, self.until_ms, self.session_ref.written_ms());
+        self.until_ms = until_ms.unwrap_or(self.until_ms);
+        until_ms.is_some()
+    }
+
     /// Processes the record. Returns `false` if it no longer shows this hold.
     fn judge(&mut self, look: &Look) -> bool {
         let Some(owner) = look.record.owner.as_ref().filter(|owner| owner.id == self.terms.id) else {
             self.succeeded(&look.record, look.now.latest_ms >= self.until_ms);
             return false;
         };
-        if owner.until_ms != self.until_ms {
+        if !self.is_shown(&look.record) {
             self.hold.lose(Loss::Superseded);
             return false;
         }

@@ -43,7 +43,7 @@ pub(crate) struct SessionRef {
     ensemble: Arc<dyn Ensemble>,
     /// Another client may have written what this session has not seen yet.
     behind: bool,
-    /// The ends of the leases by which this client may have made itself the owner, without knowing it.
+    /// The ends of the leases that this client may have written for itself, without knowing it.
     written_ms: Vec<i64>,
     time: Arc<KnownTime>,
     _present: oneshot::Sender<()>,
@@ -174,7 +174,7 @@ impl SessionRef {
         _ = link.wait_for(|link| matches!(link.state, LinkState::Over(_))).await;
     }
 
-    /// The ends of the leases by which this client may have made itself the owner, without knowing it.
+    /// The ends of the leases that this client may have written for itself, without knowing it.
     pub(crate) fn written_ms(&self) -> &[i64] {
         &self.written_ms
     }
@@ -354,9 +354,7 @@ impl LockNode {
         {
             after.granted_by = look.record.granted_by(look.found.zxid.0);
         }
-        let taken = record
-            .held_until_ms(&me.id)
-            .filter(|end| wish.is_for_the_lock() && look.record.held_until_ms(&me.id) != Some(*end));
+        let taken = record.held_until_ms(&me.id).filter(|end| look.record.held_until_ms(&me.id) != Some(*end));
         // Before the write, because this future may be dropped before the reply.
         session_ref.written_ms.extend(taken);
         let put = self.put(session_ref, &look.found, &record).await;

@@ -19,4 +19,6 @@ pub use histogram::Histogram;
 pub use scope::{Scope, ScopeError};
 pub use statistics::{Measurement, PreemptionOutcome, Statistics, Tally, owner_class};
 pub use terms::{EMERGENCY, Terms, TermsError};
-pub use transition::{Answer, Refusal, Rules, SeenRecord, Transition, Unfinished, Wish, request_lapses_ms, transition};
+pub use transition::{
+    Answer, Refusal, Rules, SeenRecord, Transition, Unfinished, Wish, hold_until_ms, request_lapses_ms, transition,
+};

@@ -15,7 +15,8 @@ use std::time::Instant;
 use lockkeeper_helix::protocol::Terms;
 use stateright::{Checker, HasDiscoveries, Model};
 use world::{
-    BELIEVES, Budget, EQUALS, GETS_IN, HANDED_OVER, LAZY, Mistake, ONE_OWNER, PRIORITIES, SETTLES, Witness, World,
+    BELIEVES, Budget, EQUALS, GETS_IN, HANDED_OVER, KEEPS, LAZY, Mistake, ONE_OWNER, PRIORITIES, RENEWED, SETTLES,
+    Witness, World,
 };
 
 #[global_allocator]
@@ -78,6 +79,12 @@ fn worlds() -> Vec<World> {
                 3,
                 Budget { renewals: 1, cancels: 1, ..NO_FAULT },
             )
+        },
+        World {
+            clients: vec![low(), middle()],
+            witnesses: vec![Witness::HandedOver, Witness::Repeated, Witness::LeaseTaken],
+            gets_in: None,
+            ..world(RENEWED, 6, Budget { renewals: 1, losses: 2, ..NO_FAULT })
         },
         World {
             witnesses: vec![Witness::Transferred, Witness::Inherited, Witness::Forced],
@@ -225,12 +232,18 @@ fn an_owner_that_does_not_look_for_requests_is_found() {
     found(Mistake::LookedAway, &[ONE_OWNER]);
 }
 
+/// A renewal may be done although its reply was lost.
+#[test]
+fn an_owner_that_takes_its_own_renewal_for_another_hold_is_found() {
+    found(Mistake::RenewalForgotten, &[KEEPS]);
+}
+
 /// The claims by name, so that a typing error cannot leave one unchecked.
 #[test]
 fn every_world_asks_every_claim() {
     for world in worlds() {
         let asked: Vec<_> = world.properties().into_iter().map(|property| property.name).collect();
-        for claim in [ONE_OWNER, BELIEVES, GETS_IN, SETTLES, referee::OWNER_REPLACED, referee::FORGED] {
+        for claim in [ONE_OWNER, BELIEVES, KEEPS, GETS_IN, SETTLES, referee::OWNER_REPLACED, referee::FORGED] {
             assert!(asked.contains(&claim), "{claim}");
         }
     }

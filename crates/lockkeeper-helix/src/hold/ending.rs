@@ -19,7 +19,7 @@ impl LeaseTask {
         let mut unsure = false;
         loop {
             let look = self.node.look_until_answered(&self.context, &mut self.session_ref).await?;
-            if look.record.held_until_ms(&self.terms.id) != Some(self.until_ms) {
+            if !self.is_shown(&look.record) {
                 // It did show this hold, if a write whose reply was lost has released it.
                 return Ok((!unsure).then(|| Box::new(look)));
             }
@@ -59,7 +59,7 @@ impl LeaseTask {
         loop {
             let look = self.node.look_until_answered(&self.context, &mut self.session_ref).await?;
             match &look.record.owner {
-                Some(owner) if owner.id == self.terms.id && owner.until_ms == self.until_ms => {}
+                _ if self.is_shown(&look.record) => {}
                 // This client's own write, whose reply was lost.
                 Some(owner) if unsure && owner.id == to => return Ok(None),
                 Some(owner) if owner.priority > self.terms.priority => return Ok(Some(Loss::Preempted)),

@@ -195,6 +195,13 @@ pub fn request_lapses_ms(seen: SeenRecord<'_>, me: &Terms, now: ServerNow, rules
     seen.record.request.as_ref().map_or(i64::MAX, |request| facts.lapses_ms(request))
 }
 
+/// Returns the end of the hold of the client with this id, as the record shows it; `None` if the record does not show the
+/// hold. The client knows that its hold ends at `until_ms`. `written_ms` are the ends that it may have written since, by
+/// renewals whose replies were lost.
+pub fn hold_until_ms(record: &Record, id: &str, until_ms: i64, written_ms: &[i64]) -> Option<i64> {
+    record.held_until_ms(id).filter(|end| *end == until_ms || written_ms.contains(end))
+}
+
 struct Facts<'a> {
     record: &'a Record,
     modified_ms: i64,

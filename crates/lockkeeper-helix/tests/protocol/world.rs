@@ -1,17 +1,21 @@
 //! Three clients, one record, and every event that can happen between them.
 
 use lockkeeper::engine::registers::leased::Record;
-use lockkeeper_helix::protocol::{Answer, Refusal, Rules, SeenRecord, ServerNow, Terms, Transition, Wish, transition};
+use lockkeeper_helix::protocol::{
+    Answer, Refusal, Rules, SeenRecord, ServerNow, Terms, Transition, Wish, hold_until_ms, transition,
+};
 use stateright::{Model, Property};
 
 use crate::referee::{self, Departure, Foul, judge};
 
 pub(crate) const ONE_OWNER: &str = "a client that relies on the lock owns it";
 pub(crate) const BELIEVES: &str = "a client that was granted the lock has written the record";
+pub(crate) const KEEPS: &str = "a client gives up no lock that it owns";
 pub(crate) const GETS_IN: &str = "the highest priority gets the lock";
 pub(crate) const PRIORITIES: &str = "three priorities";
 pub(crate) const EQUALS: &str = "two equals above one, none forceful";
 pub(crate) const LAZY: &str = "an owner that keeps an ended lease, and one that asks for it";
+pub(crate) const RENEWED: &str = "a renewal, two lost replies";
 pub(crate) const HANDED_OVER: &str = "three priorities, the lock is handed over, a lost reply";
 
 pub(crate) const SETTLES: &str = "no client waits for ever";
@@ -92,6 +96,8 @@ pub(crate) enum Mistake {
     NoNotice,
     /// A lazy owner goes on without looking at the record that has changed.
     LookedAway,
+    /// An owner forgets the lease that it may have written when the reply was lost.
+    RenewalForgotten,
 }
 
 impl Mistake {
@@ -101,6 +107,7 @@ impl Mistake {
             Mistake::RequestOverwritten => EQUALS,
             Mistake::WipedByTransfer | Mistake::HeldOn => HANDED_OVER,
             Mistake::NoNotice | Mistake::LookedAway => LAZY,
+            Mistake::RenewalForgotten => RENEWED,
             _ => PRIORITIES,
         }
     }
@@ -196,6 +203,8 @@ pub(crate) struct Client {
     pub displaced: bool,
     /// A reply to it was lost.
     unsure: bool,
+    /// While it renews its hold: the hold's end, and the ends that it may have written, because the replies were lost.
+    renewing: Option<(i64, Vec<i64>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -244,6 +253,16 @@ impl World {
             Phase::Looking(wish) | Phase::Waiting { wish, .. } => wish,
             _ => return None,
         };
+        if let Some((until_ms, written_ms)) = &state.clients[at].renewing {
+            let written_ms = if self.mistake == Some(Mistake::RenewalForgotten) { &[][..] } else { written_ms };
+            if hold_until_ms(&state.record, &me.id, *until_ms, written_ms).is_none() {
+                // Without transfers, only the owner itself writes that it owns the lock.
+                let owned = state.record.held_until_ms(&me.id).is_some();
+                state.foul = state.foul.or((owned && self.budget.transfers == 0).then_some(KEEPS));
+                state.clients[at].phase = Phase::Done;
+                return Some(());
+            }
+        }
         let mut read = state.record.clone();
         if self.mistake == Some(Mistake::RequestOverwritten)
             && read.owner.as_ref().is_some_and(|owner| owner.id != me.id)
@@ -422,7 +441,7 @@ impl Model for World {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let client = Client { phase: Phase::Idle, displaced: false, unsure: false };
+        let client = Client { phase: Phase::Idle, displaced: false, unsure: false, renewing: None };
         vec![State {
             record: Record::default(),
             modified_ms: 0,
@@ -440,7 +459,12 @@ impl Model for World {
             let alive = !matches!(client.phase, Phase::Done | Phase::Refused | Phase::Dead | Phase::Idle);
             match &client.phase {
                 Phase::Idle if state.now_ms <= self.ask_by_ms => actions.push(Action::Ask(at)),
-                Phase::Looking(_) => actions.push(Action::Look(at)),
+                Phase::Looking(_) => {
+                    actions.push(Action::Look(at));
+                    if client.renewing.as_ref().is_some_and(|(_, written_ms)| !written_ms.is_empty()) {
+                        actions.push(Action::Unlock(at));
+                    }
+                }
                 Phase::Writing { .. } => {
                     actions.push(Action::Write(at));
                     if state.budget.losses > 0 {
@@ -508,6 +532,10 @@ impl Model for World {
             Action::Write(at) => self.arrive(&mut state, at, true)?,
             Action::Lose(at, arrives) => {
                 state.budget.losses -= 1;
+                let Client { phase, renewing, .. } = &mut state.clients[at];
+                if let (Phase::Writing { record, .. }, Some((_, written_ms))) = (phase, renewing) {
+                    written_ms.extend(record.held_until_ms(&self.clients[at].id));
+                }
                 if arrives {
                     self.arrive(&mut state, at, false)?;
                 } else if let Phase::Writing { wish, .. } = state.clients[at].phase {
@@ -516,6 +544,9 @@ impl Model for World {
             }
             Action::Renew(at) => {
                 state.budget.renewals -= 1;
+                if let Phase::Holding { until_ms, .. } = state.clients[at].phase {
+                    state.clients[at].renewing = Some((until_ms, Vec::new()));
+                }
                 state.clients[at].phase = Phase::Looking(Wish::Renew);
             }
             Action::Transfer(at, to) => {
@@ -542,6 +573,11 @@ impl Model for World {
                 state.clients[at].phase = Phase::Dead;
             }
         }
+        for client in &mut state.clients {
+            if !matches!(client.phase, Phase::Looking(_) | Phase::Writing { .. }) {
+                client.renewing = None;
+            }
+        }
         Some(state)
     }
 
@@ -553,6 +589,7 @@ impl Model for World {
                     .all(|at| state.record.owner.as_ref().is_some_and(|owner| owner.id == world.clients[at].id))
             }),
             Property::<Self>::always(BELIEVES, |_, state| !state.false_belief),
+            Property::<Self>::always(KEEPS, |_, state| state.foul != Some(KEEPS)),
             Property::<Self>::always(GETS_IN, |world, state| {
                 world.gets_in.is_none_or(|at| state.clients[at].phase != Phase::Refused)
             }),

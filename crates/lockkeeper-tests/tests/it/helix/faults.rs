@@ -9,7 +9,7 @@ use lockkeeper_helix::{AcquireLeaseError, HelixLock, LeaseError, LockOperations,
 use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_testkit::sim::{Settings, Sim};
 
-use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, stored};
+use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, server_time, stored};
 use crate::support::{STEADY, World, eventually};
 
 on_every_record_server!(
@@ -20,6 +20,8 @@ on_every_record_server!(
     a_second_request_that_no_server_answers_leaves_the_hold,
     a_grant_whose_caller_has_gone_is_given_back,
     a_lost_reply_is_neither_an_error_nor_a_second_hold,
+    a_renewal_whose_reply_is_lost_keeps_its_hold,
+    a_hold_that_ends_while_it_renews_gives_the_new_lease_back,
     a_hold_outlives_its_session,
     closing_the_handle_releases_the_lock,
     a_release_without_servers_ends_after_the_session_timeout_and_goes_on,
@@ -189,6 +191,50 @@ async fn a_lost_reply_is_neither_an_error_nor_a_second_hold(world: &World) {
         proxy.heal();
     }
     assert!(stored(world).await.is_free());
+}
+
+/// Also more than once in a row, and the hold keeps its token.
+async fn a_renewal_whose_reply_is_lost_keeps_its_hold(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let guard = lock(world, &one, "a").acquire().await.unwrap();
+    let mut ends_ms = info(world).await.timeout;
+    for lost in 1..=3 {
+        let rules: Vec<_> = (1..=lost).map(|nth| proxy.on(OpCode::Multi).nth(nth).cut_before_reply()).collect();
+        guard.renew().await.unwrap();
+        assert!(rules.iter().all(|rule| rule.has_fired()), "{lost} replies were to be lost");
+        let renewed_ms = info(world).await.timeout;
+        assert!(renewed_ms > ends_ms, "{renewed_ms} is not after {ends_ms}");
+        ends_ms = renewed_ms;
+        guard.verify().await.unwrap();
+    }
+    guard.release().await.unwrap();
+    lock(world, &other, "b").try_acquire().await.unwrap().release().await.unwrap();
+}
+
+/// The record shows an end that the owner wrote without knowing it; the requestor does not wait for it.
+async fn a_hold_that_ends_while_it_renews_gives_the_new_lease_back(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, Duration::from_secs(2)).await, world.keeper().await);
+    let brief = HelixLock::new(&one, world.lock(), Duration::from_secs(6)).user_id("a").skew(Duration::ZERO);
+    let guard = brief.cleanup(LONG).cleanup_by_guard().acquire().await.unwrap();
+    let ends_ms = info(world).await.timeout;
+    let asking = ask(&lock(world, &other, "b").priority(1));
+    guard.preemption().await;
+    eventually("the lease ends soon", async || server_time(world).await > ends_ms - 1_500).await;
+    let reply = proxy.on(OpCode::Multi).hold_reply();
+    let (renewed, ()) = tokio::join!(guard.renew(), async {
+        reply.caught().await;
+        proxy.black_hole();
+    });
+    assert!(matches!(renewed, Err(LeaseError::Lost { loss: Loss::LeaseEnded, .. })), "{renewed:?}");
+    let renewed_ms = info(world).await.timeout;
+    assert!(renewed_ms > ends_ms, "the renewal was carried out");
+    drop(reply);
+    proxy.heal();
+    let granted = asking.granted().await;
+    assert!(server_time(world).await < renewed_ms, "the lock was kept until its new end");
+    granted.release().await.unwrap();
 }
 
 /// Also as one of several locks.
