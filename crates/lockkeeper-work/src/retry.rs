@@ -41,7 +41,7 @@ pub use lockkeeper::engine::queue::About;
 use lockkeeper::engine::queue::about;
 use lockkeeper::engine::session::Timer;
 use lockkeeper::engine::text::wall_clock_ms;
-use lockkeeper::error::{AcquireError, Error, ErrorKind, SessionError};
+use lockkeeper::error::{AcquireError, Error, ErrorKind};
 use lockkeeper_helix::AcquireLeaseError;
 
 use crate::contentserv::{MonitorError, MonitorLock};
@@ -91,7 +91,7 @@ pub enum Cause {
     SessionExpired,
     /// The servers could not be reached. Another attempt may succeed.
     ConnectionLoss,
-    /// A reason that another attempt would meet again: a refusal, or a revoked wait.
+    /// A reason that another attempt would meet again: a refusal, a revoked wait, or a failure of this machine.
     Other,
     /// The caller's own doing: an invalid name, a cancelled wait. No attempt follows and no letter is kept, because
     /// there is nothing to replay.
@@ -131,28 +131,16 @@ impl NotGranted for Error {
         {
             return error.cause();
         }
-        match self {
-            Error::Session(SessionError::Unreachable { .. } | SessionError::ConnectionLost { .. }) => {
-                Cause::ConnectionLoss
-            }
-            Error::Session(
-                SessionError::AuthFailed { .. } | SessionError::AuthRequired { .. } | SessionError::Refused { .. },
-            ) => Cause::Other,
-            Error::Acquire(error) => match error {
-                AcquireError::Timeout { .. } | AcquireError::Held { .. } | AcquireError::TooManyWaiters { .. } => {
-                    Cause::InstanceLock
+        match self.kind() {
+            ErrorKind::Taken => Cause::InstanceLock,
+            ErrorKind::Unavailable => match self {
+                Error::Acquire(AcquireError::SessionLost { loss, .. }) if *loss != Loss::Unreachable => {
+                    Cause::SessionExpired
                 }
-                AcquireError::SessionLost { loss: Loss::Unreachable, .. } => Cause::ConnectionLoss,
-                AcquireError::SessionLost { loss: Loss::AuthFailed | Loss::AuthRequired, .. } => Cause::Other,
-                AcquireError::SessionLost { .. } => Cause::SessionExpired,
-                AcquireError::Evicted { .. }
-                | AcquireError::Revoked { .. }
-                | AcquireError::NoSuchLock { .. }
-                | AcquireError::ParentVanishes { .. } => Cause::Other,
-                _ => Cause::Mistake,
+                _ => Cause::ConnectionLoss,
             },
-            Error::Product(error) if error.kind() == ErrorKind::Taken => Cause::InstanceLock,
-            _ => Cause::Mistake,
+            ErrorKind::Cancelled | ErrorKind::Misuse => Cause::Mistake,
+            _ => Cause::Other,
         }
     }
 
@@ -489,7 +477,10 @@ pub enum RunError {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper::error::{EmbeddedError, Mismatch, SessionError};
+
     use super::*;
+    use crate::deadletter::FileSink;
 
     /// A service spawns its background work.
     #[test]
@@ -503,6 +494,22 @@ mod tests {
         }
         let keeper: Option<Lockkeeper> = None;
         spawned(|| keeper.map(run));
+    }
+
+    #[tokio::test]
+    async fn an_operation_that_met_trouble_of_the_machine_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = Arc::new(FileSink::new(dir.path().join("letters.jsonl")));
+        let retrying = Retrying::on_tokio(2).delay(Duration::ZERO).dead_letters(sink);
+        let no_thread = || SessionError::Thread(Arc::new(std::io::Error::other("no thread")));
+        let not_running = || SessionError::Embedded(EmbeddedError::NotRunning { dir: "/srv".into() });
+        for (error, attempts) in [(no_thread(), 1), (not_running(), 3)] {
+            let about = About::default();
+            let attempt = async || Err::<(), _>(AcquireError::from(error.clone()));
+            let given_up = retrying.attempt(&Operation::unique(), about, attempt).await.unwrap_err();
+            assert!(matches!(given_up.letter, Kept::In(_)), "{given_up:?}");
+            assert_eq!(given_up.attempts, attempts, "{given_up:?}");
+        }
     }
 
     #[test]
@@ -522,9 +529,18 @@ mod tests {
             lost(Loss::AuthFailed),
             SessionError::ConnectionLost { path: path() }.into(),
             SessionError::Closed.into(),
+            SessionError::Forked.into(),
+            SessionError::Thread(Arc::new(std::io::Error::other("no thread"))).into(),
+            SessionError::NoChroot { servers: text(), chroot: path() }.into(),
+            SessionError::TokenEpoch { node: path(), problem: text() }.into(),
+            SessionError::Embedded(EmbeddedError::NotRunning { dir: "/srv".into() }).into(),
+            SessionError::Embedded(EmbeddedError::file("cannot read", "/srv", std::io::Error::other("disk"))).into(),
+            Mismatch::NotARecord { path: path(), problem: text() }.into(),
         ];
         for error in all {
             assert_eq!(error.cause().is_passing(), error.kind().is_retryable(), "{error:?}");
+            let caller = matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::Misuse);
+            assert_eq!(error.cause() == Cause::Mistake, caller, "{error:?}");
         }
         let leased = [
             AcquireLeaseError::Outranked { path: path(), by: text(), priority: 1, message: None, lease_left: None },
