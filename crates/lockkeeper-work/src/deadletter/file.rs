@@ -1,9 +1,11 @@
 //! Dead letters in a file, one line of JSON each.
 //!
 //! Records are only appended, under a lock file that all processes of the machine use, and synced before a letter
-//! counts as kept. A line that a crash has torn stays and is reported; the next one begins on a new line. A file that
-//! has grown too large is rotated to a numbered name. Once there are eight, each rotation deletes the oldest ones, up
-//! to the first that has an unsettled letter.
+//! counts as kept. A record that does not fit on the disk is removed again. A line that a crash has torn stays and is
+//! reported; the next one begins on a new line. A file that has grown too large is rotated to a numbered name. Once there
+//! are eight, each rotation deletes the oldest ones, up to the first that has an unsettled letter. A torn line is not JSON and
+//! was never kept, so it is deleted with its file. A line of JSON that is not understood may be a letter of a newer
+//! version, so it keeps its file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -13,6 +15,7 @@ use std::path::{Path, PathBuf};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rustix::fs::OFlags;
+use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
 
 use super::{LetterRecord, Records, Sink, SinkError, fold};
@@ -103,7 +106,8 @@ impl FileSink {
             file.set_permissions(Permissions::from_mode(others & 0o770))?;
         }
         let mut text = String::new();
-        if file.seek(SeekFrom::End(0))? > 0 {
+        let length = file.seek(SeekFrom::End(0))?;
+        if length > 0 {
             let mut last = [0];
             file.seek(SeekFrom::End(-1))?;
             file.read_exact(&mut last)?;
@@ -113,7 +117,11 @@ impl FileSink {
         }
         text.push_str(line);
         text.push('\n');
-        file.write_all(text.as_bytes())?;
+        if let Err(error) = file.write_all(text.as_bytes()) {
+            // A part of it may be written, as on a full disk.
+            _ = file.set_len(length);
+            return Err(error);
+        }
         file.sync_data()?;
         if is_new {
             self.sync_dir()?;
@@ -153,12 +161,12 @@ impl FileSink {
         // From the oldest on: a letter comes before its marks, which mean nothing without it.
         for (_, path) in aside {
             let mut read = Records::default();
-            read_file(&path, &mut read)?;
+            let all_understood = read_file(&path, &mut read)?;
             let unsettled = read.records.iter().any(|record| match record {
                 LetterRecord::Letter(letter) => !settled.contains(&letter.id),
                 LetterRecord::Mark(_) => false,
             });
-            if unsettled || !read.unreadable.is_empty() {
+            if unsettled || !all_understood {
                 break;
             }
             fs::remove_file(&path)?;
@@ -226,18 +234,22 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Adds the records of a file.
-fn read_file(path: &Path, read: &mut Records) -> io::Result<()> {
+/// Adds the records of a file. Returns whether every line is a record or torn.
+fn read_file(path: &Path, read: &mut Records) -> io::Result<bool> {
+    let mut all_understood = true;
     let (mut bytes, mut file) = (Vec::new(), File::open(path)?);
     read.foreign.extend(other_writer(&file.metadata()?).map(|how| format!("{} {how}", path.display())));
     file.read_to_end(&mut bytes)?;
     for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
         match serde_json::from_slice(line) {
             Ok(record) => read.records.push(record),
-            Err(error) => read.unreadable.push(format!("{}:{}: {error}", path.display(), at + 1)),
+            Err(error) => {
+                read.unreadable.push(format!("{}:{}: {error}", path.display(), at + 1));
+                all_understood &= serde_json::from_slice::<IgnoredAny>(line).is_err();
+            }
         }
     }
-    Ok(())
+    Ok(all_understood)
 }
 
 #[cfg(test)]
@@ -307,6 +319,69 @@ mod tests {
         let read = block(sink.records()).unwrap();
         assert_eq!(read.records, [a, b]);
         assert!(matches!(&read.unreadable[..], [problem] if problem.contains("dead-letters.jsonl:2: ")), "{read:?}");
+    }
+
+    /// As on a full disk. The limit is one of the process, so the writer is a process of its own.
+    #[test]
+    fn a_record_that_does_not_fit_leaves_nothing_of_itself() {
+        const FILE: &str = "LOCKKEEPER_TEST_LIMITED";
+        let [small, large] = ["small".to_owned(), "large".repeat(2000)].map(|operation| letter(&operation));
+        if let Some(path) = std::env::var_os(FILE) {
+            let sink = FileSink::new(path);
+            append(&sink, &small);
+            block(sink.append(&large)).unwrap_err();
+            return append(&sink, &small);
+        }
+        let (_dir, sink) = sink();
+        let limited = std::process::Command::new("sh")
+            .args(["-c", r#"trap "" XFSZ; ulimit -f 8 && exec "$@""#, "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "deadletter::file::tests::a_record_that_does_not_fit_leaves_nothing_of_itself"])
+            .env(FILE, sink.path())
+            .output()
+            .unwrap();
+        assert!(limited.status.success(), "{limited:?}");
+        let read = block(sink.records()).unwrap();
+        assert_eq!((read.records.len(), read.unreadable), (2, Vec::new()));
+    }
+
+    /// With the deletion of settled files, after so many rotations.
+    fn rotate_often(sink: &FileSink) {
+        for at in 0..2 * ASIDE {
+            let letter = letter(&format!("{at}"));
+            append(sink, &letter);
+            append(sink, &mark(&letter, LetterEvent::Dropped { why: None }));
+        }
+    }
+
+    #[test]
+    fn a_torn_line_does_not_keep_its_file() {
+        let (_dir, sink) = sink();
+        let sink = sink.rotate_at(1);
+        let first = letter("first");
+        append(&sink, &first);
+        let mut file = OpenOptions::new().append(true).open(sink.path()).unwrap();
+        file.write_all(b"{\"letter\":{\"operation\":\"torn").unwrap();
+        rotate_often(&sink);
+        let read = block(sink.records()).unwrap();
+        assert!(sink.beside(".1").exists() && read.records.contains(&first), "its letter waits");
+        assert_eq!(read.unreadable.len(), 1, "{read:?}");
+        append(&sink, &mark(&first, LetterEvent::Replayed));
+        rotate_often(&sink);
+        assert!(!sink.beside(".1").exists(), "everything in it was settled");
+        assert!(block(sink.records()).unwrap().unreadable.is_empty());
+    }
+
+    /// A newer version may have written it.
+    #[test]
+    fn a_whole_line_that_is_not_understood_keeps_its_file() {
+        let (_dir, sink) = sink();
+        let sink = sink.rotate_at(1);
+        fs::create_dir(sink.dir().unwrap()).unwrap();
+        fs::write(sink.path(), "{\"epistle\":{\"operation\":\"later\"}}\n").unwrap();
+        rotate_often(&sink);
+        assert!(sink.beside(".1").exists());
+        assert_eq!(block(sink.records()).unwrap().unreadable.len(), 1);
     }
 
     #[test]
