@@ -7,8 +7,10 @@
 //! was never kept, so it is deleted with its file. A line of JSON that is not understood may be a letter of a newer
 //! version, so it keeps its file.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -177,17 +179,17 @@ impl FileSink {
     /// The rotated files, the oldest first.
     fn aside(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let dir = self.dir().unwrap_or(Path::new("."));
-        let Some(name) = self.path.file_name().and_then(|name| name.to_str()) else {
+        let Some(name) = self.path.file_name().map(OsStr::as_bytes) else {
             return Ok(Vec::new());
         };
         let mut aside = Vec::new();
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
-            let number = entry.file_name().to_str().and_then(|other| {
-                let number = other.strip_prefix(name)?.strip_prefix('.')?;
-                number.parse().ok().filter(|_| !number.starts_with('+'))
-            });
-            aside.extend(number.map(|number| (number, entry.path())));
+            let other = entry.file_name();
+            let number = other.as_bytes().strip_prefix(name).and_then(|rest| rest.strip_prefix(b"."));
+            let number =
+                number.and_then(|number| str::from_utf8(number).ok()).filter(|number| !number.starts_with('+'));
+            aside.extend(number.and_then(|number| number.parse().ok()).map(|number| (number, entry.path())));
         }
         aside.sort_unstable();
         Ok(aside)
@@ -382,6 +384,17 @@ mod tests {
         rotate_often(&sink);
         assert!(sink.beside(".1").exists());
         assert_eq!(block(sink.records()).unwrap().unreadable.len(), 1);
+    }
+
+    /// Not every file system has such names.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_whose_name_is_not_text_loses_no_letter_when_it_is_rotated() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = FileSink::new(dir.path().join(OsStr::from_bytes(b"letters-\xff"))).rotate_at(1);
+        let letters = ["a", "b", "c", "d"].map(letter);
+        letters.iter().for_each(|letter| append(&sink, letter));
+        assert_eq!(block(sink.records()).unwrap().records, letters);
     }
 
     #[test]
