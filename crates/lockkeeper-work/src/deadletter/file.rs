@@ -14,12 +14,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rustix::fs::OFlags;
 use serde::de::IgnoredAny;
-use tokio::sync::oneshot;
 
+use super::sink::apart;
 use super::{LetterRecord, Records, Sink, SinkError, fold};
 use lockkeeper::engine::process::{other_replacer, other_writer};
 
@@ -61,20 +60,8 @@ impl FileSink {
         what: &'static str,
         work: impl FnOnce(&FileSink) -> io::Result<T> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, SinkError>> {
-        let (sink, name) = (self.clone(), self.name());
-        let (sender, done) = oneshot::channel();
-        let started = std::thread::Builder::new().name("lockkeeper-file".to_owned()).spawn(move || {
-            // The caller may have gone, which changes nothing.
-            _ = sender.send(work(&sink));
-        });
-        async move {
-            let outcome = match started {
-                Ok(_) => done.await.unwrap_or_else(|_| Err(io::Error::other("the writing thread has panicked"))),
-                Err(error) => Err(error),
-            };
-            outcome.map_err(|source| SinkError::new(name, what, source))
-        }
-        .boxed()
+        let sink = self.clone();
+        apart("lockkeeper-file", (self.name(), what), move || work(&sink))
     }
 
     /// The file beside the sink's file with this ending.

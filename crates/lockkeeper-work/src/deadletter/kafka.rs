@@ -33,7 +33,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::oneshot;
 
 pub use self::address::{Address, AddressError, TOPIC};
 use self::forward::Forwarder;
@@ -41,6 +40,7 @@ pub use self::security::{KafkaSecurity, KafkaSecurityError, SaslMechanism};
 use self::shared::Shared;
 use self::spool::Spool;
 use self::topic::Topic;
+use super::sink::apart;
 use super::{LetterRecord, Records, Sink, SinkError};
 
 /// How long [`Sink::append`] waits for the brokers once the record is in the spool.
@@ -170,25 +170,8 @@ impl Shared {
         what: &'static str,
         work: impl FnOnce(&Shared) -> Result<T, failure::ForwardFailure> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, SinkError>> {
-        let shared = self.clone();
-        let (sender, done) = oneshot::channel();
-        let started = std::thread::Builder::new().name("lockkeeper-kafka".to_owned()).spawn({
-            let shared = shared.clone();
-            move || {
-                // The caller may have gone, which changes nothing.
-                _ = sender.send(work(&shared));
-            }
-        });
-        async move {
-            match started {
-                Ok(_) => match done.await {
-                    Ok(outcome) => outcome.map_err(|failure| shared.failed(what, shared.topic.explain(failure))),
-                    Err(_) => Err(shared.failed(what, "its thread has panicked")),
-                },
-                Err(error) => Err(shared.failed(what, error)),
-            }
-        }
-        .boxed()
+        let (shared, sink) = (self.clone(), self.address.to_string());
+        apart("lockkeeper-kafka", (sink, what), move || work(&shared).map_err(|failure| shared.topic.explain(failure)))
     }
 }
 

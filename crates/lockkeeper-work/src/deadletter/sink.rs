@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
 
 use super::record::LetterRecord;
 
@@ -56,4 +58,32 @@ impl SinkError {
     ) -> Self {
         SinkError { sink: sink.into(), what, source: source.into() }
     }
+}
+
+/// Runs `work` on a separate thread of this name, because files and brokers block. Dropping the future leaves the thread to
+/// finish.
+pub(super) fn apart<T, E>(
+    thread: &str,
+    (sink, what): (String, &'static str),
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> BoxFuture<'static, Result<T, SinkError>>
+where
+    T: Send + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+{
+    let (sender, done) = oneshot::channel();
+    let started = std::thread::Builder::new().name(thread.to_owned()).spawn(move || {
+        // The caller may have gone, which changes nothing.
+        _ = sender.send(work());
+    });
+    async move {
+        match started {
+            Ok(_) => match done.await {
+                Ok(outcome) => outcome.map_err(|source| SinkError::new(sink, what, source)),
+                Err(_) => Err(SinkError::new(sink, what, "its thread has panicked")),
+            },
+            Err(error) => Err(SinkError::new(sink, what, error)),
+        }
+    }
+    .boxed()
 }
