@@ -382,7 +382,7 @@ impl World {
         for effect in effects {
             let mut bytes = BytesMut::new();
             let connection = match effect {
-                Effect::Committed(_) | Effect::QuotaExceeded { .. } => continue,
+                Effect::Committed(_) | Effect::Counted { .. } | Effect::QuotaExceeded { .. } => continue,
                 Effect::Connected { connection, response, has_read_only, .. } => {
                     response::encode_connect(&mut bytes, &response, has_read_only);
                     connection

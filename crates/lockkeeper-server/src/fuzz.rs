@@ -250,7 +250,10 @@ fn machine() {
                         machine.disconnected(*connection);
                         connected[usize::try_from(connection.0 - 1).unwrap()] = false;
                     }
-                    Effect::Committed(_) | Effect::Connected { .. } | Effect::QuotaExceeded { .. } => {}
+                    Effect::Committed(_)
+                    | Effect::Counted { .. }
+                    | Effect::Connected { .. }
+                    | Effect::QuotaExceeded { .. } => {}
                 }
                 all.push(shape(&effect));
             }

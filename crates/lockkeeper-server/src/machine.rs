@@ -92,6 +92,11 @@ struct PromisedSession {
 pub enum Effect {
     /// Make this transaction durable before any later effect becomes visible. It has been applied.
     Committed(Txn),
+    /// Make the numbers of a quota durable together with the transaction before, which has changed them.
+    Counted {
+        /// The stats node of the quota.
+        path: Arc<str>,
+    },
     /// Answer a connect request. Session 0 means "expired"; a close follows.
     Connected {
         /// The receiver.
@@ -623,6 +628,7 @@ impl Machine {
         let mut events = std::mem::take(&mut self.events);
         let applied = self.tree.apply(&txn, &mut events);
         out.push(Effect::Committed(txn));
+        out.extend(self.tree.counted_nodes().map(|path| Effect::Counted { path }));
         let exceeded = self.tree.exceeded_quotas();
         out.extend(exceeded.map(|(path, nodes, bytes)| Effect::QuotaExceeded { path, nodes, bytes }));
         for TreeEvent { kind, path, acl } in events.drain(..) {

@@ -180,7 +180,10 @@ proptest! {
                         let any = results.iter().any(|result| matches!(result, OpResult::Failed(_)));
                         prop_assert_eq!(any, failed && !results.is_empty());
                     }
-                    Effect::Reply { .. } | Effect::Connected { .. } | Effect::QuotaExceeded { .. } => {}
+                    Effect::Reply { .. }
+                    | Effect::Connected { .. }
+                    | Effect::Counted { .. }
+                    | Effect::QuotaExceeded { .. } => {}
                 }
             }
             machine.tree().assert_consistent();

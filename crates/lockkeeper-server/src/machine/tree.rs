@@ -175,6 +175,8 @@ pub struct Tree {
     quotas: Quotas,
     /// The quotas whose soft limits the last transaction has exceeded: path, nodes and bytes.
     exceeded: Vec<(Arc<str>, i64, i64)>,
+    /// The stats nodes whose numbers the last transaction has changed.
+    counted: Vec<Arc<str>>,
     data_bytes: u64,
     /// The cost of all names and access lists; see [`budget`].
     text_bytes: u64,
@@ -213,6 +215,7 @@ impl Tree {
             ttls: BTreeSet::new(),
             quotas: Quotas::default(),
             exceeded: Vec::new(),
+            counted: Vec::new(),
             data_bytes: 0,
             text_bytes: 0,
             open,
@@ -311,6 +314,7 @@ impl Tree {
     /// Applies a transaction, and appends the events in ZooKeeper's order.
     pub fn apply(&mut self, txn: &Txn, events: &mut Vec<TreeEvent>) -> Applied {
         self.exceeded.clear();
+        self.counted.clear();
         self.apply_op(txn, &txn.op, events)
     }
 
@@ -430,15 +434,15 @@ impl Tree {
         Some((path, limits, held))
     }
 
-    /// Returns the stats node that changes together with this node.
-    pub(crate) fn counting_node(&self, node: &str) -> Option<&Arc<str>> {
-        let stats = quota::stats_node(self.quotas.nearest(node)?);
-        self.get_with_path(&stats).map(|(path, _)| path)
-    }
-
     /// Returns the quotas whose soft limits the last transaction has exceeded: path, nodes and bytes.
     pub(crate) fn exceeded_quotas(&self) -> impl Iterator<Item = (Arc<str>, i64, i64)> {
         self.exceeded.iter().cloned()
+    }
+
+    /// Returns the stats nodes whose numbers the last transaction has changed. Only the transaction itself shows which they
+    /// are: it may also change which quota is the nearest one.
+    pub(crate) fn counted_nodes(&self) -> impl Iterator<Item = Arc<str>> {
+        self.counted.iter().cloned()
     }
 
     /// Returns the nodes and bytes of a subtree, its root included.
@@ -477,7 +481,11 @@ impl Tree {
 
     /// Writes a stats node. In its own stat only the length changes, because other nodes have caused the change.
     fn set_holdings(&mut self, stats: &str, nodes: i64, bytes: i64) {
-        let Some(node) = self.nodes.get_mut(stats) else { return };
+        let Some((path, _)) = self.nodes.get_key_value(stats) else { return };
+        if self.counted.last() != Some(path) {
+            self.counted.push(Arc::clone(path));
+        }
+        let node = self.nodes.get_mut(stats).expect("found above");
         let data = Quota::stats(nodes, bytes);
         self.data_bytes += data.len() as u64;
         self.data_bytes -= node.data.replace(data).map_or(0, |data| data.len() as u64);

@@ -381,6 +381,7 @@ impl Engine {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Committed(txn) => self.committed(&txn),
+                Effect::Counted { path } => self.counted(path),
                 Effect::Connected { connection, response, has_read_only, zxid } => {
                     self.send(connection, zxid, |out| response::encode_connect(out, &response, has_read_only));
                 }
@@ -452,6 +453,12 @@ impl Engine {
             return;
         }
         self.dirty.mark(self.machine.tree(), txn.session, &txn.op);
+    }
+
+    fn counted(&mut self, stats: Arc<str>) {
+        if self.persistent {
+            self.dirty.mark_node(stats);
+        }
     }
 
     /// Takes the changes for the disk. `spare` is an old batch whose buffers are used again.

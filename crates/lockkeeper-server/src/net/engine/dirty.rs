@@ -27,7 +27,13 @@ impl Dirty {
         self.sessions.insert(session);
     }
 
-    /// Adds the changes of a transaction of this session. The tree is the one after it.
+    /// Adds a node that a transaction has changed and does not name.
+    pub(super) fn mark_node(&mut self, path: Arc<str>) {
+        self.any = true;
+        self.nodes.insert(path);
+    }
+
+    /// Adds the changes of a transaction of this session. The tree is the one after it, or a later one.
     pub(super) fn mark(&mut self, tree: &Tree, session: i64, op: &TxnOp) {
         self.any = true;
         match op {
@@ -41,11 +47,7 @@ impl Dirty {
                 }
             }
             TxnOp::Create { path, .. } | TxnOp::Delete { path } => self.mark_with_parent(tree, path),
-            TxnOp::SetData { path, .. } => {
-                self.nodes.insert(Arc::clone(path));
-                self.nodes.extend(tree.counting_node(path).cloned());
-            }
-            TxnOp::SetAcl { path, .. } | TxnOp::SetChildCounter { path, .. } => {
+            TxnOp::SetData { path, .. } | TxnOp::SetAcl { path, .. } | TxnOp::SetChildCounter { path, .. } => {
                 self.nodes.insert(Arc::clone(path));
             }
             TxnOp::Multi(ops) => {
@@ -59,7 +61,6 @@ impl Dirty {
 
     fn mark_with_parent(&mut self, tree: &Tree, path: &Arc<str>) {
         self.nodes.insert(Arc::clone(path));
-        self.nodes.extend(tree.counting_node(path).cloned());
         // A transaction that has deleted the parent since then marks the parent itself.
         let parent = path::split(path).and_then(|(parent, _)| tree.get_with_path(parent));
         self.nodes.extend(parent.map(|(parent, _)| Arc::clone(parent)));
@@ -86,5 +87,144 @@ impl Dirty {
             batch.sessions.push((id, session));
         }
         Some(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use lockkeeper_wire::{Acl, ConnectRequest, Create, CreateMode, Request, SetData, VersionedPath, WriteOp};
+    use proptest::prelude::*;
+
+    use super::super::{Clock, Config, ConnectionId, Engine};
+    use crate::machine::tests::config;
+    use crate::machine::tree::Loader;
+    use crate::machine::{Machine, Node, Tree};
+    use crate::store::{Batch, DiskStore, State, Store, Totals, decode_node};
+    use std::sync::Arc;
+
+    const LIMITS: &str = "/zookeeper/quota/a/zookeeper_limits";
+    const NEARER_LIMITS: &str = "/zookeeper/quota/a/b/zookeeper_limits";
+    const STATS: &str = "/zookeeper/quota/a/zookeeper_stats";
+    const NEARER_STATS: &str = "/zookeeper/quota/a/b/zookeeper_stats";
+
+    fn create(path: &str, mode: CreateMode) -> WriteOp {
+        WriteOp::Create(Create::new(path, "", mode))
+    }
+
+    fn delete(path: &str) -> WriteOp {
+        WriteOp::Delete(VersionedPath { path: path.to_owned(), version: -1 })
+    }
+
+    fn persistent(paths: &[&str]) -> Request {
+        Request::Multi(paths.iter().map(|path| create(path, CreateMode::Persistent)).collect())
+    }
+
+    fn connect(engine: &mut Engine) {
+        let hello = ConnectRequest { timeout_ms: 1_000, ..ConnectRequest::default() };
+        let now = engine.clock.now();
+        engine.machine.connect(ConnectionId(1), &hello, [7; 16], true, now, &mut engine.effects);
+        engine.carry_out();
+    }
+
+    fn request(engine: &mut Engine, request: Request) {
+        let now = engine.clock.now();
+        engine.machine.request(ConnectionId(1), 1, request, now, &mut engine.effects);
+        engine.carry_out();
+    }
+
+    /// Returns an engine with a disk, and `/a` and `/a/b` with stats nodes. `/a` has eight nodes below it.
+    fn engine() -> Engine {
+        let clock = Clock::start();
+        let machine = Machine::new(config(), Tree::new(), 0, clock.now());
+        let mut engine = Engine::new(machine, clock, &Config::default(), None, true);
+        connect(&mut engine);
+        request(&mut engine, persistent(&["/a", "/a/b", "/a/1", "/a/2", "/a/3", "/a/4", "/a/5", "/a/6", "/a/b/1"]));
+        request(&mut engine, persistent(&["/zookeeper/quota/a", "/zookeeper/quota/a/b", STATS, NEARER_STATS]));
+        engine
+    }
+
+    fn contents(tree: &Tree) -> Vec<(Arc<str>, Node)> {
+        tree.iter().map(|(path, node)| (Arc::clone(path), node.clone())).collect()
+    }
+
+    /// A start would refuse the whole directory if the log did not fit the sizes that each of its records states.
+    #[test]
+    fn the_numbers_of_a_quota_survive_a_crash_although_their_transaction_changes_which_quota_counts() {
+        let ends =
+            vec![persistent(&[LIMITS]), Request::Multi(vec![create("/a/x", CreateMode::Persistent), delete(LIMITS)])];
+        let becomes_nearer = vec![persistent(&[LIMITS]), persistent(&["/a/b/x", NEARER_LIMITS])];
+        let own = ["/a/x", LIMITS].map(|path| create(path, CreateMode::Ephemeral));
+        let ends_with_a_session = vec![Request::Multi(own.into()), Request::CloseSession];
+        for requests in [ends, becomes_nearer, ends_with_a_session] {
+            let mut engine = engine();
+            let directory = tempfile::tempdir().unwrap();
+            let fresh = || State { tree: Tree::new(), sessions: Vec::new(), zxid: 0, next_session: 1, store_id: 5 };
+            let (mut store, _) = DiskStore::open(directory.path(), fresh).unwrap();
+            let mut commit = |engine: &mut Engine| {
+                store.commit(&engine.take_batch(&mut Batch::default()).unwrap()).unwrap();
+            };
+            commit(&mut engine);
+            let before = engine.machine.tree().get(STATS).cloned();
+            for each in requests.clone() {
+                request(&mut engine, each);
+                commit(&mut engine);
+            }
+            assert_ne!(engine.machine.tree().get(STATS).cloned(), before, "{requests:?} changes no number");
+            // Dropped and not closed, as by a crash.
+            drop(store);
+            let (_, state) =
+                DiskStore::open(directory.path(), fresh).unwrap_or_else(|error| panic!("{requests:?}: {error:?}"));
+            assert_eq!(contents(&state.tree), contents(engine.machine.tree()), "{requests:?}");
+        }
+    }
+
+    fn operation() -> impl Strategy<Value = WriteOp> {
+        let path =
+            proptest::sample::select(vec!["/a/x", "/a/b/x", "/a/b/y", LIMITS, NEARER_LIMITS, STATS, NEARER_STATS]);
+        let mode = proptest::sample::select(vec![CreateMode::Persistent, CreateMode::Ephemeral]);
+        (path, mode, 0..4_u8).prop_map(|(path, mode, kind)| match kind {
+            0 | 1 => create(path, mode),
+            2 => delete(path),
+            _ => WriteOp::SetData(SetData { path: path.to_owned(), data: Some("data".into()), version: -1 }),
+        })
+    }
+
+    proptest! {
+        /// The batches of any history are all that a restart needs. They are taken one for each request, so that no later
+        /// request hides what an earlier one has left out.
+        #[test]
+        fn any_history_of_nodes_and_quotas_is_the_same_when_it_is_read_from_its_batches(
+            history in proptest::collection::vec((proptest::collection::vec(operation(), 1..4), 0..8_u8), 1..30),
+        ) {
+            let mut engine = engine();
+            let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
+            let mut stored = BTreeMap::new();
+            Tree::new().iter().for_each(|(path, node)| drop(stored.insert(Arc::clone(path), node.clone())));
+            for (operations, kind) in history {
+                match kind {
+                    0 => {
+                        request(&mut engine, Request::CloseSession);
+                        connect(&mut engine);
+                    }
+                    _ => request(&mut engine, Request::Multi(operations)),
+                }
+                let batch = engine.take_batch(&mut Batch::default()).unwrap();
+                for (path, range) in batch.nodes {
+                    match range {
+                        Some(range) => stored.insert(path, decode_node(&batch.bytes[range], &open).unwrap()),
+                        None => stored.remove(&path),
+                    };
+                }
+                let mut loader = Loader::new(stored.len(), Arc::clone(&open));
+                for (path, node) in &stored {
+                    loader.add(Arc::clone(path), node.clone()).unwrap();
+                }
+                let read = loader.finish().unwrap();
+                prop_assert_eq!(contents(&read), contents(engine.machine.tree()));
+                prop_assert_eq!(Totals::of(&read, engine.machine.sessions().len()), batch.totals);
+            }
+        }
     }
 }
