@@ -41,7 +41,7 @@ use crate::net::stats::Counters;
 use crate::net::transport::WriteHalf;
 use crate::store::Batch;
 
-/// An operation that panics, for tests.
+/// An operation that panics when it has changed the tree, for tests.
 #[cfg(test)]
 pub(crate) const PANICS_IN_TESTS: i32 = 666;
 
@@ -222,13 +222,25 @@ impl Engine {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.counters.outstanding.fetch_sub(peer.outbox.held(), Relaxed);
         self.end_half_open(peer.half_open.as_ref());
+        if self.is_broken() {
+            return;
+        }
         self.stepping = true;
         self.machine.disconnected(id);
         self.carry_out();
     }
 
+    /// Returns whether a step has panicked halfway. Then nothing more is accepted: the next step would carry out its half too.
+    fn is_broken(&mut self) -> bool {
+        self.stopped |= self.stepping;
+        self.stepping
+    }
+
     /// Handles a frame. After an error the connection must be closed.
     pub(crate) fn frame(&mut self, id: ConnectionId, frame: &[u8]) -> Result<(), Malformed> {
+        if self.is_broken() {
+            return Ok(());
+        }
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| !self.stopped && !peer.outbox.is_closing()) else {
             return Ok(());
         };
@@ -278,7 +290,11 @@ impl Engine {
                 let xid = if request == Request::Ping { PING_XID } else { xid };
                 self.stepping = true;
                 #[cfg(test)]
-                assert_ne!(opcode, PANICS_IN_TESTS);
+                if opcode == PANICS_IN_TESTS {
+                    let half = lockkeeper_wire::Create::new("/half", "", lockkeeper_wire::CreateMode::Persistent);
+                    self.machine.request(id, xid, Request::Create(half), now, &mut self.effects);
+                    panic!("in the middle of a step");
+                }
                 self.machine.set_room(self.buffers.room());
                 self.machine.request(id, xid, request, now, &mut self.effects);
                 self.carry_out();
@@ -348,7 +364,7 @@ impl Engine {
 
     /// Passes the time to the machine.
     pub(crate) fn tick(&mut self) {
-        if !self.stopped {
+        if !self.is_broken() && !self.stopped {
             let now = self.clock.now();
             self.stepping = true;
             self.machine.tick(now, &mut self.effects);
@@ -359,6 +375,9 @@ impl Engine {
     /// Ends a session immediately.
     #[cfg(feature = "faults")]
     pub(crate) fn expire(&mut self, session: i64) -> bool {
+        if self.is_broken() {
+            return false;
+        }
         let now = self.clock.now();
         self.stepping = true;
         let existed = self.machine.expire(session, now, &mut self.effects);
@@ -369,6 +388,9 @@ impl Engine {
     /// Sets the sequence number of a node's next child.
     #[cfg(feature = "faults")]
     pub(crate) fn set_child_counter(&mut self, parent: &str, next: i32) -> bool {
+        if self.is_broken() {
+            return false;
+        }
         let now = self.clock.now();
         self.stepping = true;
         let existed = self.machine.set_child_counter(parent, next, now, &mut self.effects);
@@ -575,8 +597,10 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::AtomicUsize;
 
+    use lockkeeper_wire::ConnectRequest;
     use tracing::{Event, Metadata, Subscriber, span};
 
     use super::*;
@@ -622,5 +646,47 @@ mod tests {
         });
         let lines = lines.0.load(Relaxed);
         assert!((10..100).contains(&lines), "{lines} lines");
+    }
+
+    /// Returns a request as the engine gets it.
+    fn frame(encode: impl FnOnce(&mut bytes::BytesMut)) -> Vec<u8> {
+        let mut frame = bytes::BytesMut::new();
+        encode(&mut frame);
+        frame[4..].to_vec()
+    }
+
+    /// A panic ends the task of one connection, and the task of another one may run before the server notices.
+    #[tokio::test]
+    async fn after_a_panic_in_a_step_no_later_step_brings_its_half_to_the_disk() {
+        let hello = frame(|out| request::encode_connect(out, &ConnectRequest::default()));
+        let sync = frame(|out| request::encode(out, 1, &Request::Sync { path: "/".to_owned() }));
+        let later_steps: [&dyn Fn(&mut Engine, [ConnectionId; 3]); 5] = [
+            &|engine, [_, other, _]| engine.frame(other, &sync).unwrap(),
+            &|engine, [_, _, new]| engine.frame(new, &hello).unwrap(),
+            &|engine, _| engine.tick(),
+            &|engine, [unlucky, ..]| engine.disconnected(unlucky),
+            &|engine, [_, other, _]| engine.disconnected(other),
+        ];
+        for (at, later_step) in later_steps.into_iter().enumerate() {
+            let clock = Clock::start();
+            let machine = Machine::new(config(), Tree::new(), 0, clock.now());
+            let mut engine = Engine::new(machine, clock, &Config::default(), None, true);
+            let connections = [0; 3].map(|_| {
+                let (stream, _) = tokio::net::UnixStream::pair().unwrap();
+                let writer = crate::net::transport::local(stream, 0).write;
+                engine.accept(Peer::Local { uid: 0, pid: None }, None, writer, None).0
+            });
+            let [unlucky, other, _] = connections;
+            engine.frame(unlucky, &hello).unwrap();
+            engine.frame(other, &hello).unwrap();
+            let spare = &mut Batch::default();
+            engine.take_batch(spare).unwrap();
+            let panics = [1_i32.to_be_bytes(), PANICS_IN_TESTS.to_be_bytes()].concat();
+            let panicked = catch_unwind(AssertUnwindSafe(|| engine.frame(unlucky, &panics)));
+            assert!(panicked.is_err() && engine.machine.tree().get("/half").is_some());
+            later_step(&mut engine, connections);
+            assert!(engine.take_batch(spare).is_none(), "step {at}");
+            assert!(engine.is_stopped(), "step {at}");
+        }
     }
 }
