@@ -15,7 +15,6 @@ use crate::machine::budget;
 use crate::machine::identity::{Identities, Schemes, permit, resolve};
 use crate::machine::limits::Limits;
 use crate::machine::path;
-use crate::machine::quota::Quota;
 use crate::machine::tree::Tree;
 use crate::machine::txn::{Owner, TxnOp};
 
@@ -107,8 +106,7 @@ impl<'a> View<'a> {
             && let Some((path, limits, held)) = self.tree.quota_of(path)
         {
             let pending = self.quotas.entry(path.to_owned()).or_default();
-            let held = Quota { nodes: held.nodes + pending.0, bytes: held.bytes + pending.1, ..held };
-            if limits.forbids(&held, nodes, bytes) {
+            if limits.forbids(&held.plus(pending.0, pending.1), nodes, bytes) {
                 return Err(ErrorCode::QuotaExceeded);
             }
             *pending = (pending.0 + nodes, pending.1 + bytes);

@@ -52,6 +52,11 @@ impl Quota {
         Bytes::from(format!("count={nodes},bytes={bytes}"))
     }
 
+    /// Returns the numbers with so much more. They may be any: a client may write into a stats node.
+    pub(crate) fn plus(&self, nodes: i64, bytes: i64) -> Self {
+        Self { nodes: self.nodes.saturating_add(nodes), bytes: self.bytes.saturating_add(bytes), ..*self }
+    }
+
     /// Returns whether adding so much to `held` exceeds a hard limit.
     pub(crate) fn forbids(&self, held: &Self, nodes: i64, bytes: i64) -> bool {
         let beyond = |more: i64, held: i64, hard: i64| more > 0 && hard > -1 && held.saturating_add(more) > hard;

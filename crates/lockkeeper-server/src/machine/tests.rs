@@ -693,3 +693,30 @@ fn each_crossing_of_a_soft_limit_is_an_effect() {
         assert_eq!(out.iter().filter(|effect| **effect == exceeded).count(), crossings, "{out:?}");
     }
 }
+
+/// A client may write any number into a stats node, and the server counts on from there.
+#[test]
+fn the_numbers_of_a_quota_stop_at_the_largest_and_the_smallest() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let create = |path: &str, data: &'static str| WriteOp::Create(Create::new(path, data, CreateMode::Persistent));
+    let delete = |path: &str| WriteOp::Delete(VersionedPath { path: path.to_owned(), version: -1 });
+    let mut transact = |ops| {
+        let mut out = Vec::new();
+        machine.request(ConnectionId(1), 1, Request::Multi(ops), at(0), &mut out);
+        assert!(matches!(out[0], Effect::Committed(Txn { op: TxnOp::Multi(_), .. })), "{out:?}");
+        let stats = machine.tree().get(&quota::stats_node("/a")).and_then(|node| node.data.clone());
+        String::from_utf8(stats.unwrap().to_vec()).unwrap()
+    };
+    let (stats, limits) = (quota::stats_node("/a"), quota::limits_node("/a"));
+    transact(vec![create("/a", ""), create("/zookeeper/quota/a", ""), create(&stats, ""), create(&limits, "")]);
+    for (number, more, less) in [
+        (i64::MAX, format!("count={0},bytes={0}", i64::MAX), format!("count={0},bytes={0}", i64::MAX - 2)),
+        (i64::MIN, format!("count={0},bytes={0}", i64::MIN + 2), format!("count={0},bytes={0}", i64::MIN)),
+    ] {
+        let data = Some(format!("count={number},bytes={number}").into());
+        transact(vec![WriteOp::SetData(SetData { path: stats.clone(), data, version: -1 })]);
+        assert_eq!(transact(vec![create("/a/1", "x"), create("/a/2", "x")]), more);
+        assert_eq!(transact(vec![delete("/a/1"), delete("/a/2")]), less);
+    }
+}

@@ -471,7 +471,7 @@ impl Tree {
     /// Adds to the numbers of the quota that the node counts for.
     fn count(&mut self, node: &str, nodes: i64, bytes: i64) {
         let Some((path, limits, held)) = self.quota_of(node) else { return };
-        let now = Quota { nodes: held.nodes + nodes, bytes: held.bytes + bytes, ..held };
+        let now = held.plus(nodes, bytes);
         if limits.becomes_exceeded(&held, &now) {
             let exceeded = (Arc::from(path), now.nodes, now.bytes);
             self.exceeded.push(exceeded);
