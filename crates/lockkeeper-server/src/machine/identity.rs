@@ -263,6 +263,13 @@ impl Network {
         let address: IpAddr = address.parse().ok()?;
         let width = if address.is_ipv4() { 32 } else { 128 };
         let bits = bits.map_or(Some(width), |bits| bits.parse().ok())?;
+        // Clients have no such addresses: see `Peer::ip`.
+        if let IpAddr::V6(mapped) = address
+            && let Some(address) = mapped.to_ipv4_mapped()
+            && (96..=width).contains(&bits)
+        {
+            return Some(Self { address: address.into(), bits: bits - 96 });
+        }
         (bits <= width).then_some(Self { address, bits })
     }
 

@@ -25,10 +25,11 @@ pub(crate) enum Origin {
 }
 
 impl Peer {
-    /// Returns its address on the network.
+    /// Returns its address on the network. A listener for IPv6 and IPv4 names a client of IPv4 by an IPv6 address; this returns
+    /// the client's own one.
     pub(crate) fn ip(self) -> Option<IpAddr> {
         match self {
-            Self::Net(address) => Some(address.ip()),
+            Self::Net(address) => Some(address.ip().to_canonical()),
             Self::Local { .. } => None,
         }
     }
@@ -36,7 +37,7 @@ impl Peer {
     /// Returns what its connections are counted under.
     pub(crate) fn origin(self) -> Origin {
         match self {
-            Self::Net(address) => Origin::Net(address.ip()),
+            Self::Net(address) => Origin::Net(address.ip().to_canonical()),
             Self::Local { uid, .. } => Origin::User(uid),
         }
     }

@@ -200,3 +200,26 @@ fn reconfiguring_is_refused_as_by_any_server_that_is_alone() {
     let mut client = Client::connect(server.addr());
     assert_eq!(client.call(RECONFIG, bytes().int(-1).int(-1).int(-1).long(-1)).error, -123);
 }
+
+/// On such a listener the kernel names a client of IPv4 by an IPv6 address.
+#[test]
+fn a_client_of_ipv4_has_its_own_address_also_on_a_listener_for_both() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        println!("skipped: this machine has no IPv6");
+        return;
+    }
+    let config = Config::default().with_listen("[::]:0".parse().unwrap()).allow_remote(true);
+    let server = wait(Server::start(config)).unwrap();
+    let here = std::net::SocketAddr::from(([127, 0, 0, 1], server.addr().port()));
+    let mut client = Client::connect(here);
+    for (path, id, expected) in [
+        ("/own", "127.0.0.1", Ok(())),
+        ("/net", "127.0.0.0/8", Ok(())),
+        ("/mapped", "::ffff:127.0.0.1", Ok(())),
+        ("/mapped-net", "::ffff:127.0.0.0/104", Ok(())),
+        ("/other", "127.0.0.2", Err(NO_AUTH)),
+    ] {
+        assert_eq!(create(&mut client, path, &[(31, "ip", id)]), 0);
+        assert_eq!(client.get(path, false).map(|_| ()), expected, "{path}");
+    }
+}
