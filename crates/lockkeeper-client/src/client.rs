@@ -162,7 +162,7 @@ impl Client {
     /// Dropping the future removes the watch.
     ///
     /// # Cost
-    /// One round trip. At most `capacity` events are kept in memory.
+    /// One round trip. At most `capacity` events are kept in memory, and two if it is less.
     pub fn feed(
         &self,
         path: &str,

@@ -51,9 +51,14 @@ impl Queue {
         // The reader must read everything again in any case. What is left would only describe an older state.
         let fired = self.events.iter().chain([&event]).filter(|event| matches!(event, FeedEvent::Fired { .. })).count();
         self.missed += fired as u64;
+        let changed = self.events.iter().chain([&event]).any(|event| !matches!(event, FeedEvent::Fired { .. }));
         self.events.clear();
-        if !self.is_connected {
+        if changed {
+            // The reader may wait for a connection, or must read again because there is a new one.
             self.events.push_back(FeedEvent::Disconnected);
+            if self.is_connected {
+                self.events.push_back(FeedEvent::Connected);
+            }
         }
     }
 
@@ -97,9 +102,9 @@ impl Drop for FeedSender {
 /// The reader's end of a feed.
 pub(crate) struct FeedReceiver(Arc<Shared>);
 
-/// Creates a feed that keeps at most this many events.
+/// Creates a feed that keeps at most this many events, and two if it is less.
 pub(crate) fn feed(capacity: usize) -> (FeedSender, FeedReceiver) {
-    let (events, capacity) = (VecDeque::new(), capacity.max(1));
+    let (events, capacity) = (VecDeque::new(), capacity.max(2));
     let queue = Queue { events, capacity, missed: 0, is_connected: true, has_ended: false };
     let shared = Arc::new(Shared { queue: Mutex::new(queue), changed: Notify::new() });
     (FeedSender(shared.clone()), FeedReceiver(shared))
@@ -154,5 +159,35 @@ mod tests {
         assert_eq!(receiver.next().await, Some(FeedEvent::Disconnected));
         sender.push(FeedEvent::Connected);
         assert_eq!(receiver.next().await, Some(FeedEvent::Connected));
+    }
+
+    /// Whatever a reader has taken before: after the last overflow it hears of a reconnect or of missed events, and so it reads
+    /// again.
+    #[tokio::test]
+    async fn a_reconnect_is_told_although_its_events_were_dropped() {
+        use FeedEvent::{Connected, Disconnected};
+        for capacity in 1..6 {
+            for taken in [0, 1] {
+                for reconnects in 1..8 {
+                    let (sender, mut receiver) = feed(capacity);
+                    sender.push(Disconnected);
+                    let mut told = Vec::new();
+                    if taken == 1 {
+                        told.extend(receiver.next().await);
+                    }
+                    for _ in 1..reconnects {
+                        sender.push(Connected);
+                        sender.push(Disconnected);
+                    }
+                    sender.push(Connected);
+                    drop(sender);
+                    while let Some(event) = receiver.next().await {
+                        told.push(event);
+                    }
+                    assert_eq!(told.first(), Some(&Disconnected), "{capacity} {reconnects}: {told:?}");
+                    assert_eq!(told.last(), Some(&Connected), "{capacity} {reconnects}: {told:?}");
+                }
+            }
+        }
     }
 }
