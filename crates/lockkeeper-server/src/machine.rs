@@ -173,6 +173,8 @@ pub struct Machine {
     identity_bytes: u64,
     /// Maximum bytes of the next answers, if that is less than the limit.
     room: usize,
+    /// Nodes that requests have visited besides those that they name, since the driver has taken the number.
+    visited: usize,
     zxid: i64,
     next_session: i64,
     next_container_check: Duration,
@@ -190,6 +192,7 @@ impl Machine {
             promised: HashMap::new(),
             identity_bytes: 0,
             room: usize::MAX,
+            visited: 0,
             zxid,
             next_session: config.next_session,
             next_container_check: now.monotonic + config.container_check,
@@ -264,6 +267,12 @@ impl Machine {
     /// Bounds the next answers, because many bytes wait for clients that do not read. The limit of one answer stays.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes;
+    }
+
+    /// Returns how many nodes the requests since the last call have visited besides those that they name. A few bytes of a
+    /// request can make it as many as the tree has.
+    pub fn take_visited(&mut self) -> usize {
+        std::mem::take(&mut self.visited)
     }
 
     /// Returns the bytes that clients make this server keep; see [`budget`].
@@ -428,6 +437,13 @@ impl Machine {
         self.sessions.touch(session, now.monotonic);
         let longest = self.config.limits.answer_bytes.min(self.room);
         if let Some(mut result) = answer(&self.tree, session, who, &request, longest) {
+            self.visited += match result {
+                Ok(Response::Count(nodes)) => usize::try_from(nodes).unwrap_or(0),
+                // The names were counted until there was no room.
+                Err(ErrorCode::MarshallingError) => longest / size_of::<Arc<str>>(),
+                // Such an answer has the length of what was visited, and a client with too long answers waits.
+                _ => 0,
+            };
             match watch_left(&request, &result) {
                 // Without the watch that it asked for, a client would wait forever.
                 Some((path, _)) if !self.has_room_for_watch(path) => {
@@ -627,6 +643,7 @@ impl Machine {
         let txn = Txn { zxid: self.zxid, time_ms: now.wall_ms, session, op };
         let mut events = std::mem::take(&mut self.events);
         let applied = self.tree.apply(&txn, &mut events);
+        self.visited += self.tree.visited();
         out.push(Effect::Committed(txn));
         out.extend(self.tree.counted_nodes().map(|path| Effect::Counted { path }));
         let exceeded = self.tree.exceeded_quotas();

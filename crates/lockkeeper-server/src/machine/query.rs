@@ -88,7 +88,7 @@ pub fn answer(
         Request::GetAllChildrenNumber { path } => readable(tree, path, who)
             .map(|node| Response::Count(i32::try_from(descendants(tree, path, node)).unwrap_or(i32::MAX))),
         Request::GetEphemerals { prefix } => {
-            room.list(|| tree.ephemerals(session).filter(|path| path.starts_with(prefix))).map(Response::Ephemerals)
+            room.list(|| tree.ephemerals_with_prefix(session, prefix)).map(Response::Ephemerals)
         }
         Request::Sync { path } => Ok(Response::Path(path.clone())),
         Request::Ping => Ok(Response::Done),

@@ -720,3 +720,23 @@ fn the_numbers_of_a_quota_stop_at_the_largest_and_the_smallest() {
         assert_eq!(transact(vec![delete("/a/1"), delete("/a/2")]), less);
     }
 }
+
+/// The driver ends the turn of a client whose requests have visited many nodes.
+#[test]
+fn a_request_tells_how_many_nodes_it_visits_besides_its_own() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let create = |path: String| Request::Create(Create::new(path, "", CreateMode::Ephemeral));
+    let mut visited = |request| {
+        machine.request(ConnectionId(1), 1, request, at(0), &mut Vec::new());
+        machine.take_visited()
+    };
+    let place = ["/t", "/zookeeper/quota/t"].map(|path| Create::new(path, "", CreateMode::Persistent));
+    assert_eq!(visited(Request::Multi(place.map(WriteOp::Create).into())), 0);
+    (0..10).for_each(|node| assert_eq!(visited(create(format!("/t/{node}"))), 0));
+    let exists = WatchedPath { path: "/t".to_owned(), watch: false };
+    assert_eq!(visited(Request::Exists(exists)), 0);
+    assert_eq!(visited(Request::GetAllChildrenNumber { path: "/t".to_owned() }), 10);
+    assert_eq!(visited(create(quota::stats_node("/t"))), 11, "the new stats node counts the subtree");
+    assert_eq!(visited(Request::GetEphemerals { prefix: "/none".to_owned() }), 0);
+}

@@ -7,7 +7,7 @@
 //! contain exactly the nodes with such an owner.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound::{Excluded, Unbounded};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -177,6 +177,8 @@ pub struct Tree {
     exceeded: Vec<(Arc<str>, i64, i64)>,
     /// The stats nodes whose numbers the last transaction has changed.
     counted: Vec<Arc<str>>,
+    /// How many nodes the last transaction has counted for new stats nodes.
+    visited: usize,
     data_bytes: u64,
     /// The cost of all names and access lists; see [`budget`].
     text_bytes: u64,
@@ -216,6 +218,7 @@ impl Tree {
             quotas: Quotas::default(),
             exceeded: Vec::new(),
             counted: Vec::new(),
+            visited: 0,
             data_bytes: 0,
             text_bytes: 0,
             open,
@@ -267,6 +270,18 @@ impl Tree {
         self.ephemerals.get(&session).into_iter().flatten()
     }
 
+    /// Returns those of them that begin with `prefix`, and visits no others.
+    pub(crate) fn ephemerals_with_prefix<'a>(
+        &'a self,
+        session: i64,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<str>> {
+        let paths = self.ephemerals.get(&session).into_iter();
+        paths
+            .flat_map(move |paths| paths.range::<str, _>((Included(prefix), Unbounded)))
+            .take_while(move |path| path.starts_with(prefix))
+    }
+
     /// Returns all sessions with ephemeral nodes, with the nodes' paths.
     pub fn ephemerals_by_session(&self) -> impl ExactSizeIterator<Item = (i64, &BTreeSet<Arc<str>>)> {
         self.ephemerals.iter().map(|(session, paths)| (*session, paths))
@@ -315,6 +330,7 @@ impl Tree {
     pub fn apply(&mut self, txn: &Txn, events: &mut Vec<TreeEvent>) -> Applied {
         self.exceeded.clear();
         self.counted.clear();
+        self.visited = 0;
         self.apply_op(txn, &txn.op, events)
     }
 
@@ -399,6 +415,7 @@ impl Tree {
         self.quotas.node_changed(path, true);
         if let Some(counted) = quota::counted_path(path) {
             let (nodes, bytes) = self.holdings(counted);
+            self.visited += usize::try_from(nodes).unwrap_or(usize::MAX);
             self.set_holdings(path, nodes, bytes);
         } else {
             self.count(path, 1, i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -443,6 +460,11 @@ impl Tree {
     /// are: it may also change which quota is the nearest one.
     pub(crate) fn counted_nodes(&self) -> impl Iterator<Item = Arc<str>> {
         self.counted.iter().cloned()
+    }
+
+    /// Returns how many nodes the last transaction has visited besides those that it names.
+    pub(crate) fn visited(&self) -> usize {
+        self.visited
     }
 
     /// Returns the nodes and bytes of a subtree, its root included.

@@ -2,13 +2,14 @@
 //!
 //! The engine sends the bytes that a socket accepts immediately. This task sends the rest and reads the requests, both
 //! at the same time. So a client that does not read is still served, and a client that does not send still gets its
-//! events. No connection slows down another one. The task stops taking requests while too many answers wait, and the
-//! engine never waits for a socket.
+//! events. The engine never waits for a socket. The task stops taking requests while too many answers wait, and a turn ends when
+//! its requests have visited many nodes. So others wait for one turn of a connection, and for one request that is long itself:
+//! the count of a large subtree, or a large multi.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -36,6 +37,9 @@ const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the client to read the last answer before the socket is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// When the requests of a turn have visited so many nodes besides those that they name, the next ones wait for the next turn.
+const MAX_VISITED: usize = 10_000;
+
 /// The socket of a new connection.
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -59,7 +63,8 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: Socket, address: 
     let greeting = Some(Box::pin(greeting));
     let (id, outbox) = engine.borrow_mut().accept(address, identity, write, half_open);
     let buffers = Rc::clone(engine.borrow().buffers());
-    let mut receiving = Receiving { engine, id, outbox, buffers, read, rest: received, max_frame, greeting };
+    let mut receiving =
+        Receiving { engine, id, outbox, buffers, read, rest: received, max_frame, visited: 0, greeting };
     let ended = poll_fn(|cx| receiving.poll(cx)).await;
     let Receiving { engine, outbox, mut read, buffers, .. } = receiving;
     if let Err(error) = ended {
@@ -227,6 +232,8 @@ struct Receiving {
     /// Received bytes that were not taken yet.
     rest: BytesMut,
     max_frame: usize,
+    /// Nodes that the requests of this turn have visited.
+    visited: usize,
     /// The timer for the first frame. Boxed to free its memory afterwards.
     greeting: Option<Pin<Box<Sleep>>>,
 }
@@ -249,6 +256,7 @@ impl Receiving {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let (mut heard, mut more) = (false, false);
+        self.visited = 0;
         loop {
             // The engine sends the answers of this turn after all connections were read. This sends what a socket did
             // not accept then.
@@ -262,6 +270,11 @@ impl Receiving {
                 return Poll::Ready(Ok(()));
             }
             if self.must_wait() {
+                return Poll::Pending;
+            }
+            if self.is_turn_over() {
+                // Not `wake_by_ref`: what others have sent meanwhile is looked at first.
+                let _ = pin!(yield_now()).poll(cx);
                 return Poll::Pending;
             }
             if more {
@@ -293,6 +306,11 @@ impl Receiving {
         self.outbox.is_full()
     }
 
+    /// Returns whether the requests of this turn have visited so many nodes that the next ones wait.
+    fn is_turn_over(&self) -> bool {
+        self.visited >= MAX_VISITED
+    }
+
     /// Receives bytes, takes the complete frames, and returns the number of received bytes.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let buffers = Rc::clone(&self.buffers);
@@ -320,6 +338,7 @@ impl Receiving {
         let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, "malformed frame");
         let mut taken = 0;
         while !self.must_wait()
+            && !self.is_turn_over()
             && let Some(frame) = frame::first(&received[taken..], self.max_frame).map_err(malformed)?
         {
             taken += 4 + frame.len();
@@ -336,11 +355,86 @@ impl Receiving {
             return Ok(());
         }
         let taken = self.engine.borrow_mut().frame(self.id, frame);
+        self.visited += self.engine.borrow_mut().machine.take_visited();
         #[cfg(feature = "faults")]
         frame_faults.end(&self.outbox);
         if self.greeting.is_some() && !self.engine.borrow().is_half_open(self.id) {
             (self.greeting, self.max_frame) = (None, self.engine.borrow().config.max_frame);
         }
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_wire::{Acl, ConnectRequest, OpCode, Request, request};
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::machine::{Machine, Owner, Tree, Txn, TxnOp, tests::config};
+    use crate::net::engine::Clock;
+
+    fn create(tree: &mut Tree, path: &str) {
+        let (acl, data) = (Acl::OPEN, Some(Default::default()));
+        let op = TxnOp::Create {
+            path: path.into(),
+            data,
+            acl: [acl].into(),
+            owner: Owner::None,
+            parent_creates: 1,
+            with_stat: false,
+        };
+        tree.apply(&Txn { zxid: 1, time_ms: 0, session: 0, op }, &mut Vec::new());
+    }
+
+    /// Else one read of short requests would hold up all other connections for seconds.
+    #[tokio::test]
+    async fn requests_that_count_many_nodes_do_not_share_a_turn() {
+        const NODES: usize = 1_000;
+        const REQUESTS: usize = 100;
+        let mut tree = Tree::new();
+        create(&mut tree, "/t");
+        (0..NODES).for_each(|node| create(&mut tree, &format!("/t/{node}")));
+        let clock = Clock::start();
+        let machine = Machine::new(config(), tree, 1, clock.now());
+        let engine = Rc::new(RefCell::new(Engine::new(machine, clock, &Config::default(), None, false)));
+        let (stream, mut client) = UnixStream::pair().unwrap();
+        let Opened { read, write, .. } = transport::local(stream, 0);
+        let peer = Peer::Local { uid: 0, pid: None };
+        let (id, outbox) = engine.borrow_mut().accept(peer, None, write, None);
+        let buffers = Rc::clone(engine.borrow().buffers());
+        let rest = BytesMut::new();
+        let greeting = None;
+        let mut receiving = Receiving {
+            engine: Rc::clone(&engine),
+            id,
+            outbox,
+            buffers,
+            read,
+            rest,
+            max_frame: 1_000,
+            visited: 0,
+            greeting,
+        };
+        let mut sent = BytesMut::new();
+        request::encode_connect(&mut sent, &ConnectRequest::default());
+        for xid in 0..REQUESTS {
+            let count = Request::GetAllChildrenNumber { path: "/t".to_owned() };
+            request::encode(&mut sent, i32::try_from(xid).unwrap(), &count);
+        }
+        assert!(sent.len() < READ_BYTES, "one read has all of them");
+        client.write_all(&sent).await.unwrap();
+        let (mut answered, mut most) = (0, 0);
+        while answered < REQUESTS {
+            let ended = poll_fn(|cx| Poll::Ready(receiving.poll(cx).is_ready())).await;
+            assert!(!ended, "after {answered} requests");
+            let now = engine.borrow().counters.snapshot().requests(OpCode::GetAllChildrenNumber);
+            let now = usize::try_from(now).unwrap();
+            most = most.max(now - answered);
+            answered = now;
+            yield_now().await;
+        }
+        assert!(most > 1 && most * NODES <= MAX_VISITED + NODES, "{most} requests in one turn");
     }
 }
