@@ -22,6 +22,7 @@ use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 use crate::hold::spans::WaitRef;
 use crate::hold::{HoldOptions, account};
+use crate::latest;
 #[cfg(feature = "metrics")]
 use crate::meters::Group;
 use crate::meters::Meter;
@@ -166,6 +167,8 @@ struct CallOptions {
     runtime: Option<Handle>,
     /// Whose hold it uses, if that has several uses in this process.
     uses: Option<Arc<Uses>>,
+    /// Set to whether the attempt is known to wait for other contenders, if somebody must know.
+    waits: Option<Arc<latest::Sender<bool>>>,
 }
 
 impl<G> Acquire<G> {
@@ -192,6 +195,7 @@ impl<G> Acquire<G> {
             requeued: false,
             runtime: None,
             uses: None,
+            waits: None,
         };
         Acquire { call: Call { kind, terms }, guard }
     }
@@ -538,8 +542,9 @@ impl CallOptions {
             self.until = deadline;
         }
         // The attempt begins when the call has its turn: what is judged by its age, such as silent servers, is not the call's age.
-        let begin = move |reply| {
+        let begin = move |(reply, waits)| {
             let begun = self.context.clock().instant();
+            self.waits = Some(waits);
             self.begin(kind, begun, reply);
         };
         uses.acquire(limits, node_format, caller, begin);
@@ -639,6 +644,7 @@ impl CallOptions {
             max_waiters,
             options,
             runtime,
+            waits,
             ..
         } = self;
         if let Some(runtime) = runtime {
@@ -675,6 +681,7 @@ impl CallOptions {
             started,
             deadline,
             cancel,
+            waits,
             options,
         };
         let runner = session.clone();

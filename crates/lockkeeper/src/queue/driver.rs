@@ -153,6 +153,7 @@ impl Driver {
             }
             self.hand_over_if_fresh();
             self.local.report(&self.contender);
+            self.report_wait(ended);
             pending.watches.retain(|(name, _)| self.contender.watches(name));
             if let Some(end) = ended {
                 return self.explain(end, &mut link).await;
@@ -464,6 +465,13 @@ impl Driver {
             Some(_) => waits_behind(&self.attempt.span, traceparent),
             None => self.first = None,
         }
+    }
+
+    /// Reports whether the attempt is known to wait for other contenders. Not any more at its end, which another attempt may follow.
+    fn report_wait(&self, ended: Option<End>) {
+        let Some(report) = &self.attempt.waits else { return };
+        let waits = ended.is_none() && (self.contender.place().is_some() || self.contender.waits_for().is_some());
+        report.send_if_modified(|before| std::mem::replace(before, waits) != waits);
     }
 
     /// Reports to the owner of a hold that the contender leaves, before the hold's other node is deleted. That delete grants

@@ -100,7 +100,8 @@ impl Access<Guard> {
     ///   [`AcquireError::Timeout`] names neither the holder nor a position.
     /// - With [`Acquire::with_liveness`], a call of `alive` by any reader counts for all. So a reader that hangs is not noticed
     ///   while another one calls it.
-    /// - A reader that only tries is refused while a reader of this process waits for a writer.
+    /// - A reader that only tries is refused while a reader of this process is known to wait for a writer. While such a reader enters
+    ///   the queue, it waits until that one is granted the lock, or is known to wait: one round trip.
     /// - Releasing or dropping a guard ends the use. The last one releases the lock.
     ///
     /// # Cost

@@ -20,6 +20,7 @@ use crate::ensemble::{Fired, Watcher};
 use crate::error::{AcquireError, ReleaseError, SessionError};
 use crate::hold::AcquireReply;
 use crate::hold::holding::{Holding, Use};
+use crate::latest;
 use crate::session::context::Context;
 use crate::wait::{cancelled, passed};
 
@@ -47,10 +48,17 @@ struct State {
     only_readers: Option<Watcher>,
     /// A call or a use has the [`Turn`].
     is_taken: bool,
-    /// The call with the turn waits for other contenders.
+    /// The shared attempt is known to wait for other contenders.
     waits: bool,
     /// The calls that wait for it, in their order.
-    waiting: VecDeque<oneshot::Sender<Served>>,
+    waiting: VecDeque<Waiting>,
+}
+
+/// A call that waits for a use or the turn.
+struct Waiting {
+    /// It does not wait for other contenders.
+    once: bool,
+    call: oneshot::Sender<Served>,
 }
 
 /// What a call gets that has waited.
@@ -58,9 +66,21 @@ enum Served {
     Use(Holding),
     /// It finds or acquires the hold.
     Turn(Turn),
+    /// The shared attempt waits for other contenders, and the call does not.
+    Held,
     /// No call of this process gets a session.
     Failed(SessionError),
 }
+
+/// An attempt to acquire the lock.
+struct Attempt {
+    outcome: oneshot::Receiver<Result<Holding, AcquireError>>,
+    /// Whether it is known to wait for other contenders.
+    waits: latest::Receiver<bool>,
+}
+
+/// What an attempt reports to: its caller, and whether it is known to wait for other contenders.
+pub(crate) type Reply = (AcquireReply, Arc<latest::Sender<bool>>);
 
 /// The limits of a call.
 pub(crate) struct Limits {
@@ -104,16 +124,14 @@ impl Uses {
         limits: Limits,
         node_format: NodeFormat,
         caller: AcquireReply,
-        begin: impl FnOnce(AcquireReply) + Send + 'static,
+        begin: impl FnOnce(Reply) + Send + 'static,
     ) {
         let mut state = self.state();
         let outcome = match self.take_open(&mut state) {
             Some(used) => Ok(used),
-            None if limits.once && state.is_taken && (self.keeps() || state.waits) => {
-                Err(AcquireError::Held { path: limits.path, holder: None, ahead: None })
-            }
+            None if limits.once && state.is_taken && (self.keeps() || state.waits) => Err(held(&limits.path)),
             None => {
-                let served = self.line_up(&mut state);
+                let served = self.line_up(&mut state, limits.once);
                 drop(state);
                 return self.context.spawn(self.clone().wait(limits, node_format, served, caller, begin));
             }
@@ -155,19 +173,31 @@ impl Uses {
     }
 
     /// Waits for a use or the turn, behind the calls that came before.
-    fn line_up(self: &Arc<Self>, state: &mut State) -> oneshot::Receiver<Served> {
-        let (sender, served) = oneshot::channel();
+    fn line_up(self: &Arc<Self>, state: &mut State, once: bool) -> oneshot::Receiver<Served> {
+        let (call, served) = oneshot::channel();
         if state.is_taken {
             if state.waiting.len() == state.waiting.capacity() {
                 // Those of calls that gave up.
-                state.waiting.retain(|waiting| !waiting.is_closed());
+                state.waiting.retain(|waiting| !waiting.call.is_closed());
             }
-            state.waiting.push_back(sender);
+            state.waiting.push_back(Waiting { once, call });
         } else {
             state.is_taken = true;
-            _ = sender.send(Served::Turn(Turn { uses: self.clone(), attempt: None }));
+            _ = call.send(Served::Turn(Turn { uses: self.clone(), attempt: None }));
         }
         served
+    }
+
+    /// Whether the shared attempt is known to wait for other contenders. If it does, the calls that do not wait for those get nothing.
+    fn shared_attempt_waits(&self, waits: bool) {
+        let mut state = self.state();
+        state.waits = waits;
+        if waits {
+            let (tries, others) =
+                std::mem::take(&mut state.waiting).into_iter().partition::<VecDeque<_>, _>(|it| it.once);
+            state.waiting = others;
+            tries.into_iter().for_each(|tried| _ = tried.call.send(Served::Held));
+        }
     }
 
     /// Waits for a use, within the limits of the call.
@@ -177,20 +207,20 @@ impl Uses {
         node_format: NodeFormat,
         served: oneshot::Receiver<Served>,
         mut caller: AcquireReply,
-        begin: impl FnOnce(AcquireReply) + Send,
+        begin: impl FnOnce(Reply) + Send,
     ) {
         let Limits { path, once, timeout, deadline, cancel } = limits;
-        let outlives = self.outlives_its_call(once);
         let mut over = pin!(async {
             tokio::select! {
                 biased;
-                () = cancelled(cancel.as_ref()) => AcquireError::Cancelled { path },
-                () = passed(deadline) => self.timed_out(path, timeout.unwrap_or_default(), once),
+                () = cancelled(cancel.as_ref()) => AcquireError::Cancelled { path: path.clone() },
+                () = passed(deadline) => self.timed_out(path.clone(), timeout.unwrap_or_default(), once),
             }
         });
         let find = async {
             match served.await.unwrap_or(Served::Failed(SessionError::Closed)) {
                 Served::Use(used) => Ok(Ok(used)),
+                Served::Held => Ok(Err(held(&path))),
                 Served::Failed(error) => Ok(Err(error.into())),
                 Served::Turn(turn) => match turn.present(node_format).await {
                     Some((hold, only_readers)) => Ok(Ok(turn.settle(hold, only_readers))),
@@ -206,13 +236,16 @@ impl Uses {
         };
         let outcome = match found {
             Ok(outcome) => outcome,
-            Err(turn) => tokio::select! {
-                biased;
-                () = caller.closed() => return,
-                // Otherwise the attempt ends by them.
-                error = &mut over, if outlives => Err(error),
-                outcome = turn.fill(node_format, outlives, begin) => outcome,
-            },
+            Err(turn) => {
+                let is_shared = turn.attempt.is_some() || self.outlives_its_call(once);
+                tokio::select! {
+                    biased;
+                    () = caller.closed() => return,
+                    // Otherwise the attempt ends by them.
+                    error = &mut over, if is_shared => Err(error),
+                    outcome = turn.fill(node_format, is_shared, once, begin) => outcome.unwrap_or_else(|| Err(held(&path))),
+                }
+            }
         };
         _ = caller.send(outcome);
     }
@@ -220,13 +253,14 @@ impl Uses {
     /// The error of a call whose time is over.
     fn timed_out(&self, path: String, waited: Duration, once: bool) -> AcquireError {
         let connected = self.context.ready_session().is_some_and(|(session, _)| session.link().borrow().connected);
-        match (connected, once) {
-            (true, true) => return AcquireError::Held { path, holder: None, ahead: None },
+        let detail = match (connected, once) {
             (true, false) => return AcquireError::Timeout { path, waited, holder: None, ahead: None },
-            (false, _) => {}
-        }
-        let (servers, detail) = (self.context.servers().to_string(), "there is no connection".to_owned());
-        SessionError::Unreachable { servers, waited, detail }.into()
+            // It waits for nothing but the servers.
+            (true, true) => "the servers answered too slowly",
+            (false, _) => "there is no connection",
+        };
+        let servers = self.context.servers().to_string();
+        SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 
     /// The hold, if the call that has the turn may use it, and the watch on its queue if it is shared.
@@ -299,13 +333,18 @@ impl Uses {
         if self.context.check_process().is_err() {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
-        let served = self.line_up(&mut self.state());
+        let served = self.line_up(&mut self.state(), false);
         let _turn = served.await;
         match self.forget(|_| true) {
             Some(hold) => hold.release().await,
             None => Ok(()),
         }
     }
+}
+
+/// The error of a call that does not wait for other contenders. Who they are is not known here.
+fn held(path: &str) -> AcquireError {
+    AcquireError::Held { path: path.to_owned(), holder: None, ahead: None }
 }
 
 impl fmt::Debug for Uses {
@@ -318,8 +357,8 @@ impl fmt::Debug for Uses {
 /// passes it on.
 struct Turn {
     uses: Arc<Uses>,
-    /// The attempt of calls that have left, which the next one continues.
-    attempt: Option<oneshot::Receiver<Result<Holding, AcquireError>>>,
+    /// The shared attempt, which the next call continues when this one leaves.
+    attempt: Option<Attempt>,
 }
 
 impl Turn {
@@ -328,32 +367,46 @@ impl Turn {
         if self.attempt.is_some() { None } else { self.uses.present(node_format).await }
     }
 
-    /// Acquires the lock. With `outlives`, another call continues the attempt if the future is dropped.
+    /// Acquires the lock. If the attempt `is_shared`, another call continues it when the future is dropped. A call that tries only
+    /// `once` leaves a shared attempt, with `None`, when it is known to wait for other contenders.
     async fn fill(
         mut self,
         node_format: NodeFormat,
-        outlives: bool,
-        begin: impl FnOnce(AcquireReply),
-    ) -> Result<Holding, AcquireError> {
-        self.uses.state().waits = outlives;
+        is_shared: bool,
+        once: bool,
+        begin: impl FnOnce(Reply),
+    ) -> Option<Result<Holding, AcquireError>> {
         let mut own = None;
-        let attempt = if outlives { &mut self.attempt } else { &mut own };
+        let attempt = if is_shared { &mut self.attempt } else { &mut own };
         let attempt = attempt.get_or_insert_with(|| {
-            let (reply, outcome) = oneshot::channel();
-            begin(reply);
-            outcome
+            let ((reply, outcome), waits) = (oneshot::channel(), latest::Sender::new(false));
+            let attempt = Attempt { outcome, waits: waits.subscribe() };
+            begin((reply, Arc::new(waits)));
+            attempt
         });
-        let outcome = attempt.await;
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut attempt.outcome => break outcome,
+                Ok(()) = attempt.waits.changed(), if is_shared => {
+                    let waits = *attempt.waits.borrow();
+                    self.uses.shared_attempt_waits(waits);
+                    if waits && once {
+                        return None;
+                    }
+                }
+            }
+        };
         self.attempt = None;
         let hold = match outcome.unwrap_or(Err(SessionError::Closed.into())) {
             Ok(hold) => Arc::new(hold),
             Err(error) => {
-                if let (true, AcquireError::Session(error)) = (outlives, &error) {
+                if let (true, AcquireError::Session(error)) = (is_shared, &error) {
                     // It has no limits of a call, so the next one would only meet the same.
                     let waiting = std::mem::take(&mut self.uses.state().waiting);
-                    waiting.into_iter().for_each(|waiting| _ = waiting.send(Served::Failed(error.clone())));
+                    waiting.into_iter().for_each(|waiting| _ = waiting.call.send(Served::Failed(error.clone())));
                 }
-                return Err(error);
+                return Some(Err(error));
             }
         };
         let (uses, kept) = (self.uses.clone(), hold.clone());
@@ -361,7 +414,7 @@ impl Turn {
         if uses.keeps() {
             uses.watch(&kept, node_format);
         }
-        Ok(used)
+        Some(Ok(used))
     }
 
     /// Uses the hold. All calls that wait for a shared one use it too.
@@ -378,7 +431,7 @@ impl Turn {
         drop(state);
         for (waiting, used) in served {
             // The use of a call that has gone ends here.
-            _ = waiting.send(Served::Use(used));
+            _ = waiting.call.send(Served::Use(used));
         }
         used
     }
@@ -388,13 +441,14 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let next = {
             let mut state = self.uses.state();
-            let next = std::iter::from_fn(|| state.waiting.pop_front()).find(|waiting| !waiting.is_closed());
-            (state.is_taken, state.waits) = (next.is_some(), next.is_some() && self.attempt.is_some());
+            let next = std::iter::from_fn(|| state.waiting.pop_front()).find(|waiting| !waiting.call.is_closed());
+            state.is_taken = next.is_some();
+            state.waits &= next.is_some() && self.attempt.is_some();
             next
         };
         if let Some(next) = next {
             // If that call goes meanwhile, the turn is dropped with it, and passes on.
-            _ = next.send(Served::Turn(Turn { uses: self.uses.clone(), attempt: self.attempt.take() }));
+            _ = next.call.send(Served::Turn(Turn { uses: self.uses.clone(), attempt: self.attempt.take() }));
         }
     }
 }

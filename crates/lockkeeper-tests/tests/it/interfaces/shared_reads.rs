@@ -13,7 +13,7 @@ use lockkeeper::request::Access;
 use lockkeeper::{CancellationToken, Guard, Lockkeeper, Loss, RwLock};
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
-use crate::support::{STEADY, Waiter, World, eventually, for_kinds, misused};
+use crate::support::{PATIENCE, STEADY, Waiter, World, eventually, for_kinds, misused};
 
 for_kinds!(
     [native Write, recipe RecipeWrite, kazoo KazooWrite]
@@ -30,6 +30,10 @@ for_kinds!(
     a_loss_concerns_all_and_the_next_reader_enters_anew,
     each_reader_has_its_own_limits,
     readers_that_try_at_the_same_time_do_not_refuse_each_other,
+    a_reader_that_tries_while_another_one_enters_is_granted_with_it,
+    a_reader_that_tries_is_refused_once_another_one_is_known_to_wait,
+    a_reader_that_tries_takes_no_place_from_the_others,
+    a_reader_that_tries_gets_no_untrue_answer_from_silent_servers,
     a_reader_that_tries_in_an_outage_ends_in_time,
     readers_share_a_node_whatever_their_limit_of_liveness_is,
 );
@@ -385,6 +389,97 @@ async fn readers_that_try_at_the_same_time_do_not_refuse_each_other(world: &Worl
     let reads = reads(world, &keeper);
     let tried = join_all((0..10).map(|_| reads.try_acquire().into_future())).await;
     release_all(tried.into_iter().map(Result::unwrap).collect()).await;
+    world.queued(0).await;
+}
+
+/// Nobody is known to hold or to wait.
+async fn a_reader_that_tries_while_another_one_enters_is_granted_with_it(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let reads = reads(world, &keeper);
+    let unanswered = proxy.on_any(OpCode::CREATES).hold_request();
+    let first = reader(&reads);
+    unanswered.caught().await;
+    let mut tried = reads.try_acquire().into_future();
+    assert!((&mut tried).now_or_never().is_none(), "it waits for the answer to the first one");
+    unanswered.release();
+    let guards = vec![first.granted().await, tried.await.unwrap()];
+    assert_eq!(guards[0].node(), guards[1].node());
+    release_all(guards).await;
+    world.queued(0).await;
+}
+
+/// Without its timeout: the other one waits for as long as a writer holds.
+async fn a_reader_that_tries_is_refused_once_another_one_is_known_to_wait(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let reads = reads(world, &one);
+    let first = reads.acquire().await.unwrap();
+    let writer = world.enqueue(lock(world, &other).write().acquire()).await;
+    let unanswered = proxy.on_any(OpCode::LISTS).hold_request();
+    let waiting = reader(&reads);
+    unanswered.caught().await;
+    let tried = Waiter::spawn(reads.try_acquire().timeout(PATIENCE * 2));
+    let none = Waiter::spawn(reads.try_acquire().timeout(PATIENCE * 2));
+    unanswered.release();
+    for tried in [tried, none] {
+        let tried = tried.outcome().await;
+        assert!(matches!(tried, Err(AcquireError::Held { .. })), "{tried:?}");
+    }
+    assert!(waiting.waits());
+    assert!(matches!(reads.try_acquire().into_future().now_or_never(), Some(Err(AcquireError::Held { .. }))));
+    first.release().await.unwrap();
+    writer.granted().await.release().await.unwrap();
+    waiting.granted().await.release().await.unwrap();
+    world.queued(0).await;
+}
+
+/// It continues the attempt of a reader that leaves before the answer.
+async fn a_reader_that_tries_takes_no_place_from_the_others(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let reads = reads(world, &one);
+    let reading = reads.acquire().await.unwrap();
+    let writer = world.enqueue(lock(world, &other).write().acquire()).await;
+    let (unlisted, unanswered) =
+        (proxy.on_any(OpCode::LISTS).hold_request(), proxy.on_any(OpCode::CREATES).hold_reply());
+    let left = reader(&reads);
+    unlisted.caught().await;
+    let mut tried = reads.try_acquire().timeout(PATIENCE * 2).into_future();
+    assert!((&mut tried).now_or_never().is_none());
+    let last = reader(&reads);
+    unlisted.release();
+    unanswered.caught().await;
+    let place = world.queue().await;
+    assert_eq!(place.len(), 3);
+    let next = world.enqueue(lock(world, &other).write().acquire()).await;
+    left.abort();
+    tokio::task::yield_now().await;
+    unanswered.release();
+    let tried = tokio::time::timeout(PATIENCE, tried).await.unwrap();
+    assert!(matches!(tried, Err(AcquireError::Held { .. })), "{tried:?}");
+    assert_eq!(world.queue().await[..3], place);
+    reading.release().await.unwrap();
+    writer.granted().await.release().await.unwrap();
+    let last = last.granted().await;
+    assert!(next.waits(), "ahead of the writer that came after the node");
+    last.release().await.unwrap();
+    next.granted().await.release().await.unwrap();
+    world.queued(0).await;
+}
+
+/// The connection lives, and the answer to the reader that enters does not come.
+async fn a_reader_that_tries_gets_no_untrue_answer_from_silent_servers(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let reads = reads(world, &keeper);
+    let unanswered = proxy.on_any(OpCode::CREATES).hold_request();
+    let first = reader(&reads);
+    unanswered.caught().await;
+    let tried = Waiter::spawn(reads.try_acquire().timeout(Duration::from_millis(50))).outcome().await;
+    assert!(matches!(tried, Err(AcquireError::Session(SessionError::Unreachable { .. }))), "{tried:?}");
+    unanswered.release();
+    first.granted().await.release().await.unwrap();
     world.queued(0).await;
 }
 

@@ -11,6 +11,7 @@ use crate::cancel::CancellationToken;
 use crate::ensemble::{Ensemble, Fired};
 use crate::hold::spans::WaitRef;
 use crate::hold::{HoldOptions, HoldRequest};
+use crate::latest;
 use crate::queue::requeue::Rejoin;
 
 /// The settings of an attempt.
@@ -41,6 +42,8 @@ pub(crate) struct Attempt {
     /// The end of the timeout; `None` means no timeout.
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancel: Option<CancellationToken>,
+    /// Set to whether it is known to wait for other contenders, if somebody must know.
+    pub(crate) waits: Option<Arc<latest::Sender<bool>>>,
     /// The options of the hold.
     pub(crate) options: HoldOptions,
 }
