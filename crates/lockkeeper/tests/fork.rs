@@ -3,12 +3,13 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid_nohang};
 use futures_util::FutureExt;
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
-use lockkeeper::guard::HoldState;
+use lockkeeper::guard::{HoldState, OnLost};
 use lockkeeper::{Acquire, Lockkeeper, Loss, Mutex};
 use lockkeeper_server::{Config, Server};
 
@@ -46,6 +47,43 @@ fn look(keeper: Lockkeeper, kept: Mutex, guard: lockkeeper::Guard, dropped: lock
     0
 }
 
+/// Waits for the end of a child, whose checks must all have passed.
+fn wait_for(child: i32) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        match waitpid_nohang(child).unwrap() {
+            Some(status) => break status,
+            None => assert!(Instant::now() < deadline, "the child hangs"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(status, 0, "check {} of the child failed", status >> 8);
+}
+
+/// Acquires a lock, ends its hold, and returns whether the callback for the loss runs.
+fn is_called(servers: &str, path: &str) -> bool {
+    let (report, reports) = mpsc::channel();
+    let keeper = Lockkeeper::builder().connect_blocking(servers).unwrap();
+    let on_lost = OnLost::call(move |_| _ = report.send(()));
+    let _guard = keeper.mutex(path).acquire().on_lost(on_lost).wait().unwrap();
+    keeper.close_blocking();
+    reports.recv_timeout(Duration::from_secs(30)).is_ok()
+}
+
+/// The parent has a thread for callbacks, which the child has not.
+#[test]
+fn the_callbacks_of_a_forked_child_run() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start(Config::default())).unwrap();
+    assert!(is_called(&server.connect_string(), "/locks/of-the-parent"));
+    match fork().unwrap() {
+        Fork::Child => std::process::exit(i32::from(!is_called(&server.connect_string(), "/locks/of-the-child"))),
+        Fork::Parent(child) => wait_for(child),
+    }
+    assert!(is_called(&server.connect_string(), "/locks/of-the-parent"));
+    runtime.block_on(server.shutdown()).unwrap();
+}
+
 /// The child's copy of the guard is refused, and dropping or releasing it does nothing: the parent keeps its hold and its
 /// session, which the child did not touch.
 #[test]
@@ -59,17 +97,7 @@ fn case_58_a_forked_child_cannot_use_or_release_its_parents_hold() {
     let used = kept.acquire().wait().unwrap();
     match fork().unwrap() {
         Fork::Child => std::process::exit(look(keeper, kept, guard, dropped)),
-        Fork::Parent(child) => {
-            let deadline = Instant::now() + Duration::from_secs(30);
-            let status = loop {
-                match waitpid_nohang(child).unwrap() {
-                    Some(status) => break status,
-                    None => assert!(Instant::now() < deadline, "the child hangs"),
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            };
-            assert_eq!(status, 0, "check {} of the child failed", status >> 8);
-        }
+        Fork::Parent(child) => wait_for(child),
     }
     for guard in [guard, dropped] {
         assert!(guard.is_held());

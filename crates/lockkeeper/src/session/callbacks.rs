@@ -8,6 +8,10 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
+use once_cell::race::OnceBox;
+
+use crate::session::process::Process;
+
 /// The maximum number of callbacks that run at once.
 pub(crate) const MAX_THREADS: usize = 16;
 
@@ -16,9 +20,17 @@ type Callback = Box<dyn FnOnce() + Send>;
 /// Starts a thread that runs this.
 type Start = fn(Box<dyn FnOnce() + Send>) -> std::io::Result<()>;
 
-/// The threads of this process.
-static CALLBACKS: Callbacks =
-    Callbacks::new(|run| std::thread::Builder::new().name("lockkeeper-callback".to_owned()).spawn(run).map(drop));
+/// The callbacks of the first process that has some.
+static CALLBACKS: OnceBox<OfProcess> = OnceBox::new();
+
+/// The callbacks of one process. A forked child has a copy, but neither the threads nor, if it was locked at the fork, the mutex. So
+/// it leaves the copy alone and adds its own.
+struct OfProcess {
+    process: Process,
+    callbacks: Callbacks,
+    /// Those of a forked child.
+    child: OnceBox<OfProcess>,
+}
 
 /// Callbacks that wait for a thread, and their threads.
 struct Callbacks {
@@ -36,16 +48,31 @@ struct State {
 
 /// Makes sure that a thread for callbacks exists.
 pub(crate) fn prepare() {
-    CALLBACKS.prepare();
+    of_this_process().prepare();
 }
 
 /// Runs a callback soon, on a thread of its own or behind [`MAX_THREADS`] others. Never blocks.
 pub(crate) fn run(callback: impl FnOnce() + Send + 'static) {
-    CALLBACKS.run(Box::new(callback));
+    of_this_process().run(Box::new(callback));
+}
+
+/// Never blocks: it takes no lock.
+fn of_this_process() -> &'static Callbacks {
+    let process = Process::current();
+    let start: Start = |run| std::thread::Builder::new().name("lockkeeper-callback".to_owned()).spawn(run).map(drop);
+    let mut place = &CALLBACKS;
+    loop {
+        let found = place
+            .get_or_init(|| Box::new(OfProcess { process, callbacks: Callbacks::new(start), child: OnceBox::new() }));
+        if found.process == process {
+            return &found.callbacks;
+        }
+        place = &found.child;
+    }
 }
 
 impl Callbacks {
-    const fn new(start: Start) -> Self {
+    fn new(start: Start) -> Self {
         let state = State { waiting: VecDeque::new(), threads: 0, is_idle: false };
         Callbacks { start, state: Mutex::new(state), work: Condvar::new() }
     }
@@ -110,6 +137,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
     use std::thread::ThreadId;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -140,6 +168,35 @@ mod tests {
         drop(unblock);
         callbacks.run(Box::new(move || _ = report.send(std::thread::current().id())));
         reports.recv().expect("the threads go on");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_forked_child_runs_its_callbacks_although_its_parents_were_locked_at_the_fork() {
+        let locked = of_this_process().state();
+        let child = match fork::fork().unwrap() {
+            fork::Fork::Child => {
+                let (report, reports) = mpsc::channel();
+                prepare();
+                run(move || _ = report.send(()));
+                std::process::exit(i32::from(reports.recv_timeout(Duration::from_secs(30)).is_err()));
+            }
+            fork::Fork::Parent(child) => child,
+        };
+        drop(locked);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let status = loop {
+            match fork::waitpid_nohang(child).unwrap() {
+                Some(status) => break status,
+                None if Instant::now() < deadline => std::thread::yield_now(),
+                None => {
+                    let child = rustix::process::Pid::from_raw(child).unwrap();
+                    rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+                    panic!("the child hangs");
+                }
+            }
+        };
+        assert_eq!(status, 0);
     }
 
     #[test]
