@@ -356,13 +356,14 @@ impl Hold {
     pub(crate) async fn nearly_lost(&self, margin: Duration) {
         let Some(ward) = self.ward.get() else { return self.nearly_lost_by_timer(margin).await };
         while !self.lost.is_cancelled() && self.ends().saturating_sub(self.session().now()) > margin {
-            let (notify, warned) = oneshot::channel::<()>();
+            let (notify, warned) = oneshot::channel();
             self.early.lock().expect("held for a change only").push((margin, notify));
+            let mut warning = Warning { hold: self, warned };
             ward.look_by(self.due());
             tokio::select! {
                 biased;
                 () = self.lost.cancelled() => {}
-                _ = warned => {}
+                _ = &mut warning.warned => {}
             }
         }
     }
@@ -486,6 +487,19 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The end of a wait for the notification before a loss. Dropping it removes the request for that.
+struct Warning<'a> {
+    hold: &'a Hold,
+    warned: oneshot::Receiver<()>,
+}
+
+impl Drop for Warning<'_> {
+    fn drop(&mut self) {
+        self.warned.close();
+        self.hold.early.lock().expect("held for a change only").retain(|(_, notify)| !notify.is_closed());
+    }
+}
+
 impl Expiring for Hold {
     fn due(&self) -> Duration {
         let early = self.early.lock().expect("held for a change only");
@@ -535,5 +549,31 @@ impl Expiring for Hold {
             (OnLost::Call(callback), Some(loss)) => self.call(callback, loss),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use lockkeeper_server::{Config, Server};
+
+    use crate::Lockkeeper;
+
+    #[tokio::test]
+    async fn a_dropped_wait_for_a_near_loss_leaves_nothing_behind() {
+        let server = Server::start(Config::default()).await.unwrap();
+        let keeper = Lockkeeper::builder().connect(&server.connect_string()).await.unwrap();
+        let guard = keeper.mutex("/locks/waited-for").acquire().await.unwrap();
+        let (margin, hold) = (guard.session_timeout() / 5, guard.hold());
+        let requests = || hold.early.lock().unwrap().len();
+        let mut other = Box::pin(guard.nearly_lost(margin));
+        assert_eq!((&mut other).now_or_never(), None);
+        for _ in 0..1000 {
+            assert_eq!(guard.nearly_lost(margin).now_or_never(), None);
+            assert_eq!(requests(), 1, "that of the other wait");
+        }
+        drop(other);
+        assert_eq!(requests(), 0);
+        guard.release().await.unwrap();
     }
 }
