@@ -92,7 +92,7 @@ impl Registration {
     pub(crate) fn look_by(&self, due: Duration) {
         let mut wards = self.shared.wards.lock().expect("held for a change only");
         if wards.holds.get(&self.id).is_some_and(|(known, _)| due < *known)
-            && let Some(hold) = wards.take(self.id)
+            && let Some((_, hold)) = wards.take(self.id)
         {
             wards.put(self.id, due, hold);
             self.shared.set_alarm(&mut wards);
@@ -112,16 +112,21 @@ impl Wards {
         self.holds.insert(id, (due, hold));
     }
 
-    fn take(&mut self, id: u64) -> Option<Weak<dyn Expiring>> {
+    fn take(&mut self, id: u64) -> Option<(Duration, Weak<dyn Expiring>)> {
         let (due, hold) = self.holds.remove(&id)?;
         self.by_due.remove(&(due, id));
-        Some(hold)
+        Some((due, hold))
     }
 
-    /// The holds to be checked by now. They stay registered.
-    fn due(&self, now: Duration) -> Vec<(u64, Weak<dyn Expiring>)> {
-        let due = self.by_due.range(..=(now, u64::MAX));
-        due.map(|(_, id)| (*id, self.holds[id].1.clone())).collect()
+    /// The holds to be checked by now. They stay registered, and are not due again unless [`Registration::look_by`] says when.
+    fn due(&mut self, now: Duration) -> Vec<(u64, Weak<dyn Expiring>)> {
+        let ids: Vec<_> = self.by_due.range(..=(now, u64::MAX)).map(|(_, id)| *id).collect();
+        let due = ids.into_iter().filter_map(|id| {
+            let (_, hold) = self.take(id)?;
+            self.put(id, Duration::MAX, hold.clone());
+            Some((id, hold))
+        });
+        due.collect()
     }
 }
 
@@ -143,7 +148,8 @@ impl Shared {
             for (id, found) in looked {
                 let hold = wards.take(id);
                 match (found, hold) {
-                    (WardState::Holds(due), Some(hold)) => wards.put(id, due, hold),
+                    // A task may have asked for a check meanwhile.
+                    (WardState::Holds(due), Some((asked, hold))) => wards.put(id, due.min(asked), hold),
                     (WardState::Lost(hold), _) => lost.push(hold),
                     _ => {}
                 }

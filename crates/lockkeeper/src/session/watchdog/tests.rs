@@ -1,5 +1,6 @@
 //! The watchdog over holds of a simple kind, in real time. A test waits for what the watchdog does, never for a moment.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -123,6 +124,45 @@ fn a_hold_can_be_checked_sooner_but_not_later() {
     for log in [far, near] {
         assert_eq!([log.next(due), log.next(due)], [Did::Check, Did::Report]);
     }
+}
+
+/// A hold that a task asks to be checked by a time while the watchdog decides when to check it next.
+struct Hurried {
+    hold: Fake,
+    asked: OnceLock<(Registration, Duration)>,
+}
+
+impl Expiring for Hurried {
+    fn due(&self) -> Duration {
+        let due = self.hold.due();
+        if let Some((ward, by)) = self.asked.get() {
+            ward.look_by(*by);
+        }
+        due
+    }
+
+    fn expire_if_due(&self) -> Option<bool> {
+        self.hold.expire_if_due()
+    }
+
+    fn report_loss(&self) {
+        self.hold.report_loss();
+    }
+
+    fn report_without_blocking(&self) {}
+}
+
+#[test]
+fn a_hold_can_be_checked_sooner_than_the_check_under_way_decides() {
+    let watchdog = Watchdog::start().unwrap();
+    let (first, second) = (now() + NEAR * 5, now() + NEAR * 10);
+    let (sender, done) = channel();
+    let hold = Fake { dues: vec![first, now() + FAR], checks: AtomicUsize::new(0), done: sender };
+    let hold = Arc::new(Hurried { hold, asked: OnceLock::new() });
+    assert!(hold.asked.set((watchdog.watch(hold.clone()), second)).is_ok());
+    let log = Log { done, hold };
+    assert_eq!(log.next(first), Did::Check);
+    assert_eq!([log.next(second), log.next(second)], [Did::Check, Did::Report]);
 }
 
 #[test]
