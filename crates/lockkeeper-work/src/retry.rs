@@ -93,8 +93,8 @@ pub enum Cause {
     ConnectionLoss,
     /// A reason that another attempt would meet again: a refusal, a revoked wait, or a failure of this machine.
     Other,
-    /// The caller's own doing: an invalid name, a cancelled wait. No attempt follows and no letter is kept, because
-    /// there is nothing to replay.
+    /// The caller's own doing: an invalid name, a number of permits that is not the lock's, a cancelled wait. No attempt
+    /// follows and no letter is kept, because there is nothing to replay.
     Mistake,
 }
 
@@ -140,6 +140,8 @@ impl NotGranted for Error {
                 _ => Cause::ConnectionLoss,
             },
             ErrorKind::Cancelled | ErrorKind::Misuse => Cause::Mistake,
+            // It states something else than the lock, such as another number of permits.
+            _ if matches!(self, Error::Acquire(AcquireError::Mismatch(_))) => Cause::Mistake,
             _ => Cause::Other,
         }
     }
@@ -539,7 +541,8 @@ mod tests {
         ];
         for error in all {
             assert_eq!(error.cause().is_passing(), error.kind().is_retryable(), "{error:?}");
-            let caller = matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::Misuse);
+            let caller = matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::Misuse)
+                || matches!(error, AcquireError::Mismatch(_));
             assert_eq!(error.cause() == Cause::Mistake, caller, "{error:?}");
         }
         let leased = [

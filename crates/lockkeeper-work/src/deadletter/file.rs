@@ -81,7 +81,19 @@ impl FileSink {
         Ok(turn)
     }
 
+    /// Fails if something else than a file is there. Its mode would be changed, as that of `/dev/null`, or reading it might not end.
+    fn check_kind(&self) -> io::Result<()> {
+        match fs::metadata(&self.path) {
+            Ok(metadata) if !metadata.is_file() => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it is no regular file: name another one for dead letters",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn append_now(&self, line: &str) -> io::Result<()> {
+        self.check_kind()?;
         if let Some(dir) = self.dir() {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
@@ -210,6 +222,7 @@ impl Sink for FileSink {
             if sink.dir().is_some_and(|dir| !dir.exists()) {
                 return Ok(Records::default());
             }
+            sink.check_kind()?;
             let _turn = sink.turn(false)?;
             sink.read_now()
         })
@@ -382,6 +395,23 @@ mod tests {
         let letters = ["a", "b", "c", "d"].map(letter);
         letters.iter().for_each(|letter| append(&sink, letter));
         assert_eq!(block(sink.records()).unwrap().records, letters);
+    }
+
+    /// As `/dev/null`, whose mode every program on the machine depends on.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_no_regular_file_is_refused_and_left_alone() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let (_dir, sink) = sink();
+        fs::create_dir(sink.dir().unwrap()).unwrap();
+        mknodat(CWD, sink.path(), FileType::Fifo, Mode::from(0o644), 0).unwrap();
+        let mode = || fs::metadata(sink.path()).unwrap().permissions().mode();
+        let before = mode();
+        let refused = block(sink.append(&letter("a"))).unwrap_err().to_string();
+        assert!(refused.contains("no regular file"), "{refused}");
+        block(sink.records()).unwrap_err();
+        assert_eq!(mode(), before);
+        assert!(!sink.beside(".lock").exists());
     }
 
     #[test]
