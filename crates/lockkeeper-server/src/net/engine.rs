@@ -658,9 +658,10 @@ mod tests {
     /// A panic ends the task of one connection, and the task of another one may run before the server notices.
     #[tokio::test]
     async fn after_a_panic_in_a_step_no_later_step_brings_its_half_to_the_disk() {
+        type Step<'a> = &'a dyn Fn(&mut Engine, [ConnectionId; 3]);
         let hello = frame(|out| request::encode_connect(out, &ConnectRequest::default()));
         let sync = frame(|out| request::encode(out, 1, &Request::Sync { path: "/".to_owned() }));
-        let later_steps: [&dyn Fn(&mut Engine, [ConnectionId; 3]); 5] = [
+        let later_steps: [Step<'_>; 5] = [
             &|engine, [_, other, _]| engine.frame(other, &sync).unwrap(),
             &|engine, [_, _, new]| engine.frame(new, &hello).unwrap(),
             &|engine, _| engine.tick(),

@@ -407,7 +407,7 @@ mod tests {
         mknodat(CWD, sink.path(), FileType::Fifo, Mode::from(0o644), 0).unwrap();
         let mode = || fs::metadata(sink.path()).unwrap().permissions().mode();
         let before = mode();
-        let refused = block(sink.append(&letter("a"))).unwrap_err().to_string();
+        let refused = format!("{:?}", block(sink.append(&letter("a"))).unwrap_err());
         assert!(refused.contains("no regular file"), "{refused}");
         block(sink.records()).unwrap_err();
         assert_eq!(mode(), before);
