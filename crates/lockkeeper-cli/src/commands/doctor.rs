@@ -35,6 +35,7 @@ use crate::local;
 use crate::output::{self, Printer, ScopeView};
 use crate::place::{Place, Source, realm};
 use crate::screen::{Size, wrapped};
+use crate::servertime::ServerTime;
 use crate::settings::{Part, Settings, list_root, state_dir};
 use crate::text::{counted, plain};
 
@@ -199,7 +200,8 @@ async fn look(keeper: &Lockkeeper, part: &Part, facts: &mut Facts) {
                 Ok(deadlocks) => facts.deadlocks = deadlocks,
                 Err(error) => unseen(facts, "deadlocks", error),
             }
-            match habits(keeper, &listing.locks, facts.now).await {
+            let now = facts.now.or_else(|| ServerTime::of(&listing.locks).now);
+            match habits(keeper, &listing.locks, now).await {
                 Ok(habits) => facts.habits = habits,
                 Err(error) => unseen(facts, "how long holds usually take, and which locks flap", error),
             }
