@@ -70,12 +70,17 @@ impl Signals {
         self.stop
     }
 
-    /// Whether a signal that ends this process came, or ended the command with this status: Ctrl-C on a terminal reaches only the command.
-    pub(crate) fn are_to_end(&mut self, ended: u8) -> bool {
+    /// Notes how the command ended: on a terminal, Ctrl-C reaches only the command.
+    pub(crate) fn note_end(&mut self, ended: u8) {
+        self.stop |= STOPPING.iter().chain([&Signal::HUP]).any(|signal| status(signal.as_raw()) == ended);
+    }
+
+    /// Whether a signal that ends this process has come, or has ended the command.
+    pub(crate) fn are_to_end(&mut self) -> bool {
         while let Some(signal) = self.next().now_or_never() {
             self.stop |= signal == Signal::HUP;
         }
-        self.stop || STOPPING.iter().chain([&Signal::HUP]).any(|signal| status(signal.as_raw()) == ended)
+        self.stop
     }
 }
 

@@ -212,15 +212,15 @@ impl Desk {
         }
         let mut signals = Signals::default();
         signals.add(ENDING)?;
-        let (mut stayed, mut ended) = (0, 0);
+        let mut stayed = 0;
         for (index, filed) in chosen.iter().enumerate() {
-            if signals.are_to_end(ended) {
+            if signals.are_to_end() {
                 let left = counted((chosen.len() - index) as u64, "letter");
                 self.printer.note(&format!("stopped by a signal: {left} not replayed"));
                 return Ok(Code::NotAcquired as u8);
             }
             let operation = &filed.letter.operation;
-            match self.replay_one(&filed.letter, terms, (&mut signals, &mut ended)).await {
+            match self.replay_one(&filed.letter, terms, &mut signals).await {
                 Ok(()) => self.printer.note(&format!("replayed {operation}")),
                 // Another process replayed or dropped it first.
                 Err(failure) if failure.code == Code::NoSuchLock => self.printer.note(&failure.message),
@@ -265,12 +265,7 @@ impl Desk {
     }
 
     /// Runs the command line of a letter once, and marks the letter.
-    async fn replay_one(
-        &self,
-        letter: &Letter,
-        terms: ReplayTerms,
-        (signals, ended): (&mut Signals, &mut u8),
-    ) -> Result<(), Failure> {
+    async fn replay_one(&self, letter: &Letter, terms: ReplayTerms, signals: &mut Signals) -> Result<(), Failure> {
         let operation = &letter.operation;
         let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
         let typed: CommandLine = serde_json::from_value(letter.payload.clone()).map_err(|_| {
@@ -300,7 +295,7 @@ impl Desk {
                 });
             }
         };
-        let outcome = self.replay_locked(letter, &typed, terms, &keeper, &guard, (signals, ended)).await;
+        let outcome = self.replay_locked(letter, &typed, terms, &keeper, &guard, signals).await;
         _ = timeout(LEAVING, guard.release()).await;
         _ = timeout(LEAVING, keeper.close()).await;
         outcome
@@ -313,7 +308,7 @@ impl Desk {
         replay: ReplayTerms,
         keeper: &Lockkeeper,
         held: &Holding,
-        (signals, ended): (&mut Signals, &mut u8),
+        signals: &mut Signals,
     ) -> Result<(), Failure> {
         let operation = &letter.operation;
         let stays = |why: String| Failure::new(Code::NotAcquired, format!("{operation} stays: {why}"));
@@ -347,7 +342,7 @@ impl Desk {
             // The command is done, even if the lock of the replay was lost, so the letter is marked.
             Ok(outcome) if outcome.status == 0 => return self.mark(letter, LetterEvent::Replayed).await,
             Ok(outcome) => {
-                *ended = outcome.status;
+                signals.note_end(outcome.status);
                 format!("lockkeeper run ended with {}", outcome.status)
             }
             Err(failure) => failure.message,

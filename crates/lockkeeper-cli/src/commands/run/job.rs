@@ -94,7 +94,7 @@ async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: 
         };
         let more = run.record().catch_up;
         let status = run_slot(args, line, *run, signals, printer).await?;
-        if !more || status != 0 || signals.are_to_end(status) {
+        if !more || status != 0 || signals.are_to_end() {
             return Ok(status);
         }
     }
