@@ -28,8 +28,8 @@ def sets(features, pairs):
 def declarations(package):
     """Returns what is wrong with how a crate declares its features."""
     library = pathlib.Path(package["manifest_path"]).parent / "src/lib.rs"
-    if "real-servers" in package["features"]:
-        yield f"{package['name']}: real-servers is a feature, and features are for users; tests have --cfg real_servers"
+    if "deep" in package["features"]:
+        yield f"{package['name']}: deep is a feature, and features are for users; tests have --cfg deep"
     if package["features"] and library.exists():
         docs = ((package["metadata"] or {}).get("docs") or {}).get("rs") or {}
         shown = docs.get("all-features") is True and "docsrs" in docs.get("rustdoc-args", [])

@@ -1,8 +1,8 @@
 //! `cargo xtask acceptance`: shows which tests cover which lines of `docs/acceptance/`.
 //!
 //! The pages list what the product must do, and the tests name the lines that they cover. The chore fails on a line
-//! without a test, on a test that names an unknown line, on a name at a function that is no test that runs, and on a list of ids
-//! that it cannot read. It asks the test programs which tests they have.
+//! without a test, on a test that names an unknown line, on a name at a function that is no test, and on a list of ids that it cannot
+//! read. It reads the sources, as rustfmt leaves them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use xshell::{Shell, cmd};
 
-use crate::programs;
 use crate::workspace::shell;
 
 #[derive(Debug, Args)]
@@ -26,20 +25,16 @@ pub(crate) struct Options {
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let sh = shell()?;
     let mut report = Report::default();
-    for (key, program) in programs::all(&sh)?.into_iter().filter(|(key, _)| !key.ends_with("/bin")) {
-        let list = |which: &[&str]| cmd!(sh, "{program} --list {which...}").quiet().read();
-        let (all, ignored) = (list(&[])?, list(&["--ignored"])?);
-        let package = key.split('/').next().unwrap_or_default().to_owned();
-        let runs = all.lines().filter_map(|line| line.strip_suffix(": test")).filter(|test| !ignored.contains(test));
-        let names = runs.flat_map(|test| test.split("::")).map(str::to_owned);
-        report.tests.extend(names.map(|name| (package.clone(), name)));
-    }
     let mut pages = Vec::new();
     for (name, text) in files(&sh, root, "docs/acceptance", "md")? {
         pages.push((report.page(&name, &text), name));
     }
-    for (name, text) in files(&sh, root, "crates", "rs")? {
-        report.source(&name, &text);
+    let sources = files(&sh, root, "crates", "rs")?;
+    for (name, text) in &sources {
+        report.list_claims(name, text);
+    }
+    for (name, text) in &sources {
+        report.source(name, text);
     }
     for (lines, name) in &pages {
         print!("{}", report.table(name, lines, options.gaps));
@@ -89,11 +84,23 @@ fn list(text: &str) -> Option<BTreeSet<String>> {
     Some(ids)
 }
 
+/// The macros that make tests of claims.
+const MACROS: [&str; 8] = [
+    "on_every_server",
+    "for_every_kind",
+    "for_kinds",
+    "on_the_embedded_server",
+    "for_every_kind_embedded",
+    "on_the_embedded_server_for",
+    "on_every_record_server",
+    "on_both_servers",
+];
+
 /// The tests of all lines.
 #[derive(Default)]
 struct Report {
-    /// The packages and the parts of the names of all tests that run. A macro makes a test below a function's name.
-    tests: BTreeSet<(String, String)>,
+    /// The claims of which a macro makes tests, with their packages.
+    claims: BTreeSet<(String, String)>,
     defined: BTreeSet<String>,
     shown: BTreeMap<String, BTreeSet<String>>,
     problems: Vec<String>,
@@ -127,10 +134,22 @@ impl Report {
         lines
     }
 
-    /// Reads the functions of a source file with their doc comments, as rustfmt leaves them.
+    /// Reads the lists of claims that a source file gives to the macros that make tests: `for_every_kind!(a, b);`.
+    fn list_claims(&mut self, file: &str, text: &str) {
+        let package = file.split('/').nth(1).unwrap_or_default();
+        for macro_name in MACROS {
+            for call in text.split(&format!("{macro_name}!(")).skip(1) {
+                let list = call.split(");").next().unwrap_or_default();
+                let names = list.split(|char: char| !char.is_alphanumeric() && char != '_');
+                self.claims.extend(names.map(|name| (package.to_owned(), name.to_owned())));
+            }
+        }
+    }
+
+    /// Reads the functions of a source file with their doc comments.
     fn source(&mut self, file: &str, text: &str) {
         let package = file.split('/').nth(1).unwrap_or_default();
-        let mut docs = String::new();
+        let (mut docs, mut is_test, mut is_ignored) = (String::new(), false, false);
         for line in text.lines().map(str::trim_start) {
             if let Some(text) = line.strip_prefix("///") {
                 docs += text.trim();
@@ -138,20 +157,24 @@ impl Report {
                 continue;
             }
             if line.starts_with("#[") {
+                is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+                is_ignored |= line.starts_with("#[ignore");
                 continue;
             }
             let words = ["pub", "pub(crate)", "pub(super)", "async", "const", "unsafe"];
             let (before, after) = line.split_once("fn ").unwrap_or((line, ""));
             if before.split_whitespace().all(|word| words.contains(&word)) && !after.is_empty() {
                 let name = after.split(|char: char| !char.is_alphanumeric() && char != '_').next().unwrap_or_default();
-                self.function(file, package, name, &docs);
+                let is_claim = self.claims.contains(&(package.to_owned(), name.to_owned()));
+                self.function(file, name, &docs, (is_test && !is_ignored) || is_claim);
             }
             docs.clear();
+            (is_test, is_ignored) = (false, false);
         }
     }
 
     /// Records the lines that the name and the doc comment of a function name.
-    fn function(&mut self, file: &str, package: &str, name: &str, docs: &str) {
+    fn function(&mut self, file: &str, name: &str, docs: &str, is_test: bool) {
         let mut ids = BTreeSet::new();
         // `case_55_case_56_…` covers two lines.
         let mut words = name.split('_');
@@ -174,10 +197,9 @@ impl Report {
             }
             rest = after;
         }
-        let is_test = self.tests.contains(&(package.to_owned(), name.to_owned()));
         for id in ids {
             if !is_test {
-                self.problems.push(format!("{file}: {name} names {id} and is no test that runs; name it at a test"));
+                self.problems.push(format!("{file}: {name} names {id} and is no test; name it at a test"));
             } else if !self.defined.contains(&id) {
                 self.problems.push(format!("{file}: {name} names {id}, which no page defines"));
             } else {
@@ -208,11 +230,11 @@ mod tests {
 
     const PAGE: &str = "# Locks\nRequired: C-01..C-03\n- **C-01** a\n- **C-02** b\n- **C-03** c";
 
-    /// Returns the table and the problems of a page and a source file, of whose functions `helper` is no test.
+    /// Returns the table and the problems of a page and a source file.
     fn report(page: &str, source: &str) -> (String, Vec<String>) {
-        let tests = ["a", "b", "good", "case_02_case_03_b", "case_6_a"].map(|name| ("x".to_owned(), name.to_owned()));
-        let mut report = Report { tests: tests.into(), ..Report::default() };
+        let mut report = Report::default();
         let lines = report.page("page.md", page);
+        report.list_claims("crates/x/it.rs", source);
         report.source("crates/x/it.rs", source);
         (report.table("page.md", &lines, false), report.problems)
     }
@@ -220,13 +242,13 @@ mod tests {
     #[test]
     fn a_table_says_which_tests_show_a_line() {
         let page = format!("{PAGE}\nRequired: C-01..C-03, case_02..case_03\n- **case_02** b\n- **case_03** c");
-        let source = "/// C-01,\n/// C-02: x\n#[test]\nfn a() {}\nmod inner {\n    /// Words.\n    /// C-03: y\n    #[test]\n    \
+        let source = "for_kinds!([native Native] other, claim);\n/// C-01: a claim.\nasync fn claim(world: &World) {}\n/// C-01,\n/// C-02: x\n#[test]\nfn a() {}\nmod inner {\n    /// Words.\n    /// C-03: y\n    #[test]\n    \
                       pub(crate) async fn case_02_case_03_b() {}\n}\n/// Like C-03: talk.\nfn helper() {}";
         let (table, problems) = report(&page, source);
         assert_eq!(problems, [""; 0]);
         assert_eq!(
             table,
-            "page.md: 5 of 5 required lines shown\n  C-01     crates/x/it.rs: a\n  C-02     crates/x/it.rs: a\n  \
+            "page.md: 5 of 5 required lines shown\n  C-01     crates/x/it.rs: a\n           crates/x/it.rs: claim\n  C-02     crates/x/it.rs: a\n  \
              C-03     crates/x/it.rs: case_02_case_03_b\n  case_02  crates/x/it.rs: case_02_case_03_b\n  \
              case_03  crates/x/it.rs: case_02_case_03_b\n"
         );
@@ -239,7 +261,8 @@ mod tests {
             ("/// C-09: x\n#[test]\nfn a() {}", "a names C-09, which no page defines"),
             ("/// C-1: x\n#[test]\nfn a() {}", "a names C-1, which no page defines"),
             ("#[test]\nfn case_6_a() {}", "names case_6, which no page defines"),
-            ("/// C-02: x\nfn helper() {}", "helper names C-02 and is no test that runs; name it at a test"),
+            ("/// C-02: x\nfn helper() {}", "helper names C-02 and is no test; name it at a test"),
+            ("/// C-02: x\n#[test]\n#[ignore]\nfn a() {}", "a names C-02 and is no test; name it at a test"),
             ("/// C-01 is so\n#[test]\nfn a() {}", "a: not a list of ids that ends in a colon: \"C-01 is so\""),
             ("/// C-01, and: x\n#[test]\nfn a() {}", "\"C-01, and: x\""),
             ("/// C-02..C-01: x\n#[test]\nfn a() {}", "\"C-02..C-01: x\""),

@@ -1,4 +1,4 @@
-//! Everything that CI checks after `cargo test`.
+//! The gate, which is everything that a change must pass after `cargo test`, and the deep parts, which take longer.
 //!
 //! Steps are chores that a person can run. Each runs in processes of its own, so that a step that hangs can be ended
 //! and outputs stay apart. All steps run; the failed ones are named at the end.
@@ -7,7 +7,7 @@ use std::env;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,94 +17,106 @@ use clap::Args;
 use rustix::process::{Pid, Signal, kill_process_group};
 use xshell::{Shell, cmd};
 
-use crate::programs::{self, Tests};
 use crate::untested::{self, fetched};
 use crate::workspace::{root, shell, target_dir};
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
-    /// Run only the steps with this in their names; may be given several times
-    #[arg(long, value_name = "TEXT")]
-    only: Vec<String>,
+    /// Run only the steps with one of these texts in their names
+    #[arg(value_name = "PART")]
+    parts: Vec<String>,
     /// Print the steps and run none
     #[arg(long)]
     list: bool,
 }
 
-/// A part of CI without a chore of its own; not for people.
+/// A step of the gate without a chore of its own; not for people.
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
 pub(crate) enum Part {
-    /// Builds every test program with every feature.
-    Programs,
     /// Checks dependencies and their licences.
     Dependencies,
     /// Checks dependencies against the database of advisories.
     Advisories,
-    /// Runs the unit tests that need features.
-    Features,
-    /// Runs the chores' own tests, and prints the table of acceptance.
-    Acceptance,
+}
+
+/// Tests at their full size, which are small in `cargo test`.
+macro_rules! deep {
+    ($arguments:literal) => {
+        concat!("env LOCKKEEPER_DEEP=1 RUSTC_WORKSPACE_WRAPPER=.cargo/deep cargo test --quiet ", $arguments)
+    };
 }
 
 /// The phase and the lane of a step, its limit in minutes, its name and its command; `xtask` stands for this program.
 type Step = (u8, char, u64, &'static str, &'static str);
 
-/// Phases run one after the other, the lanes of a phase concurrently, the steps of a lane one after the other.
+/// What a change must pass after `cargo test`: half an hour with it, on two cores and from a clean clone.
 ///
-/// A step that uses a core for long never runs beside a step with a time limit. Only one lane of a phase fetches
-/// packages of the system, and only one those of Maven, because neither apt nor Maven can run twice at a time.
-const STEPS: [Step; 37] = [
+/// Phases run one after the other, the lanes of a phase concurrently, the steps of a lane one after the other. A step that uses a core
+/// for long never runs beside a step with a time limit.
+pub(crate) const GATE: &[Step] = &[
     // Compilers use every core.
     (0, 'a', 1, "formatting", "cargo fmt --all --check"),
-    (0, 'a', 25, PROGRAMS, "xtask part programs"),
-    (
-        0,
-        'a',
-        15,
-        "lints",
-        "cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings --cfg real_servers",
-    ),
-    (0, 'a', 20, "sets of features", "xtask features --without-pairs"),
+    (0, 'a', 2, "acceptance", "xtask acceptance --gaps"),
+    (0, 'a', 10, "lints", "cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings --cfg deep"),
+    (0, 'a', 10, "sets of features", "xtask features --without-pairs"),
     (0, 'a', 10, "documentation", "env RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --workspace --no-deps"),
-    (0, 'a', 15, "optimised chores", "cargo build --quiet --profile worlds --package=xtask"),
-    (0, 'a', 2, "layers", "xtask layers"),
-    (0, 'a', 15, "the documentation as a site", "xtask site"),
-    (0, 'a', 5, "Apache ZooKeeper", "xtask zookeeper install"),
-    // Chaos waits most of the time, and tolerates a busy core that yields.
-    (1, 'a', 20, "chaos", "xtask chaos --brief"),
-    (1, 'b', 15, "dependencies", "nice -n 19 xtask part dependencies"),
-    (1, 'b', 4, "advisories about dependencies", "nice -n 19 xtask part advisories"),
-    (1, 'b', 25, "invalid inputs", "nice -n 19 xtask fuzz --seconds 20 --at-once 1"),
-    (1, 'c', 5, "acceptance", "nice -n 19 xtask part acceptance"),
-    (1, 'c', 15, "two versions on one server", "xtask skew"),
-    (1, 'c', 20, "ten thousand seeded worlds", "nice -n 19 xtask simulate"),
+    (0, 'a', 3, "Apache ZooKeeper", "xtask zookeeper install"),
+    (0, 'a', 10, "a thousand seeded worlds", "xtask simulate --seeds 1000 --here"),
     // These wait for servers, and for sessions to end.
-    (2, 'a', 15, "tests against one server and an ensemble", "xtask zookeeper test"),
-    (2, 'a', 5, "locks over TLS", "xtask interop tls"),
-    (2, 'b', 8, "Helix's lock beside ours", "xtask interop helix"),
-    (2, 'b', 8, "Curator's locks beside ours", "xtask interop curator"),
-    (2, 'b', 10, "dead letters in Kafka", "xtask interop kafka"),
-    (2, 'b', 10, "our server beside Apache's", "xtask peers apache"),
-    (2, 'b', 5, "ZooKeeper's command line", "xtask peers zkcli"),
-    (2, 'c', 8, "Kazoo's locks beside ours", "nice -n 19 xtask interop kazoo"),
-    (2, 'c', 15, "Kazoo's suite against the embedded server", "nice -n 19 xtask peers kazoo"),
-    (2, 'c', 10, "go-zookeeper's suite against the embedded server", "nice -n 19 xtask peers go"),
-    (2, 'c', 5, "fencing statements on SQLite and PostgreSQL", "xtask interop postgres"),
-    (2, 'c', 5, "the page of observe in a browser", "nice -n 19 xtask interop page"),
-    (2, 'c', 5, "completion in three shells", "nice -n 19 xtask interop shells"),
-    // These need the whole machine.
-    (3, 'a', 20, "figures of docs/guarantees.md, few of each", "xtask figures --few"),
-    (3, 'a', 8, "a storm of jobs", "xtask storm --brief"),
-    (3, 'a', 10, "mistakes planted in a storm", "xtask storm --self-check"),
-    (3, 'a', 4, "slots of hosts with wrong clocks", "xtask slots --slots 20 --kill-every 6s"),
-    (3, 'a', 4, "mistakes planted in slots", "xtask slots --self-check"),
-    (3, 'a', 8, "kill -9 in the middle of writes", "xtask crash --rounds 120"),
-    (3, 'a', 40, "large worlds and many watches", "xtask deep"),
-    (3, 'a', 5, "what features add", "xtask part features"),
+    (1, 'a', 15, "one server and an ensemble", "xtask zookeeper test --brief"),
+    (1, 'b', 10, "dependencies", "nice -n 19 xtask part dependencies"),
+    (1, 'b', 4, "advisories about dependencies", "nice -n 19 xtask part advisories"),
+    (1, 'b', 8, "Kazoo's locks beside ours", "nice -n 19 xtask interop kazoo"),
 ];
 
-/// All later steps need this one.
-const PROGRAMS: &str = "test programs";
+/// What takes longer, part by part: before a release, and before an issue of its subject is called done (docs/development.md).
+pub(crate) const DEEP: &[Step] = &[
+    // Whole worlds of the model checker, one after the other: each uses two threads and much memory.
+    (0, 'a', 20, "model of the queue", deep!("--profile worlds -p lockkeeper-core --test model -- --test-threads 1")),
+    (0, 'a', 10, "model of the lease", deep!("--profile worlds -p lockkeeper-helix --test model -- --test-threads 1")),
+    (0, 'a', 20, "worlds", "xtask simulate"),
+    (0, 'a', 10, "worlds of other families", deep!("--test it -- simulation:: jobs_simulated::")),
+    (0, 'a', 5, "worlds, one seed twice", deep!("--profile worlds -p lockkeeper-testkit --lib one_seed")),
+    (0, 'a', 10, "watches", deep!("--lib case_37_many_thousand_watches")),
+    (0, 'a', 10, "real work", deep!("--test cli no_update_is_lost_on_this_users_server")),
+    (0, 'a', 30, "every kind, on one server and an ensemble", "xtask zookeeper test"),
+    (0, 'a', 15, "lagging followers", "xtask zookeeper test --lag 20ms"),
+    (0, 'a', 20, "chaos", "xtask chaos --minutes 5"),
+    (0, 'a', 8, "storm", "xtask storm --brief"),
+    (0, 'a', 10, "storm, planted mistakes", "xtask storm --self-check"),
+    (0, 'a', 4, "slots", "xtask slots --slots 20 --kill-every 6s"),
+    (0, 'a', 4, "slots, planted mistakes", "xtask slots --self-check"),
+    (0, 'a', 40, "figures", "xtask figures"),
+    (0, 'a', 20, "healthy", "xtask healthy"),
+    (0, 'a', 20, "crash", "xtask crash"),
+    (0, 'a', 25, "fuzz", "xtask fuzz"),
+    (0, 'a', 5, "versions", "xtask skew"),
+    (0, 'a', 5, "interop: TLS", "xtask interop tls"),
+    (0, 'a', 8, "interop: Curator", "xtask interop curator"),
+    (0, 'a', 8, "interop: Kazoo", "xtask interop kazoo"),
+    (0, 'a', 8, "interop: Helix", "xtask interop helix"),
+    (0, 'a', 10, "interop: Kafka", "xtask interop kafka"),
+    (0, 'a', 8, "interop: databases", "xtask interop postgres"),
+    (0, 'a', 5, "interop: browser", "xtask interop page"),
+    (0, 'a', 5, "interop: shells", "xtask interop shells"),
+    (0, 'a', 15, "suites: Apache beside ours", "xtask peers apache"),
+    (0, 'a', 5, "suites: ZooKeeper's command line", "xtask peers zkcli"),
+    (0, 'a', 15, "suites: Kazoo", "xtask peers kazoo"),
+    (0, 'a', 10, "suites: aiozk", "xtask peers aiozk"),
+    (0, 'a', 10, "suites: go-zookeeper", "xtask peers go"),
+    (0, 'a', 15, "suites: C", "xtask peers c"),
+    (0, 'a', 15, "suites: Rust", "xtask peers rust"),
+    (0, 'a', 30, "suites: ZooKeeper's Java client", "xtask peers zookeeper"),
+    (0, 'a', 60, "suites: Curator", "xtask peers curator"),
+    (0, 'a', 15, "site", "xtask site"),
+    (0, 'a', 60, "packages", "xtask dist all"),
+    (0, 'a', 30, "packages in clean roots", "xtask dist check"),
+    (0, 'a', 40, "features in pairs", "xtask features"),
+    (0, 'a', 5, "features of the gates", "cargo test --quiet -p lockkeeper-fence --all-features"),
+    (0, 'a', 5, "traces", "cargo test --quiet -p lockkeeper-example-otlp"),
+    (0, 'a', 60, "mutants of core", "xtask mutants core --shard 0/30"),
+    (0, 'a', 60, "mutants of the machine", "xtask mutants machine --shard 0/30"),
+];
 
 /// How a step ended.
 #[derive(Debug, PartialEq)]
@@ -122,10 +134,13 @@ enum How {
     Untested,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let wanted =
-        |step: &Step| options.only.is_empty() || options.only.iter().any(|text| step.3.contains(text.as_str()));
-    let steps: Vec<_> = STEPS.into_iter().filter(wanted).collect();
+/// Runs the steps of a table.
+pub(crate) fn run(table: &[Step], options: &Options) -> Result<()> {
+    let wanted = |step: &&Step| options.parts.is_empty() || options.parts.iter().any(|part| step.3.contains(part));
+    let steps: Vec<_> = table.iter().filter(wanted).copied().collect();
+    if let Some(part) = options.parts.iter().find(|part| !table.iter().any(|step| step.3.contains(part.as_str()))) {
+        bail!("no step has {part:?} in its name; --list prints all");
+    }
     if options.list {
         for (_, _, limit, name, command) in steps {
             let words: Vec<_> =
@@ -139,17 +154,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     fs::create_dir_all(&home).with_context(|| format!("making {}", home.display()))?;
     let own = env::current_exe().context("finding this program")?;
     let mut ends = Vec::new();
-    for phase in 0..=3 {
-        let mut environment = Vec::new();
-        // With `--only`, the programs of the last whole run, or those that cargo builds.
-        if phase > 0 && programs_list(&sh).exists() {
-            environment.push((programs::ENV_LIST, programs_list(&sh)));
-        }
+    for phase in 0..=1 {
         let steps: Vec<_> = steps.iter().copied().filter(|step| step.0 == phase).collect();
-        ends.extend(side_by_side(&steps, &own, &home, &environment)?);
-        if ends.iter().any(|end| end.name == PROGRAMS && end.how != How::Passed) {
-            break;
-        }
+        ends.extend(side_by_side(&steps, &own, &home)?);
     }
 
     eprintln!("== all steps");
@@ -172,9 +179,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if !untested.is_empty() {
         eprintln!("{} not tested: {}", untested.len(), untested.join(", "));
     }
-    if failed.contains(&PROGRAMS) {
-        bail!("the test programs do not build, so the other phases did not run; failed: {}", failed.join(", "));
-    }
     if !failed.is_empty() {
         bail!("{} failed: {}", failed.len(), failed.join(", "));
     }
@@ -182,13 +186,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Runs the steps of a phase, a thread for each lane.
-fn side_by_side(steps: &[Step], own: &Path, home: &Path, environment: &[(&'static str, PathBuf)]) -> Result<Vec<End>> {
+fn side_by_side(steps: &[Step], own: &Path, home: &Path) -> Result<Vec<End>> {
     let mut lanes: Vec<_> = steps.iter().map(|step| step.1).collect();
     lanes.dedup();
     thread::scope(|scope| {
         let run = |lane| {
             let steps = steps.iter().filter(move |step| step.1 == lane);
-            scope.spawn(move || steps.map(|step| one(step, own, home, environment)).collect::<Vec<_>>())
+            scope.spawn(move || steps.map(|step| one(step, own, home)).collect::<Vec<_>>())
         };
         let lanes: Vec<_> = lanes.into_iter().map(run).collect();
         lanes
@@ -199,7 +203,7 @@ fn side_by_side(steps: &[Step], own: &Path, home: &Path, environment: &[(&'stati
 }
 
 /// Runs a step and prints its output when it has ended.
-fn one(step: &Step, own: &Path, home: &Path, environment: &[(&'static str, PathBuf)]) -> Result<End> {
+fn one(step: &Step, own: &Path, home: &Path) -> Result<End> {
     let (_, lane, minutes, name, command) = *step;
     eprintln!("== {name}: begun");
     let start = Instant::now();
@@ -210,8 +214,11 @@ fn one(step: &Step, own: &Path, home: &Path, environment: &[(&'static str, PathB
     let mut child = Command::new("setpriv");
     child.args(["--pdeathsig", "TERM", "timeout", "--kill-after=15", limit.as_str()]);
     child.args(command.split(' ').map(|word| if word == "xtask" { own.as_os_str() } else { word.as_ref() }));
-    child.envs(environment.iter().map(|(name, value)| (name, value))).current_dir(root());
-    child.stdin(Stdio::null()).stderr(output.try_clone().context("one file for both streams")?).stdout(output);
+    child
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .stderr(output.try_clone().context("one file for both streams")?)
+        .stdout(output);
     let mut child = child.spawn().with_context(|| format!("starting {name} with setpriv and timeout"))?;
     let leader = Pid::from_child(&child);
     let status = child.wait().with_context(|| format!("waiting for {name}"))?;
@@ -232,25 +239,12 @@ fn one(step: &Step, own: &Path, home: &Path, environment: &[(&'static str, PathB
     Ok(End { name, how, took })
 }
 
-/// Returns the path of the list of test programs.
-fn programs_list(sh: &Shell) -> PathBuf {
-    target_dir(sh).join("ci/programs.json")
-}
-
 impl Part {
     pub(crate) fn run(self) -> Result<()> {
         let sh = shell()?;
         match self {
-            Part::Programs => programs::write_list(&sh, &programs_list(&sh)),
             Part::Dependencies => dependencies(&sh),
             Part::Advisories => advisories(&sh, FETCH_SECONDS),
-            Part::Features => features(&sh),
-            Part::Acceptance => {
-                Tests { package: "xtask", target: programs::MAIN, features: "" }.run(&sh, &[], [])?;
-                Tests { package: "lab", target: programs::LIB, features: "" }.run(&sh, &[], [])?;
-                Tests { package: "otlp", target: "links", features: "" }.run(&sh, &[], [])?;
-                crate::acceptance::run(&root(), &crate::acceptance::Options { gaps: true })
-            }
         }
     }
 }
@@ -286,33 +280,22 @@ fn advisories(sh: &Shell, seconds: &str) -> Result<()> {
 /// The time limit for fetching the database of advisories: it takes a few seconds.
 const FETCH_SECONDS: &str = "90";
 
-fn features(sh: &Shell) -> Result<()> {
-    // Tests that need a broker have a step of their own.
-    let arguments = ["--skip", "kafka"].map(str::to_owned);
-    for (package, target, features) in [
-        ("lockkeeper-helix", programs::LIB, "metrics"),
-        ("lockkeeper-fence", "http", "tower"),
-        ("lockkeeper-fence", "gate", "persistent"),
-    ] {
-        Tests { package, target, features }.run(sh, &arguments, [])?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn ends(steps: &[Step]) -> Vec<End> {
         let home = tempfile::tempdir().unwrap();
-        side_by_side(steps, Path::new("sh"), home.path(), &[]).unwrap()
+        side_by_side(steps, Path::new("sh"), home.path()).unwrap()
     }
 
     #[test]
     fn steps_have_their_own_names_and_lanes_stay_together() {
-        let names: std::collections::BTreeSet<_> = STEPS.iter().map(|step| step.3).collect();
-        assert_eq!(names.len(), STEPS.len());
-        assert!(STEPS.is_sorted_by_key(|step| (step.0, step.1)));
+        for table in [GATE, DEEP] {
+            let names: std::collections::BTreeSet<_> = table.iter().map(|step| step.3).collect();
+            assert_eq!(names.len(), table.len());
+            assert!(table.is_sorted_by_key(|step| (step.0, step.1)));
+        }
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         With::Kafka => {
             let jars = build(sh, "kafka")?;
             for (package, target) in [("lockkeeper-work", LIB), ("lockkeeper-cli", "cli")] {
-                let tests = Tests { package, target, features: "kafka" };
+                let tests = Tests { package, target, features: "lockkeeper-work/kafka,lockkeeper-cli/kafka" };
                 tests.run(sh, &or("kafka"), [(ENV_JARS, (&jars).into())])?;
             }
             Ok(())
@@ -69,11 +69,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 let install = cmd!(sh, "apt-get install --yes --no-install-recommends postgresql");
                 install.run().context("installing PostgreSQL")?;
             }
-            Tests { package: "xtask", target: "sql", features: "" }.run(sh, &or(""), [])
+            let arguments = &options.arguments;
+            let tests = cmd!(sh, "cargo test --quiet -p lockkeeper-example-sql -- {arguments...}");
+            Ok(tests.env("RUSTC_WORKSPACE_WRAPPER", ".cargo/deep").run()?)
         }
         With::Page => {
             tools::debian(sh, "chromium", "chromium")?;
-            Tests { package: "lockkeeper-observe", target: "browser", features: "http" }.run(sh, &or(""), [])
+            Tests { package: "lockkeeper-observe", target: "it", features: "" }.run(sh, &or("browser"), [])
         }
         With::Shells => {
             // The chores need bash anyway.
@@ -83,15 +85,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         With::Tls => {
             Distribution::install()?;
-            Tests { package: "lockkeeper", target: "tls", features: "tls" }.run(sh, &or(""), [])?;
-            Tests { package: "lockkeeper-cli", target: "cli", features: "tls" }.run(sh, &["secured".to_owned()], [])
+            Tests { package: "lockkeeper", target: "tls", features: "" }.run(sh, &or(""), [])?;
+            Tests { package: "lockkeeper-cli", target: "cli", features: "" }.run(sh, &["secured".to_owned()], [])
         }
     }
 }
 
 /// The programs with the claims about Curator and Kazoo: packages and their tests.
 const QUEUES: &[(&str, &str)] =
-    &[("lockkeeper", "queue_interop"), ("lockkeeper-election", "election_interop"), ("lockkeeper-cli", "cli")];
+    &[("lockkeeper", "queue_interop"), ("lockkeeper-election", "it"), ("lockkeeper-cli", "cli")];
 
 /// Runs test programs beside one of Apache's servers; a variable tells them the other side.
 fn beside_ours(

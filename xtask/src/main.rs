@@ -7,7 +7,6 @@ mod ci;
 mod crash;
 mod dist;
 mod interop;
-mod layers;
 mod maven;
 mod peers;
 mod programs;
@@ -37,17 +36,15 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
-    /// Run everything that CI checks beside `cargo test`; name the failed steps at the end
+    /// Run everything that a change must pass after `cargo test`; name the failed steps at the end
     Ci(ci::Options),
-    /// Run a part of CI
+    /// Run what takes longer, or only the parts with these texts in their names; print how long each took
+    Deep(ci::Options),
+    /// Run a step of the gate
     #[command(subcommand, hide = true)]
     Part(ci::Part),
     /// Print which tests cover which lines of docs/acceptance; fail on a required line without a test
     Acceptance(acceptance::Options),
-    /// Check that imports point downwards in the layers that ARCHITECTURE.md lists
-    Layers,
-    /// Run the tests that `cargo test` keeps small at their full size: large worlds of the model, 100 000 watches
-    Deep,
     /// Check that every published crate compiles with every set of its features
     Features(Script),
     /// Run Apache ZooKeeper on free loopback ports
@@ -81,11 +78,10 @@ const EXIT_CODES: &str = "Exit status: 1 a step failed, 2 usage, 6 no Python, 7 
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
-        Chore::Ci(options) => ci::run(&options).map(|()| ExitCode::SUCCESS),
+        Chore::Ci(options) => ci::run(ci::GATE, &options).map(|()| ExitCode::SUCCESS),
         Chore::Part(part) => part.run().map(|()| ExitCode::SUCCESS),
         Chore::Acceptance(options) => acceptance::run(&root(), &options).map(|()| ExitCode::SUCCESS),
-        Chore::Layers => layers::run(&root()).map(|()| ExitCode::SUCCESS),
-        Chore::Deep => shell().and_then(|sh| programs::deep(&sh)).map(|()| ExitCode::SUCCESS),
+        Chore::Deep(options) => ci::run(ci::DEEP, &options).map(|()| ExitCode::SUCCESS),
         Chore::Features(script) => script.run("features", &[]).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
         Chore::Interop(options) => interop::run(&options).map(|()| ExitCode::SUCCESS),

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 use xshell::Shell;
 
-use crate::programs::{DEEP, LIB, Tests as Program};
+use crate::programs::{LIB, Tests as Program};
 use crate::untested::fetched;
 use crate::workspace::shell;
 
@@ -22,6 +22,10 @@ use crate::workspace::shell;
 const ENV_SINGLE: &str = "LOCKKEEPER_TEST_ZOOKEEPER";
 /// The connect string of a running ensemble of three.
 const ENV_ENSEMBLE: &str = "LOCKKEEPER_TEST_ENSEMBLE";
+
+/// The kinds of locks that differ from the others in the names of their nodes.
+const OTHER_KINDS: [&str; 6] =
+    ["::recipe::", "::kazoo::", "::numbered::", "::recipe_read::", "::recipe_write::", "::foreground::"];
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -59,6 +63,9 @@ pub(crate) struct Tests {
     /// for instance 40ms. A test that forgets that a server may lag fails there
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     lag: Option<Duration>,
+    /// Run only the contract, and only for the kinds of locks that `cargo test` runs it for
+    #[arg(long, conflicts_with_all = ["lag", "arguments"])]
+    brief: bool,
     /// Arguments of the contract's test program, such as a part of a test's name; with them, only that program runs
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
@@ -119,8 +126,13 @@ fn test(sh: &Shell, tests: &Tests) -> Result<()> {
     // They wait for servers most of the time, each on paths of its own.
     let mut which = vec!["--test-threads=8"];
     // `cargo test` has run the tests that need no server of Apache's.
-    let is_all = tests.arguments.is_empty();
-    which.extend(if is_all { vec!["apache", "ensemble", "real_servers"] } else { vec![] });
+    let is_all = tests.arguments.is_empty() && !tests.brief;
+    which.extend(if tests.arguments.is_empty() { vec!["apache", "ensemble", "real_servers"] } else { vec![] });
+    which.extend(if tests.brief {
+        OTHER_KINDS.map(|kind| ["--skip", kind]).into_iter().flatten().collect()
+    } else {
+        vec![]
+    });
     which.extend(tests.arguments.iter().map(String::as_str));
     {
         let single = launch(false, Options::default().distribution(distribution.clone()))?;
@@ -128,16 +140,16 @@ fn test(sh: &Shell, tests: &Tests) -> Result<()> {
         let servers = [(ENV_SINGLE, single.connect_string().into()), (ENV_ENSEMBLE, ensemble.connect_string().into())];
         run("lockkeeper-tests", "it", &which, &servers)?;
         if is_all {
-            run("lockkeeper-client", "batches", &["apache"], &servers)?;
+            run("lockkeeper-client", "it", &["apache"], &servers)?;
         }
     }
     if is_all {
         // These start servers of their own, because they kill them.
         let work = ["no_update_is_lost_while_an_ensembles_leader_is_killed"];
-        run("lockkeeper-cli", "real_work", &work, &[(DEEP, "1".into())])?;
+        run("lockkeeper-cli", "cli", &work, &[("LOCKKEEPER_DEEP", "1".into())])?;
         let of_command = ["doctor", "moving", "healthy", "secured", "jobs_clock", "jobs_pictures"];
         run("lockkeeper-cli", "cli", &of_command, &[])?;
-        run("lockkeeper-observe", "servers", &["apache"], &[])?;
+        run("lockkeeper-observe", "it", &["apache"], &[])?;
         run("lockkeeper-testkit", LIB, &["apache"], &[])?;
     }
     Ok(())

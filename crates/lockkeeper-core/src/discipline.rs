@@ -1,7 +1,7 @@
 //! Who blocks whom: the one question in which the kinds of queue lock differ.
 //!
 //! A lock kind is a value of [`Discipline`], not a protocol of its own. [`Discipline::decide`] is pure, so what it says of
-//! a listing can be compared with an oracle for every small queue there is (`tests/properties.rs`).
+//! a listing can be compared with an oracle for every small queue there is (`tests/it/properties.rs`).
 
 use crate::{Entry, HOLDER_MARKER, Mode, Queue};
 

@@ -3,7 +3,7 @@
 //! `cargo xtask interop helix` builds the Java side and sets its class path; each claim runs on the embedded server and on
 //! Apache's. Commands and answers of the Java side are lines (`interop/helix`).
 
-#![cfg(real_servers)]
+#![cfg(deep)]
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
 use std::process::Stdio;

@@ -4,7 +4,7 @@
 //! normalized before they are compared: zxids count from the script's first one, sessions have names, and the order of
 //! sets is ignored. A failure prints the seed and the script; `LOCKKEEPER_SEED=n` repeats that script.
 
-#![cfg(real_servers)]
+#![cfg(deep)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Write;

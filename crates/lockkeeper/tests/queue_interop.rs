@@ -3,7 +3,7 @@
 //! `cargo xtask interop curator` and `cargo xtask interop kazoo` install the foreign client and say where it is; each claim
 //! runs on the embedded server and on Apache's.
 
-#![cfg(real_servers)]
+#![cfg(deep)]
 #![allow(clippy::unwrap_used, reason = "a test says by panicking that something went wrong")]
 
 #[path = "interop/other.rs"]

@@ -212,7 +212,7 @@ async fn invalid_certificates_and_keys_are_refused_before_anything_is_sent() {
 }
 
 /// The same certificates, access list and names as on the embedded server.
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[tokio::test]
 async fn an_apache_server_treats_the_certificate_as_the_same_credential() {
     use lockkeeper_testkit::apache::{Apache, Options};

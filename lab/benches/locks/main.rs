@@ -4,7 +4,6 @@
 //! are the machine's of the moment; the ratio of two things measured in turn is what may be compared. `--servers` measures
 //! on another server, `--disk` on an embedded one that syncs to disk.
 
-#[path = "../server/cpu.rs"]
 mod cpu;
 mod deep;
 mod effort;

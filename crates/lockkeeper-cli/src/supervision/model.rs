@@ -336,7 +336,10 @@ impl Model for World {
 
 #[test]
 fn every_order_of_losses_requests_signals_stops_and_timers_keeps_the_promises() {
-    for max_run in [None, Some(6), Some(9)] {
+    // One of them takes five seconds in a build that is not optimised.
+    let whole = [None, Some(6), Some(9)];
+    for max_run in if lockkeeper_testkit::is_deep() { &whole[..] } else { &whole[1..2] } {
+        let max_run = *max_run;
         let checker = World { max_run }.checker().spawn_bfs().join();
         println!("{} states, {max_run:?}", checker.unique_state_count());
         checker.assert_properties();

@@ -103,7 +103,7 @@ fn the_last_output_of_a_job_on_this_machine_is_the_last_write_of_its_file() {
     assert!(other["at_work"]["output"].is_null() && other["at_work"]["processes"].as_u64() > Some(1), "{other}");
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 mod apache {
     use lockkeeper_testkit::apache::{Apache, Options};
 

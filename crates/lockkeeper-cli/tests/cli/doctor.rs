@@ -402,7 +402,7 @@ fn a_realm_that_is_down_is_a_finding_and_the_others_are_shown() {
 }
 
 /// Three servers of Apache ZooKeeper, of which one is stopped, and then another one.
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn apaches_ensemble_without_one_server_is_serious_and_its_locks_are_still_seen() {
     use lockkeeper_testkit::apache::{Apache, Options};

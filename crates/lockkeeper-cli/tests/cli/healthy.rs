@@ -74,7 +74,7 @@ fn a_job_outlasts_a_restart_of_3_s() {
     });
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn a_job_outlasts_a_restart_of_a_real_server() {
     use lockkeeper_testkit::apache::{Apache, Options};
@@ -86,7 +86,7 @@ fn a_job_outlasts_a_restart_of_a_real_server() {
     });
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn a_job_outlasts_an_election_of_real_servers() {
     use lockkeeper_testkit::apache::{Apache, Options};

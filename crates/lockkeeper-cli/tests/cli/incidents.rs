@@ -399,7 +399,7 @@ fn an_own_server_that_was_killed_is_named_and_started_again() {
 }
 
 /// The same on Apache's servers, of which one is stopped in the end.
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn each_incident_on_apaches_ensemble() {
     use lockkeeper_testkit::apache::{Apache, Options};
@@ -428,7 +428,7 @@ fn each_incident_on_apaches_ensemble() {
 }
 
 /// The incidents of foreign clients, with their own programs, on the server of this machine and on Apache's ensemble.
-#[cfg(real_servers)]
+#[cfg(deep)]
 fn beside(program: fn(&str) -> foreign::Program) {
     use lockkeeper_testkit::apache::{Apache, Options};
 
@@ -445,13 +445,13 @@ fn beside(program: fn(&str) -> foreign::Program) {
     incidents(&Home::with_servers(&servers), &servers);
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn a_ring_with_kazoo_and_a_node_in_its_way_are_named_and_ended() {
     beside(foreign::Program::kazoo);
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn a_ring_with_curator_and_a_node_in_its_way_are_named_and_ended() {
     beside(foreign::Program::curator);

@@ -282,7 +282,7 @@ fn a_stopped_lockkeepers_group_is_gone_before_its_lease_is_anybodys() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
-    let mut running = home.spawn("a", &["--lease", "3s", "--session-timeout", "30s"], DEAF);
+    let mut running = home.spawn("a", &["--lease", "3s", "--session-timeout", "8s"], DEAF);
     let (command, grandchild) = (running.pid_line(), running.pid_line());
     running.signal(Signal::STOP);
     let take = ["run", "a", "--lease", "10s", "--", "true"];

@@ -26,13 +26,13 @@ mod history;
 mod incidents;
 mod input;
 mod jobs;
-#[cfg(real_servers)]
+#[cfg(deep)]
 mod jobs_clock;
 mod jobs_idle;
 mod jobs_killed;
-#[cfg(real_servers)]
+#[cfg(deep)]
 mod jobs_pictures;
-#[cfg(all(feature = "kafka", real_servers))]
+#[cfg(all(feature = "kafka", deep))]
 mod kafka;
 mod kinds;
 mod leading;
@@ -44,6 +44,7 @@ mod nested;
 mod observing;
 mod pictures;
 mod place;
+mod real_work;
 mod realms;
 mod revoking;
 mod running;

@@ -164,7 +164,7 @@ fn a_copy_refuses_other_content_and_tokens_that_fall() {
 }
 
 /// The page's steps on an ensemble of Apache's servers, and back.
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn a_move_to_an_ensemble_and_back_takes_all_that_lasts_and_tokens_grow() {
     use lockkeeper_testkit::apache::{Apache, Options};

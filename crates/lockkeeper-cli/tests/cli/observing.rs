@@ -331,7 +331,7 @@ fn what_it_cannot_do_is_refused() {
     assert!(line.contains("is not running"), "{line}");
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 mod apache {
     use lockkeeper_testkit::apache::{Apache, Options};
 

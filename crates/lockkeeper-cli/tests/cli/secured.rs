@@ -297,7 +297,7 @@ fn a_listing_claims_nothing_about_locks_that_this_client_may_not_read() {
     assert!(told.contains("no lock that this client may read at or below /locks has a holder or a waiter"), "{told}");
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn a_private_lock_keeps_no_one_out_and_init_sets_up_what_all_share_on_an_apache_server() {
     use lockkeeper_testkit::apache::{Apache, Options};
@@ -345,7 +345,7 @@ fn init_on_the_own_server_takes_no_list_and_is_harmless() {
     }
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn credentials_of_a_file_open_the_nodes_of_their_access_list_on_an_apache_server() {
     use lockkeeper_testkit::apache::{Apache, Options};

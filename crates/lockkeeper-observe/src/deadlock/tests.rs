@@ -2,9 +2,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
 
-/// How many histories are simulated.
-const HISTORIES: u64 = 100_000;
-
 /// One contender of the simulated locks.
 #[derive(Clone)]
 struct Contender {
@@ -145,7 +142,9 @@ impl World {
 #[test]
 fn no_simulated_history_gives_a_false_alarm() {
     let (mut alarms, mut deadlocks) = (0, 0);
-    for seed in 0..HISTORIES {
+    // As many as `docs/guarantees.md` says.
+    let (histories, enough) = if lockkeeper_testkit::is_deep() { (100_000, 1_000) } else { (8_000, 80) };
+    for seed in 0..histories {
         let mut world = World::new(seed, seed % 2 == 0);
         let before = world.random.usize(0..30);
         (0..before).for_each(|_| world.step());
@@ -162,7 +161,7 @@ fn no_simulated_history_gives_a_false_alarm() {
         assert!(found.iter().all(|(certainty, _)| (*certainty == Certainty::Certain) == world.declares), "seed {seed}");
         deadlocks += usize::from(!found.is_empty());
     }
-    assert!(alarms > 1000 && deadlocks > 1000, "{alarms} {deadlocks}");
+    assert!(alarms > enough && deadlocks > enough, "{alarms} {deadlocks}");
 }
 
 fn member(lock: usize, at: usize, session: i64, waits: bool, keeps: &[&str]) -> Member {

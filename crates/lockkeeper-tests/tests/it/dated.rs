@@ -36,7 +36,7 @@ fn is_about(one: Duration, other: Duration) -> bool {
 /// Waits for the lock of another process for so long.
 async fn wait_for_it(sim: &Sim, keeper: &Lockkeeper, kind: Kind, wait: Duration) -> Guard {
     let other = keeper_of_the_first(sim, kind).await;
-    let waiter = tokio::spawn(kind.mutex(keeper, LOCK).acquire().into_future());
+    let waiter = crate::support::spawn(kind.mutex(keeper, LOCK).acquire().into_future());
     sleep(wait).await;
     drop(other);
     waiter.await.unwrap().unwrap()
@@ -94,7 +94,7 @@ fn an_error_says_since_when_the_holder_holds_and_not_since_when_it_waited() {
 async fn cycle(sim: &Sim, kind: Kind, wait: Duration, hold: Duration) -> BTreeMap<&'static str, u64> {
     let near = keeper(sim);
     let other = keeper_of_the_first(sim, kind).await;
-    let waiter = tokio::spawn(kind.mutex(&near, LOCK).acquire().into_future());
+    let waiter = crate::support::spawn(kind.mutex(&near, LOCK).acquire().into_future());
     sleep(wait).await;
     other.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
@@ -132,7 +132,7 @@ fn a_holder_that_did_not_wait_is_held_since_it_came() {
     simulated(async |sim| {
         let (near, far) = (keeper(&sim), keeper(&sim));
         let guard = Kind::Native.mutex(&near, LOCK).acquire().await.unwrap();
-        let waiter = tokio::spawn(Kind::Native.mutex(&far, LOCK).acquire().into_future());
+        let waiter = crate::support::spawn(Kind::Native.mutex(&far, LOCK).acquire().into_future());
         sleep(ms(5_000)).await;
         let lock = far.admin().show(LOCK).await.unwrap();
         assert_eq!(lock.holders[0].granted, Some(lock.holders[0].since));
@@ -150,7 +150,7 @@ fn a_follower_does_not_take_the_queue_for_the_hold() {
     simulated(async |sim| {
         let (near, far) = (keeper(&sim), keeper(&sim));
         let first = keeper_of_the_first(&sim, Kind::Native).await;
-        let waiter = tokio::spawn(Kind::Native.mutex(&near, LOCK).acquire().into_future());
+        let waiter = crate::support::spawn(Kind::Native.mutex(&near, LOCK).acquire().into_future());
         sleep(ms(3_000)).await;
         let mut follow = far.admin().follow(LOCK);
         assert_eq!(follow.next().await.unwrap().waiters.len(), 1);
@@ -172,7 +172,7 @@ fn the_holder_of_a_lock_with_classes_is_held_since_its_marker() {
         let (near, far) = (keeper(&sim), keeper(&sim));
         let lock = |keeper: &Lockkeeper| keeper.priority_lock(LOCK);
         let first = lock(&far).background().acquire().await.unwrap();
-        let waiter = tokio::spawn(lock(&near).background().acquire().into_future());
+        let waiter = crate::support::spawn(lock(&near).background().acquire().into_future());
         sleep(ms(5_000)).await;
         let before = sim.requests().get("setData").copied();
         first.release().await.unwrap();
@@ -209,9 +209,9 @@ fn a_permit_is_dated_and_announced_by_one_write() {
         let keepers = [keeper(&sim), keeper(&sim), keeper(&sim)];
         let permits = |at: usize| keepers[at].semaphore(LOCK, 1);
         let first = permits(0).acquire().await.unwrap();
-        let second = tokio::spawn(permits(1).acquire().into_future());
+        let second = crate::support::spawn(permits(1).acquire().into_future());
         sleep(ms(2_000)).await;
-        let third = tokio::spawn(permits(2).acquire().into_future());
+        let third = crate::support::spawn(permits(2).acquire().into_future());
         sleep(ms(2_000)).await;
         let before = sim.requests().get("setData").copied().unwrap_or(0);
         first.release().await.unwrap();

@@ -54,7 +54,7 @@ fn holders_and_waiters_survive_the_closing_of_the_hosting_handle() {
         assert_eq!(pid(&endpoint).await, std::process::id());
         let guard = second.mutex("/locks/nightly").acquire().await.unwrap();
         assert!(matches!(first.mutex("/locks/nightly").try_acquire().await, Err(AcquireError::Held { .. })));
-        let waiting = tokio::spawn(third.mutex("/locks/nightly").acquire().into_future());
+        let waiting = crate::support::spawn(third.mutex("/locks/nightly").acquire().into_future());
         eventually("the third waits", async || waiters(&second, "/locks/nightly").await == 1).await;
         first.close().await;
         drop(first);
@@ -237,8 +237,9 @@ fn a_directory_may_be_as_deep_as_the_system_allows() {
 fn handles_that_race_to_host_share_one_server() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
-        let racers =
-            (0..8).map(|_| tokio::spawn(Lockkeeper::builder().session_timeout(STEADY).embedded(dir.path().to_owned())));
+        let racers = (0..8).map(|_| {
+            crate::support::spawn(Lockkeeper::builder().session_timeout(STEADY).embedded(dir.path().to_owned()))
+        });
         let mut keepers = Vec::new();
         for racer in futures_util::future::join_all(racers).await {
             keepers.push(racer.unwrap().unwrap());
@@ -327,7 +328,7 @@ fn a_hold_outlives_the_killed_process_that_hosts_its_server() {
         assert_eq!(pid(&endpoint).await, host.id());
         let (holder, waiter) = (embedded(dir.path(), STEADY).await, embedded(dir.path(), STEADY).await);
         let guard = holder.mutex("/locks/nightly").acquire().await.unwrap();
-        let waiting = tokio::spawn(waiter.mutex("/locks/nightly").acquire().into_future());
+        let waiting = crate::support::spawn(waiter.mutex("/locks/nightly").acquire().into_future());
         eventually("one waits", async || waiters(&holder, "/locks/nightly").await == 1).await;
         host.kill().unwrap();
         host.wait().unwrap();

@@ -103,7 +103,7 @@ async fn raising_an_epoch_sends_the_read_with_the_write_before_it(world: &World)
     let before = proxy.counts();
     let write = proxy.on(OpCode::Check).hold_reply();
     let admin = keeper.admin();
-    let raising = tokio::spawn(async move { admin.raise_token_epoch(TokenEpoch::new(1).unwrap()).await });
+    let raising = crate::support::spawn(async move { admin.raise_token_epoch(TokenEpoch::new(1).unwrap()).await });
     write.caught().await;
     proxy.wait_until(|counts| counts.since(&before).requested.of(OpCode::Exists) == 1).await;
     write.release();

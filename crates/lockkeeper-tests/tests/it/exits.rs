@@ -60,7 +60,7 @@ fn child() {
                     drop(guard);
                     std::process::exit(0)
                 };
-                tokio::spawn(exits).await.unwrap()
+                crate::support::spawn(exits).await.unwrap()
             })
         }
         "a drop after the runtime" => {

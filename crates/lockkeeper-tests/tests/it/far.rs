@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
+use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::sim::{Settings, Sim};
 use lockkeeper_testkit::worlds::simulate;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -82,13 +83,13 @@ fn each_call_costs_the_round_trips_that_the_manual_names() {
             let now = Instant::now();
             guard.verify().await.unwrap();
             check("`verify`", now);
-            let waiting = tokio::spawn(other.mutex(LOCK).acquire().into_future());
+            let waiting = crate::support::spawn(other.mutex(LOCK).acquire().into_future());
             settled(&sim, 2).await;
             let now = Instant::now();
             drop(guard);
             let guard = waiting.await.unwrap().unwrap();
             check("from a release to the grant of a waiter in another process", now);
-            let waiting = tokio::spawn(other.mutex(LOCK).acquire().into_future());
+            let waiting = crate::support::spawn(other.mutex(LOCK).acquire().into_future());
             settled(&sim, 2).await;
             let now = Instant::now();
             drop(guard);
@@ -101,7 +102,7 @@ fn each_call_costs_the_round_trips_that_the_manual_names() {
 /// TCP sends a lost message again after 200 ms or more. Here every message is late by up to 300 ms.
 #[test]
 fn with_the_defaults_no_hold_is_lost_on_a_link_of_150_ms_that_loses_messages() {
-    for seed in 0..20 {
+    for seed in 0..if is_deep() { 20 } else { 3 } {
         simulate(async move {
             let sim = servers(seed, Duration::from_millis(150), Duration::from_millis(300));
             let keeper = Lockkeeper::builder().simulated(sim.network());
@@ -124,7 +125,7 @@ const SENT_AGAIN: Duration = Duration::from_millis(200);
 /// Passes on what one side sends, in order: each piece `one_way` later, and every eighth as if it had been lost once.
 async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin + Send + 'static, one_way: Duration) {
     let (sender, mut pieces) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-    tokio::spawn(async move {
+    crate::support::spawn(async move {
         while let Some((due, piece)) = pieces.recv().await {
             sleep_until(due).await;
             if to.write_all(&piece).await.is_err() {
@@ -146,13 +147,13 @@ async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin
 async fn relay(server: SocketAddr, round_trip: Duration) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async move {
+    crate::support::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             let Ok(server) = TcpStream::connect(server).await else { continue };
             let (from_client, to_client) = client.into_split();
             let (from_server, to_server) = server.into_split();
-            tokio::spawn(carry(from_client, to_server, round_trip / 2));
-            tokio::spawn(carry(from_server, to_client, round_trip / 2));
+            crate::support::spawn(carry(from_client, to_server, round_trip / 2));
+            crate::support::spawn(carry(from_server, to_client, round_trip / 2));
         }
     });
     address

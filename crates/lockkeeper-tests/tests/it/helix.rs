@@ -6,7 +6,7 @@
 mod approval;
 mod basic;
 mod cleanup;
-#[cfg(real_servers)]
+#[cfg(deep)]
 mod clocks;
 mod faults;
 mod losses;

@@ -134,7 +134,7 @@ async fn a_release_with_a_record_grants_no_one_before_it_is_written(world: &Worl
         watched(&proxy, node).await;
     }
     let release = proxy.on(OpCode::Multi).hold_request();
-    let finished = tokio::spawn(run.finish(RunEnd::succeeded()));
+    let finished = crate::support::spawn(run.finish(RunEnd::succeeded()));
     release.caught().await;
     assert_eq!(world.queue().await.len(), 2);
     assert!(waiter.waits());
@@ -279,7 +279,7 @@ async fn a_crash_is_at_most_once_or_at_least_once_as_the_rule_says(world: &World
         let slot = rule.to_string();
         let run = claimed(&build(world, &one, &slot)).await;
         let next = build(world, &other, &slot).on_crash(rule);
-        let waiting = tokio::spawn(async move { next.claim().await });
+        let waiting = crate::support::spawn(async move { next.claim().await });
         world.queued(2).await;
         // Its session ends, as after kill -9.
         let node = run.guard().node();
@@ -445,7 +445,7 @@ async fn jobs_that_come_together_run_once(world: &World) {
     for _ in 0..12 {
         let keeper = world.keeper().await;
         let job = Job::new(&keeper, world.lock()).once_per(Slot::Month).on_failure(Rule::Retry { most: None });
-        hosts.push(tokio::spawn(async move { job.run(async |run| Ok::<_, Error>(run.slot().clone())).await }));
+        hosts.push(crate::support::spawn(async move { job.run(async |run| Ok::<_, Error>(run.slot().clone())).await }));
     }
     let mut slots = Vec::new();
     for host in hosts {
@@ -468,7 +468,7 @@ async fn an_end_between_two_reads_is_no_crash(world: &World) {
     let node = format!("{}/{}", world.lock(), run.record().node);
     let held = proxy.on(OpCode::GetData).path(node).hold_request();
     let (admin, lock) = (JobsAdmin::new(&other), world.lock().to_owned());
-    let asked = tokio::spawn(async move { admin.job(lock).await });
+    let asked = crate::support::spawn(async move { admin.job(lock).await });
     held.caught().await;
     assert!(run.finish(RunEnd::succeeded()).await.recorded.is_ok());
     held.release();

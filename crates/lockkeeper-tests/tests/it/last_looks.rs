@@ -38,10 +38,12 @@ fn a_timeout_names_the_holder_of_its_last_moment_for_a_list_and_two_reads() {
             let (one, two, three) = (keeper(&sim), keeper(&sim), keeper(&sim));
             let mutex = |keeper| kind.mutex(keeper, LOCK);
             let first = mutex(&one).acquire().message("the first").await.unwrap();
-            let second = tokio::spawn(mutex(&two).acquire().message("the second").into_future());
+            let second = crate::support::spawn(mutex(&two).acquire().message("the second").into_future());
             sleep(Duration::from_millis(500)).await;
-            let (began, waiter) =
-                (tokio::time::Instant::now(), tokio::spawn(mutex(&three).acquire().timeout(TIMEOUT).into_future()));
+            let (began, waiter) = (
+                tokio::time::Instant::now(),
+                crate::support::spawn(mutex(&three).acquire().timeout(TIMEOUT).into_future()),
+            );
             sleep(Duration::from_secs(1)).await;
             let first = if changes { first.release().await.map(|()| None).unwrap() } else { Some(first) };
             sleep_until(began + TIMEOUT - Duration::from_millis(300)).await;
@@ -77,12 +79,12 @@ fn waiters_far_back_in_a_long_queue_list_nothing_at_their_deadline() {
         let (one, two) = (keeper(&sim), keeper(&sim));
         let mutex = |keeper| Kind::Native.mutex(keeper, LOCK);
         let first = mutex(&one).acquire().await.unwrap();
-        let second = tokio::spawn(mutex(&two).acquire().message("the second").into_future());
+        let second = crate::support::spawn(mutex(&two).acquire().message("the second").into_future());
         sleep(Duration::from_millis(500)).await;
         let keepers: Vec<_> = (0..WAITERS).map(|_| keeper(&sim)).collect();
         let mut waits = Vec::new();
         for keeper in &keepers {
-            waits.push(tokio::spawn(mutex(keeper).acquire().timeout(TIMEOUT).into_future()));
+            waits.push(crate::support::spawn(mutex(keeper).acquire().timeout(TIMEOUT).into_future()));
             sleep(Duration::from_millis(1)).await;
         }
         // All have seen the first.
@@ -111,16 +113,17 @@ fn waiters_far_back_in_a_long_queue_list_nothing_at_their_deadline() {
 /// The thousand of one session look together.
 #[test]
 fn a_crowd_of_one_process_that_times_out_together_lists_little() {
-    const WAITERS: usize = 1_000;
+    const WAITERS: usize = 300;
     simulated(async |sim| {
         let (one, two, crowd) = (keeper(&sim), keeper(&sim), keeper(&sim));
         let mutex = |keeper| Kind::Native.mutex(keeper, LOCK);
         let first = mutex(&one).acquire().await.unwrap();
-        let second = tokio::spawn(mutex(&two).acquire().message("the second").into_future());
+        let second = crate::support::spawn(mutex(&two).acquire().message("the second").into_future());
         sleep(Duration::from_millis(500)).await;
         let began = tokio::time::Instant::now();
-        let waits: Vec<_> =
-            (0..WAITERS).map(|_| tokio::spawn(mutex(&crowd).acquire().timeout(TIMEOUT).into_future())).collect();
+        let waits: Vec<_> = (0..WAITERS)
+            .map(|_| crate::support::spawn(mutex(&crowd).acquire().timeout(TIMEOUT).into_future()))
+            .collect();
         sleep(Duration::from_secs(1)).await;
         first.release().await.unwrap();
         let second = second.await.unwrap().unwrap();

@@ -94,7 +94,7 @@ async fn a_waiter_in_the_middle_can_leave_without_granting_the_lock(world: &Worl
     let (holder, middle, proxy) = (world.keeper().await, world.keeper().await, world.proxy().await);
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let guard = world.mutex(&holder).acquire().await.unwrap();
-    let leaves = tokio::spawn(world.mutex(&holder).acquire().into_future());
+    let leaves = crate::support::spawn(world.mutex(&holder).acquire().into_future());
     world.queued(2).await;
     let dies = world.enqueue_mutex(&middle).await;
     let last = world.enqueue_mutex(&keeper).await;
@@ -198,7 +198,7 @@ async fn a_release_grants_the_lock_sooner_than_a_silent_end(world: &World) {
         let guard = world.mutex(&holder).acquire().await.unwrap();
         let waiter = world.enqueue_mutex(&next).await;
         let released = Instant::now();
-        let releasing = tokio::spawn(guard.release());
+        let releasing = crate::support::spawn(guard.release());
         let guard = waiter.granted().await;
         after_release.push(released.elapsed());
         releasing.await.unwrap().unwrap();

@@ -251,7 +251,7 @@ async fn work_that_started_is_never_retried(world: &World) {
 
 /// Locks in the foreground as soon as `bulk` holds, for a moment, and returns when `bulk` has made way and holds again.
 async fn make_way(bulk: &MonitorLock, save: MonitorLock) {
-    let saved = tokio::spawn(async move { save.run(async {}).await });
+    let saved = crate::support::spawn(async move { save.run(async {}).await });
     eventually("the background is asked", async || bulk.should_yield()).await;
     bulk.yield_lock().await.unwrap();
     saved.await.unwrap().expect("the foreground did not get the lock within its timeout");

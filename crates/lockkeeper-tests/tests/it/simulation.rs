@@ -22,6 +22,8 @@ const LOCK: &str = "/locks/simulated";
 /// network, the servers and the sessions.
 fn explore(worlds: u64, family: Family) {
     let mut sum = Tally::default();
+    // `cargo xtask simulate` runs thousands.
+    let worlds = if is_deep() { worlds } else { worlds.div_ceil(6) };
     for seed in 0..worlds {
         match run(&Scenario::of(seed, family)) {
             Ok(tally) => sum.add(tally),
@@ -72,7 +74,7 @@ fn a_healthy_hold_stays_healthy_in_queues_of_3_10_and_300() {
     let mut sum = Tally::default();
     for family in Family::ALL {
         for (contenders, worlds) in [(3, 12), (10, 4), (300, 1)] {
-            let worlds = if is_deep() || contenders == 300 { worlds } else { worlds / 4 };
+            let worlds = if is_deep() { worlds } else { worlds / 4 };
             for seed in 0..worlds {
                 match run(&Scenario::queue(seed, family, contenders)) {
                     Ok(tally) => sum.add(tally),
@@ -81,7 +83,7 @@ fn a_healthy_hold_stays_healthy_in_queues_of_3_10_and_300() {
             }
         }
     }
-    assert!(sum.trusts > sum.grants && sum.grants > if is_deep() { 2_000 } else { 1_000 }, "{sum:?}");
+    assert!(sum.trusts > sum.grants && sum.grants > if is_deep() { 2_000 } else { 50 }, "{sum:?}");
 }
 
 /// At the default session timeout. Nothing of a session is answered before its write.
@@ -150,8 +152,8 @@ fn a_call_that_ends_during_a_lookup_names_the_lookup() {
 /// applied the create yet. Without an ordered write before the look-up, the attempt would create a second node and queue behind its own
 /// first one.
 #[test]
-fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_one_node_in_1000_runs() {
-    for seed in 0..1000 {
+fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_one_node() {
+    for seed in 0..if is_deep() { 1_000 } else { 50 } {
         simulate(async {
             let fixed = |millis| Duration::from_millis(millis)..Duration::from_millis(millis);
             let settings = Settings { fsync: fixed(800), lag: fixed(0), ..Settings::default() };
@@ -160,7 +162,8 @@ fn case_08_case_33_a_cut_during_a_slow_fsync_leaves_one_node_in_1000_runs() {
             // The session and the parent exist already.
             keeper.mutex(LOCK).acquire().await.unwrap().release().await.unwrap();
             let created = sim.requests()["create"];
-            let asking = tokio::spawn(keeper.mutex(LOCK).acquire().timeout(Duration::from_secs(30)).into_future());
+            let asking =
+                crate::support::spawn(keeper.mutex(LOCK).acquire().timeout(Duration::from_secs(30)).into_future());
             while sim.requests()["create"] == created {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -199,10 +202,10 @@ fn an_idle_waiter_sends_only_heartbeats() {
         let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).simulated(sim.network());
         let mutex = keeper.mutex(LOCK);
         let first = mutex.acquire().await.unwrap();
-        let second = tokio::spawn(mutex.acquire().into_future());
+        let second = crate::support::spawn(mutex.acquire().into_future());
         tokio::time::sleep(Duration::from_secs(1)).await;
         // Young enough that it still wants to read the holder, which leaves first.
-        let third = tokio::spawn(mutex.acquire().timeout(Duration::from_secs(3600)).into_future());
+        let third = crate::support::spawn(mutex.acquire().timeout(Duration::from_secs(3600)).into_future());
         while sim.children(LOCK).len() < 3 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -235,7 +238,7 @@ fn a_wait_that_ends_within_a_short_silence_is_a_timeout() {
             waiting.mutex("/locks/aside").acquire().await.unwrap().release().await.unwrap();
             let guard = holding.mutex(LOCK).acquire().await.unwrap();
             let timeout = Duration::from_secs(4);
-            let waiter = tokio::spawn(waiting.mutex(LOCK).acquire().timeout(timeout).into_future());
+            let waiter = crate::support::spawn(waiting.mutex(LOCK).acquire().timeout(timeout).into_future());
             tokio::time::sleep(Duration::from_millis(silent_from)).await;
             sim.trouble(0, Trouble::Silence(Duration::from_millis(silent_for)));
             let outcome = waiter.await.unwrap();

@@ -113,7 +113,7 @@ fn a_wait_and_its_hold_are_spans_in_that_of_the_caller() {
         let (near, far) = (keeper(&sim), keeper(&sim));
         let first = far.mutex(LOCK).acquire().await.unwrap();
         let waiting = async move { near.mutex(LOCK).acquire().await.unwrap() };
-        let waiter = tokio::spawn(waiting.instrument(info_span!("nightly")));
+        let waiter = crate::support::spawn(waiting.instrument(info_span!("nightly")));
         sleep(Duration::from_secs(3)).await;
         let wait = spans.last("lock.wait");
         assert_eq!((wait.parent, wait.end()), (Some("nightly"), (None, false)));
@@ -229,7 +229,7 @@ fn a_waiter_names_the_span_of_the_contender_ahead() {
 
         near.mutex(LOCK).try_acquire().await.unwrap_err();
         assert_eq!(link(&spans.last("lock.wait")), linked, "a try");
-        let waiter = tokio::spawn(near.mutex(LOCK).acquire().into_future());
+        let waiter = crate::support::spawn(near.mutex(LOCK).acquire().into_future());
         sleep(Duration::from_secs(1)).await;
         let wait = spans.last("lock.wait");
         assert_eq!((link(&wait), wait.end()), (linked, (None, false)), "while it waits");
@@ -256,7 +256,7 @@ async fn cycle(sim: &Sim, traces: bool) -> BTreeMap<&'static str, u64> {
     }
     let before = sim.requests();
     let guard = request(&far).await.unwrap();
-    let waiter = tokio::spawn(request(&near).into_future());
+    let waiter = crate::support::spawn(request(&near).into_future());
     sleep(Duration::from_millis(400)).await;
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();

@@ -1,8 +1,8 @@
 //! The test worlds: a lock kind, a server, and an observer with a session of its own.
 //!
 //! A claim is written once and runs for every kind of lock on every kind of server ([`on_every_server`]). Plain `cargo test`
-//! uses the embedded server; `--cfg real_servers` adds Apache's servers (`docs/development.md`). After each claim, the
-//! world checks that no node, watch or session is left.
+//! uses the embedded server and the kinds that differ in what the protocol does; `--cfg deep` adds Apache's servers, and the kinds that
+//! differ in the names of their nodes (`docs/development.md`). After each claim, the world checks that no node, watch or session is left.
 
 mod kinds;
 pub(crate) mod metrics;
@@ -14,6 +14,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
 use lockkeeper::error::{AcquireError, Error};
 use lockkeeper::{Guard, Lockkeeper, NodeFormat};
 use lockkeeper_server::{Config, Server as EmbeddedServer, Words};
@@ -65,10 +67,10 @@ pub(crate) enum Site {
     /// The server of this repository; each claim starts its own.
     Embedded,
     /// One server of Apache ZooKeeper.
-    #[cfg(real_servers)]
+    #[cfg(deep)]
     Apache,
     /// Three servers of Apache ZooKeeper.
-    #[cfg(real_servers)]
+    #[cfg(deep)]
     Ensemble,
 }
 
@@ -76,13 +78,13 @@ pub(crate) enum Site {
 enum Server {
     Embedded(EmbeddedServer),
     /// Started outside the test; the value is its connect string.
-    #[cfg(real_servers)]
+    #[cfg(deep)]
     Apache(String),
 }
 
 impl Site {
     async fn server(self) -> Server {
-        #[cfg(real_servers)]
+        #[cfg(deep)]
         let given = |variable| {
             Server::Apache(std::env::var(variable).unwrap_or_else(|_| {
                 panic!("{variable} is not set: run `cargo xtask zookeeper test`, which starts the servers")
@@ -90,9 +92,9 @@ impl Site {
         };
         match self {
             Site::Embedded => Server::Embedded(embedded_server().await),
-            #[cfg(real_servers)]
+            #[cfg(deep)]
             Site::Apache => given("LOCKKEEPER_TEST_ZOOKEEPER"),
-            #[cfg(real_servers)]
+            #[cfg(deep)]
             Site::Ensemble => given("LOCKKEEPER_TEST_ENSEMBLE"),
         }
     }
@@ -109,8 +111,11 @@ pub(crate) async fn embedded_server() -> EmbeddedServer {
     EmbeddedServer::start(config()).await.unwrap()
 }
 
+/// A claim about a world. A box and no type of its own, because the compiler would make a runtime for each claim.
+pub(crate) type Claim = fn(&World) -> LocalBoxFuture<'_, ()>;
+
 /// Runs a claim for one kind of lock on one kind of server.
-pub(crate) fn run(kind: Kind, site: Site, claim: impl AsyncFnOnce(&World)) {
+pub(crate) fn run(kind: Kind, site: Site, claim: Claim) {
     block_on(async {
         let world = World::new(kind, site.server().await).await;
         claim(&world).await;
@@ -120,14 +125,25 @@ pub(crate) fn run(kind: Kind, site: Site, claim: impl AsyncFnOnce(&World)) {
 
 /// Runs a test on a runtime like that of a program.
 pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
+    let mut outcome = None;
+    run_boxed(async { outcome = Some(test.await) }.boxed_local());
+    outcome.expect("the test ended")
+}
+
+/// As tokio's, without the type of the task: the compiler would make the whole runtime for each.
+pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(task.boxed())
+}
+
+fn run_boxed(test: LocalBoxFuture<'_, ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(LIMIT, test).await.expect("the test hangs") })
+    runtime.block_on(async { tokio::time::timeout(LIMIT, test).await.expect("the test hangs") });
 }
 
 /// Makes tests of claims about mutexes: `<claim>::<kind>::<server>`.
 macro_rules! on_every_server {
     ($($claim:ident),+ $(,)?) => {
-        $crate::support::tests! { [native Native, recipe Recipe] $($claim)+ }
+        $crate::support::tests! { [native Native, #[cfg(deep)] recipe Recipe] $($claim)+ }
     };
 }
 pub(crate) use on_every_server;
@@ -137,9 +153,9 @@ macro_rules! with_every_kind {
     ($tests:ident $($claim:ident)*) => {
         $crate::support::$tests! {
             [
-                native Native, recipe Recipe, kazoo Kazoo, numbered Numbered, read Read, write Write,
-                recipe_read RecipeRead, recipe_write RecipeWrite, upgradeable Upgradeable, permits Permits,
-                foreground Foreground, background Background
+                native Native, #[cfg(deep)] recipe Recipe, #[cfg(deep)] kazoo Kazoo, #[cfg(deep)] numbered Numbered,
+                read Read, write Write, #[cfg(deep)] recipe_read RecipeRead, #[cfg(deep)] recipe_write RecipeWrite,
+                upgradeable Upgradeable, permits Permits, #[cfg(deep)] foreground Foreground, background Background
             ]
             $($claim)*
         }
@@ -148,7 +164,7 @@ macro_rules! with_every_kind {
 pub(crate) use with_every_kind;
 
 macro_rules! kinds_in {
-    ([$($module:ident $kind:ident),+]) => { [$(Kind::$kind),+] };
+    ([$($(#[$when:meta])? $module:ident $kind:ident),+]) => { [$(Kind::$kind),+] };
 }
 use kinds_in;
 
@@ -178,22 +194,23 @@ macro_rules! tests {
             $crate::support::tests! { @kinds $claim $kinds }
         }
     )+ };
-    (@kinds $claim:ident [$($module:ident $kind:ident),+]) => { $(
+    (@kinds $claim:ident [$($(#[$when:meta])? $module:ident $kind:ident),+]) => { $(
+        $(#[$when])?
         mod $module {
             use $crate::support::{Kind, Site, run};
             #[test]
             fn embedded() {
-                run(Kind::$kind, Site::Embedded, super::super::$claim);
+                run(Kind::$kind, Site::Embedded, |world| Box::pin(super::super::$claim(world)));
             }
-            #[cfg(real_servers)]
+            #[cfg(deep)]
             #[test]
             fn apache() {
-                run(Kind::$kind, Site::Apache, super::super::$claim);
+                run(Kind::$kind, Site::Apache, |world| Box::pin(super::super::$claim(world)));
             }
-            #[cfg(real_servers)]
+            #[cfg(deep)]
             #[test]
             fn ensemble() {
-                run(Kind::$kind, Site::Ensemble, super::super::$claim);
+                run(Kind::$kind, Site::Ensemble, |world| Box::pin(super::super::$claim(world)));
             }
         }
     )+ };
@@ -203,7 +220,7 @@ pub(crate) use tests;
 /// Makes tests of claims about mutexes that need the embedded server's own functions.
 macro_rules! on_the_embedded_server {
     ($($claim:ident),+ $(,)?) => {
-        $crate::support::embedded_tests! { [native Native, recipe Recipe] $($claim)+ }
+        $crate::support::embedded_tests! { [native Native, #[cfg(deep)] recipe Recipe] $($claim)+ }
     };
 }
 pub(crate) use on_the_embedded_server;
@@ -230,10 +247,13 @@ macro_rules! embedded_tests {
             $crate::support::embedded_tests! { @kinds $claim $kinds }
         }
     )+ };
-    (@kinds $claim:ident [$($module:ident $kind:ident),+]) => { $(
+    (@kinds $claim:ident [$($(#[$when:meta])? $module:ident $kind:ident),+]) => { $(
+        $(#[$when])?
         #[test]
         fn $module() {
-            $crate::support::run($crate::support::Kind::$kind, $crate::support::Site::Embedded, super::$claim);
+            $crate::support::run($crate::support::Kind::$kind, $crate::support::Site::Embedded, |world| {
+                Box::pin(super::$claim(world))
+            });
         }
     )+ };
 }
@@ -287,7 +307,7 @@ impl World {
     pub(crate) fn embedded(&self) -> &EmbeddedServer {
         match &self.server {
             Server::Embedded(server) => server,
-            #[cfg(real_servers)]
+            #[cfg(deep)]
             Server::Apache(_) => panic!("only for claims on the embedded server"),
         }
     }
@@ -297,7 +317,7 @@ impl World {
         match self.server {
             Server::Embedded(_) => config().tick,
             // As in the default configuration; the tests start servers with shorter ticks.
-            #[cfg(real_servers)]
+            #[cfg(deep)]
             Server::Apache(_) => Duration::from_secs(2),
         }
     }
@@ -484,7 +504,7 @@ impl World {
                 .await;
             }
             // Shared with other claims, whose sessions and watches are still there.
-            #[cfg(real_servers)]
+            #[cfg(deep)]
             Server::Apache(_) => {}
         }
     }
@@ -500,7 +520,7 @@ impl Server {
     fn connect_string(&self) -> String {
         match self {
             Server::Embedded(server) => server.connect_string(),
-            #[cfg(real_servers)]
+            #[cfg(deep)]
             Server::Apache(servers) => servers.clone(),
         }
     }
@@ -539,7 +559,7 @@ impl<G, E: Display> Waiter<G, E> {
         E: Send + 'static,
         R: IntoFuture<Output = Result<G, E>, IntoFuture: Send + 'static>,
     {
-        Waiter(tokio::spawn(request.into_future()))
+        Waiter(spawn(request.into_future()))
     }
 
     /// Returns the call's result.

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 on_the_embedded_server_for!(
-    [native Native, recipe Recipe, numbered Numbered]
+    [native Native, #[cfg(deep)] recipe Recipe, numbered Numbered]
     a_server_that_answers_pings_but_orders_nothing_is_not_trusted,
     a_refusal_by_the_connected_server_is_no_heartbeat,
     a_hold_is_renewed_by_one_small_write_per_fifth_of_the_timeout,

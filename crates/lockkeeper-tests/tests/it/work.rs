@@ -9,7 +9,7 @@ use std::time::Duration;
 use lockkeeper::{CancellationToken, FencingToken, Guard, Lockkeeper};
 use tokio::task::JoinSet;
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 mod real_servers;
 
 use crate::support::{PATIENCE, World, eventually, on_the_embedded_server};

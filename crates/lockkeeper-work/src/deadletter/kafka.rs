@@ -22,7 +22,7 @@ mod forward;
 mod security;
 mod shared;
 mod spool;
-#[cfg(all(test, real_servers))]
+#[cfg(all(test, deep))]
 mod tests;
 mod topic;
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use lockkeeper_core::{LinkState, LockPath, Loss, Owner, ProcessInstance, SessionId};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::Instant;
@@ -174,13 +175,15 @@ impl Context {
         let (mut asker, answer) = oneshot::channel();
         let ours = self.check_process();
         if ours.is_ok() {
-            self.spawn(async move {
+            // Without its type, or the compiler would make the whole runtime for each kind of question in each program.
+            let task: BoxFuture<'static, ()> = Box::pin(async move {
                 tokio::select! {
                     biased;
                     () = asker.closed() => {}
                     answered = question => drop(asker.send(answered)),
                 }
             });
+            self.spawn(task);
         }
         async move {
             ours?;

@@ -78,13 +78,13 @@ impl Foreign for Nodes {
 }
 
 /// Kazoo or Curator itself. It takes the lock of each line that it reads, and releases them all at the end.
-#[cfg(real_servers)]
+#[cfg(deep)]
 pub(crate) struct Program {
     format: &'static str,
     running: crate::harness::Running,
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 impl Program {
     fn start(format: &'static str, command: &mut std::process::Command) -> Self {
         let mut running = crate::harness::Running::start(command);
@@ -106,7 +106,7 @@ impl Program {
     }
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 impl Foreign for Program {
     fn format(&self) -> &'static str {
         self.format

@@ -1,4 +1,4 @@
-//! Tests without a server always run; tests with one run only with `--cfg real_servers`.
+//! Tests without a server always run; tests with one run only with `--cfg deep`.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
@@ -69,7 +69,7 @@ fn options_win_over_our_own_lines() {
     assert!(options.java_flags(Path::new("/x")).contains(&"-Da=b".to_owned()));
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn one_server_serves_and_comes_back_on_its_port() {
     let apache = Apache::single(Options::default()).unwrap();
@@ -89,7 +89,7 @@ fn one_server_serves_and_comes_back_on_its_port() {
     assert!(!dir.exists());
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn an_ensemble_gets_a_new_leader_when_its_own_is_killed() {
     let apache = Apache::ensemble(3, Options::default()).unwrap();
@@ -102,7 +102,7 @@ fn an_ensemble_gets_a_new_leader_when_its_own_is_killed() {
     assert_eq!(apache.mode(old), Some(Mode::Follower));
 }
 
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn a_slow_disk_delays_a_write_until_it_is_let_go() {
     let apache = Apache::single(Options::default()).unwrap();
@@ -116,7 +116,7 @@ fn a_slow_disk_delays_a_write_until_it_is_let_go() {
 }
 
 /// A server that hears its leader late shows old data, and the newest data after a sync.
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn a_lagging_server_shows_old_data_until_a_sync() {
     use zookeeper_client as zk;
@@ -140,7 +140,7 @@ fn a_lagging_server_shows_old_data_until_a_sync() {
 }
 
 /// Opens a session with a hand-written ConnectRequest; returns the time until the answer.
-#[cfg(real_servers)]
+#[cfg(deep)]
 fn open_session(apache: &Apache) -> Duration {
     let mut request = vec![0, 0, 0, 44];
     request.extend([0; 12]);

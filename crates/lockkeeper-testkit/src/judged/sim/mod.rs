@@ -102,6 +102,7 @@ struct World {
     next_connection: u64,
     hosts: Vec<Faults>,
     requests: BTreeMap<&'static str, u64>,
+    bytes: usize,
     /// The time that a piece of bytes travels.
     network: Range<Duration>,
     counts: Counts,
@@ -190,6 +191,7 @@ impl Sim {
             next_connection: 0,
             hosts: Vec::new(),
             requests: BTreeMap::new(),
+            bytes: 0,
             network: settings.network.clone(),
             counts: Counts::default(),
             outlasted: BTreeSet::new(),
@@ -297,9 +299,14 @@ impl Sim {
         world.machine.tree().get(path).map_or_else(Vec::new, |node| node.children().map(ToString::to_string).collect())
     }
 
-    /// Returns the numbers of executed requests, by kind.
+    /// Returns the numbers of executed requests by kind, and of events.
     pub fn requests(&self) -> BTreeMap<&'static str, u64> {
         self.world().requests.clone()
+    }
+
+    /// Returns the bytes that clients and servers have sent.
+    pub fn bytes(&self) -> usize {
+        self.world().bytes
     }
 
     /// Returns how often each fault has taken effect.
@@ -411,6 +418,7 @@ impl World {
     /// Sends bytes over a link of a host, in pieces.
     fn transmit(&mut self, host: usize, link: &Inlet, bytes: &[u8]) {
         let slow = Instant::now() < self.hosts[host].slow_until;
+        self.bytes += bytes.len();
         let mut rest = Bytes::copy_from_slice(bytes);
         while !rest.is_empty() {
             let split = rest.len() > 1 && self.rng.u8(..WHOLE) == 0;

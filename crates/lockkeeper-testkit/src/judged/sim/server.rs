@@ -338,6 +338,7 @@ impl World {
     }
 
     fn notify(&mut self, connection: ConnectionId, zxid: i64, kind: EventKind, path: &str) {
+        self.count("event");
         let mut bytes = BytesMut::new();
         response::encode_event(&mut bytes, zxid, kind, path);
         self.send(connection, &bytes);

@@ -52,23 +52,27 @@ fn a_failing_world_is_cut_down_printed_and_replayed() {
 /// Worlds contain what they should: comparable positions, losses, changes of holds.
 #[test]
 fn worlds_are_not_empty() {
+    let mut losses = 0;
     for family in Family::ALL {
         let mut sum = crate::judged::history::Tally::default();
         let mut placed = 0;
         // A few, and the first calm one: only there is a hold's trust judged.
-        let calm = (24..).find(|seed| Scenario::of(*seed, family).strikes.is_empty()).unwrap();
-        for seed in (0..24).chain([calm]) {
+        let (few, grants) = if crate::is_deep() { (24, 200) } else { (8, 66) };
+        let calm = (few..).find(|seed| Scenario::of(*seed, family).strikes.is_empty()).unwrap();
+        for seed in (0..few).chain([calm]) {
             let scenario = Scenario::of(seed, family);
             let history = lived(&scenario).history;
             placed += history.iter().filter(|event| format!("{:?}", event.what).contains("Some(QueuePosition")).count();
             sum.add(judge(&history, &scenario.promises()).tally);
         }
         assert!(
-            sum.grants > 200 && sum.refusals > 100 && sum.losses > 0 && sum.looks > sum.grants && sum.trusts > 0,
+            sum.grants > grants && sum.refusals > grants / 2 && sum.looks > sum.grants && sum.trusts > 0,
             "{family:?}: {sum:?}"
         );
         assert_eq!(placed > 0, !matches!(family, Family::Permits), "{family:?}");
+        losses += sum.losses;
     }
+    assert!(losses > 0);
 }
 
 /// The worlds contain every fault that they promise: each one takes effect, not only in the script.
@@ -129,7 +133,7 @@ const PRINTS: &str = "LOCKKEEPER_TEST_PRINTS_DIGESTS";
 
 /// The scenarios whose histories are compared.
 fn compared() -> impl Iterator<Item = Scenario> {
-    let seeds = if crate::is_deep() { 300 } else { 4 };
+    let seeds = if crate::is_deep() { 300 } else { 1 };
     Family::ALL.into_iter().flat_map(move |family| (0..seeds).map(move |seed| Scenario::of(seed, family)))
 }
 

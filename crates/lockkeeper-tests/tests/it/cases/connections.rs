@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockkeeper::Guard;
 use lockkeeper::error::{AcquireError, ReleaseError, SessionError};
 use lockkeeper_client::wire::ErrorCode;
+use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
 use crate::support::{
@@ -12,7 +13,7 @@ use crate::support::{
 };
 
 for_kinds!(
-    [native Native, recipe Recipe, numbered Numbered]
+    [native Native, #[cfg(deep)] recipe Recipe, numbered Numbered]
     case_07_a_refused_try_leaves_no_node_when_its_delete_is_lost,
     case_08_a_lost_create_leaves_one_node_and_acquires,
     case_11_a_release_waits_until_a_lost_delete_is_confirmed,
@@ -23,12 +24,12 @@ for_kinds!(
 );
 
 for_kinds!(
-    [native Native, recipe Recipe]
+    [native Native, #[cfg(deep)] recipe Recipe]
     a_transaction_whose_success_is_denied_leaves_one_node_for_each_lock,
 );
 
 on_the_embedded_server_for!(
-    [native Native, recipe Recipe, numbered Numbered]
+    [native Native, #[cfg(deep)] recipe Recipe, numbered Numbered]
     case_11_a_release_ends_with_the_session,
     connect_leaves_a_silent_server_in_time_to_reach_another,
 );
@@ -66,7 +67,7 @@ async fn case_08_a_lost_create_leaves_one_node_and_acquires(world: &World) {
             let before = proxy.counts();
             let creates = proxy.on_any(OpCode::CREATES).path(world.lock());
             let lost = if effect { creates.cut_before_reply() } else { creates.cut_before_request() };
-            let asked = tokio::spawn(world.mutex(&keeper).acquire().into_future());
+            let asked = crate::support::spawn(world.mutex(&keeper).acquire().into_future());
             lost.fired().await;
             if let Some(holder) = holder {
                 world.queued(2).await;
@@ -131,7 +132,7 @@ async fn case_11_a_release_waits_until_a_lost_delete_is_confirmed(world: &World)
         let before = proxy.counts();
         let deletes = proxy.on(OpCode::Delete);
         let hold = if effect { deletes.hold_reply() } else { deletes.hold_request() };
-        let releasing = tokio::spawn(guard.release());
+        let releasing = crate::support::spawn(guard.release());
         hold.caught().await;
         let refused = proxy.counts().refused;
         proxy.refuse();
@@ -196,14 +197,14 @@ async fn flap(proxy: &Proxy) {
 /// Tasks acquire and release in every way while the connection is cut every few requests: every attempt ends as it should, and
 /// no node is left.
 async fn case_12_a_flapping_connection_leaves_no_node(world: &World) {
-    const ROUNDS: usize = 24;
+    let rounds = if is_deep() { 24 } else { 8 };
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let mut tasks = Vec::new();
     for task in 0..3 {
         let mutex = world.mutex(&keeper);
-        tasks.push(tokio::spawn(async move {
-            for round in 0..ROUNDS {
+        tasks.push(crate::support::spawn(async move {
+            for round in 0..rounds {
                 match (task + round) % 4 {
                     0 => drop(mutex.acquire().await.unwrap()),
                     1 => match mutex.try_acquire().await {
@@ -245,7 +246,7 @@ async fn case_12_a_flapping_connection_leaves_no_node(world: &World) {
         () = work => {}
         () = flap(&proxy) => unreachable!("the cuts never end"),
     }
-    assert!(proxy.counts().accepted > 20, "the connection hardly flapped: {:?}", proxy.counts());
+    assert!(proxy.counts().accepted > rounds, "the connection hardly flapped: {:?}", proxy.counts());
     proxy.heal();
     world.queued(0).await;
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::support::{PATIENCE, STEADY, Stalls, World, for_kinds, on_the_embedded_server};
 
 for_kinds!(
-    [native Native, recipe Recipe, numbered Numbered]
+    [native Native, #[cfg(deep)] recipe Recipe, numbered Numbered]
     case_27_a_silent_network_does_not_stretch_a_deadline,
     case_28_progress_in_the_queue_does_not_stretch_a_deadline,
     an_outage_is_reported_as_one_not_as_a_held_lock,
@@ -130,7 +130,7 @@ async fn case_28_progress_in_the_queue_does_not_stretch_a_deadline(world: &World
     }
     let (before, stalls, started) = (proxy.counts(), Stalls::watch(), Instant::now());
     let waiting = world.mutex(&keeper).acquire().timeout(whole);
-    let mut waiting = tokio::spawn(async move { (waiting.await, started.elapsed()) });
+    let mut waiting = crate::support::spawn(async move { (waiting.await, started.elapsed()) });
     let (outcome, took) = loop {
         tokio::select! {
             biased;
@@ -241,9 +241,9 @@ async fn a_release_and_a_close_in_an_outage_end_at_the_callers_deadline_and_go_o
     let leased = HelixLock::new(&keeper, world.path("leased"), PATIENCE);
     proxy.black_hole();
     let (admin, checked, lock) = (keeper.admin(), keeper.clone(), world.lock());
-    let shown = tokio::spawn(async move { admin.show(&lock).await });
-    let checked = tokio::spawn(async move { checked.check().await });
-    let leased = tokio::spawn(leased.acquire().into_future());
+    let shown = crate::support::spawn(async move { admin.show(&lock).await });
+    let checked = crate::support::spawn(async move { checked.check().await });
+    let leased = crate::support::spawn(leased.acquire().into_future());
     // A caller that stops waiting leaves the session to the next call.
     assert!(tokio::time::timeout(limit, keeper.close()).await.is_err(), "closed without a server");
     let started = Instant::now();
@@ -268,7 +268,7 @@ async fn a_timeout_whose_last_look_is_not_answered_names_the_holder_as_it_was_la
     let guard = world.mutex(&one).acquire().message("the first").await.unwrap();
     let second = world.enqueue_mutex(&other).await;
     let before = proxy.counts();
-    let waiter = tokio::spawn(world.mutex(&keeper).acquire().timeout(Duration::from_secs(4)).into_future());
+    let waiter = crate::support::spawn(world.mutex(&keeper).acquire().timeout(Duration::from_secs(4)).into_future());
     // The watches on the node ahead and on its own, and the holder.
     proxy.wait_until(|counts| counts.since(&before).delivered.of(OpCode::GetData) == 3).await;
     let looks = proxy.on(OpCode::GetData).every().hold_reply();
@@ -393,7 +393,7 @@ async fn a_release_of_a_held_lock_is_confirmed_although_its_trust_ends_meanwhile
     let guard = world.mutex(&keeper).acquire().with_liveness(2 * SHORT).await.unwrap();
     let lost = guard.cancelled_when_lost();
     let held = proxy.on(OpCode::Delete).hold_request();
-    let releasing = tokio::spawn(guard.release());
+    let releasing = crate::support::spawn(guard.release());
     held.caught().await;
     assert!(!lost.is_cancelled(), "not held when it was released");
     lost.cancelled().await;

@@ -32,7 +32,7 @@ async fn case_34_the_next_waiter_is_delayed_after_a_loss_and_not_after_a_release
     // A delay so long that a waiting contender gets no lock within the test.
     let long = Duration::from_secs(600);
     let guard = world.mutex(&one).acquire().lock_delay(long).await.unwrap();
-    let next = tokio::spawn(world.mutex(&other).acquire().into_future());
+    let next = crate::support::spawn(world.mutex(&other).acquire().into_future());
     eventually("the contender waits", async || world.children(&world.lock()).await.len() == 3).await;
     guard.release().await.unwrap();
     let guard = tokio::time::timeout(PATIENCE, next).await.expect("a release is no loss").unwrap().unwrap();
@@ -43,7 +43,7 @@ async fn case_34_the_next_waiter_is_delayed_after_a_loss_and_not_after_a_release
     for removed in [false, true] {
         let keeper = world.keeper().await;
         let guard = world.mutex(&keeper).acquire().lock_delay(DELAY).await.unwrap();
-        let next = tokio::spawn(world.mutex(&other).acquire().into_future());
+        let next = crate::support::spawn(world.mutex(&other).acquire().into_future());
         eventually("the contender waits", async || world.children(&world.lock()).await.len() == 3).await;
         let lost = match removed {
             true => {
@@ -87,7 +87,7 @@ async fn case_34_abandoned_readers_delay_writers_and_not_readers(world: &World) 
     let reader: Guard = one.rwlock(&path).read().acquire().lock_delay(DELAY).await.unwrap();
     let lost = end_session_of(world, &other, &reader).await;
     let beside = other.rwlock(&path).read().try_acquire().await.expect("readers hold together");
-    let writer = tokio::spawn(other.rwlock(&path).write().acquire().into_future());
+    let writer = crate::support::spawn(other.rwlock(&path).write().acquire().into_future());
     beside.release().await.unwrap();
     let writer = writer.await.unwrap().unwrap();
     assert!(lost.elapsed() >= DELAY);

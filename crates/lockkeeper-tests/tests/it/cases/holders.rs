@@ -244,7 +244,7 @@ async fn a_check_that_nobody_waits_for_is_not_repeated_behind_the_release(world:
         verified = guard.verify() => panic!("{verified:?}"),
         () = check.caught() => {}
     }
-    let releasing = tokio::spawn(guard.release());
+    let releasing = crate::support::spawn(guard.release());
     proxy.wait_until(|counts| counts.answered.of(OpCode::Delete) == 1).await;
     let since = proxy.records().len();
     proxy.cut(Cut::Reset);

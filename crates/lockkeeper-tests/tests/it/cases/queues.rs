@@ -7,7 +7,7 @@ use zookeeper_client as zk;
 
 use crate::support::{STEADY, World, asked, eventually, for_kinds, on_the_embedded_server_for};
 
-for_kinds!([native Native, recipe Recipe, numbered Numbered] case_37_hundreds_of_waiters_survive_a_disconnect);
+for_kinds!([native Native, #[cfg(deep)] recipe Recipe, numbered Numbered] case_37_hundreds_of_waiters_survive_a_disconnect);
 
 on_the_embedded_server_for!(
     [native Native]
@@ -48,7 +48,7 @@ async fn case_36_a_queue_that_is_too_long_is_refused_and_left_immediately(world:
     let requests: Vec<OpCode> = asked(world, &proxy, before).into_iter().map(|(op, _)| op).collect();
     assert!(requests.len() <= 4, "a create, a listing, a delete and perhaps a heartbeat: {requests:?}");
     // `max_waiters` allows a longer queue.
-    let waiting = tokio::spawn(world.mutex(&keeper).acquire().max_waiters(QUEUED).into_future());
+    let waiting = crate::support::spawn(world.mutex(&keeper).acquire().max_waiters(QUEUED).into_future());
     eventually("the contender is in the queue", async || world.queue().await.len() == QUEUED + 1).await;
     waiting.abort();
     eventually("the aborted contender leaves", async || world.queue().await.len() == QUEUED).await;
@@ -76,7 +76,7 @@ async fn case_37_hundreds_of_waiters_survive_a_disconnect(world: &World) {
     let waiters: Vec<_> = (0..CROWD)
         .map(|_| {
             let (asked, sender) = (world.kind.mutex(&keeper, &lock).acquire().into_future(), sender.clone());
-            tokio::spawn(async move { sender.send(asked.await.unwrap()).unwrap() })
+            crate::support::spawn(async move { sender.send(asked.await.unwrap()).unwrap() })
         })
         .collect();
     // Each watches its own node, and the first one the other client's.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::AcquireError;
-#[cfg(real_servers)]
+#[cfg(deep)]
 use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::guard::HoldState;
 use lockkeeper_server::{OpCode, Server};
@@ -31,7 +31,7 @@ fn check_that_a_waiter_survives_a_restart(kind: Kind) {
         let keepers = contention(&server.connect_string(), kind).await;
         let [one, other] = &keepers;
         let guard = kind.mutex(one, "/locks/nightly").acquire().await.unwrap();
-        let waiter = tokio::spawn(kind.mutex(other, "/locks/nightly").acquire().into_future());
+        let waiter = crate::support::spawn(kind.mutex(other, "/locks/nightly").acquire().into_future());
         // The waiter watches the holder's node and its own, the holder its own, and each session the epoch.
         eventually("five watches", async || server.stats().watches == 5).await;
         server.shutdown().await.unwrap();
@@ -67,7 +67,7 @@ fn case_15_a_waiter_survives_a_server_restart_recipe() {
 }
 
 /// The same with Apache's server, which is killed.
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn case_15_a_waiter_survives_an_apache_server_restart() {
     use lockkeeper_testkit::apache::{Apache, Options};
@@ -77,7 +77,7 @@ fn case_15_a_waiter_survives_an_apache_server_restart() {
         let keepers = contention(&apache.connect_string(), Kind::Native).await;
         let [one, other] = &keepers;
         let guard = one.mutex("/locks/nightly").acquire().await.unwrap();
-        let waiter = tokio::spawn(other.mutex("/locks/nightly").acquire().into_future());
+        let waiter = crate::support::spawn(other.mutex("/locks/nightly").acquire().into_future());
         let watcher = one.admin();
         eventually("a waiter", async || watcher.show("/locks/nightly").await.is_ok_and(|l| l.waiters.len() == 1)).await;
         let restarted = apache.clone();
@@ -94,7 +94,7 @@ fn case_15_a_waiter_survives_an_apache_server_restart() {
 
 /// Each write takes 4.5 s, and the server answers nothing else of the session before it. That is less than a quarter of the
 /// default session timeout.
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn an_apache_server_with_a_slow_disk_keeps_every_hold() {
     use lockkeeper_testkit::apache::{Apache, Options};
@@ -122,7 +122,7 @@ fn an_apache_server_with_a_slow_disk_keeps_every_hold() {
 }
 
 /// A follower without its leader answers reads for a while from its old state. A query about a lock is not answered from it.
-#[cfg(real_servers)]
+#[cfg(deep)]
 #[test]
 fn an_apache_server_without_a_majority_answers_no_query_about_a_lock() {
     use lockkeeper_testkit::apache::{Apache, Options};

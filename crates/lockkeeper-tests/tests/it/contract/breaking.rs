@@ -195,7 +195,7 @@ async fn a_break_spares_the_successor_of_a_holder_that_releases_meanwhile(world:
         let next = world.enqueue_mutex(&other).await;
         let transaction = proxy.on(OpCode::Multi).hold_request();
         let (admin, lock) = (operator.admin(), world.lock());
-        let breaking = tokio::spawn(async move { admin.break_lock(&lock, "it hangs").await });
+        let breaking = crate::support::spawn(async move { admin.break_lock(&lock, "it hangs").await });
         transaction.caught().await;
         let node = guard.node();
         guard.release().await.unwrap();
@@ -224,7 +224,7 @@ async fn a_break_removes_the_holder_that_writes_to_its_node_meanwhile(world: &Wo
     let guard = world.mutex(&keeper).acquire().await.unwrap();
     let transaction = proxy.on(OpCode::Multi).hold_request();
     let (admin, lock) = (operator.admin(), world.lock());
-    let breaking = tokio::spawn(async move { admin.break_lock(&lock, "it hangs").await });
+    let breaking = crate::support::spawn(async move { admin.break_lock(&lock, "it hangs").await });
     transaction.caught().await;
     let (data, _) = world.observer.get_data(&guard.node()).await.unwrap();
     world.observer.set_data(&guard.node(), &data, None).await.unwrap();

@@ -110,8 +110,8 @@ async fn a_message_that_is_too_long_is_refused(world: &World) {
 async fn case_51_a_guard_is_tied_to_no_task_and_no_thread(world: &World) {
     let keeper = world.keeper().await;
     let lock = world.subject(&keeper);
-    let guard: Held = tokio::spawn(lock.acquire().into_future()).await.unwrap().unwrap();
-    let guard = tokio::spawn(async move {
+    let guard: Held = crate::support::spawn(lock.acquire().into_future()).await.unwrap().unwrap();
+    let guard = crate::support::spawn(async move {
         assert!(guard.is_held());
         guard
     });
@@ -143,7 +143,7 @@ async fn case_25_a_blocked_runtime_loses_no_lock(world: &World) {
                 let guard = lock.acquire().await.unwrap();
                 // A callback that never returns, too.
                 let lost = guard.cancelled_when_lost();
-                tokio::spawn(async move { lost.cancelled().await });
+                crate::support::spawn(async move { lost.cancelled().await });
                 guards.push(guard);
             }
             held.send(()).unwrap();
@@ -228,7 +228,7 @@ async fn a_blocking_call_in_async_code_panics_with_advice(world: &World) {
     let single = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async move {
-            let task = tokio::spawn({
+            let task = crate::support::spawn({
                 let (keeper, path) = (here.clone(), lock.clone());
                 async move { panic_message(|| drop(keeper.mutex(&path).acquire().wait())) }
             });
@@ -362,7 +362,7 @@ async fn case_47_a_wait_may_last_the_longest_duration(world: &World) {
     let guard = world.rival(&keeper).acquire().timeout(Duration::MAX).await.unwrap();
     let alive = keeper.mutex(world.path("alive")).acquire().with_liveness(Duration::MAX).await.unwrap();
     assert!(alive.alive());
-    let waiting = tokio::spawn(world.subject(&keeper).acquire().timeout(Duration::MAX).into_future());
+    let waiting = crate::support::spawn(world.subject(&keeper).acquire().timeout(Duration::MAX).into_future());
     world.queued(2).await;
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();

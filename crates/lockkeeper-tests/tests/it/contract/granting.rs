@@ -70,7 +70,7 @@ async fn one_holder_at_a_time_and_tokens_increase(world: &World) {
             let lock = if task % 2 == 0 { world.subject(&keeper) } else { world.rival(&keeper) };
             alone += if lock.kind.shares() { 0 } else { ROUNDS };
             let room = room.clone();
-            tasks.push(tokio::spawn(async move {
+            tasks.push(crate::support::spawn(async move {
                 for round in 0..ROUNDS {
                     let guard = match lock.try_acquire().await {
                         Ok(guard) => guard,

@@ -36,7 +36,7 @@ async fn case_09_a_timeout_is_on_time_and_leaves_no_node(world: &World) {
     let timeout = Duration::from_secs(2);
     let (stalls, started) = (Stalls::watch(), Instant::now());
     let impatient = world.subject(&other).acquire().timeout(timeout);
-    let impatient = tokio::spawn(async move { (impatient.await, started.elapsed()) });
+    let impatient = crate::support::spawn(async move { (impatient.await, started.elapsed()) });
     world.queued(2).await;
     let next = world.enqueue(world.rival(&one).acquire()).await;
     let (outcome, waited) = impatient.await.unwrap();
@@ -228,7 +228,7 @@ async fn a_cancelled_wait_leaves_no_node(world: &World) {
     let keeper = world.keeper().await;
     let guard = world.rival(&keeper).acquire().await.unwrap();
     let token = CancellationToken::new();
-    let waiting = tokio::spawn(world.subject(&keeper).acquire().cancel_on(token.clone()).into_future());
+    let waiting = crate::support::spawn(world.subject(&keeper).acquire().cancel_on(token.clone()).into_future());
     world.queued(2).await;
     token.cancel();
     match waiting.await.unwrap() {
@@ -262,7 +262,7 @@ async fn a_confirmed_release_means_that_the_node_is_deleted(world: &World) {
     let guard = world.subject(&keeper).acquire().await.unwrap();
     let hold = proxy.on_any(DELETES).hold_request();
     let node = guard.node();
-    let releasing = tokio::spawn(guard.release());
+    let releasing = crate::support::spawn(guard.release());
     hold.caught().await;
     assert!(!releasing.is_finished() && world.exists(&node).await);
     hold.release();
@@ -300,13 +300,13 @@ async fn close_ends_waits_and_holds_and_deletes_all_nodes(world: &World) {
     let (other, admin) = (world.keeper().await, keeper.admin());
     let taken_by = other.mutex(&taken).acquire().await.unwrap();
     let both = keeper.multi_lock([keeper.mutex(&free).acquire(), keeper.mutex(&taken).acquire()]);
-    let both = tokio::spawn(both.into_future());
+    let both = crate::support::spawn(both.into_future());
     eventually("one is granted and the other waited for", async || {
         world.children_of(Kind::Native, &taken).await.len() == 2
     })
     .await;
     let asked = admin.revoke(&taken, None).await.unwrap().remove(0);
-    let answer = tokio::spawn(async move { asked.answer(PATIENCE).await });
+    let answer = crate::support::spawn(async move { asked.answer(PATIENCE).await });
     keeper.close().await;
     assert!(matches!(both.await.unwrap(), Err(AcquireError::Session(SessionError::Closed))));
     assert!(matches!(answer.await.unwrap(), Err(AdminError::Session(SessionError::Closed))));

@@ -202,7 +202,8 @@ async fn the_owner_of_an_ended_lease_cleans_up_within_its_notice(world: &World) 
 
 /// H-16: a dead owner's notice passes, and then the requestor has the lock.
 async fn the_notice_of_a_dead_owner_passes(world: &World) {
-    let (one, other) = (world.keeper().await, world.keeper().await);
+    // The notice takes the session timeout.
+    let (one, other) = (world.connect(&world.servers(), Duration::from_secs(6)).await, world.keeper().await);
     let a = HelixLock::new(&one, world.lock(), SHORT).user_id("a").skew(Duration::ZERO).cleanup_by_guard();
     let guard = a.acquire().await.unwrap();
     let end = info(world).await.timeout;

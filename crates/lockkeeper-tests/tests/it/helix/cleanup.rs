@@ -48,7 +48,7 @@ async fn a_blocking_cleanup_stalls_no_other_lock(world: &World) {
     let guard = a.acquire().await.unwrap();
     // The control has the same way from the server, on the same machine.
     let mut control = world.observer.watch(&world.lock()).await.unwrap();
-    let control = tokio::spawn(async move {
+    let control = crate::support::spawn(async move {
         control.changed().await;
         Instant::now()
     });
@@ -92,7 +92,7 @@ async fn a_release_during_a_preemption_reports_it(world: &World) {
     let events = proxy.hold_watch_events();
     let next = lock(world, &other, "b").priority(1).acquire().await.unwrap();
     let reads = proxy.counts().requested.of(OpCode::GetData);
-    let releasing = tokio::spawn(guard.release());
+    let releasing = crate::support::spawn(guard.release());
     proxy.wait_until(|counts| counts.requested.of(OpCode::GetData) > reads).await;
     events.release();
     let released = releasing.await.unwrap();

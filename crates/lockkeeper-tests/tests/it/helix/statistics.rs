@@ -170,7 +170,7 @@ async fn a_fleet_counts_together_and_loses_nothing(world: &World) {
     for owner in ["a", "b", "c", "d"] {
         let keeper = world.keeper().await;
         let lock = lock(world, &keeper, owner).publish_statistics();
-        holds.push(tokio::spawn(async move {
+        holds.push(crate::support::spawn(async move {
             for _ in 0..5 {
                 loop {
                     if let Ok(guard) = lock.acquire().await {

@@ -297,7 +297,8 @@ async fn a_node_that_is_deleted_during_a_copy_is_counted_as_changed(world: &Worl
 async fn nodes_that_another_client_creates_meanwhile_are_compared(world: &World) {
     let (source, target) = (source(world).await, Target::ahead().await);
     let proxy = lockkeeper_testkit::proxy::Proxy::start(target.server.addr()).await;
-    let through = world.connect(&proxy.connect_string(), STEADY).await.admin();
+    let keeper = Lockkeeper::builder().session_timeout(STEADY).connect(&proxy.connect_string()).await.unwrap();
+    let through = keeper.admin();
     let tree = grow(world, "tree", 0).await;
     for (data, expected) in [("tree", [1, 0, 1, 0, 0]), ("other", [0, 0, 1, 0, 1])] {
         let held = proxy.on_any(&[OpCode::Create, OpCode::Create2]).path(tree.as_str()).hold_request();
@@ -311,4 +312,6 @@ async fn nodes_that_another_client_creates_meanwhile_are_compared(world: &World)
         assert_eq!((copied.done, counts(&copied)), (data == "tree", expected), "{copied:?}");
         target.client.delete(&tree, None).await.unwrap();
     }
+    // While its servers are still there.
+    keeper.close().await;
 }

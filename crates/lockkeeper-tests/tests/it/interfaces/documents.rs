@@ -194,7 +194,7 @@ async fn excludes_both_ways(world: &World, queue: &str, one: &Locks, other: &Loc
     for (first, second) in [(one, other), (other, one)] {
         let release = first().await;
         let held = world.children(queue).await.len();
-        let waiting = tokio::spawn(second());
+        let waiting = crate::support::spawn(second());
         eventually("the second is in the queue", async || world.children(queue).await.len() > held).await;
         assert!(!waiting.is_finished());
         release.0.await;
@@ -210,7 +210,7 @@ async fn loses_no_update(queue: &str, clients: &[Locks]) {
         .iter()
         .map(|locks| {
             let (locks, counter) = (locks.clone(), counter.clone());
-            tokio::spawn(async move {
+            crate::support::spawn(async move {
                 for _ in 0..ROUNDS {
                     let release = locks().await;
                     // Both would fail with two holders: the lock of the process, and the count.
@@ -288,7 +288,7 @@ async fn the_recipes_recoverable_locks_answer_each_other(world: &World) {
         let lock = keeper.rwlock(&path).node_format(NodeFormat::Recipe);
         let plain = Plain::new(world, Document::Recipe, &path, name).await;
         let node = plain.lock().await;
-        let holding = tokio::spawn(plain.clone().unlock_when_asked(node));
+        let holding = crate::support::spawn(plain.clone().unlock_when_asked(node));
         let waiter = Waiter::spawn(lock.write().acquire());
         eventually("ours waits", async || world.children(&path).await.len() == 2).await;
         assert!(!holding.is_finished());
@@ -301,7 +301,7 @@ async fn the_recipes_recoverable_locks_answer_each_other(world: &World) {
             _ => lock.write().acquire().any().await.unwrap(),
         };
         let (asker, node) = (Plain::new(world, Document::Recipe, &path, "write-").await, guard.node());
-        let waiting = tokio::spawn(async move {
+        let waiting = crate::support::spawn(async move {
             asker.session.set_data(&node, b"unlock", None).await.unwrap();
             let node = asker.lock().await;
             asker.unlock(&node).await;

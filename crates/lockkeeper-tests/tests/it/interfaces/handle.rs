@@ -107,7 +107,7 @@ async fn a_lazy_handle_waits_for_the_servers_within_each_calls_deadline(world: &
     let keeper = builder.connect_lazy(&proxy.connect_string()).unwrap();
     world.keep_open(&keeper);
     assert_eq!(keeper.session_id(), None);
-    let waiting = tokio::spawn(world.mutex(&keeper).acquire().timeout(PATIENCE).into_future());
+    let waiting = crate::support::spawn(world.mutex(&keeper).acquire().timeout(PATIENCE).into_future());
     let (short, none) = (world.mutex(&keeper).acquire().timeout(patience * 2), world.mutex(&keeper).acquire());
     let (short, none) = tokio::join!(short.into_future(), none.into_future());
     for (outcome, limit) in [(short, patience * 2), (none, patience)] {

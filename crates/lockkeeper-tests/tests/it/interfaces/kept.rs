@@ -102,7 +102,7 @@ async fn a_kept_lock_in_use_is_given_up_at_the_end_of_that_use(world: &World) {
     let first = lock.acquire().await.unwrap();
     let (again, waiting) = (lock.clone(), Waiter::spawn(world.mutex(&other).acquire()));
     world.queued(2).await;
-    let next = tokio::spawn(async move {
+    let next = crate::support::spawn(async move {
         let guard = again.acquire().await.unwrap();
         let token = guard.token();
         guard.release().await.unwrap();
@@ -154,7 +154,7 @@ async fn uses_of_a_kept_lock_take_turns(world: &World) {
             guard.release().await.unwrap();
         });
         assert!(futures_util::poll!(&mut waiting).is_pending());
-        tasks.push(tokio::spawn(waiting));
+        tasks.push(crate::support::spawn(waiting));
     }
     first.release().await.unwrap();
     for task in tasks {
@@ -171,7 +171,7 @@ async fn processes_that_keep_a_lock_get_it_equally_often(world: &World) {
     for tasks in [1, 4, 8] {
         let keeper = world.keeper().await;
         let (lock, over) = (world.mutex(&keeper).keep(), over.clone());
-        processes.push(tokio::spawn(async move {
+        processes.push(crate::support::spawn(async move {
             let tokens = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
             let tasks = (0..tasks).map(|_| {
                 let (lock, over, tokens) = (lock.clone(), over.clone(), tokens.clone());

@@ -213,7 +213,7 @@ async fn an_ended_session_is_an_error_of_its_own(world: &World) {
     held.lock().await.unwrap();
     let session = world.embedded();
     let waiting = Arc::new(MonitorLock::new("waits", &other, &object));
-    let wait = tokio::spawn({
+    let wait = crate::support::spawn({
         let waiting = waiting.clone();
         async move { waiting.lock().await }
     });
@@ -308,7 +308,7 @@ async fn a_monitor_lock_of_the_background_makes_way_between_two_steps(world: &Wo
     bulk.yield_lock().await.unwrap();
     assert_eq!(bulk.token(), token, "no one waits");
     let save = MonitorLock::new("Save Content", &other, &object);
-    let save = tokio::spawn(async move { save.lock_with_timeout().await.map(|()| save) });
+    let save = crate::support::spawn(async move { save.lock_with_timeout().await.map(|()| save) });
     eventually("the background is asked", async || bulk.should_yield()).await;
     let yields = async {
         bulk.yield_lock().await.unwrap();

@@ -67,6 +67,11 @@ async fn different_names_are_different_object_locks(world: &World) {
     for above in [&base, &inner] {
         keeper.mutex(above).try_acquire().await.unwrap().release().await.unwrap();
     }
+    for lock in &locks {
+        lock.unlock().await.unwrap();
+    }
+    // The world takes this path for a contender that has its node beside its path. The server keeps the empty path for a minute.
+    world.remove(&format!("{base}/%6Cock-0000000000")).await;
 }
 
 /// A second call on an object is refused while the first call runs; when the first call ends in any way, the object can be
@@ -120,7 +125,7 @@ async fn an_object_locks_and_unlocks_and_locks_again(world: &World) {
     assert_eq!(first.node().as_ref(), Some(&node), "the first node stays known");
     assert_eq!(world.children(&base).await, ["A0000000000"]);
 
-    let waiting = tokio::spawn({
+    let waiting = crate::support::spawn({
         let second = second.clone();
         async move { second.lock().await }
     });
@@ -173,9 +178,9 @@ async fn case_48_a_lost_hold_does_not_poison_the_object(world: &World) {
 async fn case_51_any_task_may_unlock(world: &World) {
     let lock = std::sync::Arc::new(DistributedLock::new(&world.keeper().await, world.path("base"), "A"));
     let here = lock.clone();
-    tokio::spawn(async move { here.lock().await.unwrap() }).await.unwrap();
+    crate::support::spawn(async move { here.lock().await.unwrap() }).await.unwrap();
     let there = lock.clone();
-    tokio::spawn(async move { there.unlock().await.unwrap() }).await.unwrap();
+    crate::support::spawn(async move { there.unlock().await.unwrap() }).await.unwrap();
     assert!(!lock.is_held());
 }
 

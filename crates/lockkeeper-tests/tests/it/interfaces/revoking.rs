@@ -47,7 +47,7 @@ async fn case_57_a_holder_sees_who_asks_and_why_and_releases(world: &World) {
     assert_eq!(shown.holders[0].message.as_deref(), Some("nightly"), "asking erases nothing");
     assert_eq!(shown.holders[0].revocation.as_ref().unwrap().by.as_ref(), Some(&owner));
 
-    let answer = tokio::spawn(async move { asked[0].answer(PATIENCE).await });
+    let answer = crate::support::spawn(async move { asked[0].answer(PATIENCE).await });
     guard.release().await.unwrap();
     assert_eq!(answer.await.unwrap().unwrap(), RevokeAnswer::Released);
 }

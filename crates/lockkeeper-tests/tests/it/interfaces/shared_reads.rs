@@ -16,7 +16,7 @@ use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 use crate::support::{PATIENCE, STEADY, Waiter, World, eventually, for_kinds, misused};
 
 for_kinds!(
-    [native Write, recipe RecipeWrite, kazoo KazooWrite]
+    [native Write, #[cfg(deep)] recipe RecipeWrite, #[cfg(deep)] kazoo KazooWrite]
     readers_that_wait_together_share_one_node,
     a_reader_beside_others_costs_one_listing_and_the_next_ones_nothing,
     a_waiting_writer_ends_the_sharing,
@@ -152,7 +152,7 @@ async fn a_writer_is_let_in_however_many_readers_come(world: &World) {
     let readers: Vec<_> = (0..16)
         .map(|_| {
             let (reads, over, uses) = (reads.clone(), over.clone(), uses.clone());
-            tokio::spawn(async move {
+            crate::support::spawn(async move {
                 while !over.is_cancelled() {
                     let guard = reads.acquire().await.unwrap();
                     uses.fetch_add(1, Ordering::Relaxed);

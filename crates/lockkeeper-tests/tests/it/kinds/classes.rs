@@ -88,7 +88,7 @@ async fn the_first_contender_creates_the_object_and_it_remains(world: &World) {
     for _ in 0..4 {
         let keeper = world.keeper().await;
         for lock in [lock(world, &keeper), lock(world, &keeper).background()] {
-            tasks.push(tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() }));
+            tasks.push(crate::support::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() }));
         }
     }
     for task in tasks {
@@ -291,7 +291,7 @@ async fn unlock_deletes_request_and_marker_in_one_transaction(world: &World) {
         let before = proxy.counts();
         let unlock = proxy.on(OpCode::Multi).hold_reply();
         let node = name(&guard);
-        let releasing = tokio::spawn(guard.release());
+        let releasing = crate::support::spawn(guard.release());
         unlock.caught().await;
         // The transaction is done, and no other delete was sent.
         assert_eq!(listing(world).await, [""; 0], "{node}");
@@ -325,7 +325,7 @@ async fn a_lost_reply_leaves_one_request_and_one_marker(world: &World) {
         assert_eq!(listing(world).await, [""; 0]);
         // The call is dropped while it makes the marker.
         let lost = lose();
-        let call = tokio::spawn(lock(world, &keeper).acquire().into_future());
+        let call = crate::support::spawn(lock(world, &keeper).acquire().into_future());
         lost.fired().await;
         call.abort();
         eventually("no child is left", async || listing(world).await.is_empty()).await;
@@ -358,13 +358,13 @@ async fn tokens_increase_although_the_latest_contender_is_granted_first(world: &
 /// With ageing it becomes a foreground contender.
 async fn a_steady_foreground_starves_the_background_until_ageing(world: &World) {
     let keeper = world.keeper().await;
-    let ask = || tokio::spawn(lock(world, &keeper).acquire().into_future());
+    let ask = || crate::support::spawn(lock(world, &keeper).acquire().into_future());
     let mut running = lock(world, &keeper).acquire().await.unwrap();
     let mut next = ask();
     let starving = lock(world, &keeper).background().acquire().timeout(Duration::from_secs(2));
-    let starving = tokio::spawn(starving.into_future());
+    let starving = crate::support::spawn(starving.into_future());
     let ageing = lock(world, &keeper).background().ageing(Duration::from_secs(3), Class::FOREGROUND);
-    let mut ageing = tokio::spawn(ageing.acquire().into_future());
+    let mut ageing = crate::support::spawn(ageing.acquire().into_future());
     world.queued(4).await;
     let mut served = 0;
     let aged = loop {
@@ -438,7 +438,7 @@ async fn a_released_lock_is_passed_on_within_a_tenth_of_a_second(world: &World) 
         let guard = lock(world, &one).acquire().await.unwrap();
         let waiter = background(world, &other).await;
         let (stalls, started) = (Stalls::watch(), Instant::now());
-        let releasing = tokio::spawn(guard.release());
+        let releasing = crate::support::spawn(guard.release());
         let guard = waiter.granted().await;
         let (took, most) = (started.elapsed(), stalls.allow(Duration::from_millis(100)));
         assert!(took < most, "{took:?}, at most {most:?}");
@@ -456,7 +456,7 @@ async fn plain_clients_and_lockkeeper_exclude_each_other(world: &World) {
     for task in 0..3 {
         let plain = Plain::new(world, if task == 0 { "A" } else { "B" }, task % 2 == 0).await;
         let number = counter.clone();
-        tasks.push(tokio::spawn(async move {
+        tasks.push(crate::support::spawn(async move {
             for _ in 0..ROUNDS {
                 let held = plain.lock().await;
                 raise(&number).await;
@@ -466,7 +466,7 @@ async fn plain_clients_and_lockkeeper_exclude_each_other(world: &World) {
         let keeper = world.keeper().await;
         let ours = lock(world, &keeper).class(if task == 0 { Class::BACKGROUND } else { Class::FOREGROUND });
         let number = counter.clone();
-        tasks.push(tokio::spawn(async move {
+        tasks.push(crate::support::spawn(async move {
             for _ in 0..ROUNDS {
                 let guard = ours.acquire().await.unwrap();
                 raise(&number).await;
@@ -496,7 +496,7 @@ async fn plain_clients_and_lockkeeper_share_one_order(world: &World) {
     #[expect(clippy::async_yields_async, reason = "the handle of the waiting call is the result")]
     let plain = async |client: &Arc<Plain>| {
         let (ahead, client) = (world.queue().await.len(), client.clone());
-        let waiting = tokio::spawn(async move { client.lock().await });
+        let waiting = crate::support::spawn(async move { client.lock().await });
         world.queued(ahead + 1).await;
         waiting
     };

@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, Mutex};
 
+use lockkeeper_testkit::is_deep;
+
 use crate::support::{Held, Kind, World, grew, on_the_embedded_server_for};
 
 on_the_embedded_server_for!(
-    [native Native, foreground Foreground]
-    ten_thousand_grants_come_in_the_order_of_their_creates,
-);
-
-on_the_embedded_server_for!(
-    [recipe Recipe, write Write, upgradeable Upgradeable, permits Permits, background Background]
-    a_thousand_grants_come_in_the_order_of_their_creates,
+    [
+        native Native, #[cfg(deep)] recipe Recipe, write Write, upgradeable Upgradeable, permits Permits,
+        #[cfg(deep)] foreground Foreground, background Background
+    ]
+    grants_come_in_the_order_of_their_creates,
 );
 
 on_the_embedded_server_for!(
@@ -35,24 +35,16 @@ impl Grants {
     }
 }
 
-/// C-18, N-04: 64 contenders of four sessions.
-async fn ten_thousand_grants_come_in_the_order_of_their_creates(world: &World) {
-    grants_come_in_the_order_of_their_creates(world, 10_000).await;
-}
-
-async fn a_thousand_grants_come_in_the_order_of_their_creates(world: &World) {
-    grants_come_in_the_order_of_their_creates(world, 1_000).await;
-}
-
-/// Each number and each token is greater than all before it.
-async fn grants_come_in_the_order_of_their_creates(world: &World, enough: usize) {
+/// C-18, N-04: 64 contenders of four sessions. Each number and each token is greater than all before it.
+async fn grants_come_in_the_order_of_their_creates(world: &World) {
+    let enough = if is_deep() { 10_000 } else { 200 };
     let grants = Grants::default();
     let newest = Arc::new(Mutex::new(None));
     let mut tasks = Vec::new();
     for keeper in [world.keeper().await, world.keeper().await, world.keeper().await, world.keeper().await] {
         for _ in 0..CONTENDERS / 4 {
             let (lock, grants, newest) = (world.subject(&keeper), grants.clone(), newest.clone());
-            tasks.push(tokio::spawn(async move {
+            tasks.push(crate::support::spawn(async move {
                 while grants.0.lock().unwrap().len() < enough {
                     let guard = lock.acquire().await.unwrap();
                     grants.note(&guard);
@@ -74,15 +66,15 @@ async fn grants_come_in_the_order_of_their_creates(world: &World, enough: usize)
 
 /// C-18, C-19, C-21: a contender can overtake one of another class, but never one of its own.
 async fn within_each_of_two_classes_grants_come_in_the_order_of_their_creates(world: &World) {
-    const ROUNDS: usize = 20;
+    let rounds = if is_deep() { 20 } else { 3 };
     let grants = Grants::default();
     let mut tasks = Vec::new();
     for keeper in [world.keeper().await, world.keeper().await, world.keeper().await, world.keeper().await] {
         for contender in 0..CONTENDERS / 4 {
             let kind = if contender % 2 == 0 { Kind::Foreground } else { Kind::Background };
             let (lock, grants) = (kind.lock(&keeper, &world.lock()), grants.clone());
-            tasks.push(tokio::spawn(async move {
-                for _ in 0..ROUNDS {
+            tasks.push(crate::support::spawn(async move {
+                for _ in 0..rounds {
                     let guard = lock.acquire().await.unwrap();
                     grants.note(&guard);
                     drop(guard);
@@ -96,7 +88,7 @@ async fn within_each_of_two_classes_grants_come_in_the_order_of_their_creates(wo
     let grants = grants.0.lock().unwrap();
     for class in ["A", "B"] {
         let numbers: Vec<_> = grants.iter().filter(|(of, _)| of == class).map(|(_, number)| number).collect();
-        assert_eq!(numbers.len(), CONTENDERS / 2 * ROUNDS);
+        assert_eq!(numbers.len(), CONTENDERS / 2 * rounds);
         assert!(numbers.is_sorted(), "{class}: out of order");
     }
     let first_background = grants.iter().position(|(class, _)| class == "B").unwrap();

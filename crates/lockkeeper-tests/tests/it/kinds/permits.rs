@@ -43,7 +43,7 @@ async fn never_more_permits_are_held_than_exist(world: &World) {
         let semaphore = of(world, &world.keeper().await, PERMITS);
         for task in 0..4 {
             let (semaphore, out, most) = (semaphore.clone(), out.clone(), most.clone());
-            tasks.push(tokio::spawn(async move {
+            tasks.push(crate::support::spawn(async move {
                 for round in 0..8 {
                     let take = (task + round) % PERMITS + 1;
                     let permit = match (task + round) % 4 {
@@ -213,7 +213,7 @@ async fn a_path_without_a_count_gets_one(world: &World) {
     let mut asked = Vec::new();
     for permits in [2, 3, 2, 3] {
         let keeper = world.keeper().await;
-        asked.push((permits, tokio::spawn(of(world, &keeper, permits).acquire().into_future())));
+        asked.push((permits, crate::support::spawn(of(world, &keeper, permits).acquire().into_future())));
     }
     let (mut granted, mut refused) = (Vec::new(), Vec::new());
     for (ours, asked) in asked {
@@ -262,7 +262,7 @@ async fn case_13_a_disconnect_at_any_request_takes_all_permits_or_none(world: &W
                 let holder = if contended { Some(other.acquire_many(2).await.unwrap()) } else { None };
                 let request = proxy.on_any(REQUESTS).path(world.lock()).nth(nth);
                 let lost = if effect { request.cut_before_reply() } else { request.cut_before_request() };
-                let asked = tokio::spawn(breaking.acquire_many(2).into_future());
+                let asked = crate::support::spawn(breaking.acquire_many(2).into_future());
                 if let Some(holder) = holder {
                     world.queued(2).await;
                     holder.release().await.unwrap();

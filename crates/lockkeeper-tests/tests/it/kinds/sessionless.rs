@@ -14,7 +14,7 @@ for_every_kind!(
 
 on_the_embedded_server!(a_try_behind_a_holder_sends_no_extra_requests,);
 
-for_kinds!([native Native, recipe Recipe, kazoo Kazoo, write Write] a_foreign_waiter_behind_a_node_without_a_session_is_no_holder);
+for_kinds!([native Native, #[cfg(deep)] recipe Recipe, #[cfg(deep)] kazoo Kazoo, write Write] a_foreign_waiter_behind_a_node_without_a_session_is_no_holder);
 
 /// Makes a persistent node that is named like a contender which excludes the subject, with this number.
 async fn make_sessionless(world: &World, number: u32) -> String {

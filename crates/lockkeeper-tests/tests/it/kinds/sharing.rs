@@ -9,9 +9,10 @@ use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{PATIENCE, STEADY, Waiter, World, asked, eventually, for_kinds, name, watches_set};
 
+for_kinds!([native Write, recipe RecipeWrite, kazoo KazooWrite] nodes_are_named_as_in_their_node_format);
+
 for_kinds!(
-    [native Write, recipe RecipeWrite, kazoo KazooWrite]
-    nodes_are_named_as_in_their_node_format,
+    [native Write, #[cfg(deep)] recipe RecipeWrite, #[cfg(deep)] kazoo KazooWrite]
     readers_ahead_of_a_waiting_writer_share_and_those_behind_it_wait,
     a_reader_watches_only_the_nearest_older_writer,
     a_reader_is_granted_when_its_writer_leaves_before_the_watch,
@@ -327,7 +328,7 @@ async fn an_upgradeable_reader_shares_with_earlier_readers_and_excludes_later_on
     assert!(matches!(lock(world, &other).upgradeable().try_acquire().await, Err(AcquireError::Held { .. })));
     assert!(late.waits() && before.iter().all(|reader| reader.is_held()));
     let token = guard.token();
-    let upgrading = tokio::spawn(guard.upgrade().into_future());
+    let upgrading = crate::support::spawn(guard.upgrade().into_future());
     for reader in before {
         assert!(!upgrading.is_finished());
         reader.release().await.unwrap();
@@ -432,7 +433,7 @@ async fn two_upgrades_never_wait_for_each_other(world: &World) {
     let mut tasks = Vec::new();
     for keeper in &keepers {
         let upgradeable = lock(world, keeper).upgradeable();
-        tasks.push(tokio::spawn(async move {
+        tasks.push(crate::support::spawn(async move {
             for round in 0..20 {
                 let guard = upgradeable.acquire().await.unwrap();
                 if round % 4 == 3 {
@@ -444,7 +445,7 @@ async fn two_upgrades_never_wait_for_each_other(world: &World) {
             }
         }));
         let read = lock(world, keeper).read();
-        tasks.push(tokio::spawn(async move {
+        tasks.push(crate::support::spawn(async move {
             for _ in 0..20 {
                 read.acquire().await.unwrap().release().await.unwrap();
             }
@@ -463,7 +464,7 @@ async fn case_17_readers_and_writers_never_wait_in_a_circle(world: &World) {
         let keeper = world.keeper().await;
         for task in 0..6 {
             let lock = lock(world, &keeper);
-            tasks.push(tokio::spawn(async move {
+            tasks.push(crate::support::spawn(async move {
                 for round in 0..10 {
                     match (task + round) % 4 {
                         0 => drop(lock.write().acquire().await.unwrap()),

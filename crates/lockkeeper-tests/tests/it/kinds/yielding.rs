@@ -52,7 +52,7 @@ async fn a_foreground_wait_of_2_s_succeeds_beside_a_running_background_hold_of_1
     let guard = lock(world, &one).background().acquire().yielding().await.unwrap();
     let node = guard.node();
     let started = Instant::now();
-    let job = tokio::spawn(work(guard, 100));
+    let job = crate::support::spawn(work(guard, 100));
     sleep(Duration::from_millis(300)).await;
     let saved = lock(world, &other).foreground().acquire().timeout(Duration::from_secs(2)).await;
     let saved = saved.expect("the background held the lock for more than 2 s");
@@ -75,7 +75,7 @@ async fn a_background_hold_that_made_way_goes_on_ahead_of_the_other_background(w
         world.enqueue(lock(world, &one).foreground().acquire()).await,
     ];
     asked_to_yield(&guard).await;
-    let yields = tokio::spawn(guard.yield_lock());
+    let yields = crate::support::spawn(guard.yield_lock());
     let mut before = token;
     for first in firsts {
         let first = first.granted().await;
@@ -125,14 +125,14 @@ async fn a_foreign_foreground_client_is_made_way_for(world: &World) {
     let plain = async |class| {
         let client = Arc::new(Plain::new(world, class, false).await);
         let (ahead, waits) = (world.queue().await.len(), client.clone());
-        let waiting = tokio::spawn(async move { waits.lock().await });
+        let waiting = crate::support::spawn(async move { waits.lock().await });
         world.queued(ahead + 1).await;
         (client, waiting)
     };
     let (back, last) = plain("B").await;
     let (fore, first) = plain("A").await;
     asked_to_yield(&guard).await;
-    let yields = tokio::spawn(guard.yield_lock());
+    let yields = crate::support::spawn(guard.yield_lock());
     let held = timeout(PATIENCE, first).await.expect("the foreign client waits for ever").unwrap();
     assert!(!yields.is_finished() && !last.is_finished());
     fore.unlock(held).await;
@@ -177,7 +177,7 @@ async fn making_way_costs_what_it_says(world: &World) {
     let last = world.enqueue(lock(world, &other).background().acquire()).await;
     assert_eq!(requests(since).len(), 3);
     let since = proxy.records().len();
-    let yields = tokio::spawn(guard.yield_lock());
+    let yields = crate::support::spawn(guard.yield_lock());
     let first = waits.granted().await;
     eventually("it waits", async || requests(since).iter().any(|op| OpCode::LISTS.contains(op))).await;
     let gave_way = requests(since);
@@ -198,7 +198,7 @@ async fn a_steady_foreground_leaves_the_background_its_minimum_each_time(world: 
         let first: Waiter = world.enqueue(lock(world, &other).foreground().acquire()).await;
         asked_to_yield(&guard).await;
         assert!(held.elapsed() >= MIN_HOLD - Duration::from_millis(100), "{:?}", held.elapsed());
-        let yields = tokio::spawn(guard.yield_lock());
+        let yields = crate::support::spawn(guard.yield_lock());
         first.granted().await.release().await.unwrap();
         guard = timeout(PATIENCE, yields).await.expect("the background starves").unwrap().unwrap();
     }
@@ -257,7 +257,7 @@ async fn a_hold_that_did_not_wait_for_its_first_grant_waits_for_the_next(world: 
         let node = guard.node();
         let first = world.enqueue(lock(world, &other).foreground().acquire()).await;
         asked_to_yield(&guard).await;
-        let yields = tokio::spawn(guard.yield_lock());
+        let yields = crate::support::spawn(guard.yield_lock());
         first.granted().await.release().await.unwrap();
         let guard = timeout(PATIENCE, yields).await.unwrap().unwrap().expect("it keeps its place");
         assert_eq!(guard.node(), node);

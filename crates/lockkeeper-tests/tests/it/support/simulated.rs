@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use lockkeeper::Lockkeeper;
 use lockkeeper_testkit::sim::{Settings, Sim};
 
@@ -10,7 +11,8 @@ pub(crate) fn simulated<T: Future<Output = ()>>(test: impl FnOnce(Sim) -> T) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let (quick, none) = (Duration::from_micros(100), Duration::ZERO);
     let settings = Settings { fsync: quick..2 * quick, lag: none..quick, ..Settings::default() };
-    runtime.block_on(async { test(Sim::new(1, settings)).await });
+    let test: LocalBoxFuture<'_, ()> = Box::pin(async { test(Sim::new(1, settings)).await });
+    runtime.block_on(test);
 }
 
 /// A handle with a session of its own on this server.

@@ -131,7 +131,7 @@ fn no_waiter_loses_its_place_in_an_election_that_is_longer_than_its_session_time
         for number in 1..=WAITERS {
             let keeper = connect(TIMEOUT).await;
             assert_eq!(keeper.session_timeout(), Some(TIMEOUT));
-            waiters.push(tokio::spawn(keeper.mutex(path).acquire().requeue(false).into_future()));
+            waiters.push(crate::support::spawn(keeper.mutex(path).acquire().requeue(false).into_future()));
             eventually("it is in the queue", async || waiting().await.len() == number).await;
             keepers.push(keeper);
         }

@@ -22,7 +22,7 @@ pub(super) enum ForwardFailure {
         said: String,
     },
     /// A test ends the pass.
-    #[cfg(all(test, real_servers))]
+    #[cfg(all(test, deep))]
     #[error("died here")]
     Died,
 }

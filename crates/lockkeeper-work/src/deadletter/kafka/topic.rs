@@ -276,7 +276,7 @@ impl Topic {
     }
 }
 
-#[cfg(all(test, real_servers))]
+#[cfg(all(test, deep))]
 impl Topic {
     /// A message of a foreign client.
     pub(super) fn send_foreign(&self, payload: &[u8]) {
@@ -320,7 +320,7 @@ impl TopicSender {
     }
 
     /// Commits what `begin` has begun.
-    #[cfg(all(test, real_servers))]
+    #[cfg(all(test, deep))]
     pub(super) fn commit(&self) -> KafkaResult<()> {
         self.producer.commit_transaction(DEADLINE)
     }
@@ -344,7 +344,7 @@ impl TopicSender {
     }
 
     /// Waits until everything sent so far has arrived, uncommitted. Only tests use it.
-    #[cfg(all(test, real_servers))]
+    #[cfg(all(test, deep))]
     pub(super) fn flush(&self) {
         self.producer.flush(DEADLINE).expect("the broker runs");
     }

@@ -1,0 +1,10 @@
+//! Tests of the crate's public face, in one program so that it links once.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod browser;
+mod history;
+mod leftovers;
+mod observer;
+mod servers;
+mod tracker;

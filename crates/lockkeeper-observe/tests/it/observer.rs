@@ -1,0 +1,423 @@
+//! An observer beside other clients, on the embedded server and on Apache's.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use lockkeeper::Lockkeeper;
+use lockkeeper_observe::watch::{Journal, LockState, Notice, Observation, Observer, Options, Snapshot, Totals};
+use lockkeeper_server::Server;
+use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
+use lockkeeper_wire::ErrorCode;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use zookeeper_client::{Acls, Client, CreateMode};
+
+/// The longest wait for something that must come.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+const CURATOR: &str = "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-";
+const KAZOO: &str = "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__";
+
+/// An observer, and what it has written.
+struct Watching {
+    observation: Observation,
+    dir: tempfile::TempDir,
+    task: JoinHandle<()>,
+    keeper: Lockkeeper,
+    /// What it has found.
+    totals: Totals,
+}
+
+impl Watching {
+    async fn start(servers: &str, rules: &[&str]) -> Watching {
+        let dir = tempfile::tempdir().unwrap();
+        let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let journal = Some(Journal::open(dir.path()).unwrap());
+        let observation = Observation::new(Options { rules, journal, ..Options::default() });
+        let keeper = Lockkeeper::connect(servers).await.unwrap();
+        let observer = Observer::new(&keeper, "/locks", Vec::new(), &observation).unwrap();
+        let task = tokio::spawn(async move {
+            let ended = observer.run().await;
+            panic!("{ended:?}");
+        });
+        let mut watching = Watching { observation, dir, task, keeper, totals: Totals::default() };
+        let Notice::Started { totals, .. } = watching.notice().await else { panic!("it does not start") };
+        watching.totals = totals;
+        watching
+    }
+
+    async fn notice(&self) -> Notice {
+        tokio::time::timeout(PATIENCE, self.observation.next_notice()).await.expect("no notice")
+    }
+
+    /// Waits until the state is as it should be.
+    async fn until(&self, what: &str, mut is: impl FnMut(&Snapshot) -> bool) -> Snapshot {
+        let mut changes = self.observation.changes();
+        let waiting = async {
+            loop {
+                changes.borrow_and_update();
+                let snapshot = self.observation.snapshot();
+                if is(&snapshot) {
+                    return snapshot;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(snapshot) => snapshot,
+            Err(_) => panic!("never {what}: {:#?}", self.observation.snapshot()),
+        }
+    }
+
+    /// Waits until this many facts of a kind about a lock are in the journal, and returns them.
+    async fn facts(&self, lock: &str, fact: &str, count: usize) -> Vec<Value> {
+        let mut changes = self.observation.changes();
+        let waiting = async {
+            loop {
+                changes.borrow_and_update();
+                let facts: Vec<_> = journal(self.dir.path()).into_iter().filter(|line| is(line, lock, fact)).collect();
+                if facts.len() >= count {
+                    return facts;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(facts) => facts,
+            Err(_) => panic!("never {count} {fact}: {:#?}", journal(self.dir.path())),
+        }
+    }
+
+    async fn stop(self) -> Vec<Value> {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+        self.keeper.close().await;
+        journal(self.dir.path())
+    }
+}
+
+/// Whether the nodes of its contenders were read.
+fn is_read(lock: &LockState) -> bool {
+    lock.holders.iter().chain(&lock.waiters).all(|state| state.info.is_some())
+}
+
+fn journal(dir: &Path) -> Vec<Value> {
+    let text: String = Journal::files(dir).iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn is(line: &Value, lock: &str, fact: &str) -> bool {
+    line["fact"] == fact && (lock.is_empty() || line["lock"] == lock)
+}
+
+/// How many facts of each kind there are about a lock.
+fn counts(facts: &[Value], lock: &str) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for fact in facts.iter().filter(|fact| fact["lock"] == lock) {
+        *counts.entry(fact["fact"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+async fn foreign(servers: &str) -> Client {
+    Client::connect(servers).await.unwrap()
+}
+
+/// Creates the nodes of a path.
+async fn make(client: &Client, path: &str) {
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    for (at, _) in path.match_indices('/').skip(1).chain([(path.len(), "")]) {
+        match client.create(&path[..at], b"", &options).await {
+            Ok(_) | Err(zookeeper_client::Error::NodeExists) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Joins a queue as a foreign client does.
+async fn join(client: &Client, lock: &str, name: &str) -> String {
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, number) = client.create(&format!("{lock}/{name}"), b"10.0.0.7", &options).await.unwrap();
+    format!("{lock}/{name}{number}")
+}
+
+async fn delete(client: &Client, node: &str) {
+    client.delete(node, None).await.unwrap();
+}
+
+fn block_on(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(test);
+}
+
+/// What clients of three kinds do is seen whole, whatever the server is.
+async fn everything_is_seen(server: SocketAddr) {
+    let proxy = Proxy::start(server).await;
+    let servers = server.to_string();
+    let kazoo = foreign(&servers).await;
+    for lock in ["/locks/curator", "/locks/kazoo"] {
+        make(&kazoo, lock).await;
+    }
+    let watching = Watching::start(&proxy.connect_string(), &[]).await;
+    let before = proxy.counts();
+    // Curator's, as fast as they come: each holds the lock for less than a millisecond or two.
+    const SHORT: usize = 40;
+    for _ in 0..SHORT {
+        let node = join(&kazoo, "/locks/curator", CURATOR).await;
+        delete(&kazoo, &node).await;
+    }
+    // Kazoo's: one holds, one waits and gets it, and one leaves without it.
+    let other = foreign(&servers).await;
+    let holder = join(&kazoo, "/locks/kazoo", KAZOO).await;
+    let waiter = join(&other, "/locks/kazoo", KAZOO).await;
+    let impatient = join(&other, "/locks/kazoo", KAZOO).await;
+    let snapshot = watching
+        .until("one holds and two wait", |snapshot| {
+            let lock = snapshot.locks.iter().find(|lock| &*lock.path == "/locks/kazoo");
+            lock.is_some_and(|lock| is_read(lock) && lock.holders.len() == 1 && lock.waiters.len() == 2)
+        })
+        .await;
+    assert_eq!(&*snapshot.locks[0].holders[0].contender.node, holder);
+    delete(&other, &impatient).await;
+    delete(&kazoo, &holder).await;
+    // Ours, from a session of its own.
+    let ours = Lockkeeper::connect(&servers).await.unwrap();
+    let mutex = ours.mutex("/locks/ours");
+    for _ in 0..5 {
+        let guard = mutex.acquire().message("a test").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        guard.release().await.unwrap();
+    }
+    watching.facts("/locks/kazoo", "ended", 1).await;
+    watching.facts("/locks/kazoo", "left_waiting", 1).await;
+    watching.facts("/locks/kazoo", "granted", 2).await;
+    watching.facts("/locks/ours", "ended", 5).await;
+    watching.facts("/locks/curator", "ended", SHORT).await;
+    let after = proxy.counts().since(&before);
+    let facts = watching.stop().await;
+    let of = |entered, granted, ended, left| {
+        let all = [("entered", entered), ("granted", granted), ("ended", ended), ("left_waiting", left)];
+        all.into_iter().filter(|(_, n)| *n > 0).map(|(fact, n)| (fact.to_owned(), n)).collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(counts(&facts, "/locks/curator"), of(SHORT, SHORT, SHORT, 0));
+    assert_eq!(counts(&facts, "/locks/kazoo"), of(3, 2, 1, 1));
+    assert_eq!(counts(&facts, "/locks/ours"), of(5, 5, 5, 0));
+    assert!(facts.iter().all(|fact| fact["about"].is_null()), "{facts:#?}");
+    let got = facts.iter().find(|fact| is(fact, "/locks/kazoo", "granted") && fact["node"] == waiter).unwrap();
+    assert_eq!((got["who"].as_str(), got["mode"].as_str()), (Some("10.0.0.7"), Some("write")));
+    let left = facts.iter().find(|fact| is(fact, "/locks/kazoo", "left_waiting")).unwrap();
+    assert_eq!((left["node"].as_str(), left["end"].as_str()), (Some(&*impatient), Some("released")));
+    for hold in facts.iter().filter(|fact| is(fact, "/locks/ours", "ended")) {
+        let held = hold["held_ms"].as_u64().unwrap();
+        assert!((20..5_000).contains(&held), "{hold}");
+        assert_eq!(hold["message"], "a test");
+    }
+    // It reads: one node for each contender, and those of the locks, `/locks` included.
+    let asked = after.requested;
+    let reads = asked.of(OpCode::GetData);
+    assert!(reads <= (SHORT + 3 + 5 + 4) as u64, "{asked:?}");
+    assert_eq!(asked.total(), reads, "nothing else is asked, and nothing is written: {asked:?}");
+}
+
+#[test]
+fn clients_of_all_kinds_are_seen_whole_and_nothing_is_written() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        everything_is_seen(server.addr()).await;
+    });
+}
+
+/// While the observer is away, a hold ends, another begins, and a contender comes and goes.
+#[test]
+fn a_lost_connection_is_one_gap_and_the_state_after_it_is_right() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let proxy = Proxy::start(server.addr()).await;
+        let client = foreign(&server.connect_string()).await;
+        make(&client, "/locks/a").await;
+        let watching = Watching::start(&proxy.connect_string(), &["gap"]).await;
+        let first = join(&client, "/locks/a", CURATOR).await;
+        let second = join(&client, "/locks/a", CURATOR).await;
+        let has = |snapshot: &Snapshot, holder: &str, waiters: usize| {
+            let lock = snapshot.locks.iter().find(|lock| &*lock.path == "/locks/a");
+            lock.is_some_and(|lock| {
+                let holds = lock.holders.iter().any(|state| *state.contender.node == *holder);
+                holds && lock.waiters.len() == waiters && is_read(lock)
+            })
+        };
+        watching.until("one holds", |snapshot| has(snapshot, &first, 1)).await;
+        proxy.refuse();
+        proxy.cut(Cut::Reset);
+        assert!(matches!(watching.notice().await, Notice::Lost { .. }));
+        assert!(matches!(watching.notice().await, Notice::Alert(alert) if alert.alert.firing));
+        delete(&client, &first).await;
+        let unseen = join(&client, "/locks/a", CURATOR).await;
+        delete(&client, &unseen).await;
+        let third = join(&client, "/locks/a", CURATOR).await;
+        proxy.heal();
+        assert!(matches!(watching.notice().await, Notice::Back { .. }));
+        assert!(matches!(watching.notice().await, Notice::Alert(alert) if !alert.alert.firing));
+        watching.until("the second holds", |snapshot| has(snapshot, &second, 1)).await;
+        // What happens from now on is exact again.
+        delete(&client, &second).await;
+        watching.until("the third holds", |snapshot| has(snapshot, &third, 0)).await;
+        delete(&client, &third).await;
+        watching.facts("/locks/a", "ended", 3).await;
+        let facts = watching.stop().await;
+        let gaps: Vec<_> = facts.iter().filter(|fact| fact["fact"] == "gap").collect();
+        assert_eq!(gaps.len(), 1, "{facts:#?}");
+        assert_eq!((gaps[0]["why"].as_str(), gaps[0]["root"].as_str()), (Some("disconnected"), Some("/locks")));
+        let about = |node: &str, what: &str| {
+            let fact = facts.iter().find(|fact| fact["node"] == node && fact["fact"] == what).unwrap();
+            fact["about"] == true
+        };
+        assert!(about(&first, "ended") && about(&second, "granted") && about(&third, "entered"), "{facts:#?}");
+        // Its wait began unseen, and its hold did not.
+        assert!(!about(&first, "granted") && about(&third, "granted") && !about(&third, "ended"), "{facts:#?}");
+        assert!(facts.iter().all(|fact| fact["node"] != *unseen), "nobody saw it");
+    });
+}
+
+/// The journal of breaks says who removed a holder.
+#[test]
+fn a_break_and_a_revoked_hold_are_told_with_who_did_it() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let ours = Lockkeeper::connect(&server.connect_string()).await.unwrap();
+        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let _guard = ours.mutex("/locks/broken").acquire().await.unwrap();
+        let admin = Lockkeeper::connect(&server.connect_string()).await.unwrap().admin();
+        admin.break_lock("/locks/broken", "it hangs").await.unwrap();
+        let ended = watching.facts("/locks/broken", "ended", 1).await;
+        assert_eq!((ended[0]["end"].as_str(), ended[0]["reason"].as_str()), (Some("broken"), Some("it hangs")));
+        let guard = ours.mutex("/locks/asked").acquire().await.unwrap();
+        admin.revoke("/locks/asked", Some("a deploy")).await.unwrap();
+        watching
+            .until("the request is seen", |snapshot| {
+                let lock = snapshot.locks.iter().find(|lock| &*lock.path == "/locks/asked");
+                let info = lock.and_then(|lock| lock.holders.first()?.info.as_ref());
+                info.is_some_and(|info| info.revocation.is_some())
+            })
+            .await;
+        guard.release().await.unwrap();
+        let ended = watching.facts("/locks/asked", "ended", 1).await;
+        assert_eq!(ended[0]["end"], "revoked");
+        assert!(ended[0]["by"].as_str().unwrap().contains("a deploy"), "{}", ended[0]);
+    });
+}
+
+/// A session that ends takes all its nodes in one moment.
+#[test]
+fn contenders_that_end_with_their_session_are_told_from_released_ones() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let client = foreign(&server.connect_string()).await;
+        for lock in ["/locks/a", "/locks/b", "/locks/c"] {
+            make(&client, lock).await;
+        }
+        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let killed = foreign(&server.connect_string()).await;
+        join(&killed, "/locks/a", KAZOO).await;
+        join(&killed, "/locks/b", KAZOO).await;
+        let released = join(&killed, "/locks/c", KAZOO).await;
+        watching
+            .until("all are held", |snapshot| {
+                snapshot.locks.iter().filter(|lock| lock.holders.len() == 1 && is_read(lock)).count() == 3
+            })
+            .await;
+        delete(&killed, &released).await;
+        assert_eq!(watching.facts("/locks/c", "ended", 1).await[0]["end"], "released");
+        drop(killed);
+        for lock in ["/locks/a", "/locks/b"] {
+            assert_eq!(watching.facts(lock, "ended", 1).await[0]["end"], "session_over", "{lock}");
+        }
+    });
+}
+
+/// It has not seen them come.
+#[test]
+fn holders_and_waiters_that_were_there_before_are_told_apart() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let client = foreign(&server.connect_string()).await;
+        make(&client, "/locks/a").await;
+        for _ in 0..3 {
+            join(&client, "/locks/a", KAZOO).await;
+        }
+        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let Totals { in_use, holders, waiters, .. } = watching.totals;
+        assert_eq!((in_use, holders, waiters), (1, 1, 2));
+        assert!(watching.stop().await.iter().all(|fact| fact["about"] == true));
+    });
+}
+
+#[test]
+fn a_lock_that_was_held_before_is_found_at_every_depth() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let client = foreign(&server.connect_string()).await;
+        let lock = "/locks".to_owned() + &"/a".repeat(40);
+        make(&client, &lock).await;
+        join(&client, &lock, KAZOO).await;
+        let watching = Watching::start(&server.connect_string(), &[]).await;
+        assert_eq!((watching.totals.in_use, watching.totals.holders), (1, 1));
+        watching.stop().await;
+    });
+}
+
+/// Servers before ZooKeeper 3.6 do not know the watch.
+#[test]
+fn an_old_server_is_refused_by_name() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let proxy = Proxy::start(server.addr()).await;
+        let _old = proxy.on(OpCode::AddWatch).refuse_reply(ErrorCode::Unimplemented);
+        let observation = Observation::new(Options::default());
+        let keeper = Lockkeeper::connect(&proxy.connect_string()).await.unwrap();
+        let observer = Observer::new(&keeper, "/locks", Vec::new(), &observation).unwrap();
+        let Err(error) = observer.run().await;
+        let text = error.to_string();
+        assert!(text.contains(&proxy.connect_string()) && text.contains("ZooKeeper 3.6"), "{text}");
+    });
+}
+
+/// The journal says for how long no observer ran.
+#[test]
+fn an_observer_that_did_not_run_says_so() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let watching = Watching::start(&server.connect_string(), &[]).await;
+        watching.observation.stop();
+        let Watching { dir, task, observation, .. } = watching;
+        task.abort();
+        _ = task.await;
+        drop(observation);
+        let journal = Some(Journal::open(dir.path()).unwrap());
+        let observation = Observation::new(Options { journal, ..Options::default() });
+        let keeper = Lockkeeper::connect(&server.connect_string()).await.unwrap();
+        let observer = Observer::new(&keeper, "/locks", Vec::new(), &observation).unwrap();
+        let task = tokio::spawn(observer.run());
+        assert!(matches!(observation.next_notice().await, Notice::Started { .. }));
+        task.abort();
+        let facts = self::journal(dir.path());
+        let last: Vec<_> = facts[facts.len() - 2..].iter().map(|fact| fact["fact"].as_str().unwrap()).collect();
+        assert_eq!(last, ["stopped", "gap"], "{facts:#?}");
+        assert_eq!(facts.last().unwrap()["why"], "not_running");
+    });
+}
+
+/// Apache's servers.
+#[cfg(deep)]
+mod apache {
+    use lockkeeper_testkit::apache::{Apache, Options};
+
+    use super::{block_on, everything_is_seen};
+
+    #[test]
+    fn clients_of_all_kinds_are_seen_whole_on_a_real_server() {
+        let apache = Apache::single(Options::default()).unwrap();
+        block_on(everything_is_seen(apache.addr(0)));
+    }
+}

@@ -1,0 +1,414 @@
+//! The tracker against an oracle: random histories of queues, with events and reads that arrive late, and gaps.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use lockkeeper::admin::SessionId;
+use lockkeeper::engine::ensemble::{Node, TreeChange, Zxid};
+use lockkeeper::engine::queue::PathRecord;
+use lockkeeper_observe::watch::{End, Fact, GapCause, Limits, Moment, Survey, Tracker, Wanted, What};
+use proptest::prelude::*;
+
+/// What a lock's contenders are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Kazoo,
+    ReadWrite,
+    Permits,
+    Numbered,
+}
+
+const LOCKS: [(&str, Kind); 4] = [
+    ("/locks/kazoo", Kind::Kazoo),
+    ("/locks/curator", Kind::ReadWrite),
+    ("/locks/app/pool", Kind::Permits),
+    ("/locks/app/job", Kind::Numbered),
+];
+
+const PERMITS: u32 = 2;
+
+#[derive(Clone, Debug)]
+enum Action {
+    Join { lock: usize, session: i64, reads: bool },
+    Leave(usize),
+    EndSession(i64),
+    Garbage,
+    RemoveGarbage,
+    Deliver(usize),
+    Answer,
+    Disconnect,
+    Walk,
+    Reconnect,
+}
+
+/// A server, as much of it as a tracker sees.
+#[derive(Default)]
+struct World {
+    nodes: BTreeMap<String, Node>,
+    zxid: i64,
+    sequence: i32,
+    /// Events that the tracker has not seen. `None`: it is not connected.
+    events: Option<VecDeque<(String, TreeChange)>>,
+    sessions: i64,
+    granted: BTreeSet<String>,
+    ended: BTreeSet<String>,
+    garbage: BTreeSet<String>,
+    /// Nodes that ended with their session.
+    expired: BTreeSet<String>,
+}
+
+impl World {
+    /// The id of a session, which is used once.
+    fn session(&self, session: i64) -> i64 {
+        self.sessions + session
+    }
+
+    fn create(&mut self, path: &str, owner: i64, data: Vec<u8>) {
+        self.zxid += 1;
+        let (zxid, owner) = (Zxid(self.zxid), SessionId(owner));
+        let (mtime_ms, ctime_ms) = (1_000, 1_000);
+        let node =
+            Node { data, czxid: zxid, mzxid: zxid, pzxid: zxid, ctime_ms, mtime_ms, version: 0, owner, children: 0 };
+        self.nodes.insert(path.to_owned(), node);
+        self.tell(path, TreeChange::Created);
+    }
+
+    fn delete(&mut self, path: &str) {
+        if self.nodes.remove(path).is_some() {
+            self.ended.insert(path.to_owned());
+            self.tell(path, TreeChange::Deleted);
+        }
+    }
+
+    fn tell(&mut self, path: &str, change: TreeChange) {
+        if let Some(events) = &mut self.events {
+            events.push_back((path.to_owned(), change));
+        }
+        for (lock, kind) in LOCKS {
+            self.granted.extend(self.holders(lock, kind));
+        }
+    }
+
+    fn join(&mut self, lock: usize, session: i64, reads: bool) {
+        let (path, kind) = LOCKS[lock];
+        self.sequence += 1;
+        let number = self.sequence;
+        let id = format!("{:032x}", u128::from(number.unsigned_abs()) << 64 | 0x4000_8000);
+        let uuid = format!("{}-{}-{}-{}-{}", &id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]);
+        let node = match (kind, reads) {
+            (Kind::Kazoo, _) => format!("{path}/{id}__lock__{number:010}"),
+            (Kind::ReadWrite, true) => format!("{path}/_c_{uuid}-__READ__{number:010}"),
+            (Kind::ReadWrite, false) => format!("{path}/_c_{uuid}-__WRIT__{number:010}"),
+            (Kind::Permits, _) => format!("{path}/_c_{uuid}-permits-1-{number:010}"),
+            (Kind::Numbered, _) => format!("{path}{number:010}"),
+        };
+        if session == 0 {
+            self.garbage.insert(node.clone());
+        }
+        self.create(&node, session, b"10.0.0.7".to_vec());
+    }
+
+    /// The nodes in the queue of a lock, in order.
+    fn queue(&self, lock: &str, kind: Kind) -> Vec<(&String, &Node)> {
+        let prefix = if kind == Kind::Numbered { lock.to_owned() } else { format!("{lock}/") };
+        let is_in = |path: &str| {
+            path.strip_prefix(&prefix).is_some_and(|rest| rest.len() >= 10 && !rest.contains('/') && rest != "config")
+        };
+        let mut queue: Vec<_> = self.nodes.iter().filter(|(path, _)| is_in(path)).collect();
+        queue.sort_by_key(|(path, _)| path[path.len() - 10..].to_owned());
+        queue
+    }
+
+    /// The holders, by the definition of each kind.
+    fn holders(&self, lock: &str, kind: Kind) -> Vec<String> {
+        let mut holders = Vec::new();
+        for (path, node) in self.queue(lock, kind) {
+            if node.owner.is_none() {
+                // Foreign clients wait for it.
+                break;
+            }
+            let reads = path.contains("READ");
+            let admits = match kind {
+                Kind::Kazoo | Kind::Numbered => holders.is_empty(),
+                Kind::ReadWrite => holders.is_empty() || reads,
+                Kind::Permits => holders.len() < PERMITS as usize,
+            };
+            if !admits {
+                break;
+            }
+            holders.push(path.clone());
+            if kind == Kind::ReadWrite && !reads {
+                break;
+            }
+        }
+        holders
+    }
+
+    fn survey(&self) -> Survey {
+        let mut listed: BTreeMap<String, Vec<String>> = BTreeMap::from([("/locks".to_owned(), Vec::new())]);
+        for path in self.nodes.keys().filter(|path| *path != "/locks") {
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            listed.entry(parent.to_owned()).or_default().push(name.to_owned());
+        }
+        Survey { listed: listed.into_iter().collect(), unreadable: Vec::new() }
+    }
+}
+
+struct Run {
+    world: World,
+    tracker: Tracker,
+    reads: VecDeque<Wanted>,
+    survey: Option<Survey>,
+    ms: i64,
+    facts: Vec<Fact>,
+    has_gap: bool,
+}
+
+impl Run {
+    fn new() -> Self {
+        let mut world = World { events: Some(VecDeque::new()), ..World::default() };
+        world.create("/locks", 0, Vec::new());
+        world.create("/locks/app", 0, Vec::new());
+        for (lock, kind) in LOCKS.into_iter().filter(|(_, kind)| *kind != Kind::Numbered) {
+            let data = if kind == Kind::Permits { PathRecord::new(PERMITS).to_bytes() } else { Vec::new() };
+            world.create(lock, 0, data);
+        }
+        let mut tracker = Tracker::new("/locks", Limits::default());
+        tracker.begin_survey();
+        tracker.survey(&world.survey(), Moment { ms: 0, wall_ms: 5_000 });
+        let mut run =
+            Run { world, tracker, reads: VecDeque::new(), survey: None, ms: 0, facts: Vec::new(), has_gap: false };
+        run.collect();
+        while !run.reads.is_empty() {
+            run.answer();
+        }
+        run
+    }
+
+    fn now(&self) -> Moment {
+        Moment { ms: self.ms, wall_ms: 5_000 + self.ms }
+    }
+
+    fn collect(&mut self) {
+        self.reads.extend(self.tracker.take_wanted());
+        self.facts.extend(self.tracker.take_facts());
+    }
+
+    fn deliver(&mut self, count: usize) {
+        self.ms += 7;
+        let at = self.now();
+        for _ in 0..count {
+            let Some((path, change)) = self.world.events.as_mut().and_then(VecDeque::pop_front) else { break };
+            self.tracker.change(&path, change, at);
+        }
+        self.tracker.settle(at);
+        self.collect();
+    }
+
+    /// A reply comes after all events about changes that it shows.
+    fn answer(&mut self) {
+        if self.world.events.is_none() {
+            return;
+        }
+        self.deliver(usize::MAX);
+        let Some(wanted) = self.reads.pop_front() else { return };
+        self.tracker.answer(&wanted, self.world.nodes.get(&wanted.path), self.now());
+        self.collect();
+    }
+
+    fn act(&mut self, action: Action) {
+        self.ms += 1;
+        let contenders = || {
+            let all = LOCKS.into_iter().flat_map(|(lock, kind)| self.world.queue(lock, kind));
+            all.map(|(path, node)| (path.clone(), node.owner)).collect::<Vec<_>>()
+        };
+        match action {
+            Action::Join { lock, session, reads } => self.world.join(lock, self.world.session(session), reads),
+            Action::Leave(at) => {
+                let alive: Vec<_> = contenders().into_iter().filter(|(_, owner)| !owner.is_none()).collect();
+                if !alive.is_empty() {
+                    self.world.delete(&alive[at % alive.len()].0);
+                }
+            }
+            Action::EndSession(session) => {
+                let session = self.world.session(session);
+                for (path, _) in contenders().into_iter().filter(|(_, owner)| owner.0 == session) {
+                    self.world.expired.insert(path.clone());
+                    self.world.delete(&path);
+                }
+                self.world.sessions += 10;
+            }
+            Action::Garbage => self.world.join(0, 0, false),
+            Action::RemoveGarbage => {
+                if let Some((path, _)) = contenders().into_iter().find(|(_, owner)| owner.is_none()) {
+                    self.world.delete(&path);
+                }
+            }
+            Action::Deliver(count) => self.deliver(count),
+            Action::Answer => self.answer(),
+            Action::Disconnect => {
+                if self.world.events.take().is_some() {
+                    self.has_gap = true;
+                    self.survey = None;
+                    self.reads.clear();
+                    self.tracker.lose(self.now(), GapCause::Disconnected);
+                    self.collect();
+                }
+            }
+            Action::Walk => {
+                if self.world.events.is_none() {
+                    self.world.events = Some(VecDeque::new());
+                    self.tracker.begin_survey();
+                    // Its listings are from this moment; more happens before they have all arrived.
+                    self.survey = Some(self.world.survey());
+                }
+            }
+            Action::Reconnect => {
+                if let Some(survey) = self.survey.take() {
+                    self.tracker.survey(&survey, self.now());
+                    self.collect();
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        [Action::Walk, Action::Reconnect].into_iter().for_each(|action| self.act(action));
+        self.deliver(usize::MAX);
+        while !self.reads.is_empty() {
+            self.answer();
+        }
+        self.ms += 1_000;
+        self.deliver(0);
+        assert!(self.tracker.settles_at().is_none(), "an end is never told");
+    }
+
+    fn named(&self, which: impl Fn(&What) -> Option<String>) -> Vec<String> {
+        self.facts.iter().filter_map(|fact| which(&fact.what)).collect()
+    }
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        6 => (0..LOCKS.len(), 1..5_i64, any::<bool>()).prop_map(|(lock, session, reads)| Action::Join { lock, session, reads }),
+        5 => (0..100_usize).prop_map(Action::Leave),
+        1 => (1..5_i64).prop_map(Action::EndSession),
+        1 => Just(Action::Garbage),
+        1 => Just(Action::RemoveGarbage),
+        4 => (1..4_usize).prop_map(Action::Deliver),
+        4 => Just(Action::Answer),
+    ]
+}
+
+fn with_gaps() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        12 => action(),
+        1 => Just(Action::Disconnect),
+        2 => Just(Action::Walk),
+        2 => Just(Action::Reconnect),
+    ]
+}
+
+fn once(what: &str, mut nodes: Vec<String>) -> BTreeSet<String> {
+    let count = nodes.len();
+    nodes.sort_unstable();
+    nodes.dedup();
+    assert_eq!(nodes.len(), count, "{what} is told twice");
+    nodes.into_iter().collect()
+}
+
+/// What it says is in itself consistent, and the state at the end is the server's.
+fn check(run: &Run) {
+    let entered = once(
+        "an arrival",
+        run.named(|what| match what {
+            What::Entered { contender } => Some(contender.node.to_string()),
+            _ => None,
+        }),
+    );
+    let granted = once(
+        "a grant",
+        run.named(|what| match what {
+            What::Granted { contender, .. } => Some(contender.node.to_string()),
+            _ => None,
+        }),
+    );
+    let ended = once(
+        "an end",
+        run.named(|what| match what {
+            What::Ended { contender, .. } | What::LeftWaiting { contender, .. } => Some(contender.node.to_string()),
+            _ => None,
+        }),
+    );
+    let held = once(
+        "an end of a hold",
+        run.named(|what| match what {
+            What::Ended { contender, .. } => Some(contender.node.to_string()),
+            _ => None,
+        }),
+    );
+    assert!(granted.is_subset(&entered) && ended.is_subset(&entered) && held.is_subset(&granted));
+    // A node without a session that was deleted before it could be read looks like a contender to every reader.
+    let wrong: Vec<_> =
+        granted.difference(&run.world.granted).filter(|path| !run.world.garbage.contains(*path)).collect();
+    assert!(wrong.is_empty(), "{wrong:?} were never granted");
+    for fact in &run.facts {
+        if let What::Ended { contender, how: End::Released, .. } = &fact.what {
+            assert!(!run.world.expired.contains(&*contender.node), "a loss is called a release");
+        }
+    }
+    for (lock, kind) in LOCKS {
+        let state = run.tracker.locks(run.now()).into_iter().find(|state| *state.path == *lock);
+        let nodes = |all: &[lockkeeper_observe::watch::ContenderState]| {
+            all.iter().map(|state| state.contender.node.to_string()).collect::<BTreeSet<_>>()
+        };
+        let (holders, waiters) = state.as_ref().map(|s| (nodes(&s.holders), nodes(&s.waiters))).unwrap_or_default();
+        let real: BTreeSet<_> = run.world.holders(lock, kind).into_iter().collect();
+        let alive = run.world.queue(lock, kind).into_iter().filter(|(_, node)| !node.owner.is_none());
+        let others: BTreeSet<_> = alive.map(|(path, _)| path.clone()).filter(|path| !real.contains(path)).collect();
+        assert_eq!((holders, waiters), (real, others), "{lock}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn without_gaps_every_grant_and_every_end_is_told_once(actions in prop::collection::vec(action(), 1..80)) {
+        let mut run = Run::new();
+        actions.into_iter().for_each(|action| run.act(action));
+        run.finish();
+        check(&run);
+        let granted = run.named(|what| match what {
+            What::Granted { contender, .. } => Some(contender.node.to_string()),
+            _ => None,
+        });
+        let missed: Vec<_> = run.world.granted.iter().filter(|path| !granted.contains(path)).collect();
+        prop_assert!(missed.is_empty(), "{missed:?} were never told");
+        prop_assert!(run.facts.iter().all(|fact| !fact.about));
+    }
+
+    #[test]
+    fn after_gaps_the_state_is_right_and_nothing_is_told_twice(actions in prop::collection::vec(with_gaps(), 1..80)) {
+        let mut run = Run::new();
+        actions.into_iter().for_each(|action| run.act(action));
+        run.finish();
+        check(&run);
+        let gaps = run.facts.iter().filter(|fact| matches!(fact.what, What::Gap { .. })).count();
+        prop_assert!(gaps > 0 || !run.has_gap);
+    }
+}
+
+/// A server that was cut off from the others has sent nothing for some time before its connection ended.
+#[test]
+fn a_gap_begins_at_the_last_moment_until_which_all_changes_are_known_to_have_been_seen() {
+    let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
+    let mut tracker = Tracker::new("/locks", Limits::default());
+    tracker.survey(&Survey::default(), at(0));
+    tracker.prove(at(5_000));
+    tracker.lose(at(9_000), GapCause::Disconnected);
+    tracker.begin_survey();
+    tracker.survey(&Survey::default(), at(10_000));
+    let facts = tracker.take_facts();
+    let gap = facts.iter().find_map(|fact| if let What::Gap { since, .. } = fact.what { Some(since) } else { None });
+    assert_eq!(gap, Some(at(5_000)), "{facts:?}");
+}
