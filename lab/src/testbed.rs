@@ -22,7 +22,6 @@ pub(crate) const MACHINES: usize = 3;
 /// The size of each server's disk; far more than an hour of chaos writes.
 const DISK: u64 = 512 << 20;
 
-/// The servers' tick.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 
 /// The session timeout of the contenders.
@@ -33,7 +32,6 @@ pub(crate) struct Testbed {
     // In this order: processes end before the servers, and those before the network that they are in.
     /// The contenders' files, with the servers.
     pub(crate) site: Site,
-    /// The servers.
     pub(crate) apache: Arc<Apache>,
     /// Proxies by machine and server; with a network, only the first machine has some.
     pub(crate) proxies: Vec<Vec<Proxy>>,

@@ -71,7 +71,6 @@ impl Suggested {
         Suggested { words: words.into_iter().map(Into::into).collect(), command: Vec::new(), at: At::Here }
     }
 
-    /// Adds words.
     #[must_use]
     pub(crate) fn with<W: Into<OsString>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
         self.words.extend(words.into_iter().map(Into::into));
@@ -85,7 +84,6 @@ impl Suggested {
         self
     }
 
-    /// Returns its verb.
     pub(crate) fn verb(&self) -> Option<&str> {
         self.words.first()?.to_str()
     }

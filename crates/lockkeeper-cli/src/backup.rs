@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{Code, Failure};
 
-/// What was copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Copied {
     pub files: u64,

@@ -60,7 +60,6 @@ const IN_ORDER: Duration = Duration::from_millis(20);
 /// The answer to a revoke request if the command gets no signal for it.
 const REFUSAL: &str = "its command ignores requests (--on-revoke ignore)";
 
-/// A running command.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// The first process of the group; the group has the same id.

@@ -24,7 +24,6 @@ pub(crate) enum Format {
     System,
 }
 
-/// A rewritten crontab.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rewritten {
     /// All lines, also those that did not change.

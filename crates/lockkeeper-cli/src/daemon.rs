@@ -51,7 +51,6 @@ pub(crate) enum Readiness {
     },
     /// It cannot serve.
     Failed {
-        /// What failed.
         message: String,
         /// What to do about it.
         hint: Option<String>,

@@ -28,10 +28,8 @@ pub(crate) use crate::statuses::Code;
 /// The verb that sets up whole servers.
 const INIT: &str = "init";
 
-/// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// The exit status.
     pub code: Code,
     /// The problem, in a single line.
     pub message: String,
@@ -82,7 +80,6 @@ impl Failure {
         Failure { code, message, hint, advice, of_any_server, cause, behind: None, holder: None, place: None }
     }
 
-    /// Adds a remedy.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         (self.hint, self.of_any_server) = (Some(hint.into()), false);

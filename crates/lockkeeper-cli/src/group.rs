@@ -70,7 +70,6 @@ pub(crate) fn has_ended(leader: Pid) -> bool {
     };
 }
 
-/// Reads `/proc`.
 #[cfg(target_os = "linux")]
 mod proc {
     use lockkeeper::engine::process::ProcStat;

@@ -9,12 +9,10 @@ use lockkeeper::{Holding, Loss, MultiGuard};
 /// How long a command without a lock may run. It is never reached, and does not overflow a clock.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Borrowed holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Held<'a> {
     /// All holds of a guard.
     All(&'a MultiGuard),
-    /// One hold.
     One(&'a Holding),
     /// No hold: nothing is ever lost.
     Nothing,

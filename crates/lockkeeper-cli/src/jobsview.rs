@@ -26,7 +26,6 @@ const AHEAD: &str = "dated in the future: the clock of a server was ahead";
 /// A job with what follows from the servers' time.
 #[derive(Debug, Serialize)]
 pub(crate) struct JobView<'a> {
-    /// The job.
     #[serde(flatten)]
     pub job: &'a JobStatus,
     /// Whether it is late.

@@ -9,16 +9,21 @@ use crate::exit::{Code, Failure};
 /// How a lock is to be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Alone.
     Alone(NodeFormat),
     /// Alone, as the writer among readers.
     Writing(NodeFormat),
     /// Together with other holders that share it.
     Shared(NodeFormat),
     /// Some of its permits.
-    Permits { permits: u32, take: u32 },
+    Permits {
+        permits: u32,
+        take: u32,
+    },
     /// Alone, in the order of the classes; whether a missing node of the lock is created as a container.
-    Class { class: Class, container: bool },
+    Class {
+        class: Class,
+        container: bool,
+    },
 }
 
 impl Kind {

@@ -37,7 +37,6 @@ pub(crate) fn command(command: &[OsString], foreground: bool, end: Duration, wat
     launcher
 }
 
-/// Becomes the command.
 pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = words.next().and_then(|word| word.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let foreground = words.next().is_some_and(|word| word == "fg");

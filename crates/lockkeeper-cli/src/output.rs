@@ -22,7 +22,6 @@ use crate::streams::STDERR;
 use crate::text::{asker, is_active, plain, trimmed};
 use crate::views::{LockView, RequestView};
 
-/// How hints begin.
 const HINT: &str = "  hint: ";
 
 /// Prints for people or for machines.

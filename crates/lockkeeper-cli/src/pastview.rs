@@ -115,7 +115,6 @@ impl Row {
         }
     }
 
-    /// Returns its columns.
     fn cells(&self, with_lock: bool, now: SystemTime) -> Vec<String> {
         let lock = with_lock.then(|| {
             let path = plain(&self.path);

@@ -25,7 +25,6 @@ pub(crate) enum Code {
     NotAcquired = 75,
     /// The lock was lost while the command ran, or a later hold has already used the resource.
     Lost = 76,
-    /// A server refused.
     Refused = 77,
     /// The lock is used in another way than the command line says.
     Mismatch = 78,

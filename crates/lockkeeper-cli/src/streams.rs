@@ -26,10 +26,8 @@ const LIMIT: usize = 1 << 20;
 /// Time limit for a flush that something waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Standard output.
 pub(crate) static STDOUT: Stream = Stream::new(rustix::stdio::stdout);
 
-/// Standard error.
 pub(crate) static STDERR: Stream = Stream::new(rustix::stdio::stderr);
 
 /// One stream, and the lines that it has not taken yet.

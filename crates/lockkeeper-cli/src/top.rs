@@ -14,7 +14,6 @@ use crate::feed::Snapshot;
 /// What the screen shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum View {
-    /// All locks.
     Table,
     /// The holders and waiters of one lock.
     Queue(String),
@@ -24,7 +23,6 @@ pub(crate) enum View {
     Deadlocks,
     /// The servers, one by one.
     Servers,
-    /// The keys.
     Help,
 }
 

@@ -23,15 +23,12 @@ const MAX_BYTES: u64 = 64 * 1024;
 pub(crate) struct Unsent {
     /// The servers, as they were written.
     pub servers: String,
-    /// The lock.
     pub path: String,
     /// When it was refused, in milliseconds since 1970 by this machine's clock.
     pub at_ms: u64,
-    /// The process.
     pub pid: u32,
     /// How long it had waited.
     pub waited_ms: u64,
-    /// Its message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }

@@ -175,7 +175,6 @@ impl Drop for Reaped {
     }
 }
 
-/// Runs the watchdog.
 pub(crate) fn main(_: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok(()) = detach() else {
         return ExitCode::from(Code::Internal as u8);

@@ -571,7 +571,6 @@ impl Session {
         self.next_xid
     }
 
-    /// Sends a request.
     fn push(&mut self, request: &Request, purpose: Purpose, now: Duration) {
         let xid = self.take_xid();
         let Some(opcode) = OpCode::from_i32(request.opcode()) else {

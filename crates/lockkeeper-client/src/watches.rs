@@ -23,7 +23,6 @@ pub(crate) enum Class {
     Data,
     /// Left by `exists` of a missing node.
     Exist,
-    /// Left by `getChildren`.
     Child,
     /// Left by `addWatch`: a node and its list of children.
     Persistent,

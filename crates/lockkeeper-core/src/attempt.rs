@@ -24,7 +24,6 @@ impl AttemptId {
         AttemptId(bits)
     }
 
-    /// Its bits.
     pub(crate) const fn bits(self) -> u128 {
         self.0
     }

@@ -59,7 +59,6 @@ pub struct LockAttributes {
 }
 
 impl Default for LockAttributes {
-    /// A free lock.
     fn default() -> Self {
         LockAttributes {
             owner: NOBODY.to_owned(),

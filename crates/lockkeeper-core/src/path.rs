@@ -431,7 +431,6 @@ mod tests {
         }
     }
 
-    /// Undoes [`escape`].
     fn unescape(component: &str) -> String {
         let (mut bytes, mut rest) = (Vec::new(), component.as_bytes());
         while let [first, after @ ..] = rest {

@@ -230,7 +230,6 @@ impl Approval {
     }
 }
 
-/// One pending decision.
 struct PendingDecision {
     approval: Approval,
     alert: CleanupAlert,

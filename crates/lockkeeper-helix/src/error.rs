@@ -316,7 +316,6 @@ fn lease_over_in(left: Option<Duration>) -> impl fmt::Display {
     }
 }
 
-/// " (nightly index)".
 fn because(message: Option<&str>) -> impl fmt::Display {
     message.map(|message| format!(" ({})", plain(&excerpt(message)))).unwrap_or_default()
 }

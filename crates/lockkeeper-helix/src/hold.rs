@@ -48,7 +48,6 @@ pub(super) enum Cleanup {
     Listener(CleanupListener, Option<tokio::runtime::Handle>),
 }
 
-/// One hold.
 pub(super) struct LeaseTask {
     context: Context,
     node: LockNode,

@@ -52,7 +52,6 @@ struct StoredRequest {
     decision: Option<Word>,
 }
 
-/// A decision.
 #[derive(Clone, Serialize, Deserialize)]
 struct Word {
     approved: bool,

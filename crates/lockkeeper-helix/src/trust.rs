@@ -21,7 +21,6 @@ pub(super) struct LeaseTrust {
 /// The current state of a hold that depends on a lease.
 #[derive(Clone)]
 pub(super) struct Lease {
-    /// The current session.
     pub(super) session: Arc<Session>,
     /// The time on that session's clock until when the lease can be trusted.
     pub(super) until: Duration,

@@ -17,11 +17,19 @@ pub(super) enum CleanupVerdict {
     /// No decision will be made; the terms say what happens.
     Unasked,
     /// To be requested when the wait ends, at this time of the server.
-    Open { over_ms: i64, extra_ms: i64 },
+    Open {
+        over_ms: i64,
+        extra_ms: i64,
+    },
     /// Requested; expected until this time of the server.
-    Pending { until_ms: i64, alert: Box<CleanupAlert>, answer: oneshot::Receiver<ApprovalAnswer> },
-    /// Decided.
-    Made { approved: bool },
+    Pending {
+        until_ms: i64,
+        alert: Box<CleanupAlert>,
+        answer: oneshot::Receiver<ApprovalAnswer>,
+    },
+    Made {
+        approved: bool,
+    },
 }
 
 impl CleanupVerdict {

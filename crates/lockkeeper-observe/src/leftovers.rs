@@ -135,7 +135,6 @@ impl Directory {
 /// What the names in a directory say about the queue of a lock there.
 #[derive(Default)]
 struct Names {
-    /// The directory.
     of: Option<String>,
     format: NodeFormat,
     /// The ids of its contenders.

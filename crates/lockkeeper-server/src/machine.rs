@@ -99,33 +99,24 @@ pub enum Effect {
     },
     /// Answer a connect request. Session 0 means "expired"; a close follows.
     Connected {
-        /// The receiver.
         connection: ConnectionId,
-        /// The answer.
         response: ConnectResponse,
         /// Whether the request had the read-only byte; the response then needs one.
         has_read_only: bool,
         /// The transaction that must be durable first.
         zxid: i64,
     },
-    /// Answer a request.
     Reply {
-        /// The receiver.
         connection: ConnectionId,
-        /// The request's number.
         xid: i32,
         /// The newest transaction that the answer may show; it must be durable first.
         zxid: i64,
-        /// The answer.
         result: Result<Response, ErrorCode>,
     },
-    /// Notify a watcher.
     Event {
-        /// The receiver.
         connection: ConnectionId,
         /// The kind of event.
         kind: EventKind,
-        /// The node.
         path: Arc<str>,
         /// The transaction that made the change, −1 if it was found on reconnecting.
         event_zxid: i64,
@@ -209,17 +200,14 @@ impl Machine {
         self.next_session = self.next_session.max(id + 1);
     }
 
-    /// Returns the nodes.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// Returns the sessions.
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
     }
 
-    /// Returns the watches.
     pub fn watches(&self) -> &Watches {
         &self.watches
     }

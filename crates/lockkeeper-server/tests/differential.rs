@@ -36,7 +36,6 @@ struct Step {
     text: String,
 }
 
-/// Generates a script.
 struct Author {
     rng: fastrand::Rng,
     root: String,

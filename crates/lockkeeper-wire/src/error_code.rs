@@ -3,7 +3,6 @@
 use crate::codes::codes;
 
 codes! {
-    /// The protocol's errors.
     #[non_exhaustive]
     pub enum ErrorCode {
         SystemError = -1,

@@ -280,7 +280,6 @@ fn put(out: &mut BytesMut, xid: i32, opcode: i32, body: impl FnOnce(&mut BytesMu
     frame::put_or(out, whole, header);
 }
 
-/// Appends the body.
 fn put_body(out: &mut BytesMut, request: &Request) {
     match request {
         Request::Create(create) => put_create(out, create),

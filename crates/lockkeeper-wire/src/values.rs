@@ -118,11 +118,9 @@ impl CreateMode {
 codes! {
     /// The kind of a watch.
     pub enum WatchKind {
-        /// Left by `getChildren`.
         Child = 1,
         /// Left by `getData` and `exists`.
         Data = 2,
-        /// Any of them.
         Any = 3,
         /// Left by `addWatch`: a node and its list of children.
         Persistent = 4,

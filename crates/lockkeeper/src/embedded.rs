@@ -439,7 +439,6 @@ pub(crate) struct Embedded {
     pub(crate) site: Arc<Site>,
     pub(crate) session_timeout: Duration,
     pub(crate) acl: LockAcl,
-    /// As for [`ZooKeeper`].
     pub(crate) tasks: TaskTracker,
 }
 

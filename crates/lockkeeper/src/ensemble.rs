@@ -167,9 +167,7 @@ pub struct Children {
 /// A node with everything that a copy of it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeWithAcl {
-    /// Its data.
     pub data: Vec<u8>,
-    /// Its access list.
     pub acl: Vec<AclGrant>,
     /// Whether it is ephemeral. Servers do not say whether a node is a container or has a time to live.
     pub ephemeral: bool,
@@ -202,7 +200,6 @@ impl NodeWithAcl {
 pub struct AclGrant {
     /// The authentication scheme: `world`, `digest`, `ip`, `x509`, `sasl`.
     pub scheme: String,
-    /// The user.
     pub id: String,
     /// The permissions, as ZooKeeper's bits.
     pub permissions: u8,

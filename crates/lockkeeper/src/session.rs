@@ -49,7 +49,6 @@ pub(crate) struct Io {
 }
 
 impl Io {
-    /// Starts a thread.
     pub(crate) fn thread() -> Result<Arc<Io>, SessionError> {
         let watchdog = Some(Watchdog::start().map_err(SessionError::thread)?);
         let runtime =
@@ -517,7 +516,6 @@ impl Supervisor {
         (clock.until() + clock.heartbeat()).saturating_sub(clock.validity())
     }
 
-    /// Starts a heartbeat.
     fn beat(&self) -> Option<(Duration, Reply<()>)> {
         let ensemble = self.ensemble.as_ref()?;
         Some((self.life.clock.now(), ensemble.heartbeat()))

@@ -4,7 +4,6 @@
 //! tests set for their server become flags. A test that starts several servers for one ensemble panics, because there is no
 //! replacement.
 
-/// Starts containers.
 pub mod clients {
     use crate::core::{Container, RunnableImage};
     use crate::images::generic::GenericImage;
@@ -82,7 +81,6 @@ pub mod core {
         }
     }
 
-    /// A running server.
     pub struct Container<'d, I> {
         process: Mutex<Child>,
         port: u16,
@@ -163,7 +161,6 @@ pub mod core {
     }
 }
 
-/// Kinds of images.
 pub mod images {
     /// The only kind.
     pub mod generic {

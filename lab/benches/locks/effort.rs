@@ -33,7 +33,6 @@ async fn microseconds(side: Side, servers: &str, length: Duration) -> anyhow::Re
     String::from_utf8(output.stdout)?.trim().parse().context("a number of microseconds")
 }
 
-/// The measured process.
 pub(crate) async fn child(side: Side, servers: &str, length: Duration) -> anyhow::Result<()> {
     let used = || cpu::used_by(std::process::id());
     let (cycles, time) = match side {

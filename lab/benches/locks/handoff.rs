@@ -20,7 +20,6 @@ const PARENT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::an
 pub(crate) enum Role {
     /// The bare event of a delete.
     Raw(u8),
-    /// Our mutex.
     Ours(u8),
 }
 
@@ -62,7 +61,6 @@ pub(crate) fn now() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// One side.
 pub(crate) async fn child(role: Role, servers: &str) -> anyhow::Result<()> {
     let told = match role {
         Role::Raw(side) => raw(side, servers).await?,

@@ -21,7 +21,6 @@ pub(crate) async fn print(servers: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The measured process.
 pub(crate) async fn child(servers: &str) -> anyhow::Result<()> {
     let (one, other) = (Lockkeeper::connect(servers).await?, Lockkeeper::connect(servers).await?);
     let path = |number: usize| format!("/bench/memory/{number}");

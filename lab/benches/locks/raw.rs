@@ -23,7 +23,6 @@ pub(crate) struct Floor {
     merging: lockkeeper_client::Client,
 }
 
-/// A workload.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
     /// Each of so many tasks: the previous delete, create and list in one write.

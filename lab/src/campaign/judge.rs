@@ -82,7 +82,6 @@ pub(crate) struct Attempt {
     pub(super) second: Vec<(Duration, Word)>,
     pub(super) ended: Option<(Duration, Status)>,
     pub(super) done: Vec<Done>,
-    /// Its standard error.
     pub said: String,
 }
 
@@ -163,7 +162,6 @@ impl Attempt {
 /// A round with its observations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Storm {
-    /// When it began.
     pub start: Duration,
     pub attempts: Vec<Attempt>,
     /// The times when a server was away, including its recovery.
@@ -192,7 +190,6 @@ fn late<'a>(seen: impl IntoIterator<Item = &'a (Duration, Duration)>, from: Dura
     within.map(|(_, late)| *late).max().unwrap_or_default()
 }
 
-/// Judges a round.
 pub(super) fn judge(storm: &Storm, promises: &Promises) -> Verdict {
     let events: Vec<Event> = storm.attempts.iter().flat_map(|attempt| storm.history(attempt)).collect();
     let mut verdict = history::judge(&events, promises);

@@ -41,7 +41,6 @@ struct Fact {
     more: Map<String, Value>,
 }
 
-/// A running observer.
 pub(super) struct Observer {
     child: Child,
     journal: PathBuf,

@@ -127,7 +127,6 @@ pub(super) enum Stderr {
     NoSpace,
 }
 
-/// A planted mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plant {
     /// A wrapper that sometimes skips the lock.
@@ -167,7 +166,6 @@ impl Plant {
 /// The processes that a fault concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whom {
-    /// The `lockkeeper` process.
     Keeper,
     /// The first process of the command under the lock.
     Command,
@@ -229,7 +227,6 @@ pub(super) enum Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Library {
     pub host: Host,
-    /// The connect string.
     pub servers: String,
     /// The seed of its actions.
     pub seed: u64,
@@ -320,7 +317,6 @@ impl Job {
     }
 }
 
-/// A round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub jobs: Vec<Job>,

@@ -299,7 +299,6 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// Continues them.
     fn end(self, attempt: &mut Attempt) {
         send(&self.targets, Signal::CONT);
         attempt.done.push(Done { what: self.what, from: self.from, until: now() });

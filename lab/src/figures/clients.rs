@@ -128,7 +128,6 @@ pub(super) async fn stopped(bench: &Arc<Bench>) -> Result<Figure> {
     })
 }
 
-/// (f) Sends SIGKILL.
 pub(super) async fn killed(bench: &Arc<Bench>) -> Result<Figure> {
     let (keeper, mut pairs) = pairs(bench, "killed").await?;
     let watcher = zookeeper_client::Client::connect(&bench.testbed.apache.connect_string()).await?;

@@ -10,7 +10,6 @@ use serde_json::Value;
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// What was seen.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// The time from start to start, if a slot is not an hour.

@@ -94,7 +94,6 @@ fn show(file: &FencedFile) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Lowers the mark.
 fn reset(file: &FencedFile, args: &FenceArgs) -> Result<u8, Failure> {
     let reason = args.reason.as_deref().unwrap_or_default().trim();
     if reason.is_empty() || reason.len() > MAX_REASON {

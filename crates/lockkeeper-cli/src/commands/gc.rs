@@ -46,7 +46,6 @@ pub(crate) enum Group {
     Recent,
     /// A tombstone whose delay may not have passed.
     Delaying,
-    /// Data of others.
     Note,
 }
 

@@ -78,7 +78,6 @@ fn view(node: &SharedNode) -> NodeView<'_> {
     NodeView { path: &node.path, done: node.set_up, acl, open: node.is_open }
 }
 
-/// `/locks: created, sasl:ops:cdrwa,world:anyone:cdrw`
 fn line(node: &SharedNode) -> String {
     let done = match node.set_up {
         SetUp::Created => "created",

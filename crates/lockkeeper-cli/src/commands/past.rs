@@ -117,7 +117,6 @@ struct Past<'a> {
     around: Vec<&'a Entry>,
     /// Machines that usually ask at this time of day and did not, with the number of days and of all days.
     absent: Vec<(String, usize, usize)>,
-    /// The next hold.
     next: Option<&'a PastHold>,
     /// Whether a request came after the moment and those around it.
     asked_later: bool,

@@ -16,9 +16,7 @@ const END: u64 = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Lockkeeper {
     Runs,
-    /// By SIGSTOP.
     Stopped,
-    /// By SIGKILL.
     Dead,
 }
 

@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use crate::harness::{BINARY, Home, Running, Served, failure, text, until, without_time};
 
-/// A running `observe`.
 struct Observing {
     running: Running,
     address: String,

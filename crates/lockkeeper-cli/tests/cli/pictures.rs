@@ -41,7 +41,6 @@ impl Svg {
         _ = writeln!(self.text, "<text x=\"{x}\" y=\"{y}\"{attributes} textLength=\"{length:.1}\">{line}</text>");
     }
 
-    /// Draws a rectangle.
     fn bar(&mut self, (x, y): (usize, usize), (width, height): (usize, usize), class: &str) {
         _ = writeln!(
             self.text,

@@ -44,7 +44,6 @@ pub(super) enum Batch {
     Writes { ids: Vec<RequestId>, ops: Vec<WriteOp>, again: bool },
     /// A read of the parents of creates whose transaction was not carried out.
     Parents(Vec<RequestId>, Vec<WriteOp>),
-    /// Lists of children.
     Lists {
         lists: Vec<Listed>,
         /// A transaction before them was not carried out, so they are to be made again.

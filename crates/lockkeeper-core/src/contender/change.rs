@@ -10,7 +10,6 @@ pub(super) enum UpgradeStage {
     None,
     Wanted,
     Reached,
-    /// The caller knows.
     Reported,
 }
 

@@ -37,7 +37,6 @@ impl HoldFacts {
         self.stage == Stage::HandedOver
     }
 
-    /// Grants the lock.
     pub(super) fn grant(&mut self, inferred: bool) {
         self.inferred = inferred;
         if self.stage == Stage::Waiting {

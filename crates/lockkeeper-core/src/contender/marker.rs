@@ -7,9 +7,7 @@ use crate::{FencingToken, Zxid};
 /// The state of the holder marker, if the discipline has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum HolderMarker {
-    /// We have none.
     None,
-    /// To be created.
     Due,
     /// The reply to its create was lost.
     Doubtful,

@@ -17,8 +17,10 @@ pub(super) enum Own {
     None,
     /// A create was sent and its reply lost: there may be a node.
     Doubtful,
-    /// This node.
-    Node { name: String, czxid: Zxid },
+    Node {
+        name: String,
+        czxid: Zxid,
+    },
 }
 
 /// The nodes of an attempt.

@@ -13,7 +13,6 @@ use crate::protocol::{Command, Failure};
 /// How far the proof has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Proof {
-    /// None is wanted.
     #[default]
     None,
     /// The check is to be sent.

@@ -7,11 +7,9 @@ use crate::protocol::{Command, Failure};
 /// The state of the own tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum OwnTombstone {
-    /// There is none.
     None,
     /// A create was sent: a tombstone of this mode may exist.
     Doubtful(Mode),
-    /// It exists.
     Stands(Mode),
 }
 

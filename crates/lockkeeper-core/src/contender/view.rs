@@ -8,7 +8,6 @@ use crate::{IncompatibleFormat, Limit, Queue, Sessionless, Verdict, Watch, Zxid}
 /// What blocks this contender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blocker {
-    /// A node.
     Node {
         name: String,
         /// Its deletion proves the grant without another listing.

@@ -6,7 +6,6 @@
 
 use lockkeeper_core::{Class, Command, Event, Failure, HOLDER_MARKER};
 
-/// The client's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
     Start,
@@ -19,7 +18,6 @@ enum At {
     End,
 }
 
-/// The client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Plain {
     class: Class,

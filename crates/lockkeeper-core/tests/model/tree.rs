@@ -141,7 +141,6 @@ pub(crate) struct Tree {
     pub(crate) nodes: Vec<Node>,
 }
 
-/// A committed change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Txn {
     Create(Node),

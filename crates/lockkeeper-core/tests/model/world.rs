@@ -67,14 +67,12 @@ pub(crate) enum Role {
     Dissents(u32),
     /// A contender of this class that makes way for earlier classes.
     Yields(Class),
-    /// A foreign client.
     Plain(Class),
 }
 
 /// How many of each fault, and of each wish, a world has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
-    /// Connections lost.
     pub(crate) cuts: u8,
     /// Clients stopped for good; their sessions are left to expire.
     pub(crate) crashes: u8,

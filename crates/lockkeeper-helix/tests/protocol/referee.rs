@@ -3,7 +3,6 @@
 use lockkeeper::engine::registers::leased::{Held, Record, Requested};
 use lockkeeper_helix::protocol::{Rules, Terms};
 
-/// A broken promise.
 pub(crate) type Foul = &'static str;
 
 pub(crate) const OWNER_REPLACED: Foul = "an owner was replaced before its time";

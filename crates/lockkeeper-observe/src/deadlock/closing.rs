@@ -84,7 +84,6 @@ async fn around(admin: &Admin, path: &str) -> Result<Vec<Deadlock>, AdminError> 
     }
 }
 
-/// `/locks` of `/locks/a/b`
 fn top(path: &str) -> Option<&str> {
     let rest = path.strip_prefix('/')?;
     Some(&path[..1 + rest.find('/').unwrap_or(rest.len())])

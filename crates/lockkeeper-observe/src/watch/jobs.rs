@@ -33,10 +33,8 @@ pub struct JobLine {
 /// Whether a job is in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobHealth {
-    /// It is.
     InOrder,
     /// It is late, or its last requests were refused.
     Doubtful,
-    /// It has failed.
     Failed,
 }

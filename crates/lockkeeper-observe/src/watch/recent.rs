@@ -15,19 +15,16 @@ const HOLDS: Bounds = Bounds { each: 1_000, all: 50_000 };
 /// Maximum waits of one lock, and of all locks: about 20 MB.
 const WAITS: Bounds = Bounds { each: 2_000, all: 250_000 };
 
-/// Maximum gaps.
 const GAPS: usize = 100;
 
 /// A hold that is over.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PastHold {
-    /// The contender.
     pub(crate) contender: Arc<Contender>,
     /// How long it held the lock.
     pub(crate) held: Duration,
     /// When the hold ended.
     pub(crate) ended: Moment,
-    /// How it ended.
     pub(crate) how: End,
     /// Whether its times are not exact.
     pub(crate) about: bool,
@@ -45,9 +42,7 @@ pub(crate) struct Wait {
 /// A time during which changes were not seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blind {
-    /// The tree.
     pub(crate) root: Arc<str>,
-    /// When it began.
     pub(crate) since: Moment,
     /// When it ended; `None` if it lasts.
     pub(crate) until: Option<Moment>,

@@ -408,7 +408,6 @@ fn an_observer_that_did_not_run_says_so() {
     });
 }
 
-/// Apache's servers.
 #[cfg(deep)]
 mod apache {
     use lockkeeper_testkit::apache::{Apache, Options};

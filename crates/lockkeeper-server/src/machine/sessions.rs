@@ -13,11 +13,9 @@ pub struct ConnectionId(pub u64);
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Session {
-    /// Its granted timeout.
     pub timeout: Duration,
     /// The password that resumes it.
     pub password: [u8; 16],
-    /// Its current connection.
     pub connection: Option<ConnectionId>,
     /// The tick at whose beginning it expires.
     deadline: u64,

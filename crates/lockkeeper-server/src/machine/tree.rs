@@ -54,7 +54,6 @@ impl Node {
         }
     }
 
-    /// Returns its stat.
     pub fn stat(&self) -> Stat {
         let num_children = clamp_len(self.children.len());
         Stat {
@@ -73,7 +72,6 @@ impl Node {
         }
     }
 
-    /// Returns its data.
     pub fn data(&self) -> Option<&Bytes> {
         self.data.as_ref()
     }
@@ -106,7 +104,6 @@ pub enum Applied {
 pub struct TreeEvent {
     /// The kind of event.
     pub kind: EventKind,
-    /// The node.
     pub path: Arc<str>,
     /// The node's access list. Clients that may not read the node get no event.
     pub acl: Arc<[Acl]>,
@@ -164,7 +161,6 @@ impl Loader {
     }
 }
 
-/// All nodes.
 #[derive(Clone, Debug)]
 pub struct Tree {
     /// Boxed: a hash table of a million entries has about another million free slots.

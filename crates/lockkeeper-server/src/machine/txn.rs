@@ -18,16 +18,13 @@ pub struct Txn {
     pub time_ms: i64,
     /// The session of the request, 0 for the server itself.
     pub session: i64,
-    /// The change.
     pub op: TxnOp,
 }
 
 /// The change of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TxnOp {
-    /// A session begins.
     CreateSession {
-        /// Its granted timeout.
         timeout: Duration,
         /// The password that resumes it.
         password: [u8; 16],
@@ -37,12 +34,9 @@ pub enum TxnOp {
         /// Paths in byte order.
         ephemerals: Vec<Arc<str>>,
     },
-    /// A node appears.
     Create {
-        /// Its full path.
         path: Arc<str>,
         data: Option<Bytes>,
-        /// Its access list.
         acl: Arc<[Acl]>,
         owner: Owner,
         /// The parent's number of creates after this one.
@@ -50,20 +44,18 @@ pub enum TxnOp {
         /// Whether the answer contains the stat.
         with_stat: bool,
     },
-    /// A node disappears.
-    Delete { path: Arc<str> },
+    Delete {
+        path: Arc<str>,
+    },
     /// A node's data is replaced.
     SetData {
         path: Arc<str>,
-        /// The new data.
         data: Option<Bytes>,
-        /// The new version.
         version: i32,
     },
     /// A node's access list is replaced.
     SetAcl {
         path: Arc<str>,
-        /// The new list.
         acl: Arc<[Acl]>,
         /// The new version of the list.
         version: i32,
@@ -74,7 +66,6 @@ pub enum TxnOp {
     Multi(Vec<TxnOp>),
     /// An operator or a test sets a parent's number of creates.
     SetChildCounter {
-        /// The parent.
         path: Arc<str>,
         /// The sequence number of the next child.
         creates: i32,
@@ -88,7 +79,6 @@ pub enum TxnOp {
 pub enum Owner {
     /// No owner: persistent.
     None,
-    /// A session: ephemeral.
     Session(i64),
     /// No owner; the server removes it after its last child.
     Container,

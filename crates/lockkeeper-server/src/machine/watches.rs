@@ -54,7 +54,6 @@ impl Modes {
 /// The connections that watch one path, in order of connection, each with at least one watch.
 type Watchers = Vec<(ConnectionId, Modes)>;
 
-/// All watches.
 #[derive(Clone, Debug, Default)]
 pub struct Watches {
     by_path: HashMap<Arc<str>, Watchers>,

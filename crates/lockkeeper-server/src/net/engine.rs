@@ -217,7 +217,6 @@ impl Engine {
         (id, outbox)
     }
 
-    /// Removes a connection.
     pub(crate) fn disconnected(&mut self, id: ConnectionId) {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.counters.outstanding.fetch_sub(peer.outbox.held(), Relaxed);

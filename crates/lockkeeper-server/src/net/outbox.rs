@@ -125,7 +125,6 @@ impl WaitingFrames {
         Self { frames: 1, first: moment, last: moment, sum: moment }
     }
 
-    /// Adds later frames.
     fn add(&mut self, later: Self) {
         *self = Self {
             frames: self.frames + later.frames,

@@ -10,7 +10,6 @@ pub(crate) enum Peer {
     Net(SocketAddr),
     /// A client on this machine's Unix socket, as the kernel names it.
     Local {
-        /// Its user.
         uid: u32,
         /// Its process, if this process can see it.
         pid: Option<i32>,

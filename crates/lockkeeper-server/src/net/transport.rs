@@ -14,7 +14,6 @@ use tokio_rustls::server::TlsStream;
 
 use crate::machine::identity::Identity;
 
-/// The receiving half.
 #[derive(Debug)]
 pub(crate) enum ReadHalf {
     Plain(OwnedReadHalf),
@@ -23,7 +22,6 @@ pub(crate) enum ReadHalf {
     Tls(Box<tokio::io::ReadHalf<TlsStream<TcpStream>>>),
 }
 
-/// The sending half.
 #[derive(Debug)]
 pub(crate) enum WriteHalf {
     Plain(OwnedWriteHalf),
@@ -40,7 +38,6 @@ pub(crate) struct Opened {
     pub(crate) identity: Option<Identity>,
 }
 
-/// A plain connection.
 pub(crate) fn plain(stream: TcpStream) -> Opened {
     let (read, write) = stream.into_split();
     Opened { read: ReadHalf::Plain(read), write: WriteHalf::Plain(write), identity: None }

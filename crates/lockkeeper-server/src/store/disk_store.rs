@@ -54,7 +54,6 @@ pub(crate) struct DiskStore {
     folding: Folding,
     /// The last batch before the current file.
     through: u64,
-    /// Owns the snapshot.
     folder: Folder,
     /// The lock of the directory; dropped last.
     _lock: Option<File>,
@@ -142,7 +141,6 @@ impl DiskStore {
         self.fold()
     }
 
-    /// Folds everything.
     fn fold_all(&mut self) -> Result<(), ServerError> {
         if matches!(self.folding, Folding::Running) {
             let result = self.folder.wait();

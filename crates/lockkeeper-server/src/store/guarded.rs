@@ -93,7 +93,6 @@ fn closed() -> io::Error {
     io::Error::other("the file is closed")
 }
 
-/// What redb gets.
 #[derive(Debug)]
 pub(super) struct Backend(pub(super) Arc<Guarded>);
 

@@ -251,7 +251,6 @@ impl<'a> Changes<'a> {
 #[cfg(test)]
 mod tests;
 
-/// For the fuzzer.
 #[cfg(test)]
 pub(crate) mod fuzzing {
     use super::{Batch, Changes, Origin, encode, scan};

@@ -104,7 +104,6 @@ impl Drop for Opened {
     }
 }
 
-/// An open snapshot.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     files: Arc<dyn Files>,

@@ -264,7 +264,6 @@ impl Apache {
         self.servers[server].pause();
     }
 
-    /// Sends SIGCONT.
     pub fn resume(&self, server: usize) {
         self.servers[server].resume();
     }

@@ -62,7 +62,6 @@ struct SecuredPorts {
 /// The user that can log in to a broker with security.
 pub const USER: &str = "letters";
 
-/// Its password.
 pub const PASSWORD: &str = "pass word-1";
 
 impl Broker {
@@ -191,7 +190,6 @@ impl Broker {
         self.server.pause();
     }
 
-    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.server.resume();
     }

@@ -45,11 +45,7 @@ pub enum What {
         outcome: Outcome,
     },
     /// The guard was asked whether the lock is held.
-    Looked {
-        hold: HoldId,
-        /// The answer.
-        held: bool,
-    },
+    Looked { hold: HoldId, held: bool },
     /// The guard was asked how long it may be trusted. The first such event after a grant or a change comes at its very
     /// beginning.
     Trusted {
@@ -60,13 +56,7 @@ pub enum What {
         left: Duration,
     },
     /// The hold was changed: upgraded or downgraded.
-    Changed {
-        hold: HoldId,
-        /// Its share now.
-        share: Share,
-        /// Its token now.
-        token: Option<i64>,
-    },
+    Changed { hold: HoldId, share: Share, token: Option<i64> },
     /// The hold was released. The event begins with the call and ends with its answer.
     Released {
         hold: HoldId,
@@ -124,10 +114,7 @@ pub enum What {
     /// The process ended without notice.
     Died,
     /// At the end of the run, these nodes still existed.
-    LeftBehind {
-        /// Their names.
-        nodes: Vec<String>,
-    },
+    LeftBehind { nodes: Vec<String> },
 }
 
 /// The outcome of a request for a lock.
@@ -164,7 +151,6 @@ pub struct Grant {
 pub enum Share {
     /// No other hold.
     Alone,
-    /// Other readers.
     Reads,
     /// Other holds, as long as there are permits.
     Permits(u32),

@@ -35,7 +35,6 @@ pub const PERMITS: u32 = 4;
 /// Kinds of lock that share one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Family {
-    /// Exclusive.
     Mutex(Names),
     /// Readers, writers, and readers that become writers.
     Shared(Names),
@@ -46,7 +45,6 @@ pub enum Family {
 }
 
 impl Family {
-    /// All families.
     pub const ALL: [Family; 7] = [
         Family::Mutex(Names::Curator),
         Family::Shared(Names::Curator),
@@ -93,7 +91,6 @@ pub struct Scenario {
     /// The number of handles, each with a session of its own.
     #[serde(default = "shared")]
     pub handles: usize,
-    /// The session timeout.
     #[serde(default = "shortest")]
     pub timeout: u64,
     /// How much longer each write to disk takes, at all times.
@@ -110,7 +107,6 @@ pub struct Scenario {
 pub struct Turn {
     /// The pause before it.
     pub pause: u64,
-    /// The requested kind.
     pub want: Want,
     /// The kind of call.
     pub call: Call,
@@ -181,7 +177,6 @@ pub enum End {
 pub struct Strike {
     /// The time since the one before.
     pub after: u64,
-    /// The fault.
     pub blow: Blow,
 }
 

@@ -552,7 +552,6 @@ pub(crate) async fn watched(proxy: &Proxy, node: &str) {
 pub(crate) struct Waiter<G = Guard, E = AcquireError>(JoinHandle<Result<G, E>>);
 
 impl<G, E: Display> Waiter<G, E> {
-    /// Starts the call.
     pub(crate) fn spawn<R>(request: R) -> Waiter<G, E>
     where
         G: Send + 'static,
@@ -577,7 +576,6 @@ impl<G, E: Display> Waiter<G, E> {
         !self.0.is_finished()
     }
 
-    /// Drops the call.
     pub(crate) fn abort(self) {
         self.0.abort();
     }

@@ -132,7 +132,6 @@ enum CopyStep {
     Replace,
     Same,
     Conflict,
-    /// It is ephemeral.
     Leave,
     /// It was created after the copy began, perhaps by the copy itself if both sides are one ensemble.
     Late,

@@ -37,7 +37,6 @@ impl Listed {
         Listed { node_format, names: node_format.names(path, names), entries: None }
     }
 
-    /// The names.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }

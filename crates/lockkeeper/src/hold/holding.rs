@@ -234,7 +234,6 @@ impl Holding {
         or_never(renewed)
     }
 
-    /// See [`Hold::state_changed`].
     pub(crate) fn state_changed(&self) -> impl Future<Output = ()> + Send + '_ {
         self.parts.hold.state_changed()
     }

@@ -53,7 +53,6 @@ impl WaitSpan {
         self.span.as_ref().map(Arc::downgrade).unwrap_or_default()
     }
 
-    /// Closes it.
     pub(crate) fn end(&mut self, end: &'static str, waited: Duration, error: Option<&dyn Display>) {
         let Some(span) = self.span.take() else { return };
         span.record("waited_ms", millis(waited)).record("end", end);

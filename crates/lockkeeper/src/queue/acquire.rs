@@ -54,7 +54,6 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// An exclusive lock.
     pub(crate) fn exclusive(path: LockPath) -> Self {
         let (node_format, discipline, mode) = (NodeFormat::Curator, Discipline::SharedExclusive, Mode::Exclusive);
         Kind {
@@ -550,7 +549,6 @@ impl CallOptions {
         uses.acquire(limits, node_format, caller, begin);
     }
 
-    /// Starts an attempt.
     fn begin(self, kind: Kind, started: Instant, caller: AcquireReply) {
         let context = self.context.clone();
         match context.ready_session() {

@@ -19,7 +19,6 @@ use crate::latest;
 pub(crate) enum Known {
     /// Not known: it is being read.
     Unknown,
-    /// This epoch.
     Epoch(TokenEpoch),
     /// The node cannot be read, or does not state an epoch.
     Unreadable(String),

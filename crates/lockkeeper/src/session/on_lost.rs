@@ -22,7 +22,6 @@ pub enum OnLost {
     Call(LostCallback),
 }
 
-/// What [`OnLost::Call`] calls.
 pub(crate) type LostCallback = Arc<dyn Fn(&LostLock) + Send + Sync>;
 
 impl OnLost {

@@ -59,7 +59,6 @@ pub(crate) struct Registration {
 }
 
 impl Watchdog {
-    /// Starts the thread.
     pub(crate) fn start() -> std::io::Result<Self> {
         let shared = Arc::new(Shared { wards: Mutex::default(), alarm: Alarm::new()? });
         let watched = shared.clone();

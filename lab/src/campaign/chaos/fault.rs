@@ -26,7 +26,6 @@ pub(super) enum Fault {
     PeersCut,
     /// Packets in one direction between two machines are dropped; the opposite direction works.
     OneWay,
-    /// Connections are reset.
     Reset,
     /// A connection ends within a request or an answer.
     MidFrame,

@@ -19,7 +19,6 @@ use crate::settings::Part;
 /// The shortest time between two reads of the refused requests, and between two drawings of lines that only time has changed.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What was read.
 #[derive(Default)]
 struct Seen {
     jobs: Vec<JobStatus>,

@@ -98,7 +98,6 @@ impl Line {
         })
     }
 
-    /// Makes one attempt.
     pub(super) async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
         // A sum that is too large means no limit.
         self.deadline = self.wait.and_then(|wait| Instant::now().checked_add(wait));

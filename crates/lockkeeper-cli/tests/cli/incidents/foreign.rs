@@ -9,7 +9,6 @@ pub(crate) trait Foreign {
     fn format(&self) -> &'static str;
     /// Joins the queue of a lock. Returns before it holds the lock.
     fn join(&mut self, name: &str);
-    /// Leaves all queues.
     fn leave(&mut self);
 }
 

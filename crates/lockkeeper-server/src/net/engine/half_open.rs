@@ -23,7 +23,6 @@ pub(crate) const TIME: Duration = Duration::from_secs(2);
 /// Maximum length of a frame before the secret.
 pub(crate) const MAX_FRAME: usize = 4 << 10;
 
-/// A half-open connection.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     pub(crate) deadline: Instant,

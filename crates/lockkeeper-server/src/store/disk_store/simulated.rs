@@ -24,7 +24,6 @@ type Names = BTreeMap<String, Id>;
 struct Inode {
     memory: Vec<u8>,
     disk: Vec<u8>,
-    /// The changed pages.
     dirty: BTreeSet<usize>,
 }
 
@@ -59,7 +58,6 @@ enum Operation {
     Other,
 }
 
-/// Which operations fail.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     /// How many succeed before.

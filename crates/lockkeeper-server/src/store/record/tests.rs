@@ -9,7 +9,6 @@ use super::*;
 
 const HERE: Origin = Origin { store_id: 0x1234_5678_9abc_def0, log: 7 };
 
-/// Returns random batches.
 fn batches() -> impl Strategy<Value = Vec<Batch>> {
     let value = prop::option::of(prop::collection::vec(any::<u8>(), 0..60));
     let node = ("/[a-c]{0,3}", value);

@@ -69,7 +69,6 @@ pub struct Counts {
     pub watch_events: u64,
     /// Connections accepted, without the refused ones.
     pub accepted: u64,
-    /// Connections refused.
     pub refused: u64,
     /// Connections that are open now.
     pub open: u64,
@@ -118,13 +117,11 @@ pub enum Fate {
 /// An event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It was accepted.
     Opened,
     /// Both its ends are closed.
     Closed,
     /// An operation of the multi that was recorded before it.
     Part {
-        /// Its opcode.
         op: OpCode,
         path: String,
     },
@@ -132,7 +129,6 @@ pub enum What {
     Request {
         /// The client's number for it; 0 for the ConnectRequest.
         xid: i32,
-        /// Its opcode.
         op: OpCode,
         /// Its path; for a multi, the first one.
         path: Option<String>,
@@ -142,9 +138,7 @@ pub enum What {
     Reply {
         /// The number of the request it answers.
         xid: i32,
-        /// That request's opcode.
         op: OpCode,
-        /// That request's path.
         path: Option<String>,
         /// The server's transaction id; 0 for the ConnectResponse.
         zxid: i64,
@@ -162,7 +156,6 @@ pub enum What {
     /// Bytes that are not a frame, or a frame that could not be assigned.
     Raw {
         direction: Direction,
-        /// Their number.
         length: usize,
         fate: Fate,
     },
@@ -175,6 +168,5 @@ pub struct Record {
     pub at: Duration,
     /// The connection, counted from 0 in the order of opening.
     pub connection: u64,
-    /// The event.
     pub what: What,
 }

@@ -29,7 +29,6 @@ pub struct Promises {
 /// For how long a hold can be trusted at least.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
-    /// When it starts.
     pub start: Duration,
     /// At every later moment.
     pub later: Duration,
@@ -59,7 +58,6 @@ pub enum Claim {
     Deadline,
     /// The exit status of a command fits the events.
     Status,
-    /// Every call ends.
     End,
     /// A waiter is woken when the lock is free.
     WakeUp,
@@ -72,11 +70,9 @@ pub enum Claim {
 /// A promise that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The promise.
     pub claim: Claim,
     /// The number of the lock.
     pub lock: u32,
-    /// The evidence.
     pub detail: String,
     /// The contenders that it concerns, if they are known.
     pub contenders: Vec<u32>,
@@ -101,7 +97,6 @@ pub struct Tally {
     pub trusts: usize,
     /// Holds that were lost.
     pub losses: usize,
-    /// Changes of holds.
     pub changes: usize,
     /// Writes that a resource accepted.
     pub accepted: usize,

@@ -16,7 +16,6 @@ use super::faults::{Counts, Fault};
 #[derive(Clone)]
 pub(super) struct Inlet(Arc<Mutex<Link>>);
 
-/// The receiving end.
 pub(super) struct Outlet {
     link: Arc<Mutex<Link>>,
     timer: Option<Pin<Box<Sleep>>>,

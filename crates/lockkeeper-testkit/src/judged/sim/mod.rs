@@ -44,7 +44,6 @@ use server::{Connection, Replica};
 pub struct Settings {
     /// The number of servers.
     pub servers: usize,
-    /// The leader's tick.
     pub tick: Duration,
     /// The time that a message travels, one way.
     pub network: Range<Duration>,

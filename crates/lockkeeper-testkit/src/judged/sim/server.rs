@@ -35,7 +35,6 @@ pub(super) struct Replica {
 /// A connection from the server's side.
 pub(super) struct Connection {
     pub(super) replica: usize,
-    /// The client's host.
     pub(super) host: usize,
     pub(super) to_client: Inlet,
     pub(super) to_server: Inlet,

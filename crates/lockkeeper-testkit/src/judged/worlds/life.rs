@@ -132,7 +132,6 @@ struct Record {
     events: Vec<Event>,
     last: Duration,
     next: u64,
-    /// The current holds.
     inside: BTreeMap<HoldId, Inside>,
     /// The open requests: the contender, the time of the request, and the limit.
     asking: BTreeMap<u32, (Duration, Option<Duration>)>,

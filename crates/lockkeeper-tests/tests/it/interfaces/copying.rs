@@ -28,12 +28,10 @@ struct Target {
     server: Server,
     client: Client,
     admin: Admin,
-    /// Keeps the session.
     _keeper: Lockkeeper,
 }
 
 impl Target {
-    /// New servers.
     async fn fresh() -> Target {
         let server = embedded_server().await;
         let servers = server.connect_string();

@@ -29,9 +29,7 @@ pub(crate) enum Kind {
     Kazoo,
     /// A mutex whose nodes are beside the path: the path and a number.
     Numbered,
-    /// A reader.
     Read,
-    /// A writer.
     Write,
     /// A reader with the recipe document's names.
     RecipeRead,
@@ -41,13 +39,10 @@ pub(crate) enum Kind {
     KazooRead,
     /// A writer with Kazoo's names.
     KazooWrite,
-    /// An upgradeable reader.
     Upgradeable,
     /// Two of three permits.
     Permits,
-    /// A foreground request.
     Foreground,
-    /// A background request.
     Background,
 }
 

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// The default topic.
 pub const TOPIC: &str = "MdmDeadLetterQueue";
 
 /// An address that is not valid.

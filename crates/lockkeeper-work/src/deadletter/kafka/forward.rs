@@ -103,7 +103,6 @@ pub(super) fn pass(
     Ok(forwarded)
 }
 
-/// One transaction.
 fn batch(
     shared: &Shared,
     sender: &mut Option<TopicSender>,

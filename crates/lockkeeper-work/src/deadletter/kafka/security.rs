@@ -18,7 +18,6 @@ pub enum SaslMechanism {
     ScramSha512,
 }
 
-/// Kafka's names.
 impl fmt::Display for SaslMechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -57,7 +56,6 @@ pub struct KafkaSecurity {
     login: Option<Login>,
 }
 
-/// Files in PEM.
 #[derive(Clone, Debug, Default)]
 struct TlsFiles {
     authorities: Option<PathBuf>,

@@ -156,7 +156,6 @@ impl SpoolTurn<'_> {
         self.spool.get(INTENT)
     }
 
-    /// A transaction begins.
     pub(super) fn intend(&self, intent: &Intent) -> io::Result<()> {
         self.spool.write(INTENT, intent)
     }

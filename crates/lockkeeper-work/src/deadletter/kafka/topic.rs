@@ -85,7 +85,6 @@ pub(super) struct TopicSender {
     producer: ThreadedProducer<LastFailure>,
 }
 
-/// A committed message.
 #[derive(Debug)]
 pub(super) struct FoundLetter {
     /// Its id, if a Lockkeeper sink sent it.
@@ -230,7 +229,6 @@ impl Topic {
         }
     }
 
-    /// All committed messages.
     pub(super) fn read_all(&self) -> KafkaResult<Vec<FoundLetter>> {
         self.read(&Intent::default(), &BTreeMap::new(), Instant::now() + DEADLINE)
     }

@@ -88,7 +88,6 @@ fn named(entry: &AclEntry) -> Acl {
     Acl { perms: bits.fold(0, |perms, bit| perms | bit), id: id(&entry.scheme, &entry.id) }
 }
 
-/// A session.
 pub(super) struct Operations {
     pub(super) client: Client,
     /// Of the connect string; the client adds it to every path.

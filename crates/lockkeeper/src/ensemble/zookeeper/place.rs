@@ -28,7 +28,6 @@ pub(crate) struct Located {
 /// The place of such a server.
 pub(super) struct ServerPlace {
     pub(super) locate: Arc<dyn Locate>,
-    /// For messages.
     pub(super) name: String,
     pub(super) search: Arc<Mutex<Search>>,
 }

@@ -83,7 +83,6 @@ pub(super) enum Timer {
     Yield,
     /// Enter the queue again in another class.
     Age,
-    /// Delete a tombstone.
     Delay,
     /// The caller tolerates the lost connection no longer.
     CutOff,
