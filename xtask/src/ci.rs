@@ -75,10 +75,21 @@ pub(crate) const DEEP: &[Step] = &[
     (0, 'a', 20, "model of the queue", deep!("--profile worlds -p lockkeeper-core --test model -- --test-threads 1")),
     (0, 'a', 10, "model of the lease", deep!("--profile worlds -p lockkeeper-helix --test model -- --test-threads 1")),
     (0, 'a', 20, "worlds", "xtask simulate"),
-    (0, 'a', 10, "worlds of other families", deep!("--test it -- simulation:: jobs_simulated::")),
     (0, 'a', 5, "worlds, one seed twice", deep!("--profile worlds -p lockkeeper-testkit --lib one_seed")),
-    (0, 'a', 10, "watches", deep!("--lib case_37_many_thousand_watches")),
-    (0, 'a', 10, "real work", deep!("--test cli no_update_is_lost_on_this_users_server")),
+    (
+        0,
+        'a',
+        60,
+        "full size",
+        "env LOCKKEEPER_DEEP=1 cargo test --quiet --lib --bins --test it --test cli -- --skip one_seed",
+    ),
+    (
+        0,
+        'a',
+        15,
+        "every kind, embedded",
+        deep!("--test it -- ::recipe ::kazoo ::numbered ::foreground --skip apache --skip ensemble --skip interop"),
+    ),
     (0, 'a', 30, "every kind, on one server and an ensemble", "xtask zookeeper test"),
     (0, 'a', 15, "lagging followers", "xtask zookeeper test --lag 20ms"),
     (0, 'a', 20, "chaos", "xtask chaos --minutes 5"),
@@ -116,6 +127,7 @@ pub(crate) const DEEP: &[Step] = &[
     (0, 'a', 5, "traces", "cargo test --quiet -p lockkeeper-example-otlp"),
     (0, 'a', 60, "mutants of core", "xtask mutants core --shard 0/30"),
     (0, 'a', 60, "mutants of the machine", "xtask mutants machine --shard 0/30"),
+    (0, 'a', 60, "mutants of the library", "xtask mutants library --shard 0/60"),
 ];
 
 /// How a step ended.

@@ -213,6 +213,8 @@ fn doctor_and_gc_create_no_node() {
     assert_eq!(site.nodes("/"), ["/locks", "/zookeeper"]);
     let mut holder = site.home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
+    until("the holder has made the place of its history", || site.nodes("/").contains(&"/lockkeeper".to_owned()));
+    until("all of it", || !site.nodes("/lockkeeper").is_empty());
     let before = ["/", "/locks", "/locks/a", "/lockkeeper"].map(|path| site.nodes(path));
     for look in [&["doctor"][..], &["gc"], &["gc", "--empty", "--garbage", "--tombstones"], &["gc", "--log"]] {
         assert_eq!(site.home.output(look).status.code(), Some(0), "{look:?}");
