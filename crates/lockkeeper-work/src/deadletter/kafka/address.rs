@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+/// The default topic.
 pub const TOPIC: &str = "MdmDeadLetterQueue";
 
 /// An address that is not valid.

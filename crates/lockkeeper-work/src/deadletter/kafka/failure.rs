@@ -16,6 +16,7 @@ pub(super) enum ForwardFailure {
     /// The same, with what the client said last about its connections.
     #[error("{error}: {said}")]
     Connection {
+        /// The error.
         error: KafkaError,
         /// Why a connection failed.
         said: String,
