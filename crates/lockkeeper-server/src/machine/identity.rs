@@ -40,6 +40,11 @@ impl Identity {
     }
 }
 
+/// The most entries of an access list, and the most bytes of its texts. A list is compared with a client's identities for each
+/// operation on its node and for each event, so its length is work that other clients wait for.
+pub(crate) const ENTRIES: usize = 128;
+pub(crate) const LIST_BYTES: usize = 16 << 10;
+
 /// The most identities of one connection, and the longest one in bytes.
 const IDENTITIES: usize = 16;
 const IDENTITY_BYTES: usize = 1 << 10;
@@ -142,11 +147,12 @@ pub(crate) fn permit(acl: &[Acl], perms: i32, who: &Identities) -> Result<(), Er
 /// `auth`.
 ///
 /// An entry that can never match is refused: it would protect nothing or lock a node forever. `schemes` are the
-/// optional schemes of this server.
+/// optional schemes of this server. So is a list that is too long, before and after that.
 pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result<Vec<Acl>, ErrorCode> {
+    check_length(acl)?;
     let mut resolved: Vec<Acl> = Vec::with_capacity(acl.len());
     let mut add = |entry: Acl| {
-        if !resolved.contains(&entry) {
+        if resolved.len() <= ENTRIES && !resolved.contains(&entry) {
             resolved.push(entry);
         }
     };
@@ -179,7 +185,22 @@ pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result
             }
         }
     }
+    check_length(&resolved)?;
     if resolved.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(resolved) }
+}
+
+/// Refuses a list with too many entries or bytes.
+fn check_length(acl: &[Acl]) -> Result<(), ErrorCode> {
+    let bytes = |entry: &Acl| match &entry.id {
+        AclId::WorldAnyone => 0,
+        AclId::Other { scheme, id } => scheme.len() + id.len(),
+    };
+    if acl.len() <= ENTRIES && acl.iter().map(bytes).sum::<usize>() <= LIST_BYTES {
+        return Ok(());
+    }
+    let entries = acl.len();
+    tracing::warn!(entries, "an access list was refused: at most {ENTRIES} entries with {LIST_BYTES} bytes of text");
+    Err(ErrorCode::InvalidAcl)
 }
 
 /// Returns the list for a client that may read but not change it: without the hashes of passwords.
@@ -379,6 +400,27 @@ mod tests {
         for good in ["u", "u/host@REALM", "u@REALM"] {
             assert!(resolve(&[entry(1, "sasl", good)], &who, all).is_ok(), "{good}");
         }
+    }
+
+    /// Each entry of a list is compared with each identity, by the one thread that serves all clients.
+    #[test]
+    fn a_list_that_is_too_long_is_refused_before_it_is_resolved() {
+        let many: Vec<_> = (0..IDENTITIES).map(|n| format!("u:{n}")).collect();
+        let who = user(&many.iter().map(|id| ("digest", id.as_str())).collect::<Vec<_>>());
+        let resolve = |acl: &[Acl]| resolve(acl, &who, Schemes::default());
+        let list = |count: usize, scheme: &str| -> Vec<_> {
+            (0..count).map(|n| entry(1, scheme, &format!("10.0.{}.{}", n / 256, n % 256))).collect()
+        };
+        assert_eq!(resolve(&list(ENTRIES, "ip")).map(|list| list.len()), Ok(ENTRIES));
+        assert_eq!(resolve(&list(ENTRIES + 1, "ip")), Err(ErrorCode::InvalidAcl));
+        // A list of half a megabyte, of which no entry is looked at: none of this scheme is valid.
+        assert_eq!(resolve(&list(40_000, "nonsense")), Err(ErrorCode::InvalidAcl));
+        let long = "x".repeat(LIST_BYTES);
+        assert_eq!(resolve(&[entry(1, "digest", &format!("u:{long}"))]), Err(ErrorCode::InvalidAcl));
+        // Each entry stands for as many as the client has identities.
+        let all = |count| (1..=count).map(|perms| entry(perms, "auth", "")).collect::<Vec<_>>();
+        assert_eq!(resolve(&all(ENTRIES as i32 / IDENTITIES as i32)).map(|list| list.len()), Ok(ENTRIES));
+        assert_eq!(resolve(&all(ENTRIES as i32 / IDENTITIES as i32 + 1)), Err(ErrorCode::InvalidAcl));
     }
 
     #[test]

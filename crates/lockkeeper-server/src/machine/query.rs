@@ -14,16 +14,29 @@ use lockkeeper_wire::{Acl, AclId, ErrorCode, OpResult, Perms, ReadOp, Request, R
 /// The fixed part of an answer or of an operation's result: headers and a stat.
 const FIXED: usize = 128;
 
-/// The bytes that an answer may still get.
+/// The most operations of one request and entries of access lists that it compares, together: tens of milliseconds.
+const MOST_WORK: usize = 200_000;
+
+/// What an answer may still get: bytes, and work.
 ///
 /// An answer is counted before its parts are copied, so a refused one costs nothing. ZooKeeper has no such limit. Its
 /// code for an answer that cannot be built is `MarshallingError`, and every client knows that code.
 #[derive(Clone, Copy, Debug)]
-struct Room(usize);
+struct Room {
+    bytes: usize,
+    work: usize,
+}
 
 impl Room {
     fn take(&mut self, bytes: usize) -> Result<(), ErrorCode> {
-        self.0 = self.0.checked_sub(bytes).ok_or(ErrorCode::MarshallingError)?;
+        self.bytes = self.bytes.checked_sub(bytes).ok_or(ErrorCode::MarshallingError)?;
+        Ok(())
+    }
+
+    /// Counts an operation on this node, whose access list it compares.
+    fn look_at(&mut self, node: Option<&Node>) -> Result<(), ErrorCode> {
+        let work = 1 + node.map_or(0, |node| node.acl.len());
+        self.work = self.work.checked_sub(work).ok_or(ErrorCode::MarshallingError)?;
         Ok(())
     }
 
@@ -66,7 +79,7 @@ pub fn answer(
     request: &Request,
     longest: usize,
 ) -> Option<Result<Response, ErrorCode>> {
-    let mut room = Room(longest);
+    let mut room = Room { bytes: longest, work: MOST_WORK };
     Some(match request {
         Request::Exists(request) => readable(tree, &request.path, who).map(|node| Response::Stat(node.stat())),
         Request::GetData(request) => readable(tree, &request.path, who)
@@ -131,6 +144,8 @@ fn readable<'a>(tree: &'a Tree, path: &str, who: &Identities) -> Result<&'a Node
 /// The result of an operation may be its own error. The error of this function is that of the whole answer.
 fn read_op(tree: &Tree, op: &ReadOp, who: &Identities, room: &mut Room) -> Result<OpResult, ErrorCode> {
     let (ReadOp::GetData { path } | ReadOp::GetChildren { path }) = op;
+    // Those that fail too: a list that does not let the client in was compared whole.
+    room.look_at(tree.get(path))?;
     let node = match readable(tree, path, who) {
         Ok(node) => node,
         Err(error) => return Ok(OpResult::Failed(error)),
