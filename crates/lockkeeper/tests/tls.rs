@@ -66,13 +66,13 @@ fn patient(tls: Tls) -> Builder {
 }
 
 /// Returns the reason why a connection fails that must fail.
-async fn refusal(tls: Option<Tls>, servers: &str) -> String {
+async fn refusal(tls: Option<Tls>, servers: String) -> String {
     let builder = Lockkeeper::builder().connect_timeout(Duration::from_secs(2));
     let builder = match tls {
         Some(tls) => builder.tls(tls),
         None => builder,
     };
-    match builder.connect(servers).await {
+    match builder.connect(&servers).await {
         Err(ConnectError::Session(SessionError::Unreachable { detail, .. })) => detail,
         other => panic!("{other:?}"),
     }
@@ -98,24 +98,25 @@ async fn a_lock_is_held_over_tls_and_outlives_a_broken_connection() {
 async fn each_reason_for_a_failed_handshake_is_reported() {
     let (authority, stranger) = (Authority::new("ours"), Authority::new("theirs"));
     let server = authority.server(&["localhost"], false).await;
-    let detail = refusal(Some(stranger.trust()), &format!("localhost:{}", server.addr().port())).await;
-    assert!(detail.contains("UnknownIssuer"), "{detail}");
-    let detail = refusal(Some(authority.trust()), &server.connect_string()).await;
-    assert!(detail.contains("not valid for name \"127.0.0.1\""), "{detail}");
-    refusal(None, &server.connect_string()).await;
-    assert_eq!(server.stats().sessions, 0);
-
-    let plain = Server::ephemeral().await.unwrap();
-    let detail = refusal(Some(authority.trust()), &plain.connect_string()).await;
-    assert!(detail.contains("fails the TLS handshake"), "{detail}");
-
-    let mutual = authority.server(LOCAL, true).await;
-    let detail = refusal(Some(authority.trust()), &mutual.connect_string()).await;
-    assert!(detail.contains("CertificateRequired"), "{detail}");
+    let (plain, mutual) = (Server::ephemeral().await.unwrap(), authority.server(LOCAL, true).await);
     let (chain, key) = stranger.certify(&[], "build");
     let unknown = authority.trust().with_identity(chain.as_bytes(), key.as_bytes()).unwrap();
-    let detail = refusal(Some(unknown), &mutual.connect_string()).await;
-    assert!(detail.contains("UnknownCA") || detail.contains("UnknownIssuer"), "{detail}");
+    let by_name = format!("localhost:{}", server.addr().port());
+    // Each is told when the time to connect is over.
+    let (issuer, name, _, no_tls, none, identity) = tokio::join!(
+        refusal(Some(stranger.trust()), by_name),
+        refusal(Some(authority.trust()), server.connect_string()),
+        refusal(None, server.connect_string()),
+        refusal(Some(authority.trust()), plain.connect_string()),
+        refusal(Some(authority.trust()), mutual.connect_string()),
+        refusal(Some(unknown), mutual.connect_string()),
+    );
+    assert!(issuer.contains("UnknownIssuer"), "{issuer}");
+    assert!(name.contains("not valid for name \"127.0.0.1\""), "{name}");
+    assert!(no_tls.contains("fails the TLS handshake"), "{no_tls}");
+    assert!(none.contains("CertificateRequired"), "{none}");
+    assert!(identity.contains("UnknownCA") || identity.contains("UnknownIssuer"), "{identity}");
+    assert_eq!(server.stats().sessions, 0);
 }
 
 /// It is tried first, second or third: the order is random.
@@ -246,7 +247,7 @@ async fn an_apache_server_treats_the_certificate_as_the_same_credential() {
     let apache = apache.await.unwrap().unwrap();
     let servers = format!("127.0.0.1:{port}");
     check_that_certificates_are_credentials(&authority, &servers).await;
-    let detail = refusal(Some(authority.trust()), &servers).await;
+    let detail = refusal(Some(authority.trust()), servers).await;
     assert!(detail.contains("ertificate"), "{detail}");
     drop(apache);
 }

@@ -514,7 +514,7 @@ fn the_log_stays_until_the_name_of_a_new_snapshot_is_durable() {
 #[test]
 fn nothing_acknowledged_is_lost_by_operations_that_fail_and_by_power_loss() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let (histories, first) = (number("LOCKKEEPER_HISTORIES").unwrap_or(50), number("LOCKKEEPER_SEED").unwrap_or(1));
+    let (histories, first) = (number("LOCKKEEPER_HISTORIES").unwrap_or(15), number("LOCKKEEPER_SEED").unwrap_or(1));
     let (mut failures, mut folds, mut losses) = (0, 0, 0);
     for seed in first..first + histories {
         let (more_failures, more_folds, more_losses) = history(seed, 10);

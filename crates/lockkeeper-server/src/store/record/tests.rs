@@ -69,7 +69,14 @@ fn judge_patched(cut: &[u8], bytes: &[u8], ends: &[usize], batches: &[Batch], wh
     assert!(found == whole || cut[..end.at] == bytes[..end.at]);
 }
 
+/// Each case tries every byte of a file.
+fn cases() -> ProptestConfig {
+    ProptestConfig::with_cases(if lockkeeper_testkit::is_deep() { 256 } else { 48 })
+}
+
 proptest! {
+    #![proptest_config(cases())]
+
     #[test]
     fn written_records_are_read(batches in batches(), zeros in 0_usize..200) {
         let (mut bytes, ends) = file(&batches);

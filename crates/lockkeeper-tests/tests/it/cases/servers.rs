@@ -10,7 +10,7 @@ use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::guard::HoldState;
 use lockkeeper_server::{OpCode, Server};
 
-use crate::support::{Kind, PATIENCE, STEADY, Stalls, block_on, config, eventually};
+use crate::support::{Kind, PATIENCE, STEADY, block_on, config, eventually};
 
 /// Connects two handles and creates the lock's path.
 async fn contention(servers: &str, kind: Kind) -> [Lockkeeper; 2] {
@@ -179,7 +179,7 @@ fn case_14_a_restart_gives_each_session_its_full_timeout() {
         proxy.black_hole();
         server.shutdown().await.unwrap();
         tokio::join!(guard.lost(), permits.0.lost(), permits.1.lost());
-        let (stalls, back) = (Stalls::watch(), std::time::Instant::now());
+        let back = std::time::Instant::now();
         let server = Server::start(durable().with_listen(address)).await.unwrap();
         let listening = std::time::Instant::now();
         assert_eq!(server.stats().sessions, 1, "its session still exists");
@@ -188,9 +188,10 @@ fn case_14_a_restart_gives_each_session_its_full_timeout() {
         assert!(matches!(pool.try_acquire().await, Err(AcquireError::Held { .. })), "its permits are not free yet");
         let guard = next.mutex("/locks/nightly").acquire().await.unwrap();
         let permits = (pool.acquire().await.unwrap(), pool.acquire().await.unwrap());
-        let (took, since, most) = (back.elapsed(), listening.elapsed(), stalls.allow(timeout + config().tick));
+        let (took, since) = (back.elapsed(), listening.elapsed());
         assert!(took >= timeout, "granted after {took:?}");
-        assert!(since <= most, "granted after {since:?}, at most {most:?}");
+        // Once: with a second one, it would be later than on any busy machine.
+        assert!(since < timeout * 2, "granted after {since:?}");
         guard.release().await.unwrap();
         permits.0.release().await.unwrap();
         permits.1.release().await.unwrap();
