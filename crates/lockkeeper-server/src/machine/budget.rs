@@ -35,11 +35,15 @@ pub(crate) fn watch(path: &str) -> u64 {
 
 /// Returns the cost of an access list. All nodes share the usual list, so it costs nothing.
 pub(crate) fn acl(acl: &[Acl]) -> u64 {
-    let texts = |entry: &Acl| match &entry.id {
+    if acl == [Acl::OPEN] { 0 } else { acl.iter().map(|entry| ENTRY + texts(entry) as u64).sum() }
+}
+
+/// Returns the bytes of the texts of an access list's entry.
+pub(crate) fn texts(entry: &Acl) -> usize {
+    match &entry.id {
         AclId::WorldAnyone => 0,
-        AclId::Other { scheme, id } => (scheme.len() + id.len()) as u64,
-    };
-    if acl == [Acl::OPEN] { 0 } else { acl.iter().map(|entry| ENTRY + texts(entry)).sum() }
+        AclId::Other { scheme, id } => scheme.len() + id.len(),
+    }
 }
 
 /// Returns the cost of a node's data.

@@ -191,16 +191,8 @@ pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result
 
 /// Refuses a list with too many entries or bytes.
 fn check_length(acl: &[Acl]) -> Result<(), ErrorCode> {
-    let bytes = |entry: &Acl| match &entry.id {
-        AclId::WorldAnyone => 0,
-        AclId::Other { scheme, id } => scheme.len() + id.len(),
-    };
-    if acl.len() <= ENTRIES && acl.iter().map(bytes).sum::<usize>() <= LIST_BYTES {
-        return Ok(());
-    }
-    let entries = acl.len();
-    tracing::warn!(entries, "an access list was refused: at most {ENTRIES} entries with {LIST_BYTES} bytes of text");
-    Err(ErrorCode::InvalidAcl)
+    let fits = acl.len() <= ENTRIES && acl.iter().map(budget::texts).sum::<usize>() <= LIST_BYTES;
+    if fits { Ok(()) } else { Err(ErrorCode::InvalidAcl) }
 }
 
 /// Returns the list for a client that may read but not change it: without the hashes of passwords.

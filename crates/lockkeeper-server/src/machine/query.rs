@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::machine::budget;
 use crate::machine::identity::{Identities, masked, permit};
 use crate::machine::path;
 use crate::machine::tree::{Node, Tree};
-use lockkeeper_wire::{Acl, AclId, ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
+use lockkeeper_wire::{Acl, ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
 
 /// The fixed part of an answer or of an operation's result: headers and a stat.
 const FIXED: usize = 128;
@@ -63,10 +64,7 @@ impl Room {
 
     fn acl(&mut self, acl: &[Acl]) -> Result<(), ErrorCode> {
         self.take(FIXED)?;
-        acl.iter().try_for_each(|entry| match &entry.id {
-            AclId::WorldAnyone => self.take(size_of::<Acl>()),
-            AclId::Other { scheme, id } => self.take(size_of::<Acl>() + scheme.len() + id.len()),
-        })
+        acl.iter().try_for_each(|entry| self.take(size_of::<Acl>() + budget::texts(entry)))
     }
 }
 
@@ -144,9 +142,10 @@ fn readable<'a>(tree: &'a Tree, path: &str, who: &Identities) -> Result<&'a Node
 /// The result of an operation may be its own error. The error of this function is that of the whole answer.
 fn read_op(tree: &Tree, op: &ReadOp, who: &Identities, room: &mut Room) -> Result<OpResult, ErrorCode> {
     let (ReadOp::GetData { path } | ReadOp::GetChildren { path }) = op;
-    // Those that fail too: a list that does not let the client in was compared whole.
-    room.look_at(tree.get(path))?;
-    let node = match readable(tree, path, who) {
+    let node = node_at(tree, path);
+    // Those that fail too: a list that does not let the client in is compared whole.
+    room.look_at(node.ok())?;
+    let node = match node.and_then(|node| permit(&node.acl, Perms::READ, who).map(|()| node)) {
         Ok(node) => node,
         Err(error) => return Ok(OpResult::Failed(error)),
     };
