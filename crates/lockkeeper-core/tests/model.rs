@@ -7,8 +7,8 @@
 //! mistakes, and `replays` the defects that were found. Nothing of the protocol is here: a command is
 //! carried out as a driver would, and the contender makes every decision. (`plain`, a foreign client, is no contender.)
 //!
-//! Each world has a small budget of faults. `cargo xtask deep` explores it to its end, and `cargo test` its first states. The seeded mistakes show that the claims can
-//! fail: each mistake breaks how one command is carried out, and is found.
+//! Each world has a small budget of faults. `cargo xtask deep` explores it to its end, and `cargo test` its first states. The seeded
+//! mistakes show that the claims can fail: each mistake breaks how one command is carried out, and is found.
 
 #![cfg_attr(not(deep), allow(unused_imports, reason = "some mistakes are planted by `cargo xtask deep` alone"))]
 

@@ -586,12 +586,12 @@ fn every_world_keeps_the_invariants_of_a_session() {
     for seed in 0..worlds {
         let world = World::run(seed);
         for client in &world.clients {
-            over += u32::from(client.over);
+            over += usize::from(client.over);
             let replies = client.asked.values().filter_map(|asked| asked.reply.as_ref());
             lost += replies.filter(|reply| **reply == Err(RequestError::ConnectionLoss)).count();
             fired += client.watches.values().filter(|watch| watch.fired > 0).count();
         }
     }
     // The worlds must not be calm.
-    assert!(over > 0 && lost > least && fired > 10 * least, "{over} over, {lost} lost, {fired} fired");
+    assert!(over > least / 60 && lost > least && fired > 10 * least, "{over} over, {lost} lost, {fired} fired");
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Guard, Lockkeeper};
 use lockkeeper_server::{OpCode as Op, Stats};
+use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use lockkeeper_testkit::sim::{Settings, Sim};
 
@@ -314,7 +315,7 @@ fn an_error_counts_the_contenders_that_are_there_and_names_the_holder() {
         let keeper = simulated_keeper(&sim);
         let mutex = Kind::Native.mutex(&keeper, "/locks/counted");
         let guard = mutex.acquire().message("the holder").await.unwrap();
-        for _ in 0..100 {
+        for _ in 0..if is_deep() { 1_000 } else { 100 } {
             mutex.acquire().timeout(Duration::from_millis(20)).await.unwrap_err();
         }
         let waiters: Vec<_> = (0..4).map(|_| mutex.acquire().into_future()).collect();
