@@ -175,7 +175,8 @@ impl HelixLock {
     }
 
     /// Leaves the cleanup to the code that has the guard: [`HelixGuard::preemption`] announces it, and releasing the
-    /// guard ends it.
+    /// guard ends it. After the loss of the lock, statistics count the cleanup as finished if the guard is released, and
+    /// as cut off if it is dropped.
     #[must_use]
     pub fn cleanup_by_guard(mut self) -> Self {
         self.cleanup = Cleanup::Guard;

@@ -129,8 +129,12 @@ fn tell(group: &Group, owner: &str, event: Measurement) {
             histogram!(names::LEASE_HELD, labels).record(Duration::from_millis(held_ms));
             histogram!(names::LEASE, group.with([("owner", owner)])).record(Duration::from_millis(lease_ms));
         }
-        Measurement::Cleanup { real_ms, allotted_ms } => {
-            let in_time = if real_ms > allotted_ms { "false" } else { "true" };
+        Measurement::Cleanup { real_ms, allotted_ms, finished } => {
+            let in_time = match finished {
+                true if real_ms <= allotted_ms => "true",
+                true => "false",
+                false => "cut_off",
+            };
             let labels = group.with([("owner", owner), ("in_time", in_time.into())]);
             histogram!(names::CLEANUP, labels).record(Duration::from_millis(real_ms));
         }
@@ -179,7 +183,7 @@ impl HoldAccount {
     }
 }
 
-/// One cleanup, counted when it is done.
+/// One cleanup, counted when it ends.
 pub(super) struct CleanupAccount {
     recorder: Recorder,
     owner: String,
@@ -194,9 +198,10 @@ impl CleanupAccount {
         CleanupAccount { recorder, owner: owner.to_owned(), asked, allotted_ms }
     }
 
-    pub(super) fn close(self, now: Duration) {
+    /// `finished` is whether the cleanup is done, and not cut off by the loss of the lock.
+    pub(super) fn close(self, now: Duration, finished: bool) {
         let (real_ms, allotted_ms) = (millis(now.saturating_sub(self.asked)), self.allotted_ms);
-        self.recorder.record(&self.owner, Measurement::Cleanup { real_ms, allotted_ms });
+        self.recorder.record(&self.owner, Measurement::Cleanup { real_ms, allotted_ms, finished });
     }
 }
 
@@ -239,8 +244,9 @@ mod tests {
         metrics::with_local_recorder(&seen, || {
             let recorder = Recorder::new(Group::named("batches"));
             recorder.record("x", Measurement::Hold { held_ms: 1, lease_ms: 2, overran: false });
-            recorder.record("x", Measurement::Cleanup { real_ms: 3, allotted_ms: 2 });
-            recorder.record("x", Measurement::Cleanup { real_ms: 2, allotted_ms: 2 });
+            recorder.record("x", Measurement::Cleanup { real_ms: 3, allotted_ms: 2, finished: true });
+            recorder.record("x", Measurement::Cleanup { real_ms: 2, allotted_ms: 2, finished: true });
+            recorder.record("x", Measurement::Cleanup { real_ms: 1, allotted_ms: 2, finished: false });
             recorder.record("x", Measurement::Preemption { waited_ms: 4, outcome: PreemptionOutcome::Forced });
         });
         let told = seen.0.into_inner().unwrap();
@@ -251,6 +257,7 @@ mod tests {
                 "lockkeeper_lease_seconds group=batches owner=x",
                 "lockkeeper_cleanup_seconds group=batches owner=x in_time=false",
                 "lockkeeper_cleanup_seconds group=batches owner=x in_time=true",
+                "lockkeeper_cleanup_seconds group=batches owner=x in_time=cut_off",
                 "lockkeeper_preemption_wait_seconds group=batches owner=x outcome=forced",
             ]
         );

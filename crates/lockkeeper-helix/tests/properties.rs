@@ -303,7 +303,7 @@ fn event() -> impl Strategy<Value = (String, Measurement)> {
         (ms.clone(), ms, any::<bool>(), 0..3u8, outcome).prop_map(
             |(one, other, overran, which, outcome)| match which {
                 0 => Measurement::Hold { held_ms: one, lease_ms: other, overran },
-                1 => Measurement::Cleanup { real_ms: one, allotted_ms: other },
+                1 => Measurement::Cleanup { real_ms: one, allotted_ms: other, finished: one % 2 == 0 },
                 _ => Measurement::Preemption { waited_ms: one, outcome },
             },
         );

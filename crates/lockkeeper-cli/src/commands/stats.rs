@@ -76,6 +76,11 @@ fn tally(text: &mut String, tally: &Tally) {
     }
     if !tally.cleanups.is_empty() {
         _ = writeln!(text, "  {} {}", row(tally.cleanups.count(), "cleanup"), spans(&tally.cleanups));
+    }
+    if !tally.cut_off.is_empty() {
+        _ = writeln!(text, "  {} {}", row(tally.cut_off.count(), "cut-off cleanup"), spans(&tally.cut_off));
+    }
+    if !tally.allotted.is_empty() {
         _ = writeln!(text, "        allotted        {}", spans(&tally.allotted));
     }
     if tally.preemptions() > 0 {
@@ -140,6 +145,8 @@ struct TallyView {
     overran: u64,
     cleanups: u64,
     cleanup_ms: SpansView,
+    cut_off: u64,
+    cut_off_ms: SpansView,
     allotted_ms: SpansView,
     preemptions: u64,
     waited_ms: SpansView,
@@ -176,6 +183,8 @@ impl TallyView {
             overran: tally.overran,
             cleanups: tally.cleanups.count(),
             cleanup_ms: SpansView::of(&tally.cleanups),
+            cut_off: tally.cut_off.count(),
+            cut_off_ms: SpansView::of(&tally.cut_off),
             allotted_ms: SpansView::of(&tally.allotted),
             preemptions: tally.preemptions(),
             waited_ms: SpansView::of(&tally.waited),

@@ -370,6 +370,22 @@ fn lease_statistics_are_printed() {
     assert_eq!(low.end().0, Some(79));
     let stats: serde_json::Value = serde_json::from_slice(&home.output(&["stats", "b", "--json"]).stdout).unwrap();
     assert_eq!((&stats["total"]["in_time"], &stats["total"]["share_in_time"]), (&1.into(), &1.0.into()));
+    // A cleanup that force cut off has not finished, and no suggestion comes from it.
+    let mut low = home.spawn(
+        "c",
+        &["--lease", "10m", "--id", "x", "--cleanup", "10m", "--stats"],
+        "echo up; trap '' TERM; read line",
+    );
+    assert_eq!(low.line(), "up");
+    let args = ["run", "c", "--lease", "10m", "--id", "y", "--priority", "5", "--waiting", "100ms", "--forceful"];
+    assert!(home.output(&[&args[..], &["--", "true"]].concat()).status.success());
+    assert_eq!(low.end().0, Some(79));
+    let stats: serde_json::Value = serde_json::from_slice(&home.output(&["stats", "c", "--json"]).stdout).unwrap();
+    let total = &stats["total"];
+    assert_eq!((&total["cleanups"], &total["cut_off"], &total["share_in_time"]), (&0.into(), &1.into(), &0.0.into()));
+    assert!(total["suggested_cleanup_ms"].is_null(), "{total}");
+    let text = String::from_utf8(home.output(&["stats", "c"]).stdout).unwrap();
+    assert!(text.contains("1     cut-off cleanup") && !text.contains("suggested cleanup"), "{text}");
     assert!(home.output(&["stats", "a", "--reset"]).status.success());
     assert_eq!(home.output(&["stats", "a"]).status.code(), Some(1));
 }

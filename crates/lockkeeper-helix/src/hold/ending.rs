@@ -134,7 +134,7 @@ impl LeaseTask {
         // Unless the lock was taken while the cleanup still runs.
         let goes_on = self.hold.loss() == Some(Loss::Preempted) && !self.cleaned_up;
         if let Some(cleaning) = self.cleaning.take_if(|_| !goes_on) {
-            cleaning.close(now);
+            cleaning.close(now, self.cleaned_up);
         }
         self.status.send_if_modified(|status| {
             let now = match self.hold.loss() {
@@ -147,8 +147,9 @@ impl LeaseTask {
         });
     }
 
-    /// The lock has another owner and the cleanup continues. It is counted when it is done, so that its owner learns
-    /// how long it takes. Needs no session, because it sends nothing to a server.
+    /// The lock has another owner and the cleanup may continue. It is counted when it ends, so that its owner learns how
+    /// long it takes. A cleanup by the guard has finished if the guard is released, and is cut off if the guard is
+    /// dropped. Needs no session, because it sends nothing to a server.
     pub(super) fn outlive_by_its_cleanup(self) {
         let Some(account) = self.cleaning else { return };
         let (mut cleaned, mut requests, clock) = (self.cleaned, self.requests, self.context.clock());
@@ -158,22 +159,29 @@ impl LeaseTask {
         self.context.spawn(async move {
             let given_back = async {
                 // Dropping this channel answers a release, as after any loss.
-                let released =
-                    async { while !matches!(requests.next().await, None | Some(HoldRequest::Release(_))) {} };
+                let released = async {
+                    loop {
+                        match requests.next().await {
+                            Some(HoldRequest::Release(_)) => return true,
+                            None => return false,
+                            Some(_) => {}
+                        }
+                    }
+                };
                 tokio::select! {
                     biased;
-                    () = released => {}
-                    () = hold.unattended.notified() => {}
+                    released = released => released,
+                    () = hold.unattended.notified() => false,
                 }
             };
-            tokio::select! {
+            let finished = tokio::select! {
                 biased;
-                _ = or_never(cleaned.as_mut()), if by_listener => {}
-                () = given_back, if !by_listener => {}
+                _ = or_never(cleaned.as_mut()), if by_listener => true,
+                released = given_back, if !by_listener => released,
                 // The duration of the cleanup is not counted then.
                 () = closed.cancelled() => return,
-            }
-            account.close(clock.now());
+            };
+            account.close(clock.now(), finished);
         });
     }
 }

@@ -24,12 +24,14 @@ pub enum Measurement {
         /// Its lease ended it, so it is unknown how long the work would have taken.
         overran: bool,
     },
-    /// A preempted owner has cleaned up, possibly after another owner got the lock.
+    /// The cleanup of a preempted owner has ended, possibly after another owner got the lock.
     Cleanup {
         /// How long it took, from the first request.
         real_ms: u64,
         /// How long it might have taken.
         allotted_ms: u64,
+        /// Whether it finished. Otherwise the loss of the lock cut it off, and it would have taken at least that long.
+        finished: bool,
     },
     /// A requestor's wait for an owner to make room has ended.
     Preemption {
@@ -66,13 +68,16 @@ pub struct Tally {
     /// How many were ended by their lease.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overran: u64,
-    /// How long cleanups took, those that ended late too.
+    /// How long cleanups took that finished, those that finished late too.
     #[serde(default, skip_serializing_if = "Histogram::is_empty")]
     pub cleanups: Histogram,
-    /// How long they might have taken.
+    /// How long the other cleanups had taken when the loss of the lock cut them off. Each would have taken at least that long.
+    #[serde(default, skip_serializing_if = "Histogram::is_empty")]
+    pub cut_off: Histogram,
+    /// How long all of them might have taken.
     #[serde(default, skip_serializing_if = "Histogram::is_empty")]
     pub allotted: Histogram,
-    /// How many took longer.
+    /// How many finished late.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overdue: u64,
     /// How long requestors waited for the owner to make room.
@@ -105,10 +110,14 @@ impl Tally {
                 self.leases.record(lease_ms);
                 self.overran += u64::from(overran);
             }
-            Measurement::Cleanup { real_ms, allotted_ms } => {
-                self.cleanups.record(real_ms);
+            Measurement::Cleanup { real_ms, allotted_ms, finished } => {
                 self.allotted.record(allotted_ms);
-                self.overdue += u64::from(real_ms > allotted_ms);
+                if finished {
+                    self.cleanups.record(real_ms);
+                    self.overdue += u64::from(real_ms > allotted_ms);
+                } else {
+                    self.cut_off.record(real_ms);
+                }
             }
             Measurement::Preemption { waited_ms, outcome } => {
                 self.waited.record(waited_ms);
@@ -124,11 +133,24 @@ impl Tally {
 
     /// Adds the counts of another process.
     pub fn merge(&mut self, other: &Tally) {
-        let Tally { held, leases, overran, cleanups, allotted, overdue, waited, in_time, late, forced, refused } =
-            other;
+        let Tally {
+            held,
+            leases,
+            overran,
+            cleanups,
+            cut_off,
+            allotted,
+            overdue,
+            waited,
+            in_time,
+            late,
+            forced,
+            refused,
+        } = other;
         self.held.merge(held);
         self.leases.merge(leases);
         self.cleanups.merge(cleanups);
+        self.cut_off.merge(cut_off);
         self.allotted.merge(allotted);
         self.waited.merge(waited);
         for (sum, more) in [
@@ -153,18 +175,19 @@ impl Tally {
         self.waited.count()
     }
 
-    /// The share of cleanups that finished within their timeout, 0 to 1, as their owners count it. If no owner counts,
-    /// as requestors saw it; they do not know of cleanups that continued after they had left. `None` if there were no
-    /// cleanups.
+    /// The share of cleanups that finished within their timeout, 0 to 1, as their owners count it: a cleanup that was cut
+    /// off did not finish. If no owner counts, as requestors saw it; they do not know of cleanups that continued after
+    /// they had left. `None` if there were no cleanups.
     pub fn share_in_time(&self) -> Option<f64> {
-        let (good, all) = match self.cleanups.count() {
+        let finished = self.cleanups.count();
+        let (good, all) = match finished.saturating_add(self.cut_off.count()) {
             0 => (self.in_time, self.preemptions()),
-            all => (all.saturating_sub(self.overdue), all),
+            all => (finished.saturating_sub(self.overdue), all),
         };
         (all > 0).then(|| good as f64 / all as f64)
     }
 
-    /// A cleanup timeout that 95 of 100 cleanups would have kept, in milliseconds; `None` where none was counted.
+    /// A cleanup timeout that 95 of 100 finished cleanups would have kept, in milliseconds; `None` if none has finished.
     pub fn suggested_cleanup_ms(&self) -> Option<u64> {
         self.cleanups.quantile(950)
     }
@@ -183,7 +206,8 @@ impl Tally {
 
     /// The total by which the owners with the smallest counts are found.
     fn weight(&self) -> u64 {
-        self.holds().saturating_add(self.cleanups.count()).saturating_add(self.preemptions())
+        let cleanups = self.cleanups.count().saturating_add(self.cut_off.count());
+        self.holds().saturating_add(cleanups).saturating_add(self.preemptions())
     }
 }
 
@@ -273,11 +297,17 @@ mod tests {
     /// H-73: as the owners count, the late ones too.
     #[test]
     fn the_share_in_time_and_the_suggested_timeout_follow_from_the_cleanups() {
-        let cleanup = |real_ms| Measurement::Cleanup { real_ms, allotted_ms: 100 };
+        let cleanup = |real_ms| Measurement::Cleanup { real_ms, allotted_ms: 100, finished: true };
         let counted = tally((1..=20).map(|tenth| cleanup(tenth * 10)));
         assert_eq!(counted.share_in_time(), Some(0.5));
         let suggested = counted.suggested_cleanup_ms().unwrap();
         assert!((190..=190 + 24).contains(&suggested), "{suggested}");
+        // Cut off after a moment: not in time, and no reason to suggest less.
+        let cut_off = Measurement::Cleanup { real_ms: 1, allotted_ms: 100, finished: false };
+        assert_eq!((tally([cut_off]).share_in_time(), tally([cut_off]).suggested_cleanup_ms()), (Some(0.0), None));
+        let both = tally([cleanup(90), cut_off, cut_off, cut_off]);
+        assert_eq!((both.share_in_time(), both.suggested_cleanup_ms().unwrap() >= 90), (Some(0.25), true));
+        assert_eq!((both.cut_off.count(), both.allotted.count(), both.overdue), (3, 4, 0));
         let seen = |outcome| Measurement::Preemption { waited_ms: 5, outcome };
         let unknown = tally([
             seen(PreemptionOutcome::InTime),

@@ -14,6 +14,7 @@ on_every_record_server!(
     an_owner_that_hands_the_lock_over_has_made_room_in_time,
     a_dead_owner_makes_room_late,
     a_cleanup_that_ended_late_is_counted_with_its_real_time,
+    a_cleanup_that_the_loss_cut_off_is_not_finished_and_suggests_nothing,
     holds_are_counted_against_their_leases,
     a_fleet_counts_together_and_loses_nothing,
     an_addition_whose_reply_was_lost_is_counted_once,
@@ -113,7 +114,7 @@ async fn a_cleanup_that_ended_late_is_counted_with_its_real_time(world: &World) 
     let next = b.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Preempted);
     assert_eq!(a.statistics().total().cleanups.count(), 0, "the cleanup still runs");
-    drop(guard);
+    guard.release().await.unwrap_err();
     eventually("the cleanup is counted", async || a.statistics().total().cleanups.count() == 1).await;
     let tally = a.statistics().total();
     assert_eq!((tally.overdue, tally.share_in_time()), (1, Some(0.0)));
@@ -127,6 +128,22 @@ async fn a_cleanup_that_ended_late_is_counted_with_its_real_time(world: &World) 
     assert_eq!(guard.lost().await, Loss::Preempted);
     eventually("the cleanup is counted", async || prompt.statistics().total().cleanups.count() == 1).await;
     assert_eq!(prompt.statistics().total().share_in_time(), Some(1.0));
+}
+
+/// H-73: a guard that is dropped after the loss, as that of a command which is killed, has cleaned up nothing for sure.
+async fn a_cleanup_that_the_loss_cut_off_is_not_finished_and_suggests_nothing(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let a = lock(world, &one, "a").cleanup(LONG).cleanup_by_guard();
+    let b = lock(world, &other, "b").priority(1).forceful(true).waiting(SHORT);
+    let guard = a.acquire().await.unwrap();
+    let next = b.acquire().await.unwrap();
+    assert_eq!(guard.run(std::future::pending::<()>()).await, Err(Loss::Preempted));
+    drop(guard);
+    eventually("the cleanup is counted", async || a.statistics().total().cut_off.count() == 1).await;
+    let tally = a.statistics().total();
+    assert_eq!((tally.cleanups.count(), tally.overdue, tally.share_in_time()), (0, 0, Some(0.0)));
+    assert_eq!(tally.suggested_cleanup_ms(), None, "{tally:?}");
+    next.release().await.unwrap();
 }
 
 /// H-74: holds that ended with their lease are counted apart, and a renewed hold counts once.
