@@ -432,7 +432,7 @@ impl LeaseTask {
             let cleaning = std::thread::Builder::new().name("lockkeeper-cleanup".to_owned()).spawn(move || {
                 let work = listener(preemption);
                 match runtime {
-                    Some(runtime) => runtime.block_on(work),
+                    Some(runtime) => runtime.block_on(until_shutdown(&runtime, work)),
                     None => session.block_on(work),
                 }
                 _ = done.send(());
@@ -513,5 +513,16 @@ impl LeaseTask {
         };
         _ = renewal.send(outcome);
         None
+    }
+}
+
+/// Runs `work` until it ends or the runtime shuts down. Shutting down cancels the runtime's tasks before it stops its
+/// timers, which panic if they are polled after that. Dropping the future drops `work`.
+async fn until_shutdown(runtime: &tokio::runtime::Handle, work: impl Future<Output = ()>) {
+    let mut running = runtime.spawn(std::future::pending::<()>());
+    tokio::select! {
+        biased;
+        _ = &mut running => {}
+        () = work => running.abort(),
     }
 }

@@ -14,6 +14,7 @@ use crate::support::{PATIENCE, STEADY, Stalls, World, eventually};
 
 on_every_record_server!(
     a_blocking_cleanup_stalls_no_other_lock,
+    a_cleanup_ends_without_a_panic_when_its_runtime_shuts_down,
     an_owner_without_a_cleanup_is_preempted_immediately,
     a_release_during_a_preemption_reports_it,
     an_owners_unlock_grants_the_lock_to_the_requestor,
@@ -67,6 +68,38 @@ async fn a_blocking_cleanup_stalls_no_other_lock(world: &World) {
     assert_eq!(guard.lost().await, Loss::Preempted);
     assert_eq!((info(world).await.owner.as_str(), calls.load(Ordering::Relaxed)), ("b", 1));
     next.release().await.unwrap();
+}
+
+/// H-32: as at the end of a `main`, whose runtime is dropped while a cleanup sleeps.
+async fn a_cleanup_ends_without_a_panic_when_its_runtime_shuts_down(world: &World) {
+    struct Ended(tokio::sync::mpsc::UnboundedSender<bool>);
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            _ = self.0.send(std::thread::panicking());
+        }
+    }
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let (end, mut ended) = tokio::sync::mpsc::unbounded_channel();
+    let started = Arc::new(AtomicBool::new(false));
+    let begun = started.clone();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let a = {
+        let _within = runtime.enter();
+        lock(world, &one, "a").cleanup(LONG).on_cleanup(move |_| {
+            let (ended, begun) = (Ended(end.clone()), begun.clone());
+            async move {
+                let _ended = ended;
+                begun.store(true, Ordering::Relaxed);
+                tokio::time::sleep(LONG).await;
+            }
+        })
+    };
+    let _guard = a.acquire().await.unwrap();
+    let asking = ask(&lock(world, &other, "b").priority(1));
+    eventually("the cleanup runs", async || started.load(Ordering::Relaxed)).await;
+    runtime.shutdown_background();
+    assert_eq!(ended.recv().await, Some(false), "the cleanup panicked");
+    asking.granted().await.release().await.unwrap();
 }
 
 /// H-36, B10: its cleanup timeout has no effect.
