@@ -50,7 +50,6 @@ class Server:
                 "--listen", self.address,
                 "--data", os.path.join(self.directory.name, "data"),
                 "--accounts", os.environ["LOCKKEEPER_ACCOUNTS"],
-                "--words", "all",
             ],
             stdout=subprocess.PIPE,
             stderr=open(os.path.join(self.directory.name, "log"), "ab"),

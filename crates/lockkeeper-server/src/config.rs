@@ -50,8 +50,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The four-letter words that a server answers. The default is `ruok`, `srvr`, `isro`, `mntr` and `conf`: the other ones
-/// list what clients do, whatever the access lists say.
+/// The four-letter words that a server answers. The default is `ruok`, `srvr`, `isro`, `envi`, `mntr` and `conf`: the
+/// other ones list what clients do, whatever the access lists say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words(Vec<&'static str>);
 
@@ -73,7 +73,7 @@ impl Words {
 
 impl Default for Words {
     fn default() -> Self {
-        Self(vec!["ruok", "srvr", "isro", "mntr", "conf"])
+        Self(vec!["ruok", "srvr", "isro", "envi", "mntr", "conf"])
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct ServeArgs {
     /// Accept this name of the machine in requests for operators' HTTP, besides addresses and localhost; can be repeated
     #[arg(long, hide_short_help = true, value_name = "NAME", requires = "admin")]
     pub admin_host: Vec<String>,
-    /// Answer only these four-letter words, as stat,dump, or all [default: ruok,srvr,isro,mntr,conf]
+    /// Answer only these four-letter words, as stat,dump, or all [default: ruok,srvr,isro,envi,mntr,conf]
     #[arg(long, hide_short_help = true, value_name = "LIST", value_parser = words)]
     pub words: Option<Words>,
     /// Serve only clients that present the secret in this file: 16 to 1024 bytes on one line

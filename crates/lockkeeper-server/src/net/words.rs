@@ -257,18 +257,10 @@ fn configuration(engine: &Engine) -> String {
     lines_with("=", settings(engine))
 }
 
-/// Returns the values of `envi`.
+/// Returns the values of `envi`. Clients ask it for the version. Apache's server also tells the host, the user and
+/// directories, which concern nobody who is not on the machine.
 pub(crate) fn environment_values() -> Vec<(&'static str, String)> {
-    let or_unknown = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
-    vec![
-        ("zookeeper.version", format!("{VERSION}, built on Rust")),
-        ("host.name", or_unknown(host)),
-        ("os.name", std::env::consts::OS.to_owned()),
-        ("os.arch", std::env::consts::ARCH.to_owned()),
-        ("user.name", or_unknown(std::env::var("USER").ok())),
-        ("user.dir", or_unknown(std::env::current_dir().ok().map(|path| path.display().to_string()))),
-    ]
+    vec![("zookeeper.version", format!("{VERSION}, built on Rust"))]
 }
 
 fn environment() -> String {
