@@ -162,7 +162,7 @@ impl From<MonitorError> for Error {
 /// | [`MonitorError::SessionExpired`] | [`ConnectionAborted`](io::ErrorKind::ConnectionAborted) |
 /// | [`MonitorError::ConnectionLoss`] | [`NotConnected`](io::ErrorKind::NotConnected) |
 /// | [`MonitorError::NoNode`] | [`NotFound`](io::ErrorKind::NotFound) |
-/// | [`MonitorError::Other`], by its [`ErrorKind`] | `Refused`: [`PermissionDenied`](io::ErrorKind::PermissionDenied); `Misuse`: [`InvalidInput`](io::ErrorKind::InvalidInput); others: [`Other`](io::ErrorKind::Other) |
+/// | [`MonitorError::Other`] | that of its [`ErrorKind`] |
 impl From<MonitorError> for io::Error {
     fn from(error: MonitorError) -> Self {
         let kind = match &error {
@@ -170,11 +170,7 @@ impl From<MonitorError> for io::Error {
             MonitorError::SessionExpired { .. } => io::ErrorKind::ConnectionAborted,
             MonitorError::ConnectionLoss { .. } => io::ErrorKind::NotConnected,
             MonitorError::NoNode { .. } => io::ErrorKind::NotFound,
-            MonitorError::Other { source, .. } => match source.kind() {
-                ErrorKind::Refused => io::ErrorKind::PermissionDenied,
-                ErrorKind::Misuse => io::ErrorKind::InvalidInput,
-                _ => io::ErrorKind::Other,
-            },
+            MonitorError::Other { source, .. } => source.kind().into(),
         };
         io::Error::new(kind, error)
     }

@@ -1,5 +1,6 @@
 //! Why a lock was not acquired.
 
+use std::io;
 use std::time::Duration;
 
 use lockkeeper_core::{Loss, Revocation, spell};
@@ -114,6 +115,18 @@ pub enum AcquireError {
         /// The lock.
         path: String,
     },
+}
+
+/// For code whose other errors are those of files and sockets. The result keeps this error as its source. Its kind is
+/// [`TimedOut`](io::ErrorKind::TimedOut) for [`AcquireError::Timeout`], otherwise that of [`AcquireError::kind`].
+impl From<AcquireError> for io::Error {
+    fn from(error: AcquireError) -> Self {
+        let kind = match error {
+            AcquireError::Timeout { .. } => io::ErrorKind::TimedOut,
+            _ => error.kind().into(),
+        };
+        io::Error::new(kind, error)
+    }
 }
 
 impl AcquireError {

@@ -1,5 +1,6 @@
 //! Why a release, a change, a check or a fenced write of a held lock failed.
 
+use std::io;
 use std::time::Duration;
 
 use lockkeeper_core::{Loss, spell};
@@ -38,6 +39,14 @@ pub enum ReleaseError {
         /// The server's reason.
         reason: String,
     },
+}
+
+/// For code whose other errors are those of files and sockets. The result keeps this error as its source, and has the kind of
+/// [`ReleaseError::kind`].
+impl From<ReleaseError> for io::Error {
+    fn from(error: ReleaseError) -> Self {
+        io::Error::new(error.kind().into(), error)
+    }
 }
 
 impl ReleaseError {

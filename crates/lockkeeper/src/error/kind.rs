@@ -1,5 +1,7 @@
 //! What a caller does about an error.
 
+use std::io;
+
 /// What a caller does about an error, whichever call returned it.
 ///
 /// Every error of this crate has a `kind()`. A service can choose its answer by it:
@@ -52,5 +54,30 @@ impl ErrorKind {
     /// same attempts.
     pub const fn is_retryable(self) -> bool {
         matches!(self, ErrorKind::Taken | ErrorKind::Unavailable)
+    }
+}
+
+/// For code whose other errors are those of files and sockets:
+///
+/// | kind | of `io::Error` |
+/// |---|---|
+/// | [`Taken`](ErrorKind::Taken) | [`WouldBlock`](io::ErrorKind::WouldBlock) |
+/// | [`Unavailable`](ErrorKind::Unavailable) | [`NotConnected`](io::ErrorKind::NotConnected) |
+/// | [`Lost`](ErrorKind::Lost) | [`ConnectionAborted`](io::ErrorKind::ConnectionAborted) |
+/// | [`NotFound`](ErrorKind::NotFound) | [`NotFound`](io::ErrorKind::NotFound) |
+/// | [`Refused`](ErrorKind::Refused) | [`PermissionDenied`](io::ErrorKind::PermissionDenied) |
+/// | [`Misuse`](ErrorKind::Misuse) | [`InvalidInput`](io::ErrorKind::InvalidInput) |
+/// | others | [`Other`](io::ErrorKind::Other) |
+impl From<ErrorKind> for io::ErrorKind {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Taken => io::ErrorKind::WouldBlock,
+            ErrorKind::Unavailable => io::ErrorKind::NotConnected,
+            ErrorKind::Lost => io::ErrorKind::ConnectionAborted,
+            ErrorKind::NotFound => io::ErrorKind::NotFound,
+            ErrorKind::Refused => io::ErrorKind::PermissionDenied,
+            ErrorKind::Misuse => io::ErrorKind::InvalidInput,
+            _ => io::ErrorKind::Other,
+        }
     }
 }

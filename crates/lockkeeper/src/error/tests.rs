@@ -125,6 +125,22 @@ fn every_error_of_an_acquire_has_a_kind() {
     are(ErrorKind::Mismatch, own, mismatches().into_iter().map(AcquireError::from).collect());
 }
 
+/// For a caller that has to return an `io::Error`, as the clients of ZooKeeper's recipes for Java do.
+#[test]
+fn errors_of_locks_become_errors_of_files_and_sockets() {
+    let kind_of = |error: AcquireError| io::Error::from(error).kind();
+    let timeout = AcquireError::Timeout { path: path(), waited: WAITED, holder: None, ahead: None };
+    let text = timeout.to_string();
+    let converted = io::Error::from(timeout);
+    assert_eq!((converted.kind(), converted.to_string()), (io::ErrorKind::TimedOut, text));
+    assert!(converted.get_ref().is_some_and(|error| error.is::<AcquireError>()));
+    assert_eq!(kind_of(AcquireError::Held { path: path(), holder: None, ahead: None }), io::ErrorKind::WouldBlock);
+    assert_eq!(kind_of(AcquireError::NoSuchLock { path: path() }), io::ErrorKind::NotFound);
+    assert_eq!(kind_of(AcquireError::Cancelled { path: path() }), io::ErrorKind::Other);
+    let lost = io::Error::from(ReleaseError::NotHeld { loss: Loss::SessionExpired });
+    assert_eq!(lost.kind(), io::ErrorKind::ConnectionAborted);
+}
+
 pub(crate) fn mismatches() -> [Mismatch; 3] {
     [
         Mismatch::Permits { path: path(), ours: 2, stated: Some(3) },
