@@ -88,7 +88,7 @@ pub struct SharedNode {
     pub path: String,
     /// What was done to it.
     pub set_up: SetUp,
-    /// Its list; `None` if the server does not show it to this client.
+    /// Its list, without the hashes of passwords; `None` if the server does not show it to this client.
     pub acl: Option<LockAcl>,
     /// Whether the list lets every client do what contending for locks needs there; `false` if it is unknown.
     pub is_open: bool,
@@ -157,6 +157,17 @@ impl LockAcl {
     pub fn gives_everyone(&self, perms: &str) -> bool {
         let world: Vec<_> = self.entries().into_iter().filter(AclEntry::is_world).collect();
         perms.chars().all(|letter| world.iter().any(|entry| entry.perms.contains(letter)))
+    }
+
+    /// Returns the list without the hashes of passwords: `x` is in their place, as servers show a list to clients that may
+    /// not change it.
+    pub(crate) fn without_hashes(self) -> LockAcl {
+        let LockAcl::List(AclList(entries)) = self else { return self };
+        let masked = entries.iter().map(|entry| match entry.id.split_once(':') {
+            Some((user, _)) if entry.scheme == "digest" => AclEntry { id: format!("{user}:x"), ..entry.clone() },
+            _ => entry.clone(),
+        });
+        LockAcl::List(AclList(masked.collect()))
     }
 
     /// Whether it refers to the credentials of the client that creates a node.

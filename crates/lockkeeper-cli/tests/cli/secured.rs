@@ -195,6 +195,8 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
     let told: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
     let of = |path: &str| told["nodes"].as_array().unwrap().iter().find(|node| node["path"] == path).unwrap().clone();
     assert_eq!((&of("/locks")["done"], &of("/locks")["open"]), (&"created".into(), &false.into()));
+    // A hash of a password belongs neither on a terminal nor in a log.
+    assert_eq!(of("/locks")["acl"], "digest:ops:x:cdrwa");
     // Everyone reads the epoch.
     assert_eq!(of("/lockkeeper/epoch")["open"], true);
     // A client that finds them private learns the remedy.

@@ -68,7 +68,7 @@ impl Operations {
                 Err(error) => return Err(error),
             };
             let is_open = acl.as_ref().is_some_and(|acl| acl.gives_everyone(needed(&path)));
-            Ok(Some(SharedNode { path, set_up, acl, is_open }))
+            Ok(Some(SharedNode { path, set_up, acl: acl.map(LockAcl::without_hashes), is_open }))
         })
     }
 
@@ -94,7 +94,7 @@ impl Operations {
             OpError::Refused(reason) if is_shared(path) => {
                 let list = match read(client, path).await {
                     Ok(Some(list)) if list.gives_everyone(needed(path)) => return OpError::Refused(reason),
-                    Ok(Some(list)) => format!("its list is {list}"),
+                    Ok(Some(list)) => format!("its list is {}", list.without_hashes()),
                     Ok(None) | Err(_) => "its list is not shown to this client".to_owned(),
                 };
                 OpError::Refused(format!("{reason}; {} {NOT_OPEN}: {list}", full(chroot, path)))
