@@ -9,7 +9,7 @@ use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::{LockPath, Lockkeeper};
 use lockkeeper_observe::history::{Ending, NewRefusal, Recorder, Recording, RefusalReason, refused};
 use lockkeeper_work::retry::Cause;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::child::CommandEnd;
 use crate::exit::{Code, Failure};
@@ -18,7 +18,7 @@ use crate::unsent::{self, Unsent};
 use crate::waiting::Report;
 
 /// Time limit for records that were not written with the release, and for refusals.
-const WRITING: Duration = Duration::from_secs(1);
+pub(crate) const WRITING: Duration = Duration::from_secs(1);
 
 /// Maximum characters of a message that is kept for later.
 const MESSAGE: usize = 200;
@@ -69,12 +69,13 @@ fn not_recorded(why: impl std::fmt::Display) {
     tracing::info!(%why, "the history of the lock lacks a record");
 }
 
-/// Records that a request for these locks was refused, for at most a second.
+/// Records that a request for these locks was refused, until `end`.
 pub(crate) async fn refuse(
     keeper: &Lockkeeper,
     paths: &[LockPath],
     (once, waited, message): (bool, Duration, Option<&str>),
     failure: &Failure,
+    end: Instant,
 ) {
     let reason = match (failure.code, failure.cause) {
         (Code::NotAcquired, Cause::InstanceLock) if once => RefusalReason::Taken,
@@ -90,7 +91,7 @@ pub(crate) async fn refuse(
         refusal.holder = Some(holder.described.clone());
         refusal.holder_message.clone_from(&holder.message);
     }
-    match timeout(WRITING, refused(keeper, path, refusal)).await {
+    match timeout_at(end, refused(keeper, path, refusal)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => not_recorded(error),
         Err(_) => not_recorded("no server has answered in time"),
@@ -119,8 +120,8 @@ pub(crate) fn keep(dir: &Path, servers: &str, paths: &[LockPath], (waited, messa
     }
 }
 
-/// Sends what earlier commands could not, for at most a second. What is not sent then is kept for the next one.
-pub(crate) async fn send_kept(keeper: &Lockkeeper, dir: &Path, servers: &str) {
+/// Sends what earlier commands could not, until `end`. What is not sent then is kept for the next one.
+pub(crate) async fn send_kept(keeper: &Lockkeeper, dir: &Path, servers: &str, end: Instant) {
     let unsent = unsent::take(dir, servers);
     if unsent.is_empty() {
         return;
@@ -132,7 +133,7 @@ pub(crate) async fn send_kept(keeper: &Lockkeeper, dir: &Path, servers: &str) {
         (refusal.message, refusal.pid) = (group.message, Some(group.pid));
         refused(keeper, &group.path, refusal).await
     });
-    let is_sent = match timeout(WRITING, futures_util::future::try_join_all(sent)).await {
+    let is_sent = match timeout_at(end, futures_util::future::try_join_all(sent)).await {
         Ok(Ok(_)) => true,
         // The next time will not be better.
         Ok(Err(AdminError::Session(SessionError::Refused { .. }))) => true,

@@ -33,7 +33,7 @@ use crate::grace::Term;
 use crate::held::Held;
 use crate::kind::Kind;
 use crate::output::Printer;
-use crate::records::Records;
+use crate::records::{Records, WRITING};
 use crate::retrying::RetryPolicy;
 use crate::settings::{Settings, path_to_lock, state_dir, variable};
 use crate::signals::{self, ENDING, RUNNING, Signals};
@@ -193,8 +193,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
             guard
         }
         Ok(Err(failure)) => {
-            line.record_refusal(&failure).await;
-            line.leave(leaving(&failure)).await;
+            line.give_up(&failure, async |line, end| line.record_refusal(&failure, end).await).await;
             if failure.code == Code::NotAcquired {
                 return Ok(not_acquired(&args, &failure, *printer));
             }
@@ -269,7 +268,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
     }
     line.released = matches!(released, Ok(None));
     records.finish().await;
-    line.send_kept().await;
+    line.send_kept(Instant::now() + WRITING).await;
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
     let outcome = ran?;
     match released {
@@ -351,7 +350,7 @@ async fn hold(
     job.attend(keeper, guard, signals, terms, printer).await
 }
 
-/// Returns how long to try to leave the queue after this failure, which comes at the deadline if there is one.
+/// Returns how long to try to record this failure and to leave the queue. It comes at the deadline if there is one.
 fn leaving(failure: &Failure) -> Duration {
     match failure.code {
         // No server confirms anything: the node is deleted with the session.

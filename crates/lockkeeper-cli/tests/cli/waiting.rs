@@ -254,6 +254,28 @@ fn the_wait_is_used_up_while_nothing_listens() {
     assert!(line.contains("within 3 s") && line.contains("nothing listens there"), "{line}");
 }
 
+/// The record of the refusal and the end of the session share the second after the wait.
+#[test]
+fn a_short_wait_ends_within_a_second_when_the_server_falls_silent() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let wait = Duration::from_secs(2);
+    let (stalls, started) = (Stalls::watch(), Instant::now());
+    let mut waiter = home.spawn("a", &["--wait", "2s"], "touch ran");
+    until("it waits", || home.count("a") == (1, 1));
+    served.running.signal(Signal::STOP);
+    let (code, text) = waiter.end();
+    let (took, most) = (started.elapsed(), stalls.allow(wait + Duration::from_millis(1500)));
+    served.running.signal(Signal::CONT);
+    assert!(matches!(code, Some(75 | 69)), "{code:?} {text}");
+    assert!(took >= wait && took < most, "{took:?}, at most {most:?}");
+    holder.close_stdin();
+    holder.wait();
+}
+
 /// The server confirms nothing, so there is nothing to wait for.
 #[test]
 fn the_wait_in_the_queue_of_a_hung_server_ends_in_time() {

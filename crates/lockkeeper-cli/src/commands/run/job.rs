@@ -12,9 +12,9 @@ use lockkeeper_config::settings::IfUnreachable;
 use lockkeeper_work::jobs::{
     Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NotRecorded, Rule, Run, RunEnd, RunRecord, Skipped,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{LEAVING, Line, RELEASING, command_line, hold, leaving};
+use super::{LEAVING, Line, RELEASING, command_line, hold};
 use crate::advice::Suggested;
 use crate::args::jobs::JobArgs;
 use crate::args::run::{OnDeadlock, RunArgs};
@@ -27,7 +27,7 @@ use crate::jobsview;
 use crate::nested;
 use crate::output::Printer;
 use crate::presence::GONE;
-use crate::records::Records;
+use crate::records::{Records, WRITING};
 use crate::signals::{self, Signals};
 use crate::tail::Tail;
 use crate::text::when_ms;
@@ -55,18 +55,17 @@ pub(super) async fn run(
 ) -> Result<u8, Failure> {
     let ended = slots(args, &mut line, signals, printer).await;
     if let Err(failure) = &ended {
-        line.record_refusal(failure).await;
-        if failure.code == Code::NotAcquired {
-            expect(args, &line).await;
-        }
+        let records = async |line: &Line, end| {
+            line.record_refusal(failure, end).await;
+            if failure.code == Code::NotAcquired {
+                _ = timeout_at(end, expect(args, line)).await;
+            }
+        };
+        line.give_up(failure, records).await;
     } else {
-        line.send_kept().await;
+        line.send_kept(Instant::now() + WRITING).await;
+        line.leave(LEAVING).await;
     }
-    line.leave(match &ended {
-        Err(failure) => leaving(failure),
-        Ok(_) => LEAVING,
-    })
-    .await;
     match ended {
         Err(failure) if failure.code == Code::NotAcquired => Ok(super::not_acquired(args, &failure, printer)),
         ended => ended,
@@ -100,9 +99,6 @@ async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: 
     }
 }
 
-/// Time limit for the first records of a job that was refused.
-const EXPECTING: Duration = Duration::from_secs(1);
-
 /// The grace period of a command without a lock.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -133,8 +129,7 @@ async fn expect(args: &RunArgs, line: &Line) {
     let (Some(keeper), Some(path)) = (line.keeper.as_ref().filter(|_| line.history), line.paths.first()) else {
         return;
     };
-    let expected = timeout(EXPECTING, job(keeper, path.as_str(), args).expect()).await;
-    if let Ok(Err(error)) = expected {
+    if let Err(error) = job(keeper, path.as_str(), args).expect().await {
         tracing::info!(%error, "the job has no records");
     }
 }
@@ -255,7 +250,7 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
             };
             let failure = Failure::new(Code::NotAcquired, message);
             let failure = failure.advise("see its runs", Suggested::new(["jobs", path, "--history"]));
-            line.record_refusal(&failure).await;
+            line.record_refusal(&failure, Instant::now() + WRITING).await;
             Ok(super::not_acquired(args, &failure, printer))
         }
         _ => Err(Failure::new(

@@ -105,11 +105,14 @@ impl Line {
         if let Err(failure) = &stood
             && failure.cause != Cause::InstanceLock
         {
-            if failure.code != Code::Unreachable {
-                self.record_refusal(failure).await;
-            }
             // The next server may be another one, at another place.
-            self.leave(leaving(failure)).await;
+            let recorded = failure.code != Code::Unreachable;
+            self.give_up(failure, async |line, end| {
+                if recorded {
+                    line.record_refusal(failure, end).await;
+                }
+            })
+            .await;
         }
         stood
     }
@@ -366,8 +369,8 @@ impl Line {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Records that the request was refused, if it was and the servers answer.
-    pub(super) async fn record_refusal(&self, failure: &Failure) {
+    /// Records that the request was refused, if it was and the servers answer before `end`.
+    pub(super) async fn record_refusal(&self, failure: &Failure, end: Instant) {
         let (waited, message) = (self.started.elapsed(), self.message.as_deref());
         match (&self.keeper, &self.place, &self.state) {
             _ if !self.history => {}
@@ -379,19 +382,27 @@ impl Line {
                 records::keep(state, servers, &self.paths, (waited, message));
             }
             (Some(keeper), ..) => {
-                self.send_kept().await;
-                records::refuse(keeper, &self.paths, (self.once, waited, message), failure).await;
+                let refusal = records::refuse(keeper, &self.paths, (self.once, waited, message), failure, end);
+                tokio::join!(self.send_kept(end), refusal);
             }
             _ => {}
         }
     }
 
-    /// Sends the refusals that earlier commands could not record.
-    pub(super) async fn send_kept(&self) {
+    /// Sends the refusals that earlier commands could not record, until `end`.
+    pub(super) async fn send_kept(&self, end: Instant) {
         let Some(keeper) = &self.keeper else { return };
         if let (true, Place::Ensemble(servers), Some(state)) = (self.history, &self.place, &self.state) {
-            records::send_kept(keeper, state, servers).await;
+            records::send_kept(keeper, state, servers, end).await;
         }
+    }
+
+    /// Writes records of a failure, leaves the queue and closes the session, all within the time that [`leaving`] allows.
+    /// `records` gets the end of that time.
+    pub(super) async fn give_up(&mut self, failure: &Failure, records: impl AsyncFnOnce(&Line, Instant)) {
+        let end = Instant::now() + leaving(failure);
+        records(self, end).await;
+        self.leave(end.saturating_duration_since(Instant::now())).await;
     }
 
     /// Leaves the queue and closes the session, within `patience`.
