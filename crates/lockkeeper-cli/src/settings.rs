@@ -51,8 +51,8 @@ impl Settings {
         printer: &Printer,
     ) -> Result<(lockkeeper_config::settings::Settings, Result<Place, Failure>), Failure> {
         let all = layers(args).read()?;
-        for warning in all.warnings() {
-            printer.note(&explained(warning));
+        for warning in all.warnings().iter().filter_map(warning) {
+            printer.note(&warning);
         }
         let place = match &all.servers.value {
             Some(servers) => Ok(Place::Ensemble(servers.clone())),
@@ -259,7 +259,7 @@ fn refuse_options_of_ensembles(all: &lockkeeper_config::settings::Settings, plac
 }
 
 /// Returns a mistake in the words of the command: a variable may be named as an option that only the command line has.
-fn explained(mistake: &Fault) -> String {
+fn explained(mistake: &Fault) -> Fault {
     let mut mistake = mistake.clone();
     if let Origin::Variable(name) = &mistake.origin
         && !known_variables().contains(name)
@@ -269,7 +269,14 @@ fn explained(mistake: &Fault) -> String {
             mistake.remedy = Some(format!("write --{option} on the command line"));
         }
     }
-    mistake.to_string()
+    mistake
+}
+
+/// Returns the text of a warning; `None` for a variable that resembles no other: it belongs to the user's own scripts.
+fn warning(mistake: &Fault) -> Option<String> {
+    let mistake = explained(mistake);
+    let is_foreign = matches!(mistake.origin, Origin::Variable(_)) && mistake.remedy.is_none();
+    (!is_foreign).then(|| mistake.to_string())
 }
 
 /// Returns the sources of the settings of a command line.
@@ -330,7 +337,7 @@ fn layers(args: ConnectArgs) -> Sources {
 impl From<SettingsError> for Failure {
     fn from(error: SettingsError) -> Self {
         // One line for any number of faults.
-        let faults: Vec<_> = error.faults().iter().map(explained).collect();
+        let faults: Vec<_> = error.faults().iter().map(|fault| explained(fault).to_string()).collect();
         Failure::new(Code::Usage, faults.join(" | "))
     }
 }
@@ -429,11 +436,12 @@ mod tests {
     fn an_unknown_variable_that_is_named_as_an_option_is_reported_with_the_option() {
         let warned = |name: &str| {
             let sources = Sources::none().variables([(name.to_owned(), "x".to_owned())]);
-            sources.read().unwrap().warnings().iter().map(explained).collect::<String>()
+            sources.read().unwrap().warnings().iter().filter_map(warning).collect::<String>()
         };
         assert!(warned("LOCKKEEPER_WAIT").ends_with("; write --wait on the command line"));
         assert!(warned("LOCKKEEPER_ON_REVOKE").ends_with("; write --on-revoke on the command line"));
         assert!(warned("LOCKKEEPER_TIMEOUT").ends_with("; the nearest one is LOCKKEEPER_SESSION_TIMEOUT"));
+        assert_eq!(warned("LOCKKEEPER_DEPLOY_STAGE"), "", "of a script");
     }
 
     #[test]
