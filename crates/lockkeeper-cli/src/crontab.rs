@@ -13,7 +13,7 @@ use lockkeeper::LockPath;
 use lockkeeper::admin::LOCKS;
 
 use self::flock::{Flock, has_flock, is_in_background, joined_script};
-use self::naming::{BUILTINS, name_of, one_at_a_time, unique};
+use self::naming::{BUILTINS, housekeeping, name_of, one_at_a_time, unique};
 
 /// The format of a crontab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,11 @@ pub(crate) fn rewrite(
                             "{program} stays; it can be left out, because the lock of lockkeeper holds on all machines"
                         )),
                     };
-                    made.notes.extend(slot.note.into_iter().chain(nameless).chain(note).map(|note| (number, note)));
+                    let local = housekeeping(bare.unwrap_or(typed)).map(|word| {
+                        format!("{word} looks like the housekeeping of each machine, and a job runs on one of all machines: keep the old line then")
+                    });
+                    let notes = slot.note.into_iter().chain(nameless).chain(local).chain(note);
+                    made.notes.extend(notes.map(|note| (number, note)));
                     names.push(name);
                     made.jobs += 1;
                     continue;
@@ -560,6 +564,27 @@ mod tests {
             assert_eq!(made.text, format!("*/10 * * * * lockkeeper run job --every 5m -- {command}\n"));
             let note = format!("{program} stays; it can be left out");
             assert!(made.notes.iter().any(|(_, told)| told.starts_with(&note)), "{:?}", made.notes);
+        }
+    }
+
+    #[test]
+    fn the_housekeeping_of_each_machine_is_pointed_out() {
+        let pointed_out = |command: &str| {
+            let made = lines(&format!("5 2 * * * {command}\n"), Format::User);
+            assert_eq!(made.jobs, 1, "{command}");
+            made.notes.iter().any(|(_, note)| note.contains("looks like the housekeeping of each machine"))
+        };
+        for command in [
+            "find /tmp -mtime +1 -delete",
+            "/usr/sbin/logrotate /etc/logrotate.conf",
+            "sudo apt-get -y upgrade",
+            "rm -f /var/log/app/*.old",
+            "cd /var/tmp && rm -rf cache",
+        ] {
+            assert!(pointed_out(command), "{command}");
+        }
+        for command in ["/opt/report.sh", "/opt/find-customers /srv/tmp", "pg_dump app >/tmp/dump", "/opt/tmp/x"] {
+            assert!(!pointed_out(command), "{command}");
         }
     }
 

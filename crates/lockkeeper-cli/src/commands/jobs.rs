@@ -361,6 +361,12 @@ fn import(args: ImportArgs, printer: Printer) -> Result<u8, Failure> {
         format!("{program}{}", command.strip_prefix("lockkeeper").unwrap_or(&command))
     });
     output::data(&made.text)?;
+    if made.jobs > 0 {
+        printer.note(
+            "each job runs on one of all machines, and its name is a guess: check the names, and keep the old line for \
+             what each machine must do by itself",
+        );
+    }
     for (number, note) in &made.notes {
         printer.note(&format!("line {number}: {note}"));
     }

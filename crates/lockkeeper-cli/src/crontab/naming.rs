@@ -49,6 +49,37 @@ const WRAPPERS: &[&str] = &[
     "}",
 ];
 
+/// Programs that keep one machine in order.
+const HOUSEKEEPERS: &[&str] = &[
+    "apt",
+    "apt-get",
+    "dnf",
+    "fstrim",
+    "journalctl",
+    "logrotate",
+    "needrestart",
+    "ntpdate",
+    "smartctl",
+    "tmpreaper",
+    "tmpwatch",
+    "unattended-upgrade",
+    "updatedb",
+    "yum",
+];
+
+/// Programs that delete, and directories that each machine has.
+const DELETERS: &[&str] = &["find", "rm"];
+const LOCAL: &[&str] = &["/tmp", "/var/tmp", "/var/log", "/var/cache"];
+
+/// Returns the word by which a command looks like the housekeeping of the machine that runs it.
+pub(super) fn housekeeping(command: &str) -> Option<&str> {
+    let is_one_of = |word: &str, programs: &[&str]| programs.contains(&word.rsplit('/').next().unwrap_or_default());
+    let is_local = |word: &str| LOCAL.iter().any(|dir| word == *dir || word.starts_with(&format!("{dir}/")));
+    let mut words = command.split_whitespace();
+    let deletes = words.clone().any(|word| is_one_of(word, DELETERS));
+    words.find(|word| is_one_of(word, HOUSEKEEPERS) || (deletes && is_local(word)))
+}
+
 /// Words that only a shell understands at the beginning of a command.
 pub(super) const BUILTINS: &[&str] = &[
     ".", ":", "[", "alias", "cd", "eval", "exec", "export", "exit", "if", "for", "set", "source", "test", "time",

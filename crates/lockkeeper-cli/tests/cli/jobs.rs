@@ -560,7 +560,8 @@ fn a_crontab_is_printed_with_its_lines_rewritten() {
         "{printed}"
     );
     let notes = String::from_utf8(output.stderr).unwrap();
-    assert!(without_time(&notes).starts_with("lockkeeper: line 4: @reboot"), "{notes}");
+    assert!(notes.contains("keep the old line for what each machine must do by itself"), "{notes}");
+    assert!(notes.contains("lockkeeper: line 4: @reboot"), "{notes}");
     assert_eq!(text(&home.file("crontab")), crontab);
     let (code, line) = failure(&home.output(&["jobs", "import", "missing"]));
     assert!(code == Some(64) && line.contains("cannot read the crontab missing"), "{line}");
