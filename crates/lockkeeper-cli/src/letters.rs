@@ -130,7 +130,10 @@ fn kafka(place: &str, _: &Settings) -> Result<Arc<dyn Sink>, Failure> {
         Code::Usage,
         format!("{place:?} is a Kafka topic, and this lockkeeper was built without support for Kafka"),
     )
-    .hint("build it with the feature kafka: cargo install --locked lockkeeper-cli --features kafka"))
+    .hint(
+        "no package has it: build it from the source, in a checkout, with cargo install --locked --path crates/lockkeeper-cli \
+         --features kafka",
+    ))
 }
 
 /// A command line of `run`, as a letter stores it.
