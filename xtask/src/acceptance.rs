@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -37,7 +38,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         report.source(name, text);
     }
     for (lines, name) in &pages {
-        print!("{}", report.table(name, lines, options.gaps));
+        // A reader may end early, and then only the problems are left to say.
+        _ = io::stdout().write_all(report.table(name, lines, options.gaps).as_bytes());
     }
     if report.problems.is_empty() { Ok(()) } else { bail!("{}", report.problems.join("\n       ")) }
 }

@@ -5,7 +5,7 @@
 
 use std::env;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -157,7 +157,10 @@ pub(crate) fn run(table: &[Step], options: &Options) -> Result<()> {
         for (_, _, limit, name, command) in steps {
             let words: Vec<_> =
                 command.split(' ').map(|word| if word == "xtask" { "cargo xtask" } else { word }).collect();
-            println!("{name}: {}, {limit} min at most", words.join(" "));
+            // A reader may end early.
+            if writeln!(io::stdout(), "{name}: {}, {limit} min at most", words.join(" ")).is_err() {
+                break;
+            }
         }
         return Ok(());
     }
