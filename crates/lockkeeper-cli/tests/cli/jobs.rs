@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, is_alive, text, until, without_scope, without_time};
+use crate::harness::{BINARY, Home, Running, Served, failure, is_alive, text, until, without_scope};
 
 /// Returns the records of one job.
 fn job(home: &Home, name: &str) -> Value {
