@@ -9,8 +9,13 @@
 //!
 //! The page for a browser is in [`page`](crate::page).
 //!
+//! There are at most 64 connections. One more takes the place of the one that has been silent for the longest time. A connection
+//! ends when 10 s have passed without a whole request, or without the client reading its answer.
+//!
 //! A request that names another host than an address or `localhost` is refused, so that a web page of another site cannot read the
 //! answers through its visitor's browser.
+
+mod places;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +30,9 @@ use axum::routing::get;
 use futures_util::stream;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
+use self::places::Places;
 use crate::watch::{Journal, Observation};
 
 /// The type of the metrics' text.
@@ -33,6 +40,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// How many bytes of the journal are read at once.
 const PIECE: usize = 64 << 10;
+
+/// How many clients read the journal at once: each has all its files open.
+static READERS: Semaphore = Semaphore::const_new(4);
 
 /// Returns the service of an observation. A program may add its own paths.
 pub fn router(observation: Observation) -> Router {
@@ -75,7 +85,7 @@ fn is_admitted(request: &Request, hosts: &[String]) -> bool {
 ///
 /// The listener failed.
 pub async fn serve(listener: TcpListener, router: Router) -> io::Result<()> {
-    axum::serve(listener, router).await
+    axum::serve(Places::new(listener), router).await
 }
 
 async fn metrics(State(observation): State<Observation>) -> Response {
@@ -103,20 +113,24 @@ async fn history(State(observation): State<Observation>) -> Response {
     let Some(dir) = observation.journal_dir() else {
         return (StatusCode::NOT_FOUND, "this observer writes no journal\n").into_response();
     };
+    let Ok(reader) = READERS.try_acquire() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many clients read the journal; try again later\n")
+            .into_response();
+    };
     // Opened at once: a file that gets another name meanwhile stays the same file.
     let files = tokio::task::spawn_blocking(move || {
         let files = Journal::files(&dir).into_iter().filter_map(|path| std::fs::File::open(path).ok());
         files.map(tokio::fs::File::from_std).rev().collect::<Vec<_>>()
     });
     let Ok(files) = files.await else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
-    let pieces = stream::try_unfold(files, |mut files| async move {
+    let pieces = stream::try_unfold((files, reader), |(mut files, reader)| async move {
         loop {
             let Some(file) = files.last_mut() else { return Ok::<_, io::Error>(None) };
             let mut piece = vec![0; PIECE];
             let read = file.read(&mut piece).await?;
             if read > 0 {
                 piece.truncate(read);
-                return Ok(Some((piece, files)));
+                return Ok(Some((piece, (files, reader))));
             }
             files.pop();
         }

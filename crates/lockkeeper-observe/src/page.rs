@@ -27,7 +27,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::header::{self, HeaderName};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware;
-use axum::response::sse::{Event, Sse};
+use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream::{self, Stream};
@@ -55,6 +55,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// After this time without a change, the page is drawn again: ages grow, and bars move.
 const REFRESH: Duration = Duration::from_secs(15);
+
+/// The pause after which a stream of events without an event has a comment.
+const ALIVE: Duration = Duration::from_secs(5);
 
 /// What a page may load: only its own parts. No other site may show it in a frame.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
@@ -158,7 +161,8 @@ async fn events(State(page): State<Page>) -> Response {
         let event = futures_util::StreamExt::next(&mut events).await?;
         Some((event, (events, permit)))
     });
-    Sse::new(held).into_response()
+    // The connection of a silent client would end.
+    Sse::new(held).keep_alive(KeepAlive::new().interval(ALIVE)).into_response()
 }
 
 /// An event soon, because the page may be older than this stream, and then one for each change.

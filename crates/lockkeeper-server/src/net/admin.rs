@@ -1,19 +1,19 @@
 //! The operators' HTTP port: the reports of the four-letter words as JSON, and the metrics for Prometheus.
 //!
 //! Paths and names are those of Apache's admin server. Each connection has one request with a head of bounded length,
-//! and bodies are not read, so a client cannot occupy the server. A request that names another server is refused. The port never waits for the disk and never changes
+//! and bodies are not read, so a client cannot occupy the server. A connection takes one of the few slots when its head is whole. A request that names another server is refused. The port never waits for the disk and never changes
 //! the tree.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -22,26 +22,30 @@ use crate::net::engine::Engine;
 use crate::net::reports::{self, Layout, Slices, chain, field, fields, whole};
 use crate::net::words::{self, VERSION};
 
-/// Time for a whole request and its answer.
+/// Time for the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for the answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of the request line with its headers.
 const MAX_HEAD: usize = 8 << 10;
 /// A report of at most about this length is sent with its length, a longer one in chunks.
 const MAX_PART: usize = 64 << 10;
-/// Maximum number of concurrent requests; others wait in the listener's queue.
+/// Maximum number of requests that are answered at once; others wait with their whole head.
 const MAX_REQUESTS: usize = 16;
+/// Maximum number of connections that have not sent their head. One more takes the place of the oldest one, so that silent clients
+/// keep nobody out.
+const MAX_HEADS: usize = 32;
 
 /// Serves all connections until dropped.
 pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, listener: TcpListener) {
-    let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let slots = Rc::new(Semaphore::new(MAX_REQUESTS));
+    let heads = Rc::new(RefCell::new(VecDeque::new()));
     loop {
-        let slot = Arc::clone(&slots).acquire_owned().await;
         match listener.accept().await {
             Ok((stream, address)) => {
-                let engine = Rc::clone(&engine);
+                let (engine, slots, heads) = (Rc::clone(&engine), Rc::clone(&slots), Rc::clone(&heads));
                 tokio::task::spawn_local(async move {
-                    let _slot = slot;
-                    if !matches!(timeout(TIMEOUT, one(&engine, stream)).await, Ok(Ok(()))) {
+                    if !matches!(connection(&engine, &slots, &heads, stream).await, Some(Ok(()))) {
                         debug!(client = %address, "an HTTP client has disconnected or timed out");
                     }
                 });
@@ -56,14 +60,53 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, listener: TcpListener) {
     }
 }
 
-async fn one(engine: &RefCell<Engine>, mut stream: TcpStream) -> std::io::Result<()> {
+/// The connections that have not sent their head, oldest first. Each ends when its value is notified.
+type Heads = RefCell<VecDeque<Rc<Notify>>>;
+
+/// Serves one connection. Returns `None` if its time was over, or if another one has taken its place.
+async fn connection(
+    engine: &RefCell<Engine>,
+    slots: &Semaphore,
+    heads: &Heads,
+    mut stream: TcpStream,
+) -> Option<std::io::Result<()>> {
+    let place = Rc::new(Notify::new());
+    heads.borrow_mut().push_back(Rc::clone(&place));
+    if heads.borrow().len() > MAX_HEADS
+        && let Some(oldest) = heads.borrow_mut().pop_front()
+    {
+        oldest.notify_one();
+    }
+    let head = tokio::select! {
+        head = timeout(HEAD_TIMEOUT, read_head(&mut stream)) => head.ok(),
+        () = place.notified() => None,
+    };
+    heads.borrow_mut().retain(|other| !Rc::ptr_eq(other, &place));
+    let head = match head? {
+        Ok(Some(head)) => head,
+        Ok(None) => return Some(Ok(())),
+        Err(error) => return Some(Err(error)),
+    };
+    let answered = timeout(TIMEOUT, async {
+        let _slot = slots.acquire().await;
+        answer(engine, &head, stream).await
+    });
+    answered.await.ok()
+}
+
+/// Reads the head of a request; `None` if it is too long, or not whole.
+async fn read_head(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
-            return Ok(());
+            return Ok(None);
         }
     }
-    let head = String::from_utf8_lossy(&head);
+    Ok(Some(head))
+}
+
+async fn answer(engine: &RefCell<Engine>, head: &[u8], mut stream: TcpStream) -> std::io::Result<()> {
+    let head = String::from_utf8_lossy(head);
     let Request { method, path, has_chunks, trouble } = Request::read(&head, &engine.borrow());
     let answer = match trouble {
         Some(trouble) => HttpResponse::plain("403 Forbidden", trouble),

@@ -304,3 +304,33 @@ fn latencies_are_measured_and_reset() {
     let stats = server.stats();
     assert_eq!((stats.latency_max, stats.packets_received), (Duration::ZERO, 1), "the word itself is the first packet");
 }
+
+/// A liveness probe must get its answer.
+#[test]
+fn clients_that_send_half_a_head_keep_nobody_from_the_operators_port() {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    let config = lockkeeper_server::Config::default().with_admin("127.0.0.1:0".parse().unwrap());
+    let server = wait(Server::start(config)).unwrap();
+    let address = server.admin_addr().unwrap();
+    let connect = |text: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    let mut answer = String::new();
+    let silent: Vec<_> = (0..16).map(|_| connect("GET /health HTTP/1.1\r\n")).collect();
+    connect("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    // It has not waited for one of them.
+    for mut stream in silent {
+        stream.set_nonblocking(true).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
+    // Of a crowd, the oldest ones go.
+    let mut crowd: Vec<_> = (0..100).map(|_| connect("GET ")).collect();
+    assert!(matches!(crowd[0].read(&mut [0]), Ok(0) | Err(_)));
+    answer.clear();
+    connect("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+}
