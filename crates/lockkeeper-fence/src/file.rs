@@ -107,6 +107,15 @@ pub enum FileError {
         /// The path.
         path: PathBuf,
     },
+    /// The mark's file belongs to a user who could lower the mark: not to root, to the user of this process, or to the owner of the
+    /// file that the gate is for.
+    #[error("{} belongs to user {uid}, who could lower its mark; remove it if no older holder can still be running", path.display())]
+    Owner {
+        /// The mark's file.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
     /// The path is a directory, a device, a socket or a pipe, which cannot be replaced.
     #[error("{} is {kind}, not a file; it is not replaced", path.display())]
     NotAFile {
@@ -311,6 +320,16 @@ impl FencedFile {
         })?;
         let metadata = fence.metadata().map_err(|source| place.io("reading", source))?;
         check_kind(&place.fence, &metadata)?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+
+            let uid = metadata.uid();
+            let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&uid);
+            if !is_trusted && !place.path.symlink_metadata().is_ok_and(|file| file.uid() == uid) {
+                return Err(FileError::Owner { path: place.fence.clone(), uid });
+            }
+        }
         Ok(fence)
     }
 

@@ -147,8 +147,17 @@ fn become_command(command: &[OsString], pass: &FilePass) -> Result<u8, Failure> 
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         match error {
-            FileError::Refused { ref refused, .. } => {
+            FileError::Refused { ref refused, ref path } => {
                 let mut hint = "a newer holder has the lock; this job must end".to_owned();
+                if let Refused::Stale { highest, .. } = refused
+                    && TokenEpoch::above(*highest).is_none()
+                {
+                    // No server gives out such a token.
+                    let reset = Suggested::new([OsString::from("fence"), path.into()]);
+                    let failure = Failure::new(Code::Lost, error.to_string())
+                        .hint(format!("token {highest} is in the last possible epoch, so it was probably a wrong one"));
+                    return failure.advise("forget it", reset.with(["--reset", "--reason", "WHY"]).elsewhere());
+                }
                 if let Refused::Stale { highest, .. } = refused {
                     hint.push_str(&format!(
                         ". If the servers were rebuilt or restored instead: lockkeeper epoch --above {highest}"

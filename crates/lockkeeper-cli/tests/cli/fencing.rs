@@ -277,3 +277,36 @@ fn a_gate_that_a_wrong_token_would_close_stays_open_or_is_opened_with_a_reason()
     assert_eq!(failure(&fence(&home, "dir --token 7 -- touch ran")).0, Some(76));
     assert!(fence(&home, "dir --token 8 -- true").status.success() && !home.file("ran").exists());
 }
+
+/// Between two tokens, its owner could lower the mark. Only root can make the files of another user for this test.
+#[test]
+fn a_mark_of_a_user_who_does_not_own_the_file_is_refused() {
+    const STRANGER: u32 = 54321;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let home = Home::new();
+    let (file, mark) = (home.file("report"), home.file("report.fence"));
+    let fence = |token: &str| home.output(&["fence", "report", "--token", token, "--", "true"]);
+    fs::write(&file, "old").unwrap();
+    assert!(fence("5").status.success());
+    std::os::unix::fs::chown(&mark, Some(STRANGER), None).unwrap();
+    let (code, line) = failure(&fence("6"));
+    assert_eq!(code, Some(73), "{line}");
+    assert!(line.contains(&format!("report.fence belongs to user {STRANGER}, who could lower its mark")), "{line}");
+    std::os::unix::fs::chown(&file, Some(STRANGER), None).unwrap();
+    assert!(fence("6").status.success());
+}
+
+/// No epoch is above it, so the advice for a rebuilt ensemble could not work.
+#[test]
+fn after_the_largest_token_the_advice_is_to_forget_it() {
+    let home = Home::new();
+    let fence = |token: &str| home.output(&["fence", "report", "--force", "--token", token, "--", "true"]);
+    assert!(fence(&i64::MAX.to_string()).status.success());
+    let output = fence("5");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(76), "{told}");
+    assert!(!told.contains("epoch --above") && told.contains("lockkeeper fence "), "{told}");
+    assert!(told.contains(" --reset --reason WHY"), "{told}");
+}
