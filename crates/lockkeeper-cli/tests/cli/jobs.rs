@@ -622,3 +622,23 @@ fn the_record_of_a_revoked_or_broken_run_says_who_ended_it_and_why() {
         assert!(history.contains(why) && !history.contains("someone else"), "{history}");
     }
 }
+
+/// The directory of the exporter belongs to its user, who could have planted a link that leads to a file of root.
+#[test]
+fn metrics_are_written_through_no_planted_link_and_everyone_may_read_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new();
+    assert!(home.output(&["run", "a", "--once-per", "day", "--", "true"]).status.success());
+    let (kept, file) = (home.file("kept"), home.file("jobs.prom"));
+    std::fs::write(&kept, "content").unwrap();
+    // The process of the shell becomes that of the command.
+    let script = format!("umask 077; ln -s kept .jobs.prom.$$; exec {BINARY} jobs --prometheus jobs.prom");
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &script]);
+    home.prepare(&mut shell);
+    let output = shell.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "content");
+    assert!(!file.is_symlink() && std::fs::read_to_string(&file).unwrap().contains("lockkeeper_job_"));
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+}
