@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -13,7 +14,14 @@ use lockkeeper::Revocation;
 use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo};
 pub(crate) use lockkeeper::engine::queue::is_active;
 use lockkeeper::engine::text::excerpt;
-pub(crate) use lockkeeper::engine::text::plain;
+
+/// Returns text of unknown origin as a single line, without what a terminal would interpret, and without what the runner of GitHub
+/// Actions would: in a log it takes `##[name]` for a command, anywhere in a line.
+pub(crate) fn plain(text: &str) -> String {
+    static IS_RUNNER: LazyLock<bool> = LazyLock::new(|| std::env::var_os("GITHUB_ACTIONS").is_some());
+    let text = lockkeeper::engine::text::plain(text);
+    if *IS_RUNNER { text.replace("##[", "## [") } else { text }
+}
 
 /// The longest line about a command line or its values.
 const LONGEST: usize = 2000;

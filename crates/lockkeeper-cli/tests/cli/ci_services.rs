@@ -92,6 +92,9 @@ fn both_services_run_their_script_under_the_lock_and_pass_its_status_on() {
     let script = PRINTS.replace("$LOCKKEEPER_SERVERS", servers);
     runner.home.script("deploy.sh", &script);
     let action = runner.action(&[("lock", "deploy"), ("run", &script), ("servers", servers), ("wait", "1m")]);
+    let left = std::fs::read_dir(runner.home.file("")).unwrap().flatten();
+    let left: Vec<_> = left.filter(|file| file.file_name().to_string_lossy().starts_with("with-lock")).collect();
+    assert!(left.is_empty(), "the action leaves {left:?}");
     let job = runner.job(&[
         ("WITH_LOCK_NAME", "deploy"),
         ("WITH_LOCK_PROGRAM", "./deploy.sh"),
