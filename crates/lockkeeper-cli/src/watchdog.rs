@@ -11,6 +11,7 @@
 //! the watchdog sends `SIGTERM`, and `SIGKILL` at the deadline. It sleeps until then. It has a session of its own, so
 //! no signal that is meant for lockkeeper reaches it.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{PipeWriter, Write};
@@ -22,6 +23,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
+use tokio::signal::unix::{self, SignalKind};
 
 use crate::daemon::detach;
 use crate::exit::Code;
@@ -133,6 +135,19 @@ impl Watchdog {
         // tolerated.
         _ = self.pipe.write_all(order.to_string().as_bytes());
     }
+}
+
+/// Reaps a watchdog that ends while there is no command. The one that starts the command then starts another watchdog. Dropping the
+/// future leaves the watchdog as it is.
+pub(crate) async fn reap(watchdog: Option<Pid>) -> Infallible {
+    if let Some(pid) = watchdog
+        && let Ok(mut changed) = unix::signal(SignalKind::child())
+    {
+        while matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None) | Err(Errno::INTR)) {
+            changed.recv().await;
+        }
+    }
+    std::future::pending().await
 }
 
 /// Names the group to the watchdog, through the inherited pipe with this descriptor, and closes the pipe.

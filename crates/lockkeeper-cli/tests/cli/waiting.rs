@@ -28,6 +28,48 @@ fn two_terminals_the_second_waits_and_says_for_whom() {
     assert_eq!(crate::harness::text(&home.file("order")), "first\nsecond\n");
 }
 
+/// It would stay as a zombie until the grant.
+#[test]
+fn a_waiting_run_reaps_its_killed_watchdog_and_its_command_gets_another_one() {
+    let home = Home::new();
+    let mut first = home.spawn("a", &[], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    let mut second = home.spawn("a", &[], "echo up; cat");
+    until("it waits", || home.count("a") == (1, 1));
+    until("it has a watchdog", || !watchdogs(second.pid()).is_empty());
+    let watchdog = watchdogs(second.pid())[0];
+    kill_process(watchdog, Signal::KILL).unwrap();
+    let entry = format!("/proc/{}", watchdog.as_raw_nonzero());
+    until("it is reaped", || !std::path::Path::new(&entry).exists());
+    assert_eq!(home.count("a"), (1, 1));
+    first.close_stdin();
+    assert!(first.wait().success());
+    assert_eq!(second.line(), "up");
+    until("the command is guarded", || watchdogs(second.pid()).iter().any(|other| *other != watchdog));
+    second.close_stdin();
+    assert!(second.wait().success());
+}
+
+/// The runner of GitHub Actions takes `##[name]` for a command, anywhere in a line of the log.
+#[test]
+fn a_foreign_message_has_no_command_for_the_runner_of_github() {
+    let home = Home::new();
+    let mut first = home.spawn("a", &["--message", "x ##[add-mask]deploy"], "echo up; cat");
+    assert_eq!(first.line(), "up");
+    for (runner, shown) in [(false, "x ##[add-mask]deploy"), (true, "x ## [add-mask]deploy")] {
+        for (args, on_stderr) in [(&["run", "a", "--try", "--", "true"][..], true), (&["show", "a"], false)] {
+            let mut command = home.command(args);
+            command.env_remove("GITHUB_ACTIONS");
+            if runner {
+                command.env("GITHUB_ACTIONS", "true");
+            }
+            let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+            let text = String::from_utf8(if on_stderr { output.stderr } else { output.stdout }).unwrap();
+            assert!(text.contains(shown), "{args:?}: {text}");
+        }
+    }
+}
+
 #[test]
 fn first_come_first_served() {
     let home = Home::new();

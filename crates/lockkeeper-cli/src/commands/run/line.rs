@@ -29,7 +29,7 @@ use crate::place::Place;
 use crate::records;
 use crate::service::{self, NotifyState};
 use crate::waiting::{self, Report, Wait};
-use crate::watchdog::Watchdog;
+use crate::watchdog::{self, Watchdog};
 
 /// The requested locks, and everything that an attempt needs.
 pub(super) struct Line {
@@ -161,8 +161,13 @@ impl Line {
             service::tell(&[NotifyState::Ready, NotifyState::Status("standby")], &self.printer);
         }
         self.tell_granted_timeout(&keeper);
+        let reaping = watchdog::reap(self.watchdog.as_ref().map(Watchdog::pid));
         if let Some(lease) = self.leased.lease {
-            let leased = self.lease(&keeper, lease).await;
+            let leased = tokio::select! {
+                biased;
+                leased = self.lease(&keeper, lease) => leased,
+                never = reaping => match never {},
+            };
             let guard = leased.map_err(|error| self.not_leased(error))?;
             self.preemption = Some(guard.follow_preemption());
             return Ok(guard.into());
@@ -201,6 +206,7 @@ impl Line {
             failure = nested::closes_a_ring(&keeper, &self.paths), if self.on_deadlock == OnDeadlock::Fail => return Err(failure),
             never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
             never = lost.tell_authors(&keeper) => match never {},
+            never = reaping => match never {},
         };
         match outcome {
             Ok(guard) => Ok(guard),
