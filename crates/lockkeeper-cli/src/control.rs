@@ -11,6 +11,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home, Turn};
+use lockkeeper::engine::process::open_own;
 use lockkeeper_server::VERSION;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
@@ -140,16 +141,20 @@ pub(crate) async fn stop(home: &Home, kill: bool) -> Result<Option<Stopped>, Fai
         Some(endpoint) => process(home, &endpoint).await?,
         None => None,
     };
-    if let Some(server) = server {
-        signal(server, Signal::TERM)?;
-    }
     let file = home.dir().join("data").join("lock");
     let failed = |error| Failure::new(Code::CannotServe, format!("cannot lock {}: {error}", file.display()));
     let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
     let lock = match OpenOptions::new().read(true).custom_flags(no_link).open(&file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => match server {
+            // Somebody has removed the lock of a running server, whose end nothing else shows. The next server makes another one.
+            Some(server) => return stop_unlocked(server, &file, kill, since).await.map(Some),
+            None => return Ok(None),
+        },
         lock => lock.map_err(failed)?,
     };
+    if let Some(server) = server {
+        signal(server, Signal::TERM)?;
+    }
     // On a thread that may block: the server's release of the lock is the only event of its end.
     let mut waiting = tokio::task::spawn_blocking(move || lock.lock().map(|()| lock));
     let mut ended = timeout(if kill { BEFORE_KILL } else { ENDING }, &mut waiting).await;
@@ -167,6 +172,52 @@ pub(crate) async fn stop(home: &Home, kill: bool) -> Result<Option<Stopped>, Fai
                 .advise("kill the server", Suggested::new(["server", "stop", "--force"])))
         }
     }
+}
+
+/// Stops a server whose lock somebody has removed, and locks a new one in its place. Dropping the future leaves a server that is
+/// ending, and a thread that waits for that.
+async fn stop_unlocked(server: Pid, file: &Path, kill: bool, since: Instant) -> Result<Stopped, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(
+            Code::CannotServe,
+            format!("cannot wait for the end of the server without {}: {error}", file.display()),
+        )
+    };
+    let mut ended = until_ended(server).map_err(failed)?;
+    signal(server, Signal::TERM)?;
+    if timeout(if kill { BEFORE_KILL } else { ENDING }, &mut ended).await.is_err() {
+        if !kill {
+            let message = format!("the server still runs {ENDING:?} after it got the signal to stop");
+            return Err(Failure::new(Code::CannotServe, message)
+                .advise("kill the server", Suggested::new(["server", "stop", "--force"])));
+        }
+        signal(server, Signal::KILL)?;
+        _ = timeout(ENDING, ended).await;
+    }
+    let lock =
+        open_own(file, OpenOptions::new().read(true).write(true).create(true).truncate(false)).map_err(failed)?;
+    lock.lock().map_err(failed)?;
+    Ok(Stopped { _lock: lock, since })
+}
+
+/// Waits for the end of a process that is no child, on a thread that may block.
+#[cfg(target_os = "linux")]
+fn until_ended(process: Pid) -> std::io::Result<tokio::task::JoinHandle<()>> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())?;
+    Ok(tokio::task::spawn_blocking(move || {
+        while matches!(poll(&mut [PollFd::new(&process, PollFlags::IN)], None), Err(Errno::INTR)) {}
+    }))
+}
+
+/// The same for systems that have no event for it.
+#[cfg(not(target_os = "linux"))]
+fn until_ended(process: Pid) -> std::io::Result<tokio::task::JoinHandle<()>> {
+    Ok(tokio::spawn(async move {
+        while rustix::process::test_kill_process(process).is_ok() {
+            tokio::time::sleep(PATIENCE).await;
+        }
+    }))
 }
 
 fn signal(server: Pid, signal: Signal) -> Result<(), Failure> {

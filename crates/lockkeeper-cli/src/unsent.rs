@@ -5,11 +5,13 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::LockPath;
+use lockkeeper::embedded::Home;
+use lockkeeper::engine::process::open_own;
 use serde::{Deserialize, Serialize};
 
 /// The name of the file.
@@ -48,9 +50,10 @@ pub(crate) struct Group {
 
 /// Keeps refusals until a server can record them.
 pub(crate) fn keep(dir: &Path, refusals: &[Unsent]) -> std::io::Result<()> {
-    // As the server of this user creates it.
+    // As the server of this user creates it, and not in a place that other users can change.
+    Home::new(dir).check().map_err(std::io::Error::other)?;
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.join(FILE))?;
+    let mut file = open_own(&dir.join(FILE), OpenOptions::new().create(true).append(true))?;
     let lines: String =
         refusals.iter().filter_map(|refusal| serde_json::to_string(refusal).ok()).map(|line| line + "\n").collect();
     if file.metadata()?.len() + lines.len() as u64 > MAX_BYTES {

@@ -52,6 +52,12 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
+    /// The directory is on a file system that is mounted for reading only.
+    #[error("{} is on a file system that is mounted read-only", path.display())]
+    ReadOnly {
+        /// The data directory.
+        path: PathBuf,
+    },
     /// Another server uses this directory.
     #[error("data directory {} is in use by another server", path.display())]
     InUse {
@@ -142,6 +148,7 @@ impl ServerError {
             Self::NoPermission { path, .. } => {
                 format!("run as the owner of {}, or choose another data directory", path.display())
             }
+            Self::ReadOnly { .. } => "mount it for writing, or choose another data directory".to_owned(),
             Self::InUse { .. } => "stop the other server, or choose another data directory".to_owned(),
             Self::Format { found, supported, .. } => match found.parse::<u32>() {
                 Ok(found) if found > *supported => {
@@ -170,12 +177,26 @@ impl ServerError {
     /// Maps an I/O error of the data directory to the error with the right hint.
     pub(crate) fn disk(path: PathBuf, source: io::Error) -> Self {
         match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::NoPermission { path, source },
+            io::ErrorKind::PermissionDenied => Self::NoPermission { path, source },
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { path },
             io::ErrorKind::NotADirectory => Self::NotADirectory { path },
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                 Self::DiskFull { path, source }
             }
             _ => Self::Disk { path, cause: source },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The owner of the directory could not write there either.
+    #[test]
+    fn a_read_only_file_system_is_named() {
+        let error = ServerError::disk("/data".into(), io::ErrorKind::ReadOnlyFilesystem.into());
+        assert_eq!(error.to_string(), "/data is on a file system that is mounted read-only");
+        assert!(!error.hint().contains("run as"), "{}", error.hint());
     }
 }

@@ -227,8 +227,12 @@ impl Home {
         Ok(self.is_hosted(&endpoint)?.then_some(endpoint))
     }
 
-    /// Refuses the directory if others than its owner could put another server there.
-    fn check(&self) -> Result<(), EmbeddedError> {
+    /// Refuses the directory if others than its owner could put files there, or another directory in its place.
+    ///
+    /// # Errors
+    ///
+    /// [`EmbeddedError::File`], which names the directory that others may change.
+    pub fn check(&self) -> Result<(), EmbeddedError> {
         guarded::check(&self.dir, self.shared).map_err(|source| EmbeddedError::file("refuse to use", &self.dir, source))
     }
 
@@ -239,7 +243,8 @@ impl Home {
             // Shared, and released immediately: several clients may ask at the same time, and a host that starts
             // meanwhile tries again.
             Ok(lock) => Ok(lock.try_lock_shared().is_err()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            // Somebody may have removed the lock of a running server.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(listens(&endpoint.socket).unwrap_or(false)),
             // Only the owner may open the store.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && self.shared => {
                 listens(&endpoint.socket).map_err(|source| EmbeddedError::file("cannot use", &endpoint.socket, source))

@@ -216,7 +216,7 @@ pub mod text {
 pub mod process {
     //! This process, its user, and files that only the user may have written.
 
-    pub use crate::ownership::{group_name, other_replacer, other_writer, read_credentials, user_name};
+    pub use crate::ownership::{group_name, open_own, other_replacer, other_writer, read_credentials, user_name};
     pub use crate::procstat::ProcStat;
 }
 

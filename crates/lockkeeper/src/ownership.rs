@@ -3,16 +3,47 @@
 //! Secrets and commands are taken only from files that no other user than root can change. The check is of an open file, so that
 //! nobody can put another one in its place after it.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::Misuse;
 
 /// The bit of a directory in which users may not rename or remove each other's files.
 const STICKY: u32 = 0o1000;
+
+/// Opens a file that this program writes, as the options say. A missing one is created for this user only, if they say so. The mode
+/// of an existing one stays.
+///
+/// # Errors
+/// It cannot be opened, or another user may have planted it: it is a link, it has several names, it is not a file, or it belongs to
+/// another user.
+pub fn open_own(file: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // Also of a device or a pipe, which would keep the caller waiting.
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let opened = options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(file);
+    let opened = opened.map_err(|error| match rustix::io::Errno::from_io_error(&error) {
+        Some(rustix::io::Errno::LOOP) => planted("it is a link, which someone may have planted; remove it".to_owned()),
+        _ => error,
+    })?;
+    let found = opened.metadata()?;
+    if !found.is_file() {
+        return Err(planted("it is not a file; remove it".to_owned()));
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(planted(format!("it belongs to {}; remove it, or run this as that user", user_name(found.uid()))));
+    }
+    if found.nlink() > 1 {
+        return Err(planted("it has several names, one of which someone may have planted; remove this one".to_owned()));
+    }
+    Ok(opened)
+}
+
+fn planted(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
 
 /// Returns how another user could have written a file or a directory: because of its owner or its mode.
 pub fn other_writer(metadata: &Metadata) -> Option<String> {

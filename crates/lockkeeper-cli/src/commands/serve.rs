@@ -86,6 +86,12 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
             server.addr()
         ));
     }
+    if args.secret_file.is_some() && args.tls_cert.is_none() && !server.addr().ip().is_loopback() {
+        printer.note(
+            "clients send the secret over the network in clear (no TLS): who reads the network learns it; add --tls-cert and \
+             --tls-key",
+        );
+    }
     printer.note("this is one server on one machine, not an ensemble: if its disk is lost, so are its locks");
     service::tell(&[NotifyState::Ready], printer);
     tokio::select! {
@@ -123,7 +129,9 @@ impl Served {
 /// Returns the directory of this user's own server.
 fn own_dir(state_dir: Option<PathBuf>, printer: &Printer) -> Result<PathBuf, Failure> {
     let connect = ConnectArgs { state_dir, ..ConnectArgs::default() };
-    settings::state_dir(&Settings::read(connect, printer)?.all)
+    let dir = settings::state_dir(&Settings::read(connect, printer)?.all)?;
+    Home::new(&dir).check()?;
+    Ok(dir)
 }
 
 /// Serves all users of this machine from a directory that they share.

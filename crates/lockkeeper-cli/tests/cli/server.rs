@@ -96,6 +96,23 @@ fn a_server_with_sessions_is_stopped_by_force_only() {
     holds_on(&home, held, &token);
 }
 
+/// Somebody has cleaned up, and the server still runs.
+#[test]
+fn a_server_whose_lock_was_removed_is_found_and_stopped() {
+    let home = Home::new();
+    let before = token(&home);
+    let server = home.server().unwrap();
+    std::fs::remove_file(home.state().join("data/lock")).unwrap();
+    assert_eq!(status(&home)["running"], true);
+    assert!(token(&home) > before);
+    assert_eq!(home.server(), Some(server), "there is no other one");
+    let output = home.output(&["server", "stop", "--force"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!is_alive(server));
+    let after = token(&home);
+    assert!(after > before && home.server().is_some());
+}
+
 /// A stopped process takes no SIGTERM.
 #[test]
 fn a_server_that_hangs_is_stopped_by_force() {

@@ -1,9 +1,11 @@
 //! The facts on disk: one JSON object a line, in a bounded number of files.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use lockkeeper::engine::process::open_own;
 use serde::Serialize;
 
 /// The file that is written. Older ones have a number: `history.1.jsonl` is the newest of them.
@@ -81,9 +83,10 @@ impl Journal {
             let path = path.to_owned();
             move |source| JournalError::Io { path, source }
         };
-        std::fs::create_dir_all(dir).map_err(failed(dir))?;
+        // The facts have the messages of users.
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed(dir))?;
         let (lock_path, path) = (dir.join("lock"), dir.join(NAME));
-        let lock = OpenOptions::new().create(true).append(true).open(&lock_path).map_err(failed(&lock_path))?;
+        let lock = open_own(&lock_path, OpenOptions::new().create(true).append(true)).map_err(failed(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(std::fs::TryLockError::WouldBlock) => return Err(JournalError::InUse { dir: dir.to_owned() }),
@@ -182,7 +185,7 @@ fn numbered(dir: &Path, number: u64) -> PathBuf {
 }
 
 fn append(path: &Path) -> io::Result<(File, u64)> {
-    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    let file = open_own(path, OpenOptions::new().create(true).append(true))?;
     let bytes = file.metadata()?.len();
     Ok((file, bytes))
 }

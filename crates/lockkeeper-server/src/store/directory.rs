@@ -5,11 +5,13 @@
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use redb::StorageBackend;
 use redb::backends::FileBackend;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::error::ServerError;
 
@@ -70,11 +72,27 @@ impl Directory {
         }
     }
 
-    /// Opens a file that only this user can read, and creates it if it is missing.
+    /// Opens a file that only this user can read, and creates it if it is missing. Another user may have planted a file, or a
+    /// link to one of this user's.
     fn file(&self, name: &str) -> io::Result<File> {
+        let planted = |why: String| Err(io::Error::other(format!("{name} {why}")));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        options.open(self.path.join(name))
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+        let file = match options.open(self.path.join(name)) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
+                return planted("is a link, which someone may have planted; remove it".to_owned());
+            }
+            file => file?,
+        };
+        let found = file.metadata()?;
+        if !found.is_file() || found.nlink() > 1 {
+            return planted("is not a file, or has several names; remove it".to_owned());
+        }
+        if found.uid() != rustix::process::geteuid().as_raw() {
+            return planted(format!("belongs to user {}; run this as that user, or remove it", found.uid()));
+        }
+        Ok(file)
     }
 }
 

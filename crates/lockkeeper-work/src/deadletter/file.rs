@@ -8,10 +8,10 @@
 //! version, so it keeps its file.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
@@ -20,7 +20,7 @@ use serde::de::IgnoredAny;
 
 use super::sink::apart;
 use super::{LetterRecord, Records, Sink, SinkError, fold};
-use lockkeeper::engine::process::{other_replacer, other_writer};
+use lockkeeper::engine::process::{open_own, other_replacer, other_writer};
 
 /// The size at which a file is rotated: about ten thousand letters.
 const LARGE: u64 = 16 << 20;
@@ -74,14 +74,14 @@ impl FileSink {
     /// Waits for this process's turn. The lock ends with the file, whatever happens to the process.
     fn turn(&self, exclusive: bool) -> io::Result<File> {
         let mut options = private();
-        // It is opened by whoever reads the letters, so a planted link must not create a file elsewhere.
+        // Not `open_own`: root reads the letters of others. It is opened by whoever reads the letters, so a planted link must not create a file elsewhere.
         options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
         let turn = options.create(true).truncate(false).open(self.beside(".lock"))?;
         if exclusive { turn.lock() } else { turn.lock_shared() }?;
         Ok(turn)
     }
 
-    /// Fails if something else than a file is there. Its mode would be changed, as that of `/dev/null`, or reading it might not end.
+    /// Fails if something else than a file is there. Reading it might not end.
     fn check_kind(&self) -> io::Result<()> {
         match fs::metadata(&self.path) {
             Ok(metadata) if !metadata.is_file() => Err(io::Error::new(
@@ -100,12 +100,7 @@ impl FileSink {
         let _turn = self.turn(true)?;
         self.put_aside()?;
         let is_new = !self.path.exists();
-        let mut file = private().create(true).append(true).open(&self.path)?;
-        let others = file.metadata()?.permissions().mode() & 0o777;
-        if others & 0o007 != 0 {
-            // Another program created the file. Letters must not be readable by everyone.
-            file.set_permissions(Permissions::from_mode(others & 0o770))?;
-        }
+        let mut file = open_own(&self.path, OpenOptions::new().read(true).create(true).append(true))?;
         let mut text = String::new();
         let length = file.seek(SeekFrom::End(0))?;
         if length > 0 {
@@ -256,6 +251,9 @@ fn read_file(path: &Path, read: &mut Records) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::deadletter::{Letter, LetterEvent, Mark};
 
@@ -293,9 +291,31 @@ mod tests {
         assert_eq!(block(sink.records()).unwrap().records, records);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(sink.path()), mode(sink.path().parent().unwrap())), (0o600, 0o700));
+        // What another program has made keeps its mode.
         fs::set_permissions(sink.path(), Permissions::from_mode(0o644)).unwrap();
         append(&sink, &letter("b"));
-        assert_eq!(mode(sink.path()), 0o640);
+        assert_eq!(mode(sink.path()), 0o644);
+    }
+
+    /// Another user may have planted the link, and may read or change what it leads to.
+    #[test]
+    fn a_letter_is_not_appended_through_a_link_nor_to_a_file_with_several_names() {
+        let (dir, sink) = sink();
+        fs::create_dir(sink.dir().unwrap()).unwrap();
+        let kept = dir.path().join("kept");
+        fs::write(&kept, "content").unwrap();
+        fs::set_permissions(&kept, Permissions::from_mode(0o644)).unwrap();
+        for (plant, says) in [
+            (Box::new(|| std::os::unix::fs::symlink(&kept, sink.path())) as Box<dyn Fn() -> io::Result<()>>, "a link"),
+            (Box::new(|| fs::hard_link(&kept, sink.path())), "several names"),
+        ] {
+            plant().unwrap();
+            let refused = format!("{:?}", block(sink.append(&letter("a"))).unwrap_err());
+            assert!(refused.contains(says), "{refused}");
+            fs::remove_file(sink.path()).unwrap();
+        }
+        let mode = fs::metadata(&kept).unwrap().permissions().mode() & 0o777;
+        assert_eq!((fs::read_to_string(&kept).unwrap().as_str(), mode), ("content", 0o644));
     }
 
     /// Another user may have planted it in a directory that was open to others.

@@ -5,10 +5,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::ownership::{has_private_group, user_name};
+use crate::ownership::{has_private_group, open_own, user_name};
 
 /// The permissions to write of others than the owner.
 const WRITTEN_BY_OTHERS: u32 = 0o022;
@@ -103,23 +103,7 @@ fn existing(dir: &Path) -> Result<(PathBuf, bool)> {
 /// # Errors
 /// It cannot be opened, it is a link, or it is not a file of this user.
 pub(super) fn open(file: &Path) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
-    // Also of a device or a pipe, which would keep the caller waiting.
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-    options.custom_flags(flags.bits().cast_signed());
-    let opened = options.open(file).map_err(|error| match rustix::io::Errno::from_io_error(&error) {
-        Some(rustix::io::Errno::LOOP) => refused("it is a link, which someone may have planted; remove it".to_owned()),
-        _ => error,
-    })?;
-    let found = opened.metadata()?;
-    if !found.is_file() {
-        return Err(refused("it is not a file; remove it".to_owned()));
-    }
-    if found.uid() != me() {
-        return Err(refused(format!("it belongs to user {}; remove it", found.uid())));
-    }
-    Ok(opened)
+    open_own(file, OpenOptions::new().write(true).create(true).truncate(false))
 }
 
 /// Refuses a link or a file that another user has made; a missing one is fine.

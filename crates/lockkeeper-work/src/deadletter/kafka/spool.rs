@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lockkeeper::engine::process::open_own;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -96,7 +97,7 @@ impl Spool {
 
     /// Waits for the turn of this process.
     pub(super) fn turn(&self) -> io::Result<SpoolTurn<'_>> {
-        let lock = private().create(true).truncate(false).open(self.dir.join(LOCK))?;
+        let lock = open_own(&self.dir.join(LOCK), private().create(true).truncate(false))?;
         lock.lock()?;
         Ok(SpoolTurn { spool: self, _lock: lock })
     }
