@@ -68,9 +68,12 @@ pub(crate) async fn report(endpoint: &Endpoint) -> std::io::Result<Report> {
     })
 }
 
-/// Returns whether a server answers at all. Dropping the future leaves no connection.
-pub(crate) async fn answers(endpoint: &Endpoint) -> bool {
-    matches!(timeout(PATIENCE, endpoint.ask("ruok")).await, Ok(Ok(_)))
+/// Asks a server whether it answers at all. Dropping the future leaves no connection.
+///
+/// # Errors
+/// It does not answer in time, or refuses this client.
+pub(crate) async fn answers(endpoint: &Endpoint) -> std::io::Result<()> {
+    timeout(PATIENCE, endpoint.ask("ruok")).await?.map(|_| ())
 }
 
 /// Returns the version of lockkeeper in a server's version.

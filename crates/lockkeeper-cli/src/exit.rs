@@ -101,6 +101,13 @@ impl Failure {
             let named = |command: Suggested| if command.verb() == Some(INIT) { command.at(servers) } else { command };
             self.advice = self.advice.into_iter().map(|(what, command)| (what, named(command))).collect();
         }
+        if let Place::Machine(_) = place
+            && let Some((what, command)) = self.advice.iter_mut().find(|(_, command)| command.verb() == Some(INIT))
+        {
+            // The kernel names the users of the socket, so there is no credential.
+            *what = "let all users contend, as root or as the user who runs the server";
+            *command = Suggested::new([INIT, "--acl", &LockAcl::open_to_contend().to_string()]);
+        }
         Failure { place: Some(Box::new(place.clone())), ..self }
     }
 

@@ -4,6 +4,7 @@
 //! it ready. The same happens when a server ends while commands use it: each command that loses its connection looks
 //! for the server, and the first one starts it again.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,9 +131,13 @@ pub(crate) async fn no_session(home: &Home, waited: Duration, detail: &str) -> F
         _ => String::new(),
     };
     match control::answers(&endpoint).await {
-        true => Failure::new(Code::Unreachable, format!("{place}{pid} opened no session within {waited}{detail}"))
+        Err(error) if error.kind() == ErrorKind::QuotaExceeded => {
+            Failure::new(Code::Unreachable, format!("{place}{pid} refuses this client: {error}"))
+                .hint("end some, wait until some have ended, or ask who runs the server to raise the limit")
+        }
+        Ok(()) => Failure::new(Code::Unreachable, format!("{place}{pid} opened no session within {waited}{detail}"))
             .hint(format!("look into {}", log.display())),
-        false => {
+        Err(_) => {
             let failure = Failure::new(Code::Unreachable, format!("{place}{pid} runs and does not answer"));
             match home.is_shared() {
                 true => failure.hint(format!(

@@ -96,7 +96,9 @@ fn main() -> ExitCode {
     }
     streams::report_panics();
     streams::STDERR.say_losses_by(move |lines| printer.losses(lines));
-    if let Some(filter) = settings::variable("LOCKKEEPER_LOG") {
+    // A service has no other place for its warnings.
+    let warnings = matches!(args.verb, Verb::Serve(_)).then(|| "warn".to_owned());
+    if let Some(filter) = settings::variable("LOCKKEEPER_LOG").or(warnings) {
         streams::log(&filter);
     }
     let status = obey(args, &printer).unwrap_or_else(|failure| {

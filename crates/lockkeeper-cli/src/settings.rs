@@ -35,12 +35,21 @@ pub(crate) struct Settings {
 impl Settings {
     /// Reads the options, the environment and the files. Prints a warning for each probable mistake.
     pub(crate) fn read(args: ConnectArgs, printer: &Printer) -> Result<Self, Failure> {
+        Self::read_for(args, printer, false)
+    }
+
+    /// Reads the same for a command that gives the nodes that all users share an access list, also on the server of the machine.
+    pub(crate) fn read_with_list(args: ConnectArgs, printer: &Printer) -> Result<Self, Failure> {
+        Self::read_for(args, printer, true)
+    }
+
+    fn read_for(args: ConnectArgs, printer: &Printer, sets_list: bool) -> Result<Self, Failure> {
         let create_chroot = args.create_chroot;
         let (all, place) = Self::read_all(args, printer)?;
         let place = place?;
         let settings = Settings { place, all, create_chroot };
         if matches!(settings.place, Place::Machine(_)) && !settings.has_realms() {
-            refuse_options_of_ensembles(&settings.all, &settings.place)?;
+            refuse_options_of_ensembles(&settings.all, &settings.place, sets_list)?;
         }
         Ok(settings)
     }
@@ -241,13 +250,18 @@ async fn routing_data(all: &lockkeeper_config::settings::Settings) -> Result<Rou
 ///
 /// # Errors
 /// The first such option.
-fn refuse_options_of_ensembles(all: &lockkeeper_config::settings::Settings, place: &Place) -> Result<(), Failure> {
+fn refuse_options_of_ensembles(
+    all: &lockkeeper_config::settings::Settings,
+    place: &Place,
+    sets_list: bool,
+) -> Result<(), Failure> {
+    let takes_list = sets_list && matches!(place, Place::Machine(home) if home.is_shared());
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let (ca, auth_file) = (&all.tls.ca, &all.auth_file);
     let options = [
         (&ca.origin, path(&ca.value), "needs no TLS"),
         (&auth_file.origin, path(&auth_file.value), "needs no credentials"),
-        (&all.acl.origin, Some(all.acl.value.to_string()), "has no access lists for its users"),
+        (&all.acl.origin, Some(all.acl.value.to_string()).filter(|_| !takes_list), "chooses the access lists itself"),
     ];
     for (origin, value, why) in options {
         if let (Origin::Flag(flag), Some(value)) = (origin, value) {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use lockkeeper_wire::{Request, Response};
+use lockkeeper_wire::{Request, Response, refusal};
 use tokio::io::ReadBuf;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -474,9 +474,12 @@ impl Driver {
             match reason {
                 WakeReason::Requests | WakeReason::Changed | WakeReason::Due => {}
                 WakeReason::Read(Ok(read)) if read > 0 => {
-                    let why = || match TlsProblem::is_tls(&wire.read[..read]) {
-                        true => format!("answers, but not as ZooKeeper does: {}", TlsProblem::PortWithTls.text()),
-                        false => "answers, but not as ZooKeeper does".to_owned(),
+                    let why = || match refusal::decode(&wire.read[..read]) {
+                        Some(why) => format!("refuses the client: {why}"),
+                        None if TlsProblem::is_tls(&wire.read[..read]) => {
+                            format!("answers, but not as ZooKeeper does: {}", TlsProblem::PortWithTls.text())
+                        }
+                        None => "answers, but not as ZooKeeper does".to_owned(),
                     };
                     inner.progress(why, |session| session.received(&wire.read[..read], now));
                 }
@@ -595,10 +598,16 @@ fn exchange(
     buffer: &mut [u8],
     context: &mut Context<'_>,
 ) -> Poll<std::io::Result<usize>> {
+    let mut read = ReadBuf::new(buffer);
     while !unsent.is_empty() {
         match Pin::new(&mut *stream).poll_write(context, unsent) {
             Poll::Ready(Ok(sent)) => unsent.advance(sent),
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            // A server that has closed the connection may have said why before.
+            Poll::Ready(Err(error)) => {
+                let received = matches!(Pin::new(&mut *stream).poll_read(context, &mut read), Poll::Ready(Ok(())));
+                let told = received && !read.filled().is_empty();
+                return Poll::Ready(if told { Ok(read.filled().len()) } else { Err(error) });
+            }
             Poll::Pending => break,
         }
     }
@@ -607,7 +616,6 @@ fn exchange(
         Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
         flush => flush.is_ready(),
     };
-    let mut read = ReadBuf::new(buffer);
     ready!(Pin::new(&mut *stream).poll_read(context, &mut read))?;
     Poll::Ready(Ok(read.filled().len()))
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use lockkeeper_wire::Acl;
+
 use crate::account::Accounts;
 use crate::machine::{Limits, Schemes};
 use crate::setters::setters;
@@ -93,6 +95,17 @@ impl FromStr for Words {
     }
 }
 
+/// A node that the server creates at its start, so that it belongs to the user who runs the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedNode {
+    /// Its path. Its parent exists, or comes before it.
+    pub path: String,
+    /// The data of a new node.
+    pub data: Vec<u8>,
+    /// Its access list, in which `auth` means the user who runs the server.
+    pub acl: Vec<Acl>,
+}
+
 /// The configuration of a server; start from [`Config::default`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -101,6 +114,9 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// The Unix socket to serve on this machine, with its mode. Default none.
     pub socket: Option<(PathBuf, u32)>,
+    /// The nodes that the server creates at its start. One that exists gets its list if others than the user who runs the
+    /// server and root may change the list it has. Default none.
+    pub shared_nodes: Vec<SharedNode>,
     /// Whether `listen` may be an address that other machines can reach. Default no. Consider TLS before you allow it.
     pub allow_remote: bool,
     /// The TLS certificate and client verification; the port then accepts TLS only. Default plain TCP.
@@ -143,6 +159,7 @@ impl Default for Config {
         Self {
             listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             socket: None,
+            shared_nodes: Vec::new(),
             allow_remote: false,
             #[cfg(feature = "tls")]
             tls: None,
@@ -168,6 +185,8 @@ impl Config {
     setters! {
         /// Sets the address to listen on.
         with_listen(listen: SocketAddr) = Some(listen);
+        /// Sets the nodes that the server creates at its start, for the users of its Unix socket.
+        with_shared_nodes(shared_nodes: Vec<SharedNode>) = shared_nodes;
         /// Allows or forbids listening on an address that other machines can reach.
         allow_remote(allow_remote: bool) = allow_remote;
         /// Accepts TLS only on the clients' port; the operators' HTTP port is not affected.

@@ -34,9 +34,9 @@ mod store;
 mod tls;
 
 pub use account::{Accounts, digest};
-pub use config::{Config, Secret, Storage, Words};
+pub use config::{Config, Secret, SharedNode, Storage, Words};
 pub use error::ServerError;
-pub use lockkeeper_wire::OpCode;
+pub use lockkeeper_wire::{Acl, AclId, OpCode, Perms};
 pub use machine::limits::Limits;
 pub use net::descriptors::raise_descriptor_limit;
 #[cfg(feature = "faults")]

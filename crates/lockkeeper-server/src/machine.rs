@@ -36,10 +36,11 @@ pub use self::watches::Watches;
 
 use self::identity::{permit, same_bytes};
 use self::prepare::Requester;
+use crate::config::SharedNode;
 use lockkeeper_wire::OpCode;
 use lockkeeper_wire::{
-    ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, Perms, Request, Response, SetWatches, WatchKind,
-    WriteOp,
+    ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, EventKind, OpResult, Perms, Request, Response,
+    SetWatches, WatchKind, WriteOp,
 };
 
 /// The current time, as the driver passes it in.
@@ -232,6 +233,57 @@ impl Machine {
         if let Some(peer) = self.connections.get_mut(&connection) {
             peer.who.address = Some(address);
         }
+    }
+
+    /// Says that the client of a connection is a user of this machine, for the limit of his sessions.
+    pub fn belongs_to(&mut self, connection: ConnectionId, uid: u32) {
+        if let Some(session) = self.session_of(connection) {
+            self.sessions.set_user(session, uid);
+        }
+    }
+
+    /// Lets the client of a connection read and change every access list.
+    pub fn let_mend_lists(&mut self, connection: ConnectionId) {
+        if let Some(peer) = self.connections.get_mut(&connection) {
+            peer.who.mends_lists = true;
+        }
+    }
+
+    /// Creates a node of the server's user if it is missing. An existing one gets the list if clients that are neither of
+    /// `owners` may change its list; the first of `owners` is who `auth` in the list means.
+    ///
+    /// # Errors
+    /// A limit does not allow it, or its parent is missing.
+    pub fn provide(
+        &mut self,
+        node: &SharedNode,
+        owners: &[Identity],
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), ErrorCode> {
+        let mut who = Identities::default();
+        [Identity::superuser()].iter().chain(owners.first()).for_each(|identity| who.add(identity.clone()));
+        let requester = Requester {
+            session: 0,
+            who: &who,
+            schemes: self.config.schemes,
+            enforce_quotas: false,
+            limits: &self.config.limits,
+            others: self.cost() - self.tree.cost(),
+        };
+        let SharedNode { path, data, acl } = node;
+        let op = match self.tree.get(path) {
+            None => {
+                let create = Create { acl: acl.clone(), ..Create::new(path, data.clone(), CreateMode::Persistent) };
+                prepare::single(&self.tree, requester, &WriteOp::Create(create))?
+            }
+            Some(found) if identity::others_administrate(&found.acl, owners) => {
+                prepare::set_acl(&self.tree, requester, path, acl, -1)?
+            }
+            Some(_) => return Ok(()),
+        };
+        self.commit(0, op, now, out);
+        Ok(())
     }
 
     /// Adds an identity that a connection has proved.

@@ -6,6 +6,7 @@ mod connection;
 pub(crate) mod descriptors;
 mod disk;
 mod engine;
+mod exceeded;
 #[cfg(feature = "faults")]
 pub mod faults;
 mod outbox;

@@ -30,6 +30,7 @@ pub mod frame;
 pub mod jute;
 mod message;
 mod opcode;
+pub mod refusal;
 pub mod request;
 pub mod response;
 #[cfg(test)]

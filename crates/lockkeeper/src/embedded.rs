@@ -13,7 +13,7 @@
 mod guarded;
 
 use std::fs::{DirBuilder, File};
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -23,6 +23,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_client::ShortPath;
+use lockkeeper_client::wire::refusal;
 pub use lockkeeper_server::{Accounts, Config, Limits, Secret, Server, ServerError, Storage, Words};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -31,7 +32,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::acl::LockAcl;
 use crate::ensemble::servers::Servers;
-use crate::ensemble::zookeeper::{Locate, Located, Locating, ZooKeeper};
+use crate::ensemble::zookeeper::{Locate, Located, Locating, ZooKeeper, nodes_of_a_machine};
 use crate::ensemble::{Network, Opened};
 use crate::error::{EMBEDDED_SERVER, EmbeddedError, SessionError};
 
@@ -101,13 +102,21 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// No server listens any more, this user may not connect, or there is no answer within 5 s.
+    /// No server listens any more, this user may not connect, or there is no answer within 5 s. `QuotaExceeded` if the server
+    /// refuses this user because a limit is reached; the error says which one.
     pub async fn ask(&self, word: &str) -> std::io::Result<String> {
         let answered = timeout(PATIENCE, async {
-            let (mut server, mut answer) = (self.connect().await?, String::new());
-            server.write_all(word.as_bytes()).await?;
-            server.read_to_string(&mut answer).await?;
-            Ok(answer)
+            let (mut server, mut answer) = (self.connect().await?, Vec::new());
+            // A server that refuses this client says why and closes, perhaps before it is asked.
+            let asked = server.write_all(word.as_bytes()).await;
+            let end = server.read_to_end(&mut answer).await;
+            match refusal::decode(&answer) {
+                Some(why) => Err(Error::new(ErrorKind::QuotaExceeded, why)),
+                None => {
+                    asked.and(end)?;
+                    String::from_utf8(answer).map_err(Error::other)
+                }
+            }
         });
         answered.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
     }
@@ -281,7 +290,8 @@ impl Home {
     }
 
     /// Starts the server as [`Home::host`] does, with other settings than those of [`server_config`]. The socket and the
-    /// store are the home's. If the settings name an address, the server also listens there, for clients that know no
+    /// store are the home's. In a shared home, the server creates the nodes that all users share: each user may contend for
+    /// locks, and only the user who runs the server, and root, may change their access lists. If the settings name an address, the server also listens there, for clients that know no
     /// Unix socket. All users of this machine can use that address.
     ///
     /// # Cancel safety
@@ -301,6 +311,9 @@ impl Home {
         let listen = config.listen;
         let mut config = config.with_directory(data).with_socket(short.as_path(), mode);
         config.listen = listen;
+        if self.shared {
+            config = config.with_shared_nodes(nodes_of_a_machine());
+        }
         let server = Server::start(config).await?;
         Ok(RunningServer { server, endpoint: Endpoint { socket }, _socket: short })
     }

@@ -11,6 +11,7 @@ use crate::commands::show::connect_with;
 use crate::exit::{Code, Failure};
 use crate::local;
 use crate::output::{self, Printer};
+use crate::place::Place;
 use crate::settings::Settings;
 use crate::text::plain;
 
@@ -33,7 +34,7 @@ struct NodeView<'a> {
 
 /// Sets up the shared nodes and prints them; returns the exit status.
 pub(crate) async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failure> {
-    let settings = Settings::read(args.connect, printer)?.whole_servers()?;
+    let settings = Settings::read_with_list(args.connect, printer)?.whole_servers()?;
     // A list in a file or a variable is for the locks of the users.
     let acl = matches!(settings.all.acl.origin, Origin::Flag(_)).then(|| settings.all.acl.value.clone());
     let builder = settings.builder();
@@ -48,7 +49,9 @@ pub(crate) async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failur
         output::data(&nodes.iter().map(line).collect::<String>())?;
     }
     let closed: Vec<_> = nodes.iter().filter(|node| !node.is_open).map(|node| node.path.as_str()).collect();
-    let has_credentials = settings.all.auth_file.value.is_some() || settings.all.tls.cert.value.is_some();
+    // The kernel names the users of this machine.
+    let is_shared = matches!(&settings.place, Place::Machine(home) if home.is_shared());
+    let has_credentials = is_shared || settings.all.auth_file.value.is_some() || settings.all.tls.cert.value.is_some();
     let unguarded: Vec<_> = nodes.iter().filter(|node| all_administrate(node)).map(|node| node.path.as_str()).collect();
     let (message, what) = match (acl, &closed[..], &unguarded[..]) {
         (Some(_), ..) => return Ok(0),

@@ -181,6 +181,22 @@ fn only_clients_with_the_secret_are_served() {
     assert_eq!(get(&served.admin, "/commands/dump").0, 403);
 }
 
+/// A service has no other place for them.
+#[test]
+fn serve_logs_its_warnings_without_being_asked() {
+    let home = Home::new();
+    let mut served = serve(&home, &["--max-connections", "1"]);
+    let _first = TcpStream::connect(&served.address).unwrap();
+    let mut second = TcpStream::connect(&served.address).unwrap();
+    _ = second.read(&mut [0]);
+    served.running.signal(rustix::process::Signal::TERM);
+    let (_, log) = served.running.end();
+    assert!(
+        log.contains("WARN") && log.contains("there are 1 connections, and --max-connections allows no more"),
+        "{log}"
+    );
+}
+
 /// TLS alone does not say who connects.
 #[test]
 fn a_server_that_admits_everyone_from_everywhere_says_so() {
@@ -195,6 +211,7 @@ fn a_server_that_admits_everyone_from_everywhere_says_so() {
             assert_ne!(running.stderr.read_line(&mut said).unwrap(), 0, "{said}");
         }
         assert_eq!(said.contains("everyone who can reach 0.0.0.0:"), warned, "{said}");
+        assert_eq!(said.contains("clients send the secret over the network in clear (no TLS)"), !warned, "{said}");
     }
 }
 

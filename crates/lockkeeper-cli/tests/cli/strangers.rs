@@ -37,8 +37,13 @@ fn open_home() -> Home {
 
 /// A command of another user. `HOME` is the home's directory.
 fn of_stranger(home: &Home, args: &[&str]) -> Command {
+    of_user(home, STRANGER, args)
+}
+
+/// The same of a user with this number.
+fn of_user(home: &Home, uid: u32, args: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
-    let user = STRANGER.to_string();
+    let user = uid.to_string();
     command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"]);
     command.arg(home.file("lockkeeper")).args(args);
     home.prepare(&mut command);
@@ -406,4 +411,153 @@ fn serve_on_the_own_servers_data_serves_foreign_clients_and_the_own_commands() {
     assert_eq!(holder.end().0, Some(0));
     serving.signal(Signal::TERM);
     assert!(serving.wait().success());
+}
+
+/// With a list of his own on `/locks`, he would shut all others out.
+#[test]
+fn a_stranger_can_change_no_list_of_the_nodes_that_all_users_share() {
+    if !is_root() {
+        return;
+    }
+    let home = open_home();
+    let hijacks = |machine: &str| {
+        let init = ["init", machine, "--acl", "creator-all"];
+        let (code, line) = failure(&of_stranger(&home, &init).output().unwrap());
+        assert!(code == Some(77) && line.contains("not authorized"), "{code:?}, {line}");
+        for user in [STRANGER, STRANGER + 1] {
+            let run = of_user(&home, user, &["run", &format!("a-{user}"), machine, "--", "true"]).output().unwrap();
+            assert!(run.status.success(), "{run:?}");
+        }
+    };
+    // A server that served one user made the nodes, and anyone may change their lists.
+    let state = ["--state-dir", &home.file("shared").display().to_string()].map(str::to_owned);
+    let own = |args: &[&str]| home.output(&[args, &[&state[0], &state[1]]].concat());
+    assert!(own(&["init"]).status.success());
+    assert!(own(&["server", "stop"]).status.success());
+    mode(&home.file("shared"), 0o755);
+    let (server, machine) = serve(&home);
+    hijacks(&machine);
+    drop(server);
+    // And a server of the machine makes them.
+    std::fs::remove_dir_all(home.file("shared")).unwrap();
+    let (_server, machine) = serve(&home);
+    hijacks(&machine);
+}
+
+#[test]
+fn root_and_the_servers_user_may_always_mend_access_lists_and_read_who_changed_them() {
+    if !is_root() {
+        return;
+    }
+    let home = open_home();
+    std::fs::create_dir(home.file("shared")).unwrap();
+    chown(home.file("shared"), Some(STRANGER), Some(STRANGER)).unwrap();
+    let machine = format!("--machine={}", home.file("shared").display());
+    let mut server = of_stranger(&home, &["serve", &machine]);
+    let mut server = Running::start(&mut server);
+    assert!(server.line().starts_with("unix:"));
+    let closes = of_stranger(&home, &["init", &machine, "--acl", "creator-all"]).output().unwrap();
+    assert!(closes.status.success(), "{closes:?}");
+    let run = ["run", "a", &machine, "--", "true"];
+    let (code, line) = failure(&of_user(&home, STRANGER + 1, &run).output().unwrap());
+    assert!(code == Some(77) && line.contains("its list is not shown to this client"), "{code:?}, {line}");
+    // Root reads whose list it is, and may change it.
+    let refused = home.output(&run);
+    let (code, line) = failure(&refused);
+    let whose = format!("its list is uid:{STRANGER}:cdrwa (user {STRANGER} may change it)");
+    assert!(code == Some(77) && line.contains(&whose), "{code:?}, {line}");
+    let told = String::from_utf8_lossy(&refused.stderr);
+    let advised = told.split("as root or as the user who runs the server: lockkeeper ").nth(1);
+    let mended = shlex::split(advised.unwrap_or_else(|| panic!("{told}"))).unwrap();
+    assert!(!told.contains("--auth-file"), "{told}");
+    let doctor = home.output(&["doctor", &machine]);
+    assert!(String::from_utf8_lossy(&doctor.stdout).contains(&whose), "{doctor:?}");
+    assert!(home.output(&mended.iter().map(String::as_str).collect::<Vec<_>>()).status.success());
+    for output in [home.output(&run), of_user(&home, STRANGER + 1, &run).output().unwrap()] {
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+/// One user's connections would keep all others out.
+#[test]
+fn each_user_of_the_machine_has_a_quarter_of_the_connections_and_of_the_sessions_and_the_refused_one_is_told_so() {
+    if !is_root() {
+        return;
+    }
+    for (flag, what) in [("--max-connections=8", "connections"), ("--max-sessions=8", "sessions")] {
+        let home = open_home();
+        let machine = format!("--machine={}", home.file("shared").display());
+        let mut server = Running::start(&mut home.command(&["serve", &machine, flag]));
+        assert!(server.line().starts_with("unix:"));
+        let holders = ["a", "b"].map(|name| {
+            let mut holder = of_stranger(&home, &["run", name, &machine, "--", "sh", "-c", "echo up; exec cat"]);
+            let mut holder = Running::start(&mut holder);
+            assert_eq!(holder.line(), "up");
+            holder
+        });
+        let one_more = ["run", "c", &machine, "--wait", "5s", "--", "true"];
+        let (code, line) = failure(&of_stranger(&home, &one_more).output().unwrap());
+        assert_eq!(code, Some(69), "{line}");
+        let limit = flag.split('=').next().unwrap();
+        let told = format!("uid {STRANGER} has 2 {what}, its share: a quarter of the 8 that {limit} allows");
+        assert!(line.contains(&told) && !line.contains("does not answer"), "{line}");
+        // Other users, and root, have their own.
+        let other = of_user(&home, STRANGER + 1, &one_more).output().unwrap();
+        assert!(other.status.success(), "{other:?}");
+        let own: Vec<_> = ["d", "e", "f"].map(|name| home.spawn(name, &[&machine], "echo up; cat")).into();
+        for mut holder in own {
+            assert_eq!(holder.line(), "up");
+        }
+        drop(holders);
+        server.signal(Signal::TERM);
+        let (_, log) = server.end();
+        assert!(log.contains("refusing a ") && log.contains(&told), "{log}");
+    }
+}
+
+/// `su` keeps `HOME`, and the one whose home it is has planted links to files of root.
+#[test]
+fn no_command_writes_through_a_link_that_another_user_has_planted() {
+    if !is_root() {
+        return;
+    }
+    let (home, server) = (open_home(), Home::new());
+    let (users, kept) = (home.file("users"), home.file("kept"));
+    let state = users.join(".local/state/lockkeeper");
+    for dir in [state.join("serve"), users.join("journal")] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    std::fs::write(&kept, "content").unwrap();
+    mode(&kept, 0o644);
+    let files = ["refusals.jsonl", "dead-letters.jsonl", "serve/format.new", "serve/lock"];
+    for link in files.map(|file| state.join(file)).into_iter().chain([users.join("journal/history.jsonl")]) {
+        symlink(&kept, link).unwrap();
+    }
+    let chown = Command::new("chown").args(["-Rh", &STRANGER.to_string()]).arg(&users).status().unwrap();
+    assert!(chown.success());
+    assert!(server.output(&["run", "a", "--", "true"]).status.success());
+    let servers = format!("unix:{}", server.state().join("socket").display());
+    let (data, journal) = (state.join("serve").display().to_string(), users.join("journal").display().to_string());
+    let nobody = ["--servers", "127.0.0.1:1", "--wait", "200ms"];
+    let run = [&["run", "a"], &nobody[..], &["--", "true"]].concat();
+    let letter = [&["run", "a", "--retries", "1", "--retry-delay", "1ms", "--dead-letter", "file"], &run[2..]].concat();
+    for (args, code, says) in [
+        (&run[..], 69, "no server"),
+        (&letter, 70, "it is a link"),
+        (&["serve", "--listen", "127.0.0.1:0"], 73, "belongs to"),
+        (&["serve", "--listen", "127.0.0.1:0", "--data", &data], 73, "is a link, which someone may have planted"),
+        (&["observe", "--listen", "127.0.0.1:0", "--journal", &journal, "--servers", &servers], 73, "it is a link"),
+    ] {
+        let mut command = home.command(args);
+        command.env_remove("LOCKKEEPER_STATE_DIR").env_remove("XDG_STATE_HOME").env("HOME", &users);
+        let mut running = Running::start(&mut command);
+        running.close_stdin();
+        // A server would go on. Its first line is on standard output.
+        let line = running.line();
+        let done = text(&kept);
+        let mode = kept.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((line.as_str(), done.as_str(), mode), ("", "content", 0o644), "{args:?}");
+        let (ended, told) = running.end();
+        assert!(ended == Some(code) && told.contains(says), "{args:?}: {ended:?}, {told}");
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use lockkeeper_wire::{Acl, AclId, ErrorCode};
+use lockkeeper_wire::{Acl, AclId, ErrorCode, Perms};
 
 use crate::machine::budget;
 
@@ -78,6 +78,8 @@ pub struct Schemes {
 pub struct Identities {
     /// The client's address. It needs no proof, so it does not count as a proved identity.
     pub address: Option<IpAddr>,
+    /// Whether it may read and change every access list, whatever the list says.
+    pub mends_lists: bool,
     proven: Vec<Identity>,
     is_super: bool,
 }
@@ -139,8 +141,18 @@ impl Identities {
 
 /// Checks that one of the entries gives one of the permissions.
 pub(crate) fn permit(acl: &[Acl], perms: i32, who: &Identities) -> Result<(), ErrorCode> {
-    let granted = who.is_super || acl.iter().any(|entry| entry.perms & perms != 0 && who.matches(&entry.id));
+    let mends = who.mends_lists && perms & Perms::ADMIN != 0;
+    let granted = who.is_super || mends || acl.iter().any(|entry| entry.perms & perms != 0 && who.matches(&entry.id));
     if granted { Ok(()) } else { Err(ErrorCode::NoAuth) }
+}
+
+/// Returns whether a list lets other clients than these change it.
+pub(crate) fn others_administrate(acl: &[Acl], owners: &[Identity]) -> bool {
+    let is_owner = |id: &AclId| match id {
+        AclId::WorldAnyone => false,
+        AclId::Other { scheme, id } => owners.iter().any(|owner| owner.scheme == *scheme && owner.id == *id),
+    };
+    acl.iter().any(|entry| entry.perms & Perms::ADMIN != 0 && !is_owner(&entry.id))
 }
 
 /// Returns the list to store for a requested list: without repetitions, and with the client's identities in place of
@@ -302,7 +314,6 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_wire::Perms;
 
     fn entry(perms: i32, scheme: &str, id: &str) -> Acl {
         Acl { perms, id: AclId::Other { scheme: scheme.to_owned(), id: id.to_owned() } }
@@ -421,6 +432,23 @@ mod tests {
         let schemes = Schemes { sasl: true, x509: false };
         let resolved = resolve(&[entry(3, "auth", "ignored"), entry(3, "digest", "u:h"), Acl::READ], &who, schemes);
         assert_eq!(resolved, Ok(vec![entry(3, "digest", "u:h"), entry(3, "sasl", "s"), Acl::READ]));
+    }
+
+    /// A list could otherwise shut everybody out for good.
+    #[test]
+    fn one_who_mends_lists_may_change_every_list_and_nothing_else() {
+        let mender = Identities { mends_lists: true, ..user(&[("uid", "0")]) };
+        let list = [entry(Perms::ALL, "uid", "1000")];
+        assert!(permit(&list, Perms::ADMIN, &mender).is_ok());
+        assert!(permit(&list, Perms::READ | Perms::ADMIN, &mender).is_ok(), "getACL");
+        for perms in [Perms::READ, Perms::WRITE, Perms::CREATE, Perms::DELETE] {
+            assert!(permit(&list, perms, &mender).is_err(), "{perms}");
+        }
+        let owners = [Identity::new("uid", "1000"), Identity::new("uid", "0")];
+        assert!(!others_administrate(&list, &owners) && !others_administrate(&[Acl::READ], &owners));
+        for other in [Acl::OPEN, entry(Perms::ADMIN, "uid", "1001"), entry(Perms::ALL, "digest", "1000")] {
+            assert!(others_administrate(&[list[0].clone(), other.clone()], &owners), "{other:?}");
+        }
     }
 
     /// So an entry with a user of this machine shows who wrote the list.

@@ -3,6 +3,7 @@
 //! Time is an argument. Deadlines are rounded up to the next tick, as in ZooKeeper. A touch within the same tick costs
 //! nothing, and sessions expire in groups: never early, at most one tick late.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
@@ -17,6 +18,8 @@ pub struct Session {
     /// The password that resumes it.
     pub password: [u8; 16],
     pub connection: Option<ConnectionId>,
+    /// The user of this machine to whom it belongs, if it has had a connection through the Unix socket since the start.
+    user: Option<u32>,
     /// The tick at whose beginning it expires.
     deadline: u64,
 }
@@ -36,19 +39,22 @@ pub struct Sessions {
     tick: Duration,
     by_id: BTreeMap<i64, Session>,
     buckets: BTreeMap<u64, BTreeSet<i64>>,
+    /// The number of sessions of each user of this machine.
+    by_user: BTreeMap<u32, usize>,
 }
 
 impl Sessions {
     /// Creates a set without sessions. They expire at multiples of `tick`.
     pub fn new(tick: Duration) -> Self {
-        Self { tick: tick.max(Duration::from_millis(1)), by_id: BTreeMap::new(), buckets: BTreeMap::new() }
+        let (by_id, buckets, by_user) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { tick: tick.max(Duration::from_millis(1)), by_id, buckets, by_user }
     }
 
     /// Adds a session with its full timeout.
     pub fn insert(&mut self, id: i64, timeout: Duration, password: [u8; 16], now: Duration) {
         let deadline = self.deadline(now, timeout);
         self.remove(id);
-        self.by_id.insert(id, Session { timeout, password, connection: None, deadline });
+        self.by_id.insert(id, Session { timeout, password, connection: None, user: None, deadline });
         self.buckets.entry(deadline).or_default().insert(id);
     }
 
@@ -61,6 +67,32 @@ impl Sessions {
     pub fn set_connection(&mut self, id: i64, connection: Option<ConnectionId>) {
         if let Some(session) = self.by_id.get_mut(&id) {
             session.connection = connection;
+        }
+    }
+
+    /// Sets the user of this machine to whom a session belongs.
+    pub(crate) fn set_user(&mut self, id: i64, uid: u32) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        let before = session.user.replace(uid);
+        if before != Some(uid) {
+            self.discount(before);
+            *self.by_user.entry(uid).or_default() += 1;
+        }
+    }
+
+    /// Returns the number of sessions of a user of this machine.
+    pub(crate) fn of_user(&self, uid: u32) -> usize {
+        self.by_user.get(&uid).copied().unwrap_or(0)
+    }
+
+    fn discount(&mut self, user: Option<u32>) {
+        if let Some(uid) = user
+            && let Entry::Occupied(mut count) = self.by_user.entry(uid)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 
@@ -90,6 +122,7 @@ impl Sessions {
     pub fn remove(&mut self, id: i64) -> Option<Session> {
         let session = self.by_id.remove(&id)?;
         self.unlist(session.deadline, id);
+        self.discount(session.user);
         Some(session)
     }
 

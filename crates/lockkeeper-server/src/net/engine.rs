@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use lockkeeper_wire::{OpCode, PING_XID, Request, jute::Malformed, request, request::Packet, response};
+use lockkeeper_wire::{OpCode, PING_XID, Request, jute::Malformed, refusal, request, request::Packet, response};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
@@ -34,8 +34,9 @@ use crate::config::Config;
 use crate::error::ServerError;
 use crate::machine::identity::shown;
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn};
+use crate::net::exceeded::{Exceeded, share};
 use crate::net::outbox::{Buffers, Outbox, WaitingFrames};
-use crate::net::peer::{Origin, Peer};
+use crate::net::peer::{self, Origin, Peer};
 use crate::net::quiet::Quiet;
 use crate::net::stats::Counters;
 use crate::net::transport::WriteHalf;
@@ -127,16 +128,42 @@ impl Engine {
         engine
     }
 
-    /// Counts a new socket; returns false, and does not count it, if a limit is reached.
-    pub(crate) fn arrived(&mut self, from: Origin) -> bool {
+    /// Creates the nodes of the server's user, and takes lists back that others could change.
+    pub(crate) fn provide(&mut self) {
+        let mut uids = vec![peer::own_uid(), 0];
+        uids.dedup();
+        let owners: Vec<_> = uids.iter().map(|uid| Identity::new(Identity::UID, uid.to_string())).collect();
+        let now = self.clock.now();
+        self.stepping = true;
+        for node in &self.config.shared_nodes {
+            if let Err(error) = self.machine.provide(node, &owners, now, &mut self.effects) {
+                warn!(path = node.path, ?error, "a node that all users share cannot be created");
+            }
+        }
+        self.carry_out();
+    }
+
+    /// Counts a new socket.
+    ///
+    /// # Errors
+    /// The limit that is reached; then it is not counted.
+    pub(crate) fn arrived(&mut self, from: Origin) -> Result<(), Exceeded> {
         let limits = &self.config.limits;
         let here = self.sockets.get(&from).copied().unwrap_or(0);
-        let fits = self.socket_count < limits.connections && here < limits.connections_per_address;
-        if fits {
-            self.sockets.insert(from, here + 1);
-            self.socket_count += 1;
+        if self.socket_count >= limits.connections {
+            return Err(Exceeded::connections(limits.connections));
         }
-        fits
+        if here >= limits.connections_per_address {
+            return Err(Exceeded::of_address(limits.connections_per_address));
+        }
+        if let Origin::User(uid) = from
+            && here >= share(uid, limits.connections)
+        {
+            return Err(Exceeded::connections(limits.connections).of_user(uid));
+        }
+        self.sockets.insert(from, here + 1);
+        self.socket_count += 1;
+        Ok(())
     }
 
     /// Counts a closed socket.
@@ -249,6 +276,7 @@ impl Engine {
         let now = self.clock.now();
         self.step_began = now.monotonic;
         if !std::mem::replace(&mut peer.greeted, true) {
+            let (address, admitted) = (peer.address, peer.half_open.is_none());
             let request = request::decode_connect(frame)?;
             self.counters.count_request(OpCode::CreateSession.as_i32());
             peer.last.set(RequestStats::NONE.asked(0, OpCode::CreateSession.as_i32()));
@@ -257,8 +285,14 @@ impl Engine {
                 warn!("the system returned no random numbers; the session is refused");
                 return Err(Malformed);
             }
+            if let Peer::Local { uid, .. } = address
+                && request.session == 0
+                && let Some(exceeded) = self.too_many_sessions(uid)
+            {
+                self.refuse(id, address, exceeded);
+                return Ok(());
+            }
             self.stepping = true;
-            let admitted = peer.half_open.is_none();
             self.machine.connect(id, &request, password, admitted, now, &mut self.effects);
             self.introduce(id);
             // A resumed session may have a new timeout, which is no transaction.
@@ -302,6 +336,22 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns the limit that another session of this user of the machine would exceed.
+    fn too_many_sessions(&self, uid: u32) -> Option<Exceeded> {
+        let (sessions, most) = (self.machine.sessions(), self.config.limits.sessions);
+        let all = (sessions.len() >= most).then(|| Exceeded::sessions(most));
+        all.or_else(|| (sessions.of_user(uid) >= share(uid, most)).then(|| Exceeded::sessions(most).of_user(uid)))
+    }
+
+    /// Tells a client of the Unix socket which limit it exceeds, and closes its connection.
+    fn refuse(&mut self, id: ConnectionId, client: Peer, exceeded: Exceeded) {
+        if let Some(left_out) = self.line() {
+            warn!(%client, left_out, "refusing a session: {exceeded}");
+        }
+        self.send(id, self.machine.zxid(), |out| refusal::encode(out, &exceeded.to_string()));
+        self.close(id);
+    }
+
     /// Adds what the transport has proved of a connection that has a session now.
     fn introduce(&mut self, id: ConnectionId) {
         if self.machine.session_of(id).is_none() {
@@ -310,6 +360,12 @@ impl Engine {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if let Some(address) = peer.address.ip() {
             self.machine.locate(id, address);
+        }
+        if let Peer::Local { uid, .. } = peer.address {
+            self.machine.belongs_to(id, uid);
+            if peer::is_trusted(uid) {
+                self.machine.let_mend_lists(id);
+            }
         }
         if let Some(identity) = peer.identity.take()
             && self.machine.identify(id, *identity).is_err()

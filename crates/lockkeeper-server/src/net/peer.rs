@@ -23,6 +23,16 @@ pub(crate) enum Origin {
     User(u32),
 }
 
+/// Returns whether a user of this machine may do with a server what its own user may.
+pub(crate) fn is_trusted(uid: u32) -> bool {
+    [0, own_uid()].contains(&uid)
+}
+
+/// Returns the user who runs this server.
+pub(crate) fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 impl Peer {
     /// Returns its address on the network. A listener for IPv6 and IPv4 names a client of IPv4 by an IPv6 address; this returns
     /// the client's own one.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::BytesMut;
 use tokio::net::{TcpListener, UnixListener, UnixSocket};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -27,11 +28,12 @@ use crate::net::connection::Socket;
 use crate::net::descriptors::{Spare, connections_that_fit};
 use crate::net::disk::Disk;
 use crate::net::engine::{Clock, Engine};
+use crate::net::exceeded::Exceeded;
 use crate::net::peer::Peer;
 use crate::net::stats::{Counters, Stats};
 use crate::net::{admin, connection};
 use crate::store::{Batch, DiskStore, State, Store};
-use lockkeeper_wire::Stat;
+use lockkeeper_wire::{Stat, refusal};
 
 /// How long a stopping server waits for its clients to read their last answers.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -315,7 +317,8 @@ impl Parts {
             machine.restore_session(id, timeout, password, now);
         }
         info!(?address, socket = ?config.socket.as_ref().map(|(path, _)| path), zxid = machine.zxid(), nodes = machine.tree().len(), sessions = machine.sessions().len(), "serving");
-        let engine = Engine::new(machine, clock, config, address, disk.is_some());
+        let mut engine = Engine::new(machine, clock, config, address, disk.is_some());
+        engine.provide();
         let file = socket.as_ref().map(|LocalSocket { file, .. }| (file.path.clone(), file.id));
         let counters = Arc::clone(&engine.counters);
         let started = Started { address, socket: file, admin: admin_address, store_id, counters };
@@ -496,12 +499,16 @@ async fn accept(
             accepted = connection_from(listener.as_ref(), local.as_ref()) => accepted,
         };
         match accepted {
-            Ok((_, address)) if !engine.borrow_mut().arrived(address.origin()) => {
-                if let Some(left_out) = engine.borrow_mut().line() {
-                    warn!(client = %address, left_out, "too many connections; closing this one");
-                }
-            }
             Ok((stream, address)) if !engine.borrow().is_stopped() => {
+                let arrived = engine.borrow_mut().arrived(address.origin());
+                if let Err(exceeded) = arrived {
+                    let line = engine.borrow_mut().line();
+                    if let Some(left_out) = line {
+                        warn!(client = %address, left_out, "refusing a connection: {exceeded}");
+                    }
+                    refuse(&stream, exceeded);
+                    continue;
+                }
                 let engine = Rc::clone(engine);
                 connections.spawn_local(async move {
                     connection::serve(Rc::clone(&engine), stream, address, max_frame).await;
@@ -516,6 +523,16 @@ async fn accept(
                 spare.failed(&error, connection_from(listener.as_ref(), local.as_ref())).await;
             }
         }
+    }
+}
+
+/// Tells a client of the Unix socket why its connection is closed. A client of the network knows no such answer.
+fn refuse(stream: &Socket, exceeded: Exceeded) {
+    if let Socket::Unix(stream, _) = stream {
+        let mut text = BytesMut::new();
+        refusal::encode(&mut text, &exceeded.to_string());
+        // A new socket has room for it. If the client has gone, nobody reads it.
+        let _ = stream.try_write(&text);
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) use self::place::Locate;
 #[cfg(feature = "embedded")]
 pub(crate) use self::place::{Located, Locating};
 use self::place::{Search, ServerPlace};
+#[cfg(feature = "embedded")]
+pub(crate) use self::setup::nodes_of_a_machine;
 use self::states::{ASKING, States, states};
 use crate::acl::LockAcl;
 use crate::ensemble::{Connection, Network, OpError, Opened, Reconnect};

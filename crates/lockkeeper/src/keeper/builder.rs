@@ -426,8 +426,13 @@ impl Builder {
         self.check_timeout()?;
         self.check_embedded()?;
         let (session_timeout, io) = (self.session_timeout.unwrap_or(Builder::EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
+        let acl = match &self.acl {
+            // Another user of the machine may contend, and may not shut others out.
+            acl if home.is_shared() && (self.has_settings || *acl == LockAcl::Open) => LockAcl::open_to_contend(),
+            _ if self.has_settings => LockAcl::Open,
+            acl => acl.clone(),
+        };
         let site = Arc::new(Site::new(home, hosting, found));
-        let acl = if self.has_settings { LockAcl::Open } else { self.acl.clone() };
         let network = Embedded { site, session_timeout, acl, tasks: io.tasks().clone() };
         Ok(self.start(Box::new(network), io, Clock::System))
     }

@@ -31,6 +31,9 @@ use crate::service::{self, NotifyState};
 use crate::waiting::{self, Report, Wait};
 use crate::watchdog::{self, Watchdog};
 
+/// How long before the end of the wait an attempt to open a session ends, at most.
+const MOMENT: Duration = Duration::from_millis(250);
+
 /// The requested locks, and everything that an attempt needs.
 pub(super) struct Line {
     /// In the order in which they are taken.
@@ -342,10 +345,14 @@ impl Line {
         match &self.place {
             Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
             Place::Machine(home) => {
-                let connecting = local::connect(home, &builder, &self.printer);
                 let Some(remaining) = self.remaining() else {
-                    return connecting.await;
+                    return local::connect(home, &builder, &self.printer).await;
                 };
+                // The attempt ends a moment earlier, and its error says why the server opened no session.
+                let moment = MOMENT.min(remaining / 10);
+                let builder = builder
+                    .connect_timeout(patience.min(remaining).saturating_sub(moment).max(Duration::from_millis(1)));
+                let connecting = local::connect(home, &builder, &self.printer);
                 match timeout(remaining, connecting).await {
                     Ok(connected) => connected,
                     // Of a wait that short, nothing is left.

@@ -26,7 +26,7 @@ use crate::ensemble::{
 };
 
 /// The scheme of the user that a server of this machine knows from the kernel. No client can give a node another user's.
-const UID: &str = "uid";
+pub(super) const UID: &str = "uid";
 
 /// The mode of a new node.
 fn mode(kind: NodeKind) -> CreateMode {
@@ -509,7 +509,10 @@ fn entry(grant: &AclGrant) -> Acl {
 
 /// [`AclId::WorldAnyone`] is sent as `world` and `anyone` too.
 fn id(scheme: &str, id: &str) -> AclId {
-    AclId::Other { scheme: scheme.to_owned(), id: id.to_owned() }
+    match (scheme, id) {
+        ("world", "anyone") => AclId::WorldAnyone,
+        (scheme, id) => AclId::Other { scheme: scheme.to_owned(), id: id.to_owned() },
+    }
 }
 
 fn owned(names: &[Arc<str>]) -> Vec<String> {

@@ -3,12 +3,46 @@
 use futures_util::FutureExt;
 use lockkeeper_client::wire::{Acl, CreateMode, ErrorCode, Perms};
 use lockkeeper_client::{Client, RequestError};
+#[cfg(feature = "embedded")]
+use lockkeeper_server::SharedNode as SharedOnServer;
 
-use super::operations::{MissingChroot, Operations, full, grant, list};
+use super::operations::{MissingChroot, Operations, UID, full, grant, list};
 use crate::acl::{AclEntry, AclList, LockAcl, REGISTERS, SetUp, SharedNode};
+#[cfg(feature = "embedded")]
+use crate::ensemble::shared::{LOCKS, OWN_TREE};
 use crate::ensemble::shared::{is_shared, list_of, needed};
 use crate::ensemble::{EPOCH_NODE, OpError, Reply};
 use crate::error::NOT_OPEN;
+use crate::ownership::user_name;
+#[cfg(feature = "embedded")]
+use crate::registers;
+
+/// The nodes that all users of a machine share, as its server creates them: everyone contends, and only the user who runs the server
+/// administrates. Nobody else may delete `/locks` or a register.
+#[cfg(feature = "embedded")]
+pub(crate) fn nodes_of_a_machine() -> Vec<SharedOnServer> {
+    let contend = LockAcl::open_to_contend();
+    let (top, read) = (contend.limited_to(REGISTERS, 'a'), contend.limited_to("r", 'a'));
+    let own = [("/", top), ("/zookeeper", read.clone()), ("/zookeeper/quota", read)];
+    let shared = [LOCKS, OWN_TREE].into_iter().chain(registers::ALL).chain([EPOCH_NODE]);
+    let shared = shared.map(|path| (path, list_of(&contend, path)));
+    let node =
+        |(path, acl): (&str, LockAcl)| SharedOnServer { path: path.to_owned(), data: data_of(path), acl: list(&acl) };
+    own.into_iter().chain(shared).map(node).collect()
+}
+
+/// The data of a new shared node.
+fn data_of(path: &str) -> Vec<u8> {
+    if path == EPOCH_NODE { b"0".to_vec() } else { Vec::new() }
+}
+
+/// The users of this machine who may change a list, for people.
+fn administrators(list: &LockAcl) -> String {
+    let LockAcl::List(AclList(entries)) = list else { return String::new() };
+    let users = entries.iter().filter(|entry| entry.scheme == UID && entry.perms.contains('a'));
+    let users: Vec<_> = users.filter_map(|entry| Some(user_name(entry.id.parse().ok()?))).collect();
+    if users.is_empty() { String::new() } else { format!(" ({} may change it)", users.join(", ")) }
+}
 
 /// A list as the server shows it.
 fn shown(acl: &[Acl]) -> LockAcl {
@@ -46,8 +80,8 @@ impl Operations {
         let chroot = self.missing_chroot_with(path, || new.limited_to(REGISTERS, 'a'));
         let (new, is_asked) = (list(&list_of(&new, path)), acl.is_some());
         self.reply(path, move |client, path| async move {
-            let data = if path == EPOCH_NODE { b"0".to_vec() } else { Vec::new() };
-            let made = MissingChroot::create(chroot, &client, &path, data, &new, CreateMode::Persistent).await;
+            let made =
+                MissingChroot::create(chroot, &client, &path, data_of(&path), &new, CreateMode::Persistent).await;
             let (set_up, acl) = match made {
                 Ok(_) => (SetUp::Created, read(&client, &path).await?),
                 // A server looks at the right to create before it looks whether the node exists.
@@ -94,7 +128,7 @@ impl Operations {
             OpError::Refused(reason) if is_shared(path) => {
                 let list = match read(client, path).await {
                     Ok(Some(list)) if list.gives_everyone(needed(path)) => return OpError::Refused(reason),
-                    Ok(Some(list)) => format!("its list is {}", list.without_hashes()),
+                    Ok(Some(list)) => format!("its list is {}{}", list.without_hashes(), administrators(&list)),
                     Ok(None) | Err(_) => "its list is not shown to this client".to_owned(),
                 };
                 OpError::Refused(format!("{reason}; {} {NOT_OPEN}: {list}", full(chroot, path)))
