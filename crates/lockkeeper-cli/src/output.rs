@@ -4,6 +4,8 @@
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -354,6 +356,26 @@ pub(crate) fn styled(text: &str) -> Result<(), Failure> {
 
 /// Whether the reader of standard output has closed the pipe.
 static READER_GONE: AtomicBool = AtomicBool::new(false);
+
+/// Replaces a file in one step, so that no reader sees a part of it. Everyone may read it.
+pub(crate) fn replace(file: &Path, contents: &[u8]) -> Result<(), Failure> {
+    let failed = |error| Failure::system(&format!("cannot write {}", file.display()), error);
+    if file.file_name().is_none() {
+        return Err(Failure::new(Code::Usage, format!("{} is not the name of a file", file.display())));
+    }
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Created exclusively under a random name, so that no planted link is followed. The exporter runs as another user.
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".lockkeeper-").suffix(".new");
+    let mut new = builder.tempfile_in(dir).map_err(failed)?;
+    let written = new.write_all(contents).and_then(|()| {
+        new.as_file().set_permissions(PermissionsExt::from_mode(0o644))?;
+        new.as_file().sync_all()
+    });
+    written.map_err(failed)?;
+    new.persist(file).map_err(|error| failed(error.error))?;
+    Ok(())
+}
 
 /// Whether a write has found that the reader of standard output has closed the pipe: there is no one to print more for.
 pub(crate) fn is_reader_gone() -> bool {

@@ -9,6 +9,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use super::ask::ManArgs;
 use crate::advice::Suggested;
 use crate::exit::{Code, Failure};
+use crate::output;
 use crate::statuses::{self, EXIT_STATUS};
 
 /// The sections behind that of the exit statuses.
@@ -22,7 +23,7 @@ pub(crate) fn man(command: clap::Command, args: ManArgs) -> Result<u8, Failure> 
         std::fs::create_dir_all(&directory).map_err(|error| failed(&directory, error))?;
         for page in all {
             let file = directory.join(format!("{}.1", page_name(&page)));
-            std::fs::write(&file, rendered(page)?).map_err(|error| failed(&file, error))?;
+            output::replace(&file, &rendered(page)?)?;
         }
         return Ok(0);
     }

@@ -3,8 +3,7 @@
 mod watch;
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::Read;
 use std::path::Path;
 
 use futures_util::stream::{self, StreamExt};
@@ -163,22 +162,7 @@ fn write_whole(file: &Path, text: &str) -> Result<(), Failure> {
     if file == Path::new("-") {
         return output::data(text);
     }
-    let failed = |error| Failure::system(&format!("cannot write {}", file.display()), error);
-    if file.file_name().is_none() {
-        return Err(Failure::new(Code::Usage, format!("{} is not the name of a file", file.display())));
-    }
-    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Created exclusively under a random name, so that no planted link is followed. The exporter runs as another user.
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".lockkeeper-").suffix(".new");
-    let mut new = builder.tempfile_in(dir).map_err(failed)?;
-    let written = new.write_all(text.as_bytes()).and_then(|()| {
-        new.as_file().set_permissions(PermissionsExt::from_mode(0o644))?;
-        new.as_file().sync_all()
-    });
-    written.map_err(failed)?;
-    new.persist(file).map_err(|error| failed(error.error))?;
-    Ok(())
+    output::replace(file, text.as_bytes())
 }
 
 async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {

@@ -240,7 +240,15 @@ fn every_manual_page_is_printed_and_written() {
     let (code, line) = failure(&home.output(&["man", "frobnicate"]));
     assert_eq!((code, line.as_str()), (Some(64), "there is no page for \"frobnicate\""));
     let directory = home.file("share/man1");
-    assert!(home.output(&["man", "--directory", directory.to_str().unwrap()]).status.success());
+    let write = || assert!(home.output(&["man", "--directory", directory.to_str().unwrap()]).status.success());
+    write();
+    // Another user may have planted a link.
+    let main = directory.join("lockkeeper.1");
+    std::fs::rename(&main, home.file("kept")).unwrap();
+    std::fs::write(home.file("kept"), "content").unwrap();
+    std::os::unix::fs::symlink(home.file("kept"), &main).unwrap();
+    write();
+    assert_eq!(std::fs::read_to_string(home.file("kept")).unwrap(), "content");
     for verb in VERBS {
         let name = [&["lockkeeper"], *verb].concat().join("-");
         let file = directory.join(Path::new(&format!("{name}.1")));
