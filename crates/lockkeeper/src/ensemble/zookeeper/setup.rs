@@ -128,7 +128,10 @@ impl Operations {
             OpError::Refused(reason) if is_shared(path) => {
                 let list = match read(client, path).await {
                     Ok(Some(list)) if list.gives_everyone(needed(path)) => return OpError::Refused(reason),
-                    Ok(Some(list)) => format!("its list is {}{}", list.without_hashes(), administrators(&list)),
+                    Ok(Some(list)) => {
+                        let who = administrators(&list);
+                        format!("its list is {}{who}", list.without_hashes())
+                    }
                     Ok(None) | Err(_) => "its list is not shown to this client".to_owned(),
                 };
                 OpError::Refused(format!("{reason}; {} {NOT_OPEN}: {list}", full(chroot, path)))
