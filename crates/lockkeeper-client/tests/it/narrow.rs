@@ -69,7 +69,7 @@ impl Connect for Narrow {
 #[tokio::test]
 async fn requests_arrive_whole_and_in_order_through_a_narrow_stream() {
     let server = Server::ephemeral().await.unwrap();
-    let (client, _states) = Client::open_with(Narrow::new(server.addr()), Config::new(Duration::from_secs(10)));
+    let (client, _states) = Client::open_with(Narrow::new(server.addr()), Config::new(Duration::from_secs(40)));
     // More than the stream and the sockets take at once, so replies arrive while requests are unsent.
     let data = vec![b'x'; 8 << 10];
     let create = |_| client.create("/n-", data.clone(), &[Acl::OPEN], CreateMode::PersistentSequential);

@@ -11,7 +11,8 @@ use lockkeeper_client::{Client, Config, ConnectionState, End, RequestError};
 use lockkeeper_server::{Accounts, Server, Storage};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Only a fault ends a connection with such a timeout, and no busy machine.
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 async fn connected(server: &Server) -> (Client, UnboundedReceiver<ConnectionState>) {
     let (client, mut states) = Client::open(server.connect_string().parse().unwrap(), Config::new(TIMEOUT));
