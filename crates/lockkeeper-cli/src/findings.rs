@@ -10,7 +10,7 @@ use lockkeeper_helix::TransferRequest;
 use lockkeeper_observe::deadlock::{Certainty, Deadlock};
 use lockkeeper_observe::history::{Flapping, Habits};
 use lockkeeper_observe::leftovers::Leftovers;
-use lockkeeper_observe::servers::{ServerMode, ServerReport, ServerState};
+use lockkeeper_observe::servers::{Limits, ServerMode, ServerReport, ServerState};
 use lockkeeper_observe::table::{Row, State};
 use lockkeeper_work::jobs::JobStatus;
 use serde::Serialize;
@@ -218,17 +218,31 @@ fn servers(reports: &[ServerReport]) -> Vec<Finding> {
             format!("{} are not of one ensemble, so clients have different locks of the same name", several.join(", ")),
         ));
     }
-    let down: Vec<_> = reports.iter().filter_map(|report| Some((report, problem(&report.state)?))).collect();
+    let members = reports.iter().filter_map(|report| report.limits.as_ref()).max_by_key(|limits| limits.members.len());
+    let (strangers, down): (Vec<_>, Vec<_>) = reports
+        .iter()
+        .filter_map(|report| Some((report, problem(&report.state)?)))
+        .partition(|(report, _)| members.is_some_and(|members| is_no_member(report, members)));
+    for (report, problem) in &strangers {
+        let listed: Vec<_> =
+            members.iter().flat_map(|limits| &limits.members).map(|member| plain(&member.host)).collect();
+        let text = format!(
+            "{} {problem}; the ensemble lists no such member, only {}: correct --servers",
+            name(report),
+            listed.join(", ")
+        );
+        found.push(Finding::notice(Section::Servers, text));
+    }
     let told = reports.iter().filter_map(|report| report.limits.as_ref()?.voters).max();
     // Without a membership, the servers of the connect string are taken for all.
-    let named = reports.len() - of(ServerMode::Observer).count();
+    let named = reports.len() - strangers.len() - of(ServerMode::Observer).count();
     let voters = told.unwrap_or(named);
     // With those that say nothing, and those that the connect string does not name.
     let maybe_up = named - down.len() + voters.saturating_sub(named);
     let majority = voters / 2 + 1;
     let is_ensemble = reports.len() > 1 && alone == 0;
     let consequence = match is_ensemble {
-        true if down.len() < reports.len() && maybe_up < majority => ": no majority is left",
+        true if down.len() < reports.len() - strangers.len() && maybe_up < majority => ": no majority is left",
         true if maybe_up == majority => ": one more failure stops every lock",
         _ => "",
     };
@@ -240,6 +254,19 @@ fn servers(reports: &[ServerReport]) -> Vec<Finding> {
     });
     found.extend(findings);
     found
+}
+
+/// Whether this server is surely none of these members: its name leads to no address and none of them has it, or none of those with its
+/// name has its port.
+fn is_no_member(report: &ServerReport, members: &Limits) -> bool {
+    let Some((host, port)) = report.name.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
+    else {
+        return false;
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let has_host = members.members.iter().any(|member| member.host.eq_ignore_ascii_case(host));
+    let is_nowhere = matches!(report.state, ServerState::NotResolved { .. });
+    (has_host || is_nowhere) && members.lists(host, port) == Some(false)
 }
 
 fn clock(apart: Apart) -> Option<Finding> {

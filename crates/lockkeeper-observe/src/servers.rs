@@ -128,6 +128,30 @@ pub struct Limits {
     pub max_session_ms: Option<u64>,
     /// The number of servers with a vote; `None` also if it is alone, and before ZooKeeper 3.5.
     pub voters: Option<usize>,
+    /// The members of its ensemble, with and without a vote; none if it is alone, and before ZooKeeper 3.5.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Member>,
+}
+
+/// A member of an ensemble, as its configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// The host under which the other members reach it.
+    pub host: String,
+    /// The port for clients, if the configuration names it for all members.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_port: Option<u16>,
+}
+
+impl Limits {
+    /// Returns whether one of the members may be the server with this host and port; `None` if they are not known. A member may have other
+    /// names, so a name that leads to an address says nothing here.
+    pub fn lists(&self, host: &str, port: u16) -> Option<bool> {
+        let is_at = |member: &Member| {
+            member.host.eq_ignore_ascii_case(host) && member.client_port.is_none_or(|of_clients| of_clients == port)
+        };
+        (!self.members.is_empty()).then(|| self.members.iter().any(is_at))
+    }
 }
 
 fn milliseconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -302,13 +326,28 @@ fn limits(answer: &str) -> Option<Limits> {
     // `server.1=zk1:2888:3888:participant;0.0.0.0:2181`
     let is_voter = |line: &&str| line.starts_with("server.") && !line.contains(":observer");
     let voters = answer.lines().filter(is_voter).count();
+    let members = answer.lines().filter(|line| line.starts_with("server.")).filter_map(member).collect();
     value("clientPort")?;
     Some(Limits {
         connections_per_address: number("maxClientCnxns"),
         min_session_ms: number("minSessionTimeout"),
         max_session_ms: number("maxSessionTimeout"),
         voters: (voters > 0).then_some(voters),
+        members,
     })
+}
+
+/// Reads `server.1=zk1:2888:3888:participant;0.0.0.0:2181`.
+fn member(line: &str) -> Option<Member> {
+    let (_, value) = line.trim().split_once('=')?;
+    let (quorum, clients) = value.split_once(';').map_or((value, None), |(quorum, clients)| (quorum, Some(clients)));
+    // An IPv6 address is in brackets.
+    let host = match quorum.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?.0,
+        None => quorum.split_once(':')?.0,
+    };
+    let client_port = clients.and_then(|clients| clients.rsplit(':').next()?.parse().ok());
+    (!host.is_empty()).then(|| Member { host: host.to_owned(), client_port })
 }
 
 #[cfg(test)]
@@ -411,6 +450,13 @@ mod tests {
             (Some(60), Some(4000), Some(40_000))
         );
         assert_eq!(told.voters, Some(2));
+        let lists =
+            [("zk3", 2181), ("ZK1", 2181), ("zk1", 1), ("zk9", 2181)].map(|(host, port)| told.lists(host, port));
+        assert_eq!(lists, [Some(true), Some(true), Some(false), Some(false)]);
+        let addresses = "clientPort=1\nserver.1=[::1]:2888:3888:participant\nserver.2=10.0.0.2:2888:3888\n";
+        let lists = [("::1", 7), ("10.0.0.2", 7)].map(|(host, port)| limits(addresses).unwrap().lists(host, port));
+        assert_eq!(lists, [Some(true); 2], "no port for clients is known");
+        assert_eq!(Limits::default().lists("zk1", 1), None);
         let alone = limits("clientPort=0\ntickTime=500\nmaxClientCnxns=0\n").unwrap();
         assert_eq!((alone.connections_per_address, alone.min_session_ms, alone.voters), (Some(0), None, None));
         assert_eq!(limits("conf is not executed because it is not in the whitelist.\n"), None);

@@ -1,4 +1,4 @@
-use lockkeeper_observe::servers::{Limits, Vitals};
+use lockkeeper_observe::servers::{Limits, Member, Vitals};
 
 use super::*;
 
@@ -74,6 +74,27 @@ fn servers_that_the_connect_string_does_not_name_may_run() {
     let membership = Some(Limits { voters: Some(5), ..Limits::default() });
     let some = [ServerReport { limits: membership, ..leads("zk1:1") }, follows("zk2:1"), refuses("zk3:1")];
     assert_eq!(told(&some), ["! zk3:1 refuses connections: nothing listens there"]);
+}
+
+/// A misspelt name takes no part in a majority.
+#[test]
+fn a_name_that_is_no_member_of_the_ensemble_is_a_mistake_and_no_failure() {
+    let member = |host: &str| Member { host: host.to_owned(), client_port: Some(2181) };
+    let members = ["zk1", "zk2", "zk3"].map(member).to_vec();
+    let limits = || Some(Limits { voters: Some(3), members: members.clone(), ..Limits::default() });
+    let leader = || ServerReport { limits: limits(), ..leads("zk1:2181") };
+    let problem = "cannot be reached (Name or service not known)".to_owned();
+    let unknown = report("nohost:2181", ServerState::NotResolved { problem: problem.clone() });
+    let lists = "the ensemble lists no such member, only zk1, zk2, zk3: correct --servers";
+    assert_eq!(told(&[leader(), unknown]), [format!("! nohost:2181 {problem}; {lists}")]);
+    let wrong_port = refuses("zk2:1");
+    assert_eq!(told(&[leader(), wrong_port]), [format!("! zk2:1 refuses connections: nothing listens there; {lists}")]);
+    // A member is down, also under a name that the ensemble does not use.
+    let serious =
+        |name: &str| format!("!! {name} refuses connections: nothing listens there: one more failure stops every lock");
+    for name in ["zk2:2181", "10.0.0.2:2181"] {
+        assert_eq!(told(&[leader(), refuses(name)]), [serious(name)]);
+    }
 }
 
 #[test]
