@@ -304,11 +304,16 @@ fn text(notice: &Notice) -> String {
 fn alert_text(notice: &AlertNotice) -> String {
     let AlertNotice { alert, lock } = notice;
     let subject = plain(&alert.subject);
-    let head = format!("{}: {subject}", alert.rule);
+    let head = match (alert.rule, alert.grants) {
+        (Rule::Changes { per, .. }, Some(grants)) => {
+            format!("{}: {subject} was granted {grants} times in {};", alert.rule, spell(per))
+        }
+        _ => format!("{}: {subject}", alert.rule),
+    };
     let Some(lock) = lock else {
         return match alert.rule {
             Rule::Gap => format!("{head} is not seen at this moment"),
-            _ => head,
+            _ => head.trim_end_matches(';').to_owned(),
         };
     };
     let who = |state: &lockkeeper_observe::watch::ContenderState| {
@@ -319,10 +324,11 @@ fn alert_text(notice: &AlertNotice) -> String {
         (format!("{who}{why}"), format!("{about}{}", spell(since)))
     };
     let oldest = lock.holders.iter().max_by_key(|holder| holder.since_ms).map(who);
+    let it = if head.ends_with(';') { " it" } else { "" };
     let held = match oldest {
-        Some((who, since)) => format!(" is held by {who} for {since}"),
-        None if lock.blocked => " is blocked by a node without a session".to_owned(),
-        None => " has no holder".to_owned(),
+        Some((who, since)) => format!("{it} is held by {who} for {since}"),
+        None if lock.blocked => format!("{it} is blocked by a node without a session"),
+        None => format!("{it} has no holder"),
     };
     let waiting = match lock.waiters.first().map(who) {
         Some((who, since)) => format!(", {} waiting, {who} for {since}", lock.waiters.len()),
@@ -356,8 +362,17 @@ mod tests {
             rule: "held>1h".parse().unwrap(),
             subject: "/locks/a".into(),
             firing: true,
+            grants: None,
             at: Moment { ms: 0, wall_ms: 0 },
         };
+        let changes = Alert { rule: "changes>5/h".parse().unwrap(), grants: Some(6), ..alert.clone() };
+        let mut changed = AlertNotice { alert: changes, lock: Some(LockState { waiters: Vec::new(), ..lock.clone() }) };
+        assert_eq!(
+            alert_text(&changed),
+            "changes>5/1h: /locks/a was granted 6 times in 1 h; it is held by ann@db1 (pid 7) (full reindex) for about 1 h"
+        );
+        changed.lock = None;
+        assert_eq!(alert_text(&changed), "changes>5/1h: /locks/a was granted 6 times in 1 h");
         let mut notice = AlertNotice { alert, lock: Some(lock) };
         assert_eq!(
             alert_text(&notice),

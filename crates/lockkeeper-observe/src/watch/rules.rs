@@ -91,6 +91,9 @@ pub struct Alert {
     pub subject: Arc<str>,
     /// Whether it begins to hold.
     pub firing: bool,
+    /// How often the lock was granted in the time of the rule, if the rule counts that and begins to hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grants: Option<usize>,
     /// When.
     #[serde(rename = "at_ms", serialize_with = "wall")]
     pub at: Moment,
@@ -196,7 +199,8 @@ impl Rules {
         }
         if before.holds != level.holds {
             let (rule, subject) = (self.rules[key.0], key.1.clone());
-            self.alerts.push(Alert { rule, subject, firing: level.holds, at: now });
+            let grants = self.grants.get(&key).filter(|_| level.holds).map(VecDeque::len);
+            self.alerts.push(Alert { rule, subject, firing: level.holds, grants, at: now });
         }
         if level == Level::default() {
             self.levels.remove(&key);
@@ -297,7 +301,9 @@ mod tests {
         [0, 100].into_iter().for_each(|ms| rules.granted(&lock, at(ms)));
         assert!(rules.take(at(100)).is_empty());
         rules.granted(&lock, at(900));
-        assert_eq!(told(&rules.take(at(900))), [("changes>2/1s".to_owned(), "/a", true, 900)]);
+        let alerts = rules.take(at(900));
+        assert_eq!(told(&alerts), [("changes>2/1s".to_owned(), "/a", true, 900)]);
+        assert_eq!(alerts[0].grants, Some(3));
         // The three newest are now from 100 on.
         rules.granted(&lock, at(950));
         assert_eq!(rules.deadline(), Some(1_100));
