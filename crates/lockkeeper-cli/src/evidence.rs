@@ -18,11 +18,14 @@ use crate::servertime::ServerTime;
 use crate::settings::Part;
 use crate::text::{counted, plain};
 
-/// A machine is slow if half of its holds take at least this many times as long as half of the others'.
+/// A machine is slow if half of its holds take at least this many times as long as half of the others'; of two holds, both.
 const SLOWER: u32 = 3;
 
-/// So many holds of a machine, and of all others, say something.
+/// So many holds say something.
 const ENOUGH: usize = 3;
+
+/// So many holds of one machine say something about it: of many machines, few holds of each are recorded.
+const ENOUGH_OF_ONE: usize = 2;
 
 /// The longest text about other locks.
 const OTHERS: usize = 3;
@@ -31,6 +34,7 @@ const OTHERS: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     pub habits: Habits,
+    pub pace: Pace,
     pub slow: Option<Slow>,
     /// The rings that the lock is part of.
     pub deadlocks: Vec<Deadlock>,
@@ -77,6 +81,55 @@ pub(crate) struct Slow {
     pub others: Duration,
 }
 
+/// How long the holds that were released took: what a sum of such holds is to be expected from. A few long ones make most of a sum, which
+/// the half of the holds does not show.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Pace {
+    /// How many are recorded.
+    holds: usize,
+    mean: Duration,
+    /// The standard deviation.
+    deviation: Duration,
+    /// The means of the holds of each machine.
+    by_host: HashMap<String, Duration>,
+}
+
+impl Pace {
+    /// The machine of each hold, and how long it took.
+    fn of(holds: &[(String, Duration)]) -> Self {
+        let mean = |times: &[Duration]| {
+            let count = u32::try_from(times.len()).unwrap_or(u32::MAX);
+            times.iter().sum::<Duration>().checked_div(count).unwrap_or_default()
+        };
+        let mut by_host: HashMap<&str, Vec<Duration>> = HashMap::new();
+        for (host, held) in holds.iter().filter(|(host, _)| !host.is_empty()) {
+            by_host.entry(host).or_default().push(*held);
+        }
+        let all: Vec<_> = holds.iter().map(|(_, held)| *held).collect();
+        let overall = mean(&all);
+        let squares = all.iter().map(|time| time.abs_diff(overall).as_secs_f64().powi(2)).sum::<f64>();
+        let degrees = all.len().saturating_sub(1).max(1) as f64;
+        Pace {
+            holds: all.len(),
+            mean: overall,
+            deviation: Duration::try_from_secs_f64((squares / degrees).sqrt()).unwrap_or_default(),
+            by_host: by_host.into_iter().map(|(host, times)| (host.to_owned(), mean(&times))).collect(),
+        }
+    }
+
+    /// How long this contender is expected to hold the lock: as its machine did before, and otherwise as all did.
+    fn expected(&self, contender: &ContenderInfo) -> Duration {
+        let host = contender.owner.as_ref().map_or("", |owner| owner.host.as_str());
+        self.by_host.get(host).copied().unwrap_or(self.mean)
+    }
+
+    /// The standard error of the sum of so many holds: they differ from the mean, and so does the mean of the few that are recorded.
+    fn spread(&self, holds: usize) -> Duration {
+        let (holds, known) = (holds as f64, self.holds.max(1) as f64);
+        self.deviation.mul_f64((holds + holds * holds / known).sqrt())
+    }
+}
+
 /// Returns the time that half of these, in increasing order, take at most.
 fn half(durations: &[Duration]) -> Option<Duration> {
     durations.get(durations.len().checked_sub(1)? / 2).copied()
@@ -85,7 +138,9 @@ fn half(durations: &[Duration]) -> Option<Duration> {
 impl Evidence {
     /// Gathers what the history and the other locks show.
     pub(crate) fn of(lock: &LockInfo, entries: &[Entry], all: &[LockInfo], deadlocks: Vec<Deadlock>) -> Self {
-        let holds: Vec<_> = entries.iter().filter_map(Entry::hold).filter(|hold| hold.is_release()).collect();
+        let holds = entries.iter().filter_map(Entry::hold).filter(|hold| hold.is_release());
+        let host = |hold: &'_ PastHold| hold.owner.as_ref().map_or_else(String::new, |owner| owner.host.clone());
+        let holds: Vec<_> = holds.map(|hold| (host(hold), hold.held())).collect();
         let concerns = |it: &Deadlock| it.certainty != Certainty::Possible && it.involves(&lock.path);
         let deadlocks = deadlocks.into_iter().filter(concerns).collect();
         let is_same = |one: &ContenderInfo, other: &ContenderInfo| {
@@ -101,6 +156,7 @@ impl Evidence {
         let at_work = lock.holders.first().and_then(AtWork::of);
         Evidence {
             habits: Habits::of(entries, None),
+            pace: Pace::of(&holds),
             slow: slow(&holds),
             deadlocks,
             others,
@@ -131,23 +187,28 @@ impl Evidence {
         })
     }
 
-    /// Returns about how long it takes until the holder and this many waiters have held the lock: `about 2 min`. Nobody knows when a
-    /// holder ends that holds for longer than usual: `about 2 min after its holder has ended`.
+    /// Returns about how long it takes until the holder and this many waiters have held the lock: `about 2 min, give or take 20 s`. Nobody
+    /// knows when a holder ends that holds for longer than usual: `about 2 min after its holder has ended`.
     ///
     /// Only for a lock that one contender holds at a time.
     pub(crate) fn estimate(&self, lock: &LockInfo, waiters: usize, time: &ServerTime) -> Option<String> {
-        let usual = self.habits.usual().filter(|_| self.habits.durations.len() >= ENOUGH)?;
+        let pace = Some(&self.pace).filter(|pace| pace.holds >= ENOUGH)?;
         let contenders = || lock.holders.iter().chain(&lock.waiters);
         if lock.permits.is_some() || lock.lease.is_some() || contenders().any(|it| it.mode == "read") {
             return None;
         }
-        let held = lock.holders.first().and_then(|holder| time.ago(holder.granted?));
-        let of_waiters = usual * u32::try_from(waiters).unwrap_or(u32::MAX);
+        let held = lock.holders.first().and_then(|holder| Some((time.ago(holder.granted?)?, pace.expected(holder))));
+        let of_waiters = lock.waiters.iter().take(waiters).map(|waiter| pace.expected(waiter)).sum::<Duration>();
+        let about = |all: Duration| match pace.spread(waiters) {
+            // A small one is nothing that a wait depends on.
+            spread if spread * 10 > all => format!("about {}, give or take {}", rough(all), rough(spread)),
+            _ => format!("about {}", rough(all)),
+        };
         Some(match held {
-            _ if lock.holders.is_empty() => format!("about {}", rough(of_waiters)),
-            Some(held) if held < usual => format!("about {}", rough(of_waiters + (usual - held))),
+            _ if lock.holders.is_empty() => about(of_waiters),
+            Some((held, expected)) if held < expected => about(of_waiters + (expected - held)),
             _ if waiters == 0 => "until its holder has ended".to_owned(),
-            _ => format!("about {} after its holder has ended", rough(of_waiters)),
+            _ => format!("{} after its holder has ended", about(of_waiters)),
         })
     }
 
@@ -225,15 +286,14 @@ pub(crate) async fn habits(
 }
 
 /// The machine whose holds take clearly longer than those of all others.
-fn slow(holds: &[&PastHold]) -> Option<Slow> {
+fn slow(holds: &[(String, Duration)]) -> Option<Slow> {
     let mut by_host: HashMap<&str, Vec<Duration>> = HashMap::new();
-    for hold in holds {
-        let host = hold.owner.as_ref().map_or("", |owner| owner.host.as_str());
-        by_host.entry(host).or_default().push(hold.held());
+    for (host, held) in holds {
+        by_host.entry(host).or_default().push(*held);
     }
     let slowest = by_host.iter_mut().filter_map(|(host, own)| {
         own.sort();
-        Some((*host, own.len(), half(own)?)).filter(|(host, count, _)| *count >= ENOUGH && !host.is_empty())
+        Some((*host, own.len(), half(own)?)).filter(|(host, count, _)| *count >= ENOUGH_OF_ONE && !host.is_empty())
     });
     let (host, count, own) = slowest.max_by_key(|(host, _, half)| (*half, *host))?;
     let mut others: Vec<_> = by_host.into_iter().filter(|(other, _)| *other != host).flat_map(|(_, it)| it).collect();
@@ -254,5 +314,29 @@ mod tests {
             [half(&secs(&[])), half(&secs(&[3])), half(&secs(&[1, 5, 9, 20]))],
             [None, Some(Duration::from_secs(3)), Some(Duration::from_secs(5))]
         );
+    }
+
+    /// The recorded holds of ten machines: nine hold the lock for a second, and one for eleven.
+    fn one_slow_machine(of_each: usize) -> Vec<(String, Duration)> {
+        let secs = |number| if number == 9 { 11 } else { 1 };
+        let hold = |number| (format!("db{number}"), Duration::from_secs(secs(number)));
+        (0..10 * of_each).map(|number| hold(number % 10)).collect()
+    }
+
+    /// Half of the holds take a second, and the sum of ten of them is 20 s.
+    #[test]
+    fn the_time_to_go_is_the_sum_of_what_the_machines_ahead_usually_take() {
+        let pace = Pace::of(&one_slow_machine(1));
+        let secs = Duration::from_secs;
+        assert_eq!((pace.mean, pace.by_host["db9"], pace.by_host["db0"]), (secs(2), secs(11), secs(1)));
+        assert!(pace.spread(10) > secs(10) && pace.spread(10) < secs(20), "{:?}", pace.spread(10));
+        assert_eq!(Pace::of(&one_slow_machine(1)[..9]).spread(10), Duration::ZERO, "they all take the same");
+    }
+
+    #[test]
+    fn one_slow_machine_of_ten_is_named_by_its_two_recorded_holds() {
+        assert_eq!(slow(&one_slow_machine(1)), None);
+        let found = slow(&one_slow_machine(2)).map(|slow| (slow.host, slow.holds));
+        assert_eq!(found, Some(("db9".to_owned(), 2)));
     }
 }
