@@ -165,9 +165,14 @@ impl<'a> JobView<'a> {
         let cells = [name.to_owned(), self.state(), run.slot.name.clone(), start, took, run.by.host.clone()];
         let mut cells = cells.to_vec();
         cells.push(if sparks { sparkline(&self.job.runs) } else { String::new() });
-        let notes = [how, self.job.process_gone.then(|| GONE.to_owned()), self.ahead.then(|| AHEAD.to_owned())]
-            .into_iter()
-            .flatten();
+        let notes = [
+            how,
+            self.before_this_run(),
+            self.job.process_gone.then(|| GONE.to_owned()),
+            self.ahead.then(|| AHEAD.to_owned()),
+        ]
+        .into_iter()
+        .flatten();
         let accepted = run.resolved.as_ref().filter(|_| run.is_accepted()).map(decision);
         let notes = notes.chain(accepted).chain(waiting_reruns(self.job)).chain(self.why_idle());
         cells.push(notes.collect::<Vec<_>>().join("; "));
@@ -193,17 +198,29 @@ impl<'a> JobView<'a> {
         notes
     }
 
+    /// What the run before a running one left to be said: it failed or crashed, so that the job is not in order before this one succeeds.
+    fn before_this_run(&self) -> Option<String> {
+        let before = ended(self.job).filter(|_| self.job.state == JobState::Running)?;
+        let is_bad = before.has_failed() && !before.is_accepted();
+        is_bad.then(|| format!("the run before, slot {}, {}", before.slot.name, outcome(before)))
+    }
+
     /// Returns the line of `--check`: `nightly: failed: slot 2026-11-22 failed on db7 at 02:13 with exit status 3`.
     pub(crate) fn line(&self) -> String {
-        let name = name_of(&self.job.path);
+        plain(&format!("{}: {}", name_of(&self.job.path), self.status()))
+    }
+
+    /// Returns its state and its last run, without its name.
+    pub(crate) fn status(&self) -> String {
         let idle = || self.why_idle().iter().map(|note| format!("; {note}")).collect::<String>();
         let text = match (&self.job.unreadable, self.job.last()) {
-            (Some(problem), _) => format!("{name}: unreadable: {problem}"),
-            (None, None) => format!("{name}: {}{}", self.state(), idle()),
+            (Some(problem), _) => format!("unreadable: {problem}"),
+            (None, None) => format!("{}{}", self.state(), idle()),
             (None, Some(run)) => {
                 let gone = if self.job.process_gone { format!("; {GONE}") } else { String::new() };
                 let ahead = if self.ahead { format!("; {AHEAD}") } else { String::new() };
-                format!("{name}: {}: slot {} {}{gone}{ahead}{}", self.state(), run.slot.name, outcome(run), idle())
+                let before = self.before_this_run().map_or_else(String::new, |before| format!("; {before}"));
+                format!("{}: slot {} {}{before}{gone}{ahead}{}", self.state(), run.slot.name, outcome(run), idle())
             }
         };
         plain(&text)

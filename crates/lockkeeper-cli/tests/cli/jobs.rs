@@ -155,6 +155,27 @@ fn a_failure_that_a_person_accepted_is_in_order() {
     assert_eq!(check(&[]).0, Some(2));
 }
 
+/// A job is not in order before it succeeds again: a person who is called must see why.
+#[test]
+fn a_running_job_that_is_not_in_order_names_the_run_before_that_failed() {
+    let home = Home::new();
+    assert_eq!(run(&home, &["a", "--slot", "1"], "exit 3").0, Some(3));
+    let mut running = home.spawn("a", &["--slot", "2"], "echo up; cat");
+    assert_eq!(running.line(), "up");
+    let named = "; the run before, slot 1, failed with exit status 3 on ";
+    for (verb, code) in [(&["jobs", "--check"][..], 2), (&["doctor"], 2)] {
+        let output = home.output(verb);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.code() == Some(code) && text.contains("a: running: slot 2 "), "{verb:?}: {text}");
+        assert!(text.contains(named), "{verb:?}: {text}");
+    }
+    let table = String::from_utf8(home.output(&["jobs"]).stdout).unwrap();
+    assert!(table.contains(named.trim_start_matches("; ")), "{table}");
+    running.close_stdin();
+    assert!(running.wait().success());
+    assert_eq!(home.output(&["jobs", "--check"]).status.code(), Some(0));
+}
+
 /// Nothing would record the end of the run.
 #[test]
 fn the_records_of_a_running_job_are_not_deleted() {
