@@ -16,6 +16,7 @@ use lockkeeper::error::{
 };
 use lockkeeper::{Error, Loss, NodeFormat};
 use lockkeeper_helix::{AcquireLeaseError, LeaseError};
+use lockkeeper_observe::history::LockUse;
 use lockkeeper_server::ServerError;
 use lockkeeper_work::jobs::JobError;
 use lockkeeper_work::retry::{Cause, NotGranted};
@@ -46,6 +47,8 @@ pub(crate) struct Failure {
     pub behind: Option<String>,
     /// The holder as the library has seen it.
     pub holder: Option<Box<ContenderInfo>>,
+    /// In which way others use the lock, if the request does not fit to it and that is known.
+    pub used_as: Option<LockUse>,
     /// The place of the locks, if it is known.
     pub place: Option<Box<Place>>,
 }
@@ -77,7 +80,18 @@ impl Failure {
         };
         let message = message.into();
         let (hint, advice, of_any_server) = (None, Vec::new(), false);
-        Failure { code, message, hint, advice, of_any_server, cause, behind: None, holder: None, place: None }
+        Failure {
+            code,
+            message,
+            hint,
+            advice,
+            of_any_server,
+            cause,
+            behind: None,
+            holder: None,
+            used_as: None,
+            place: None,
+        }
     }
 
     #[must_use]
@@ -162,8 +176,29 @@ impl From<Error> for Failure {
             cause: error.cause(),
             behind: error.behind(),
             holder: seen,
+            used_as: used_as(&error),
             place: None,
         }
+    }
+}
+
+/// Returns in which way others use a lock to which a request does not fit.
+fn used_as(error: &Error) -> Option<LockUse> {
+    let mismatch = match error {
+        Error::Acquire(AcquireError::Mismatch(mismatch)) | Error::Admin(AdminError::Mismatch(mismatch)) => mismatch,
+        Error::Product(error) => match (error.get(), error.get()) {
+            (Some(AcquireLeaseError::Mismatch(mismatch)), _) | (_, Some(LeaseError::Mismatch(mismatch))) => mismatch,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    match mismatch {
+        Mismatch::Format { theirs: IncompatibleFormat::Leased, .. } => Some(LockUse::Lease),
+        // A name says which class only of a contender.
+        Mismatch::Format { theirs: IncompatibleFormat::Named(NodeFormat::Contentserv), .. } => None,
+        Mismatch::Format { theirs: IncompatibleFormat::Named(format), .. } => Some(LockUse::Plain(*format)),
+        Mismatch::Permits { stated, .. } => stated.map(LockUse::Permits),
+        _ => None,
     }
 }
 

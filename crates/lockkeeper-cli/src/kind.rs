@@ -2,6 +2,7 @@
 
 use lockkeeper::{Acquire, Class, Holding, Lockkeeper, NodeFormat};
 use lockkeeper_config::settings::Settings;
+use lockkeeper_observe::history::LockUse;
 
 use crate::args::run::KindArgs;
 use crate::exit::{Code, Failure};
@@ -52,6 +53,15 @@ impl Kind {
             (None, None) if args.exclusive => Kind::Writing(node_format),
             (None, None) => Kind::Alone(node_format),
         })
+    }
+
+    /// In which way the lock is used, as its records say.
+    pub(crate) const fn used_as(self) -> LockUse {
+        match self {
+            Kind::Alone(format) | Kind::Writing(format) | Kind::Shared(format) => LockUse::Plain(format),
+            Kind::Permits { permits, .. } => LockUse::Permits(permits),
+            Kind::Class { class, .. } => LockUse::Class(class),
+        }
     }
 
     /// Returns a request for the lock at `path`; with `once`, the request does not wait.

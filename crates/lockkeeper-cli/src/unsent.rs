@@ -1,5 +1,5 @@
-//! Refusals that no server could record, because none was reachable. They wait in the state directory until the next `run` on the
-//! same servers.
+//! Records that no server could take, because none was reachable: of requests that were refused, and of holds. They wait in the state
+//! directory until the next `run` on the same servers.
 //!
 //! They are additions, as all records of the history: a file that cannot be written or read changes nothing else.
 
@@ -12,19 +12,34 @@ use std::time::{Duration, SystemTime};
 use lockkeeper::LockPath;
 use lockkeeper::embedded::Home;
 use lockkeeper::engine::process::open_own;
+use lockkeeper_observe::history::KeptHold;
 use serde::{Deserialize, Serialize};
 
 /// The name of the file.
-const FILE: &str = "refusals.jsonl";
+const FILE: &str = "unsent.jsonl";
 
 /// The file does not grow beyond this.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// A refusal that was not sent.
+/// A record that was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Unsent {
     /// The servers, as they were written.
     pub servers: String,
+    #[serde(flatten)]
+    pub record: UnsentRecord,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum UnsentRecord {
+    Hold { hold: KeptHold },
+    Refusal(UnsentRefusal),
+}
+
+/// A request for which no server was reachable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UnsentRefusal {
     pub path: String,
     /// When it was refused, in milliseconds since 1970 by this machine's clock.
     pub at_ms: u64,
@@ -33,6 +48,9 @@ pub(crate) struct Unsent {
     pub waited_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// In which way the request used the lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_as: Option<String>,
 }
 
 /// The refusals of one lock that are sent together.
@@ -46,16 +64,17 @@ pub(crate) struct Group {
     pub over: Duration,
     pub waited: Duration,
     pub message: Option<String>,
+    pub used_as: Option<String>,
 }
 
-/// Keeps refusals until a server can record them.
-pub(crate) fn keep(dir: &Path, refusals: &[Unsent]) -> std::io::Result<()> {
+/// Keeps records until a server can take them.
+pub(crate) fn keep(dir: &Path, unsent: &[Unsent]) -> std::io::Result<()> {
     // As the server of this user creates it, and not in a place that other users can change.
     Home::new(dir).check().map_err(std::io::Error::other)?;
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let mut file = open_own(&dir.join(FILE), OpenOptions::new().create(true).append(true))?;
     let lines: String =
-        refusals.iter().filter_map(|refusal| serde_json::to_string(refusal).ok()).map(|line| line + "\n").collect();
+        unsent.iter().filter_map(|unsent| serde_json::to_string(unsent).ok()).map(|line| line + "\n").collect();
     if file.metadata()?.len() + lines.len() as u64 > MAX_BYTES {
         return Err(std::io::Error::other("there are too many"));
     }
@@ -63,7 +82,7 @@ pub(crate) fn keep(dir: &Path, refusals: &[Unsent]) -> std::io::Result<()> {
     file.write_all(lines.as_bytes())
 }
 
-/// Takes the refusals of these servers out of the file; the others stay. Of two processes, one gets them.
+/// Takes the records for these servers out of the file; the others stay. Of two processes, one gets them.
 pub(crate) fn take(dir: &Path, servers: &str) -> Vec<Unsent> {
     let mine = dir.join(format!("{FILE}.{}", std::process::id()));
     if std::fs::rename(dir.join(FILE), &mine).is_err() {
@@ -71,7 +90,7 @@ pub(crate) fn take(dir: &Path, servers: &str) -> Vec<Unsent> {
     }
     let all = read(&mine);
     _ = std::fs::remove_file(&mine);
-    let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|refusal| refusal.servers == servers);
+    let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|unsent| unsent.servers == servers);
     if !others.is_empty() {
         _ = keep(dir, &others);
     }
@@ -88,7 +107,7 @@ fn read(file: &PathBuf) -> Vec<Unsent> {
 }
 
 /// Puts the refusals of each lock together.
-pub(crate) fn groups(unsent: &[Unsent], now: SystemTime) -> Vec<Group> {
+pub(crate) fn groups(unsent: &[UnsentRefusal], now: SystemTime) -> Vec<Group> {
     let now_ms = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
     let mut paths: Vec<_> = unsent.iter().map(|refusal| &refusal.path).collect();
@@ -106,6 +125,7 @@ pub(crate) fn groups(unsent: &[Unsent], now: SystemTime) -> Vec<Group> {
             over: Duration::from_millis(last.at_ms - first),
             waited: Duration::from_millis(last.waited_ms),
             message: last.message.clone(),
+            used_as: last.used_as.clone(),
         })
     };
     paths.into_iter().filter_map(group).collect()
@@ -115,19 +135,35 @@ pub(crate) fn groups(unsent: &[Unsent], now: SystemTime) -> Vec<Group> {
 mod tests {
     use super::*;
 
-    fn unsent(servers: &str, path: &str, at_ms: u64) -> Unsent {
-        Unsent { servers: servers.to_owned(), path: path.to_owned(), at_ms, pid: 7, waited_ms: 5, message: None }
+    fn refusal(path: &str, at_ms: u64) -> UnsentRefusal {
+        UnsentRefusal { path: path.to_owned(), at_ms, pid: 7, waited_ms: 5, message: None, used_as: None }
+    }
+
+    fn unsent(servers: &str, refusal: UnsentRefusal) -> Unsent {
+        Unsent { servers: servers.to_owned(), record: UnsentRecord::Refusal(refusal) }
+    }
+
+    fn hold() -> Unsent {
+        let record = serde_json::json!({
+            "servers": "zk1",
+            "hold": {
+                "path": "/locks/a",
+                "record": {"lockkeeper": 1, "user": "a", "host": "b", "pid": 1, "waited_ms": 0, "held_ms": 9, "token": 7},
+                "ended_ms": 5,
+            },
+        });
+        serde_json::from_value(record).unwrap()
     }
 
     #[test]
-    fn refusals_wait_for_their_own_servers_and_are_taken_once() {
+    fn records_wait_for_their_own_servers_and_are_taken_once() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("state");
         assert_eq!(take(&dir, "zk1"), []);
-        let (one, other) = (unsent("zk1", "/locks/a", 1), unsent("zk2", "/locks/a", 2));
-        keep(&dir, &[one.clone(), other.clone()]).unwrap();
+        let (one, other) = (unsent("zk1", refusal("/locks/a", 1)), unsent("zk2", refusal("/locks/a", 2)));
+        keep(&dir, &[one.clone(), hold(), other.clone()]).unwrap();
         std::fs::OpenOptions::new().append(true).open(dir.join(FILE)).unwrap().write_all(b"garbage\n{}\n").unwrap();
-        assert_eq!(take(&dir, "zk1"), [one]);
+        assert_eq!(take(&dir, "zk1"), [one, hold()]);
         assert_eq!(take(&dir, "zk1"), []);
         assert_eq!(take(&dir, "zk2"), [other]);
     }
@@ -135,7 +171,8 @@ mod tests {
     #[test]
     fn the_file_does_not_grow_without_bounds() {
         let dir = tempfile::tempdir().unwrap();
-        let large = Unsent { message: Some("x".repeat(9_000)), ..unsent("zk1", "/locks/a", 1) };
+        let large = UnsentRefusal { message: Some("x".repeat(9_000)), ..refusal("/locks/a", 1) };
+        let large = unsent("zk1", large);
         let kept = (0..20).take_while(|_| keep(dir.path(), std::slice::from_ref(&large)).is_ok()).count();
         assert_eq!(kept, 7);
     }
@@ -143,7 +180,7 @@ mod tests {
     #[test]
     fn the_refusals_of_a_lock_are_sent_together() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(60);
-        let all = [unsent("zk1", "/locks/a", 10_000), unsent("zk1", "/locks/a", 30_000), unsent("zk1", "bad//path", 1)];
+        let all = [refusal("/locks/a", 10_000), refusal("/locks/a", 30_000), refusal("bad//path", 1)];
         let groups = groups(&all, now);
         let [group] = &groups[..] else { panic!("{groups:?}") };
         let secs = Duration::from_secs;

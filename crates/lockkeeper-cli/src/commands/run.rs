@@ -219,7 +219,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
     let keeper = line.keeper.clone().expect("it granted the lock");
     let keeper = &keeper;
     let (records, ran) = loop {
-        let records = Records::begin(line.history, keeper, Held::All(&guard), (line.message.as_deref(), &line.report));
+        let records = Records::begin(line.record_terms(), keeper, Held::All(&guard), &line.report);
         let extras = std::mem::take(&mut extras);
         let ran = locked.run(&args.command, (keeper, &guard), signals, (terms.clone(), extras), *printer).await;
         ran.iter().for_each(|ended| records.tell(ended));
@@ -229,7 +229,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
         let yielded = tokio::select! {
             biased;
             signal = locked.interrupted(signals) => Err(signal),
-            (again, ()) = async { tokio::join!(line.make_way(guard), records.finish()) } => Ok(again),
+            (again, _) = async { tokio::join!(line.make_way(guard), records.finish()) } => Ok(again),
         };
         guard = match yielded {
             Ok(Ok(again)) => again,
@@ -267,8 +267,10 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
         }
     }
     line.released = matches!(released, Ok(None));
-    records.finish().await;
-    line.send_kept(Instant::now() + WRITING).await;
+    // Otherwise no server answers.
+    if records.finish().await {
+        line.send_kept(Instant::now() + WRITING).await;
+    }
     line.leave(deadline.saturating_duration_since(Instant::now()).min(LEAVING)).await;
     let outcome = ran?;
     match released {

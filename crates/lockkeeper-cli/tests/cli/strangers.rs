@@ -529,7 +529,7 @@ fn no_command_writes_through_a_link_that_another_user_has_planted() {
     }
     std::fs::write(&kept, "content").unwrap();
     mode(&kept, 0o644);
-    let files = ["refusals.jsonl", "dead-letters.jsonl", "serve/format.new", "serve/lock"];
+    let files = ["unsent.jsonl", "dead-letters.jsonl", "serve/format.new", "serve/lock"];
     for link in files.map(|file| state.join(file)).into_iter().chain([users.join("journal/history.jsonl")]) {
         symlink(&kept, link).unwrap();
     }

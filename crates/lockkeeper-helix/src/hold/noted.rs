@@ -27,6 +27,7 @@ impl Drop for LeaseNote {
         let report = HoldReport {
             waited: std::time::Duration::ZERO,
             held: ended.saturating_sub(began),
+            granted_ms: None,
             ended_ago: now.saturating_sub(ended),
             revocation: None,
             loss: lost.map(|(loss, _)| loss),

@@ -7,6 +7,7 @@ use lockkeeper::engine::text::as_millis;
 use lockkeeper::{FencingToken, Loss};
 use serde::{Serialize, Serializer};
 
+use super::lock_use::LockUse;
 use super::record::{HoldEnd, RefusalReason};
 use crate::millis::whole_ms;
 
@@ -30,6 +31,9 @@ pub struct PastHold {
     /// Whether others may have held the lock at the same time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
+    /// In which way it used the lock, if that is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_as: Option<LockUse>,
     /// When it joined the queue, by the servers' clock; `None` if that is not known.
     #[serde(rename = "queued_ms", serialize_with = "some_millis", skip_serializing_if = "Option::is_none")]
     pub queued: Option<SystemTime>,
@@ -91,6 +95,10 @@ pub struct Refusal {
     pub message: Option<String>,
     /// Why it was refused.
     pub reason: RefusalReason,
+    /// In which way the lock was used, if that is recorded: by the request, or by those that it did not fit to
+    /// ([`RefusalReason::Mismatch`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_as: Option<LockUse>,
     /// How many there were.
     pub count: u32,
     /// When the first one was refused, by the servers' clock.
@@ -150,6 +158,15 @@ impl Entry {
             Entry::Refused(refusal) => refusal.last,
             Entry::Broken(broken) => broken.at,
             Entry::Asked(asked) => asked.at,
+        }
+    }
+
+    /// Returns in which way its lock was used, if that is recorded.
+    pub fn used_as(&self) -> Option<LockUse> {
+        match self {
+            Entry::Hold(hold) => hold.used_as,
+            Entry::Refused(refusal) => refusal.used_as,
+            Entry::Broken(_) | Entry::Asked(_) => None,
         }
     }
 

@@ -104,6 +104,7 @@ mod tests {
             message: None,
             token: None,
             shared: false,
+            used_as: None,
             queued: None,
             granted: SystemTime::UNIX_EPOCH,
             ended: SystemTime::UNIX_EPOCH,

@@ -6,6 +6,7 @@ use lockkeeper::FencingToken;
 use lockkeeper::admin::{Broken, Revoked};
 
 use super::entry::{Entry, PastHold, Refusal};
+use super::lock_use::LockUse;
 use super::record::{HoldEnd, StoredBefore, StoredHold, StoredRefusal};
 use super::store::{SLOTS, Stored, is_slot};
 
@@ -25,7 +26,11 @@ pub(super) fn entries(path: &str, stored: &Stored, breaks: Vec<Broken>, asked: V
     }
     holds.sort_by_key(|(hold, _)| (hold.granted, hold.token));
     // A write whose reply was lost may have been repeated.
-    holds.dedup_by(|(later, _), (earlier, _)| later.token.is_some() && later.token == earlier.token);
+    holds.dedup_by(|(later, _), (earlier, _)| match (later.token, earlier.token) {
+        // Without tokens, the same times show it, unless the holds are short.
+        (None, None) => later == earlier && later.held() >= Duration::from_secs(1),
+        (later, earlier) => later == earlier,
+    });
     let unrecorded = unrecorded(&holds, &breaks);
     let mut holds: Vec<_> = holds.into_iter().map(|(hold, _)| hold).chain(unrecorded).collect();
     for broken in breaks {
@@ -54,7 +59,10 @@ fn same(one: Option<FencingToken>, other: Option<FencingToken>) -> bool {
 }
 
 fn hold(path: &str, record: &StoredHold, written_ms: i64) -> PastHold {
-    let ended = before(moment(written_ms), record.ago_ms);
+    // It was written after its end: late, if the servers did not answer.
+    let written = before(moment(written_ms), record.ago_ms);
+    let stated = record.granted_ms.map(|granted| after(granted, record.held_ms));
+    let ended = stated.map_or(written, |stated| stated.min(written));
     let granted = before(ended, record.held_ms);
     PastHold {
         path: path.to_owned(),
@@ -63,6 +71,7 @@ fn hold(path: &str, record: &StoredHold, written_ms: i64) -> PastHold {
         message: record.message.clone(),
         token: record.token,
         shared: record.shared,
+        used_as: used_as(record.used_as.as_deref()),
         queued: Some(before(granted, record.waited_ms)),
         granted,
         ended,
@@ -105,6 +114,8 @@ fn unrecorded(holds: &[(PastHold, Option<StoredBefore>)], breaks: &[Broken]) -> 
             message: None,
             token: before.token,
             shared: false,
+            // Otherwise the next one had been refused.
+            used_as: next.used_as,
             queued: None,
             granted: since,
             ended: after.unwrap_or(next.granted),
@@ -126,6 +137,7 @@ fn refusal(path: &str, data: &[u8], written_ms: i64) -> Option<Refusal> {
         owner: record.owner,
         message: record.message,
         reason: record.reason,
+        used_as: used_as(record.used_as.as_deref()),
         count: record.count,
         first: record.first_ms.map_or(last, moment).min(last),
         last,
@@ -133,6 +145,16 @@ fn refusal(path: &str, data: &[u8], written_ms: i64) -> Option<Refusal> {
         holder: record.holder,
         holder_message: record.holder_message,
     })
+}
+
+/// Text of a later version is not known here.
+fn used_as(text: Option<&str>) -> Option<LockUse> {
+    text?.parse().ok()
+}
+
+/// The time so many milliseconds after one of the servers. Any program may have written the numbers.
+fn after(ms: u64, more_ms: u64) -> SystemTime {
+    moment(i64::try_from(ms.saturating_add(more_ms)).unwrap_or(i64::MAX))
 }
 
 /// The time so many milliseconds before.
@@ -163,7 +185,7 @@ mod tests {
     fn data() -> impl Strategy<Value = Vec<u8>> {
         let hold = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(waited, held, ago, since)| {
             format!(
-                r#"{{"lockkeeper":1,"user":"a","host":"b","pid":1,"waited_ms":{waited},"held_ms":{held},"ago_ms":{ago},"token":7,
+                r#"{{"lockkeeper":1,"user":"a","host":"b","pid":1,"waited_ms":{waited},"held_ms":{held},"ago_ms":{ago},"granted_ms":{ago},"token":7,"used_as":"kazoo",
                 "end":"lost","before":{{"token":5,"since_ms":{since}}}}}"#
             )
         });

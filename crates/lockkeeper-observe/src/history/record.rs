@@ -68,8 +68,15 @@ pub(super) struct StoredHold {
     /// Whether others may have held the lock at the same time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) shared: bool,
+    /// In which way it used the lock, as [`LockUse`](super::LockUse) is printed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) used_as: Option<String>,
     pub(super) waited_ms: u64,
     pub(super) held_ms: u64,
+    /// When it was granted the lock, in milliseconds since 1970 by the servers' clock, if that is known. The write of the record may have
+    /// waited for the servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) granted_ms: Option<u64>,
     /// How long before the write the hold ended.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) ago_ms: u64,
@@ -114,6 +121,9 @@ pub(super) struct StoredRefusal {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<String>,
     pub(super) reason: RefusalReason,
+    /// In which way the lock was used, as [`LockUse`](super::LockUse) is printed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) used_as: Option<String>,
     /// How long the last one waited.
     pub(super) waited_ms: u64,
     /// Who held the lock, as the last one saw it.
@@ -148,6 +158,7 @@ impl StoredHold {
     fn shorten(&mut self) {
         shorten_owner(&mut self.owner);
         self.message.iter_mut().chain(&mut self.why).for_each(|text| shorten(text, MAX_TEXT));
+        self.used_as.iter_mut().for_each(|text| shorten(text, MAX_NAME));
         if let Some(before) = &mut self.before {
             before.owner.iter_mut().for_each(shorten_owner);
             before.described.iter_mut().for_each(|text| shorten(text, MAX_NAME));
@@ -157,13 +168,14 @@ impl StoredHold {
 
 impl StoredRefusal {
     pub(super) fn new(owner: Owner, reason: RefusalReason, waited: Duration) -> Self {
-        let (message, holder, holder_message, first_ms) = (None, None, None, None);
+        let (message, used_as, holder, holder_message, first_ms) = (None, None, None, None, None);
         let waited_ms = millis(waited);
         StoredRefusal {
             lockkeeper: VERSION,
             owner,
             message,
             reason,
+            used_as,
             waited_ms,
             holder,
             holder_message,
@@ -192,6 +204,7 @@ impl StoredRefusal {
         shorten_owner(&mut self.owner);
         let texts = self.message.iter_mut().chain(&mut self.holder).chain(&mut self.holder_message);
         texts.for_each(|text| shorten(text, MAX_TEXT));
+        self.used_as.iter_mut().for_each(|text| shorten(text, MAX_NAME));
     }
 }
 

@@ -8,11 +8,13 @@ use lockkeeper::engine;
 use lockkeeper::engine::ensemble::{OpError, TxnStep, linearizable};
 use lockkeeper::engine::hold::{HoldReport, Note, NotedEnd};
 use lockkeeper::engine::queue::Sequence;
-use lockkeeper::engine::session::Context;
-use lockkeeper::error::AdminError;
+use lockkeeper::engine::session::{Clock, Context};
+use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::{FencingToken, Holding, Lockkeeper, Loss, NodeFormat};
 use tokio::sync::oneshot;
 
+use super::kept::KeptHold;
+use super::lock_use::LockUse;
 use super::record::{HoldEnd, StoredBefore, StoredHold};
 use super::store::{self, Slot};
 use crate::millis::millis;
@@ -22,6 +24,7 @@ use crate::millis::millis;
 pub struct Recorder {
     keeper: Lockkeeper,
     message: Option<String>,
+    used_as: Option<LockUse>,
     before: Option<Box<ContenderInfo>>,
 }
 
@@ -73,12 +76,18 @@ pub struct Recording {
 /// What is known of a hold while it lasts.
 #[derive(Debug)]
 struct Recorded {
+    path: String,
+    /// The node of its records.
     lock: String,
     owner: Owner,
     message: Option<String>,
     token: Option<FencingToken>,
     shared: bool,
+    used_as: Option<LockUse>,
     before: Option<Box<ContenderInfo>>,
+    /// What was known when the release was sent last, and when that was, by the clock of the sessions.
+    leaving: Mutex<Option<(HoldReport, Duration)>>,
+    clock: Clock,
     /// The node of the record, once it exists.
     slot: OnceLock<Slot>,
     ending: Mutex<Ending>,
@@ -87,13 +96,20 @@ struct Recorded {
 impl Recorder {
     /// Creates the recorder. Sends nothing.
     pub fn new(keeper: &Lockkeeper) -> Self {
-        Recorder { keeper: keeper.clone(), message: None, before: None }
+        Recorder { keeper: keeper.clone(), message: None, used_as: None, before: None }
     }
 
     /// Sets the message of the records: why the program holds the lock. More than 240 bytes are cut.
     #[must_use]
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.message = Some(message.into());
+        self
+    }
+
+    /// Sets in which way the holds use their locks. Without it, the names of their nodes say it, except for permits and leases.
+    #[must_use]
+    pub fn used_as(mut self, used_as: LockUse) -> Self {
+        self.used_as = Some(used_as);
         self
     }
 
@@ -125,19 +141,25 @@ impl Recorder {
     }
 
     /// As [`Recorder::record`], for a program that says more about the end of the hold, and waits for the record:
-    /// [`Recording::finish`]. Without that call, a hold that is lost is not recorded.
+    /// [`Recording::finish`] or [`Recording::finish_within`]. Without that call, a hold that is lost is not recorded.
     pub fn begin(&self, hold: &Holding) -> Recording {
         let context = engine::session::context(&self.keeper);
-        let name = hold.node().rsplit('/').next().unwrap_or_default().to_owned();
+        // The node of a hold may be beside the lock's path.
+        let node = hold.node();
+        let name = node.strip_prefix(hold.path()).unwrap_or(&node).trim_start_matches('/').to_owned();
         let mode = NodeFormat::of_node(&name).parse(&name).map(|name| name.mode);
         let shared = mode.is_some_and(|mode| mode.reads() || mode.permits().is_some());
         let recorded = Arc::new(Recorded {
+            path: hold.path().to_owned(),
             lock: store::node(hold.path()),
             owner: context.owner().clone(),
             message: self.message.clone(),
             token: hold.fencing_token(),
             shared,
+            used_as: self.used_as.or_else(|| LockUse::of_node(&name)),
             before: self.before.clone(),
+            leaving: Mutex::default(),
+            clock: context.clock(),
             slot: OnceLock::new(),
             ending: Mutex::default(),
         });
@@ -162,8 +184,21 @@ impl Recorder {
 
 impl Recorded {
     fn steps(&self, report: &HoldReport) -> Vec<TxnStep> {
+        self.leaves(report, self.clock.now());
         let slot = self.slot.get();
         slot.map_or_else(Vec::new, |slot| store::steps(&self.lock, slot, self.record(report).to_bytes()))
+    }
+
+    /// Notes what is known of its end at this moment.
+    fn leaves(&self, report: &HoldReport, at: Duration) {
+        *self.leaving.lock().expect("held for a change only") = Some((report.clone(), at));
+    }
+
+    /// The record to keep if no server takes it; `None` if its end is not known.
+    fn kept(&self) -> Option<KeptHold> {
+        let (report, at) = self.leaving.lock().expect("held for a look only").clone()?;
+        let ended_ago = report.ended_ago + self.clock.now().saturating_sub(at);
+        Some(KeptHold::new(self.path.clone(), self.record(&report), ended_ago))
     }
 
     fn record(&self, report: &HoldReport) -> StoredHold {
@@ -187,8 +222,10 @@ impl Recorded {
             message: self.message.clone(),
             token: self.token,
             shared: self.shared,
+            used_as: self.used_as.map(|used_as| used_as.to_string()),
             waited_ms: millis(report.waited),
             held_ms: millis(report.held),
+            granted_ms: report.granted_ms,
             ago_ms: millis(report.ended_ago),
             end,
             loss,
@@ -203,6 +240,16 @@ impl Recorded {
             ..StoredHold::default()
         }
     }
+}
+
+/// A hold whose record is not written.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Unrecorded {
+    /// Why.
+    pub problem: String,
+    /// The record, if another attempt may succeed and the end of the hold is known.
+    pub kept: Option<KeptHold>,
 }
 
 impl Recording {
@@ -229,9 +276,37 @@ impl Recording {
         context.run_while_answered(self.written()).await
     }
 
+    /// As [`Recording::finish`], for at most this long. If no server takes the record in time, the caller gets it, to keep it until one
+    /// does ([`KeptHold::write`]).
+    ///
+    /// # Cost
+    ///
+    /// As [`Recording::finish`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Recording::finish`].
+    ///
+    /// # Errors
+    ///
+    /// The record is not written, as far as is known.
+    pub async fn finish_within(self, limit: Duration) -> Result<(), Unrecorded> {
+        let recorded = self.recorded.clone();
+        match tokio::time::timeout(limit, self.finish()).await {
+            Ok(Ok(())) => Ok(()),
+            // Another time, the server would say the same.
+            Ok(Err(error @ AdminError::Session(SessionError::Refused { .. }))) => {
+                Err(Unrecorded { problem: error.to_string(), kept: None })
+            }
+            Ok(Err(error)) => Err(Unrecorded { problem: error.to_string(), kept: recorded.kept() }),
+            Err(_) => Err(Unrecorded { problem: "no server has answered in time".to_owned(), kept: recorded.kept() }),
+        }
+    }
+
     async fn written(self) -> Result<(), AdminError> {
         let Recording { context, recorded, ended, prepared } = self;
         let Ok(NotedEnd { report, written, at }) = ended.await else { return Ok(()) };
+        recorded.leaves(&report, at);
         if written {
             return Ok(());
         }

@@ -7,6 +7,7 @@ use lockkeeper::engine::ensemble::{Ensemble, Node, NodeKind, OpError};
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper};
 
+use super::lock_use::LockUse;
 use super::record::{RefusalReason, StoredRefusal};
 use super::store;
 use crate::millis::millis;
@@ -23,6 +24,8 @@ const MAX_ATTEMPTS: usize = 4;
 pub struct NewRefusal {
     /// Why.
     pub reason: RefusalReason,
+    /// In which way the lock is used: by the request, or by those that it does not fit to ([`RefusalReason::Mismatch`]).
+    pub used_as: Option<LockUse>,
     /// How long it waited.
     pub waited: Duration,
     /// Its message.
@@ -45,7 +48,8 @@ impl NewRefusal {
     /// Creates it.
     pub const fn new(reason: RefusalReason, waited: Duration) -> Self {
         let (ago, over) = (Duration::ZERO, Duration::ZERO);
-        NewRefusal { reason, waited, message: None, holder: None, holder_message: None, pid: None, count: 1, ago, over }
+        let (used_as, message, holder, holder_message, pid) = (None, None, None, None, None);
+        NewRefusal { reason, used_as, waited, message, holder, holder_message, pid, count: 1, ago, over }
     }
 }
 
@@ -62,7 +66,7 @@ impl NewRefusal {
 pub async fn refused(keeper: &Lockkeeper, path: &LockPath, refusal: NewRefusal) -> Result<(), AdminError> {
     let context = engine::session::context(keeper);
     let (path, mut owner) = (context.path(path.as_str())?, context.owner().clone());
-    let NewRefusal { reason, waited, message, holder, holder_message, pid, count, ago, over } = refusal;
+    let NewRefusal { reason, used_as, waited, message, holder, holder_message, pid, count, ago, over } = refusal;
     if let Some(pid) = pid {
         (owner.pid, owner.program) = (pid, None);
     }
@@ -70,7 +74,8 @@ pub async fn refused(keeper: &Lockkeeper, path: &LockPath, refusal: NewRefusal) 
     let first_ms = local_now_ms().filter(|_| count > 1).map(|now| now.saturating_sub(first));
     let ago_ms = millis(ago);
     let record = StoredRefusal::new(owner, reason, waited);
-    let record = StoredRefusal { message, holder, holder_message, count, ago_ms, first_ms, ..record };
+    let used_as = used_as.map(|used_as| used_as.to_string());
+    let record = StoredRefusal { used_as, message, holder, holder_message, count, ago_ms, first_ms, ..record };
     context
         .ask(move |ensemble| async move {
             write(&*ensemble, &store::node(&path), record)

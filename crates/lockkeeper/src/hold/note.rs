@@ -38,6 +38,9 @@ pub struct HoldReport {
     pub waited: Duration,
     /// How long it was held, by this process's clock.
     pub held: Duration,
+    /// When it was granted the lock, in milliseconds since 1970 by the servers' clock. `None` if that is not known to a second, and for a
+    /// hold that is shorter than 0.1 s.
+    pub granted_ms: Option<u64>,
     /// How long ago it ended: the time since a loss.
     pub ended_ago: Duration,
     /// The last request to release it that was not refused.

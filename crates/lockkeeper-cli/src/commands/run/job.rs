@@ -335,7 +335,7 @@ async fn run_slot(
         ));
     }
     let records = line.keeper.as_ref().map_or_else(Records::default, |keeper| {
-        Records::begin(line.history, keeper, Held::One(run.guard()), (line.message.as_deref(), &line.report))
+        Records::begin(line.record_terms(), keeper, Held::One(run.guard()), &line.report)
     });
     let (ended, output) = match command(args, line, &run, signals, printer).await {
         Ok(ran) => ran,

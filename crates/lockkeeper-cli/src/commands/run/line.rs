@@ -7,6 +7,7 @@ use lockkeeper::admin::TraceParent;
 use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
 use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
+use lockkeeper_observe::history::LockUse;
 use lockkeeper_work::retry::{About, Cause};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -26,7 +27,7 @@ use crate::local;
 use crate::nested;
 use crate::output::Printer;
 use crate::place::Place;
-use crate::records;
+use crate::records::{self, RecordTerms, Shelf};
 use crate::service::{self, NotifyState};
 use crate::waiting::{self, Report, Wait};
 use crate::watchdog::{self, Watchdog};
@@ -384,29 +385,40 @@ impl Line {
 
     /// Records that the request was refused, if it was and the servers answer before `end`.
     pub(super) async fn record_refusal(&self, failure: &Failure, end: Instant) {
-        let (waited, message) = (self.started.elapsed(), self.message.as_deref());
-        match (&self.keeper, &self.place, &self.state) {
-            _ if !self.history => {}
-            (_, Place::Ensemble(servers), Some(state)) if failure.code == Code::Unreachable => {
+        let (waited, terms) = (self.started.elapsed(), self.record_terms());
+        match (&self.keeper, &terms.shelf) {
+            _ if !terms.history => {}
+            (_, Some(shelf)) if failure.code == Code::Unreachable => {
                 // A standby machine tries on.
                 if self.stands_by {
                     return;
                 }
-                records::keep(state, servers, &self.paths, (waited, message));
+                records::keep(shelf, &self.paths, (waited, &terms));
             }
-            (Some(keeper), ..) => {
-                let refusal = records::refuse(keeper, &self.paths, (self.once, waited, message), failure, end);
+            (Some(keeper), _) => {
+                let refusal = records::refuse(keeper, &self.paths, (self.once, waited, &terms), failure, end);
                 tokio::join!(self.send_kept(end), refusal);
             }
             _ => {}
         }
     }
 
-    /// Sends the refusals that earlier commands could not record, until `end`.
+    /// Returns what the records of this request and of its holds say.
+    pub(super) fn record_terms(&self) -> RecordTerms {
+        let used_as = if self.leased.lease.is_some() { LockUse::Lease } else { self.kind.used_as() };
+        let shelf = match (&self.place, &self.state) {
+            (Place::Ensemble(servers), Some(state)) if self.history => {
+                Some(Shelf { dir: state.clone(), servers: servers.clone() })
+            }
+            _ => None,
+        };
+        RecordTerms { history: self.history, message: self.message.clone(), used_as, shelf }
+    }
+
+    /// Sends the records that earlier commands could not send, until `end`.
     pub(super) async fn send_kept(&self, end: Instant) {
-        let Some(keeper) = &self.keeper else { return };
-        if let (true, Place::Ensemble(servers), Some(state)) = (self.history, &self.place, &self.state) {
-            records::send_kept(keeper, state, servers, end).await;
+        if let (Some(keeper), Some(shelf)) = (&self.keeper, self.record_terms().shelf) {
+            records::send_kept(keeper, &shelf, end).await;
         }
     }
 

@@ -133,7 +133,7 @@ impl Driver {
         (self.change, self.yield_at) = (HoldChange::default(), None);
         self.verification.callers.clear();
         // What is said of the next hold counts from here.
-        self.times.entered(self.session.now());
+        self.times.waits_again(self.session.now());
         self.contender.handle(lockkeeper_core::Event::Ask(lockkeeper_core::Ask::Yield));
     }
 
@@ -287,6 +287,7 @@ impl Driver {
         Some(HoldReport {
             waited: began.saturating_sub(self.times.queued()),
             held: ended.saturating_sub(began),
+            granted_ms: self.times.servers_ms(began),
             ended_ago: now.saturating_sub(ended),
             revocation: self.contender.revocation().filter(|asked| asked.refused.is_none()).cloned(),
             loss: lost.map(|(loss, _)| loss).or(loss),

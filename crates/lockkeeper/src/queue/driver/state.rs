@@ -53,6 +53,10 @@ const LATE: Duration = Duration::from_secs(1);
 /// When the own node was created, and when the lock was granted.
 #[derive(Default)]
 pub(super) struct HoldTimes {
+    /// When its create was sent, by the session's clock.
+    sent: Duration,
+    /// When the servers created it at the latest, by the session's clock, if that is known to a second.
+    created: Option<Duration>,
     /// When its create was answered, or sent if the answer was lost, by the session's clock.
     entered: Duration,
     /// When it was created, in milliseconds since 1970 by the servers' clock, once that was read.
@@ -71,11 +75,17 @@ impl HoldTimes {
 
     /// Begins with a new node.
     pub(super) fn enters(&mut self, now: Duration) {
-        *self = HoldTimes { entered: now, ..HoldTimes::default() };
+        *self = HoldTimes { sent: now, entered: now, ..HoldTimes::default() };
     }
 
     /// The create was answered. It may have waited for a connection.
     pub(super) fn entered(&mut self, now: Duration) {
+        self.entered = now;
+        self.created = (now.saturating_sub(self.sent) <= LATE).then_some(now);
+    }
+
+    /// It waits again, for its next hold.
+    pub(super) fn waits_again(&mut self, now: Duration) {
         self.entered = now;
     }
 
@@ -87,7 +97,7 @@ impl HoldTimes {
 
     /// The hold goes on with a node that is as old as what its name says.
     pub(super) fn moves(&mut self) {
-        (self.granted, self.due) = (None, None);
+        (self.granted, self.due, self.created) = (None, None, None);
     }
 
     /// When the lock was granted, in milliseconds since 1970 by the servers' clock: the create of the node plus what has passed since
@@ -95,6 +105,12 @@ impl HoldTimes {
     pub(super) fn granted_ms(&self) -> Option<u64> {
         let waited = self.granted?.saturating_sub(self.entered);
         u64::try_from(self.created_ms?).ok()?.checked_add(u64::try_from(waited.as_millis()).ok()?)
+    }
+
+    /// Returns this moment of the session's clock in milliseconds since 1970 by the servers' clock, if that is known to a second.
+    pub(super) fn servers_ms(&self, moment: Duration) -> Option<u64> {
+        let since = moment.checked_sub(self.created?)?;
+        u64::try_from(self.created_ms?).ok()?.checked_add(u64::try_from(since.as_millis()).ok()?)
     }
 }
 
