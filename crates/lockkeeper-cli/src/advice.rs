@@ -3,16 +3,20 @@
 //! Each command can be pasted into a POSIX shell, on any terminal of this user, and reaches the locks that this process
 //! reached. It repeats the options that name the place of the locks. On a terminal it leaves out those that a variable set: the
 //! next command there has the same variables. Elsewhere it repeats them too, because the reader of a file or another program may
-//! lack them. Files in the usual places are not repeated: every command of this user reads them.
+//! lack them. Files in the usual places are not repeated: every command of this user reads them. Commands about a lock come from
+//! [`LockCommands`]: they also name what makes it the same lock for a contender.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use lockkeeper::NodeFormat;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::embedded::{Home, MACHINE_DIR};
 use lockkeeper_config::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
+use lockkeeper_observe::history::LockUse;
+use lockkeeper_work::jobs::{JobStatus, Rule, Schedule};
 
 use crate::args::connect::ConnectArgs;
 use crate::text::is_active;
@@ -123,6 +127,78 @@ impl Suggested {
         }
         words.join(" ")
     }
+}
+
+/// The commands about one lock that are printed for a person to run. Those that contend for it name in which way it is used, and its
+/// schedule if it is a job: without that, a command would hold it beside another contender, or run beside the job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockCommands<'a> {
+    name: &'a str,
+    /// `None` if it is not known for sure.
+    used_as: Option<LockUse>,
+    job: Option<&'a JobStatus>,
+}
+
+impl<'a> LockCommands<'a> {
+    /// The name is printed as it was typed, unless it would be read as an option.
+    pub(crate) fn new(typed: &'a str, path: &'a str, used_as: Option<LockUse>, job: Option<&'a JobStatus>) -> Self {
+        LockCommands { name: if typed.starts_with('-') { path } else { typed }, used_as, job }
+    }
+
+    /// Returns a command with this verb, which does not contend for the lock.
+    pub(crate) fn about(&self, verb: &str) -> Suggested {
+        Suggested::new([verb, self.name])
+    }
+
+    /// Returns a command about the job.
+    pub(crate) fn of_job(&self, words: &[&str]) -> Suggested {
+        Suggested::new(["jobs"]).with(words).with([self.name])
+    }
+
+    /// Returns the command that runs a command under the lock as its other contenders do, with these options beside those that all of them
+    /// have; that of a job runs its slot. `None` if it is not sure in which way the lock is used.
+    pub(crate) fn run(&self, options: &[&str]) -> Option<Suggested> {
+        let shared = match (self.job, self.used_as) {
+            (Some(job), _) => schedule(job)?,
+            (None, None) => return None,
+            (None, Some(LockUse::Plain(NodeFormat::Curator))) => Vec::new(),
+            (None, Some(format @ LockUse::Plain(_))) => vec!["--format".to_owned(), format.to_string()],
+            (None, Some(LockUse::Permits(permits))) => vec!["--permits".to_owned(), permits.to_string()],
+            (None, Some(LockUse::Class(class))) => vec!["--class".to_owned(), class.to_string()],
+            (None, Some(LockUse::Lease)) => vec!["--lease".to_owned(), "10m".to_owned()],
+            (None, Some(_)) => return None,
+        };
+        Some(Suggested::new(["run", self.name]).with(shared).with(options).running(["COMMAND"]))
+    }
+
+    /// Returns the command that makes a plain lock a job. `None` if it is one, or if its other contenders would not queue with it.
+    pub(crate) fn as_job(&self) -> Option<Suggested> {
+        let is_possible = self.job.is_none() && self.used_as == Some(LockUse::Plain(NodeFormat::Curator));
+        let run = Suggested::new(["run", self.name, "--once-per", "day"]).running(["COMMAND"]);
+        is_possible.then_some(run)
+    }
+}
+
+/// Returns the options that give a job the schedule and the rules that its last host has stated; `None` if these are not known. The slots
+/// of `--slot` are texts of the caller's.
+fn schedule(job: &JobStatus) -> Option<Vec<String>> {
+    let mut options = match job.schedule.as_ref()? {
+        Schedule::Calendar { per, time_zone } => {
+            vec!["--once-per".to_owned(), per.to_string(), "--time-zone".to_owned(), time_zone.clone()]
+        }
+        Schedule::Every { every_ms } => {
+            let every = humantime::format_duration(Duration::from_millis(*every_ms)).to_string();
+            vec!["--every".to_owned(), every.replace(' ', "")]
+        }
+        Schedule::Text { .. } => vec!["--slot".to_owned(), "SLOT".to_owned()],
+        _ => return None,
+    };
+    for (option, rule) in [("--on-failure", job.on_failure), ("--on-crash", job.on_crash)] {
+        if rule != Rule::default() {
+            options.extend([option.to_owned(), rule.to_string()]);
+        }
+    }
+    Some(options)
 }
 
 /// Whether this holder can receive a request to release. Some clients' nodes have no room for one, and no process reads

@@ -11,11 +11,11 @@ use lockkeeper::Error;
 use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
-use lockkeeper_observe::history::{Entry, History, HoldEnd, PastHold};
-use lockkeeper_work::jobs::{JobStatus, JobsAdmin};
+use lockkeeper_observe::history::{Entry, History, HoldEnd, LockUse, PastHold, Refusal};
+use lockkeeper_work::jobs::{JobStatus, JobsAdmin, RunRecord};
 use serde::Serialize;
 
-use crate::advice::Suggested;
+use crate::advice::{LockCommands, Suggested};
 use crate::args::ask::ShowArgs;
 use crate::commands::show::inquire_records;
 use crate::exit::{Code, Failure};
@@ -61,17 +61,24 @@ pub(crate) async fn why_at(args: ShowArgs, at: &str, printer: &Printer) -> Resul
         Ok::<_, Error>((entries?, lock, job.ok().flatten()))
     })
     .await?;
-    let past = Past::at(&entries, lock.as_ref(), at);
+    let past = Past::at(&entries, lock.as_ref(), job.as_ref(), at);
     if printer.is_json() {
         output::answer(&settings.place, &past.view(path.as_str()))?;
     } else {
         printer.scope(&settings.place);
-        // As it was typed, unless it would be read as an option.
-        let name = if args.name.starts_with('-') { path.as_str() } else { &args.name };
+        let commands = LockCommands::new(&args.name, path.as_str(), used_as(&entries, lock.as_ref()), job.as_ref());
         let job = job.as_ref().map_or_else(String::new, |job| run_at(job, at));
-        output::data(&(wrapped_for_stdout(&(past.text(path.as_str()) + &job), INDENT) + &past.advice(name, printer)))?;
+        let text = wrapped_for_stdout(&(past.text(path.as_str()) + &job), INDENT);
+        output::data(&(text + &past.advice(commands, printer)))?;
     }
     Ok(0)
+}
+
+/// In which way a lock is used: as its contenders of this moment do, and otherwise as all of its records say.
+fn used_as(entries: &[Entry], lock: Option<&LockInfo>) -> Option<LockUse> {
+    // The newest is the last one.
+    let recorded = || LockUse::agreed(entries.iter().rev().filter_map(Entry::used_as));
+    lock.and_then(LockUse::of).or_else(recorded)
 }
 
 /// Returns the moment that a person means: a time of day is the last one before now.
@@ -118,6 +125,14 @@ struct Past<'a> {
     /// Machines that usually ask at this time of day and did not, with the number of days and of all days.
     absent: Vec<(String, usize, usize)>,
     next: Option<&'a PastHold>,
+    /// The holder of this moment that was granted the lock after that one.
+    next_still: Option<&'a ContenderInfo>,
+    /// The run of a job that went on at that moment, or began shortly before it and crashed.
+    run: Option<&'a RunRecord>,
+    /// The run of a job that began next.
+    next_run: Option<&'a RunRecord>,
+    /// The request around the moment that saw a holder, the nearest one.
+    seen: Option<&'a Refusal>,
     /// Whether a request came after the moment and those around it.
     asked_later: bool,
     /// The last hold before the moment whose command succeeded.
@@ -148,7 +163,7 @@ struct AbsentView<'a> {
 }
 
 impl<'a> Past<'a> {
-    fn at(entries: &'a [Entry], lock: Option<&'a LockInfo>, at: SystemTime) -> Self {
+    fn at(entries: &'a [Entry], lock: Option<&'a LockInfo>, job: Option<&'a JobStatus>, at: SystemTime) -> Self {
         let holds = || entries.iter().filter_map(Entry::hold);
         let is_around = |time: SystemTime| distance(time, at) <= AROUND;
         let around = entries.iter().filter(|entry| match entry {
@@ -162,12 +177,28 @@ impl<'a> Past<'a> {
         let last = at + AROUND;
         let holders = lock.iter().flat_map(|lock| &lock.holders);
         let oldest = holds().map(|hold| hold.granted).min();
+        let refusals = around.iter().filter_map(|entry| match entry {
+            Entry::Refused(refusal) if refusal.holder.is_some() => Some(refusal),
+            _ => None,
+        });
+        let seen = refusals.min_by_key(|refusal| distance(refusal.last, at));
+        let runs = || job.into_iter().flat_map(|job| &job.runs);
+        let goes_on = |run: &&RunRecord| {
+            let start = run.start_ms.unwrap_or(i64::MAX);
+            // Nobody knows when a crash was.
+            let end = run.end_ms.unwrap_or_else(|| start.saturating_add(millis(AROUND)));
+            start < ms(at + MOMENT) && ms(at) < end
+        };
         Past {
             at,
             holders: holds().filter(|hold| hold.granted < at + MOMENT && at < hold.ended).collect(),
             still: holders.filter(|holder| holder.granted.is_some_and(|granted| granted < at + MOMENT)).collect(),
             absent: absent(entries, &around, at),
             around,
+            next_still: holders_after(lock, at),
+            run: runs().rev().find(goes_on),
+            next_run: runs().find(|run| run.start_ms.is_some_and(|start| start >= ms(at + MOMENT))),
+            seen,
             next: holds().filter(|hold| hold.granted >= at + MOMENT).min_by_key(|hold| hold.granted),
             asked_later: entries.iter().any(|entry| match entry {
                 Entry::Hold(hold) => hold.queued.unwrap_or(hold.granted) > last,
@@ -260,19 +291,10 @@ impl<'a> Past<'a> {
             );
         }
         if self.holders.is_empty() && self.still.is_empty() {
-            let unknown = match self.before_records {
-                Some(oldest) => format!("not known: the records go back to {}", at(oldest)),
-                None => "none is recorded: it was free, or its holder keeps no history, as foreign clients".to_owned(),
-            };
-            _ = writeln!(text, "holder    {unknown}");
+            _ = writeln!(text, "holder    {}", plain(&self.unrecorded_holder()));
         }
         if self.still.is_empty() {
-            let next = match self.next {
-                Some(next) => format!("held by {} from {}", next.described, at(next.granted)),
-                None if self.asked_later => "not held again; later requests were refused".to_owned(),
-                None => "nobody is recorded to have asked again".to_owned(),
-            };
-            _ = writeln!(text, "then      {}", plain(&next));
+            _ = writeln!(text, "then      {}", plain(&self.then()));
         }
         if let Some(last) = self.last_success {
             _ = writeln!(text, "last ok   {} by {}", at(last.granted), plain(&last.described));
@@ -280,21 +302,64 @@ impl<'a> Past<'a> {
         text
     }
 
-    /// The commands that help.
-    fn advice(&self, name: &str, printer: &Printer) -> String {
-        let command = |command: &Suggested| printer.command(command, std::io::stdout());
-        let mut text = String::new();
-        let refused = self.around.iter().any(|entry| matches!(entry, Entry::Refused(_)));
-        if refused || !self.absent.is_empty() {
-            let run = Suggested::new(["run", name]).running(["COMMAND"]);
-            let job = Suggested::new(["run", name, "--once-per", "day"]).running(["COMMAND"]);
-            _ = writeln!(text, "do  {}", command(&run));
-            _ = writeln!(text, "    {}  # runs once, whichever machine asks", command(&job));
+    /// Who held the lock, if no hold of that moment is recorded: other records may show it.
+    fn unrecorded_holder(&self) -> String {
+        let now = SystemTime::now();
+        if let Some(run) = self.run {
+            return format!("{}, slot {}: {}", run.by, run.slot.name, jobsview::outcome(run));
         }
-        let all = if text.is_empty() { "do" } else { "  " };
-        _ = writeln!(text, "{all}  {}", command(&Suggested::new(["history", name])));
+        if let Some((refusal, holder)) = self.seen.and_then(|refusal| Some((refusal, refusal.holder.as_ref()?))) {
+            let (host, at) = (&refusal.owner.host, clock(refusal.last, now));
+            return format!("{}, as {host} saw at {at}; no record says from when to when", excerpt(holder));
+        }
+        match self.before_records {
+            Some(oldest) => format!("not known: the records go back to {}", clock(oldest, now)),
+            None => "none is recorded: it was free, or its holder keeps no history, as foreign clients".to_owned(),
+        }
+    }
+
+    /// Who held the lock next.
+    fn then(&self) -> String {
+        let at = |time| clock(time, SystemTime::now());
+        let hold = self.next.map(|next| (next.granted, next.described.as_str(), ""));
+        let still = self.next_still.and_then(|next| Some((next.granted?, next.described.as_str(), ", and still")));
+        let run = self.next_run.and_then(|run| Some((of_ms(run.start_ms?), run.by.to_string())));
+        // A hold says more than the run of a job that began with it.
+        let first = hold.into_iter().chain(still).min_by_key(|(granted, ..)| *granted);
+        match (first, run) {
+            (Some((granted, who, more)), run) if run.as_ref().is_none_or(|(start, _)| granted <= *start + MOMENT) => {
+                format!("held by {who} from {}{more}", at(granted))
+            }
+            (_, Some((start, who))) => format!("held by {who} from {}, for a run of its job", at(start)),
+            _ if self.asked_later => "not held again; later requests were refused".to_owned(),
+            _ => "nobody is recorded to have asked again".to_owned(),
+        }
+    }
+
+    /// The commands that help.
+    fn advice(&self, commands: LockCommands<'_>, printer: &Printer) -> String {
+        let command = |command: &Suggested| printer.command(command, std::io::stdout());
+        let refused = self.around.iter().any(|entry| matches!(entry, Entry::Refused(_)));
+        let mut lines = Vec::new();
+        if refused || !self.absent.is_empty() {
+            lines.extend(commands.run(&[]).map(|run| command(&run)));
+            lines.extend(commands.as_job().map(|job| command(&job) + "  # runs once, whichever machine asks"));
+        }
+        lines.push(command(&commands.about("history")));
+        let mut text = String::new();
+        for (at, line) in lines.iter().enumerate() {
+            // Writing to a string never fails.
+            _ = writeln!(text, "{}  {line}", if at == 0 { "do" } else { "  " });
+        }
         text
     }
+}
+
+/// The holder that was granted the lock after this moment.
+fn holders_after(lock: Option<&LockInfo>, at: SystemTime) -> Option<&ContenderInfo> {
+    let after = lock.into_iter().flat_map(|lock| &lock.holders);
+    let after = after.filter(|holder| holder.granted.is_some_and(|granted| granted >= at + MOMENT));
+    after.min_by_key(|holder| holder.granted)
 }
 
 /// `RUN: waited 2 s, held 3 min 02 s, released`
@@ -359,6 +424,15 @@ fn request(entry: &Entry) -> Option<(String, SystemTime)> {
 
 fn distance(one: SystemTime, other: SystemTime) -> Duration {
     one.duration_since(other).unwrap_or_else(|error| error.duration())
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A time in milliseconds since 1970.
+fn of_ms(ms: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
 fn ms(time: SystemTime) -> i64 {

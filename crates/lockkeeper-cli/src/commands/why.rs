@@ -1,29 +1,29 @@
 //! `lockkeeper why`: explains why a lock is not available now, and what to do about it.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use clap::ValueEnum;
-use lockkeeper::NodeFormat;
 use lockkeeper::admin::{Broken, ContenderInfo, LockInfo};
 use lockkeeper::engine::text::excerpt;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_observe::deadlock::{Certainty, confirmed};
-use lockkeeper_observe::history::History;
+use lockkeeper_observe::history::{Entry, History, LockUse};
 use lockkeeper_observe::servers::{self, SessionConnection, SessionConnections, Silence};
+use lockkeeper_work::jobs::{JobState, JobStatus, JobsAdmin};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
-use crate::advice::{Suggested, can_be_asked};
+use crate::advice::{LockCommands, Suggested, can_be_asked};
 use crate::args::ask::ShowArgs;
-use crate::args::run::NodeFormatArg;
 use crate::atwork::AtWork;
 use crate::commands::show::inquire_of;
 use crate::evidence::{Evidence, is_used};
 use crate::exit::{Failure, top};
+use crate::jobsview::JobView;
 use crate::liveline::whole;
 use crate::output::{self, Printer};
+use crate::pastview;
 use crate::place::Place;
 use crate::presence::GONE;
 use crate::screen::{INDENT, Size, wrapped_for_stdout};
@@ -55,6 +55,9 @@ struct Why<'a> {
     /// The processes of the first holder, if they run on this machine.
     at_work: Option<&'a AtWork>,
     sessions: Vec<SessionView<'a>>,
+    /// The records of the job of this name, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<JobView<'a>>,
 }
 
 /// The connection of a holder's session, as `--json` shows it. These fields are documented and stay.
@@ -95,17 +98,21 @@ pub(crate) async fn why(args: ShowArgs, mine: bool, printer: &Printer) -> Result
                 true => ServerTime::ask(&admin, contended).await,
                 false => ServerTime::of(contended),
             };
+            let entries = History::new(&keeper).of(at.as_str()).await?;
             let evidence = match &lock {
-                Some(lock) => evidence(&keeper, lock).await?,
+                Some(lock) => evidence(&keeper, lock, &entries).await?,
                 None => Evidence::default(),
             };
-            Ok::<_, Error>((admin.broken(at.as_str()).await?, time, evidence))
+            Ok::<_, Error>((admin.broken(at.as_str()).await?, time, evidence, entries))
         };
-        let (others, connections) = tokio::join!(others, connections(&keeper, place, contended));
-        let (broken, time, evidence) = others?;
-        Ok::<_, Error>((lock, broken, time, Evidence { connections, ..evidence }))
+        let jobs = JobsAdmin::new(&keeper);
+        let (others, connections, job) =
+            tokio::join!(others, connections(&keeper, place, contended), jobs.job(at.as_str()));
+        let (broken, time, evidence, entries) = others?;
+        // The records of a job are an addition, as in `show`.
+        Ok::<_, Error>((lock, broken, time, Evidence { connections, ..evidence }, entries, job.ok().flatten()))
     });
-    let (lock, mut broken, time, evidence) = answer.await?;
+    let (lock, mut broken, time, evidence, entries, job) = answer.await?;
     broken.retain(|broken| broken.path == path.as_str());
     if printer.is_json() {
         let broken = broken.iter().map(BrokenView::of).collect();
@@ -118,30 +125,86 @@ pub(crate) async fn why(args: ShowArgs, mine: bool, printer: &Printer) -> Result
                 deadlock: evidence.deadlocks.first().map(|deadlock| deadlock.certainty),
                 at_work: evidence.at_work.as_ref(),
                 sessions: evidence.connections.found.iter().map(SessionView::of).collect(),
+                job: job.as_ref().map(|job| of_job(job, &time)),
             },
         )?;
     } else {
         printer.scope(&settings.place);
         time.note.iter().for_each(|note| printer.note(note));
+        let used_as = lock.as_ref().and_then(LockUse::of);
+        let commands = LockCommands::new(&args.name, path.as_str(), used_as, job.as_ref());
+        let job = job.as_ref().map(|job| of_job(job, &time));
+        let known = Known { broken: &broken, entries: &entries, job: job.as_ref(), place: &settings.place };
         output::data(&match &lock {
-            Some(lock) => text(lock, &broken, &args.name, (&time, &evidence), (args.all, mine), printer),
-            None => wrapped_for_stdout(&unused(path.as_str(), &broken), INDENT),
+            Some(lock) => text(lock, known, commands, (&time, &evidence), (args.all, mine), printer),
+            None => {
+                let free = free(path.as_str(), false, known) + &after(known);
+                wrapped_for_stdout(&free, INDENT) + &written(job_actions(known.job, commands), printer)
+            }
         })?;
     }
     Ok(0)
 }
 
-/// The text about a lock without a node.
-fn unused(path: &str, broken: &[Broken]) -> String {
-    let mut text = format!(
-        "{} is free: nobody holds it or waits; it has no node, because it was not used for a while, or never\n",
-        plain(path)
-    );
-    if let Some(last) = broken.last() {
-        // Writing to a string never fails.
-        _ = writeln!(text, "broken before, last on {}", broken_line(last));
+/// What is known of a lock beside its contenders.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    broken: &'a [Broken],
+    entries: &'a [Entry],
+    job: Option<&'a JobView<'a>>,
+    place: &'a Place,
+}
+
+/// A job at the servers' time, or at this machine's if that is not known.
+fn of_job<'a>(job: &'a JobStatus, time: &ServerTime) -> JobView<'a> {
+    let now = time.now.unwrap_or_else(SystemTime::now);
+    let ms = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
+    JobView::of(job, i64::try_from(ms).unwrap_or(i64::MAX), None)
+}
+
+/// The text about a lock that nobody holds or waits for: where that is so, and what happened last.
+fn free(path: &str, has_node: bool, known: Known<'_>) -> String {
+    let Known { broken, entries, job, place } = known;
+    let used_before = !entries.is_empty() || !broken.is_empty() || job.is_some_and(|job| job.job.last().is_some());
+    let why = match (has_node, used_before) {
+        (true, _) => "",
+        (false, true) => "; it has no node there, because it was not used for a while",
+        (false, false) => "; it has no node there, because it was not used for a while, or never",
+    };
+    let mut text = format!("{} is free: nobody holds it or waits on {}{why}\n", plain(path), plain(&place.to_string()));
+    // Writing to a string never fails.
+    if let Some(hold) = entries.iter().filter_map(Entry::hold).max_by_key(|hold| hold.ended) {
+        let (now, who) = (SystemTime::now(), pastview::who(hold));
+        let [from, to] = [hold.granted, hold.ended].map(|time| pastview::clock(time, now));
+        let line = format!("last held by {who} from {from} to {to}, {}", pastview::ended(hold));
+        _ = writeln!(text, "{}", plain(&line));
     }
     text
+}
+
+/// The lines after those about the contenders: how it was broken, and what its job does or waits for.
+fn after(Known { broken, job, .. }: Known<'_>) -> String {
+    let last = broken.last().map_or_else(String::new, |last| format!("broken before, last on {}\n", broken_line(last)));
+    last + &job.map_or_else(String::new, job_line)
+}
+
+/// `it is a job, every 30s: failed: slot 2026-11-22 failed on db7 at 02:13 with exit status 3`
+fn job_line(view: &JobView<'_>) -> String {
+    let schedule = view.job.schedule.as_ref().map_or_else(String::new, |schedule| format!(", {schedule}"));
+    format!("it is a job{}: {}\n", plain(&schedule), view.status())
+}
+
+/// Returns the possible actions on a job that are not those on its lock.
+fn job_actions(job: Option<&JobView<'_>>, commands: LockCommands<'_>) -> Vec<(&'static str, Suggested)> {
+    let Some(view) = job else { return Vec::new() };
+    let mut recipes = vec![("see its runs", commands.of_job(&[]).with(["--history"]))];
+    if view.job.state == JobState::Kept {
+        recipes.push(("run the slot again", commands.of_job(&["resolve"]).with(["--again"])));
+        recipes.push(("or count it as done", commands.of_job(&["resolve"]).with(["--accept"])));
+    } else {
+        recipes.extend(commands.run(&[]).map(|run| ("run its slot, if it is due", run)));
+    }
+    recipes
 }
 
 /// The terminal of an answer, if it is one, and how many holders and nodes are printed one by one.
@@ -163,16 +226,15 @@ impl Screen {
 
 /// Reads what shows whether the holder is slow or stuck: the history, and the other locks below the same top-level node if somebody
 /// waits.
-async fn evidence(keeper: &Lockkeeper, lock: &LockInfo) -> Result<Evidence, Error> {
-    let entries = History::new(keeper).of(&lock.path).await?;
+async fn evidence(keeper: &Lockkeeper, lock: &LockInfo, entries: &[Entry]) -> Result<Evidence, Error> {
     if lock.waiters.is_empty() {
-        return Ok(Evidence::of(lock, &entries, &[], Vec::new()));
+        return Ok(Evidence::of(lock, entries, &[], Vec::new()));
     }
     let top = top(&lock.path);
     let admin = keeper.admin();
     let all = admin.survey(top).await?.locks;
     let deadlocks = confirmed(&admin, top, &all).await?;
-    Ok(Evidence::of(lock, &entries, &all, deadlocks))
+    Ok(Evidence::of(lock, entries, &all, deadlocks))
 }
 
 /// Asks the servers from where the holders' sessions are connected. What they do not say within [`ASKING`] is not known.
@@ -193,16 +255,14 @@ async fn connections(keeper: &Lockkeeper, settings: &Settings, lock: &[LockInfo]
 
 fn text(
     lock: &LockInfo,
-    broken: &[Broken],
-    name: &str,
+    known: Known<'_>,
+    commands: LockCommands<'_>,
     (time, evidence): (&ServerTime, &Evidence),
     (all, mine): (bool, bool),
     printer: &Printer,
 ) -> String {
-    // As it was typed, unless it would be read as an option.
-    let name = if name.starts_with('-') { &lock.path } else { name };
     let screen = Screen::new(all);
-    let mut state = state(lock, name, (time, evidence), screen.told, printer);
+    let mut state = state(lock, known, commands, (time, evidence), screen.told, printer);
     evidence.lines(lock, time).iter().filter(|_| is_used(lock)).for_each(|line| state.push_str(&format!("  {line}\n")));
     if mine {
         let own = evidence.mine(lock, time);
@@ -212,22 +272,23 @@ fn text(
         own.iter().take(screen.told).for_each(|line| state.push_str(&format!("{line}\n")));
         let more = own.len().saturating_sub(screen.told);
         if more > 0 {
-            let all = printer.command(&Suggested::new(["why", name, "--mine", "--all"]), std::io::stdout());
+            let all = printer.command(&commands.about("why").with(["--mine", "--all"]), std::io::stdout());
             state.push_str(&format!("and {more} more of yours: {all}\n"));
         }
     }
     let state = wrapped_for_stdout(&state, INDENT);
-    let last = broken.last().map_or_else(String::new, |last| format!("broken before, last on {}\n", broken_line(last)));
-    let after = wrapped_for_stdout(&last, INDENT) + &actions(lock, name, screen.told, printer);
+    let recipes = recipes(lock, known.job, commands, screen.told);
+    let after = wrapped_for_stdout(&after(known), INDENT) + &written(recipes, printer);
     let note = time.note.iter().map(|note| format!("lockkeeper: {note}\n")).collect::<String>();
     let room = screen.size.map(|size| size.less(&note).less(&state).less(&after));
-    format!("{state}{}{after}", waiters(lock, name, (time, evidence), (room, screen.told), printer))
+    format!("{state}{}{after}", waiters(lock, commands, (time, evidence), (room, screen.told), printer))
 }
 
 /// The holders of the lock, and what else is in the way.
 fn state(
     lock: &LockInfo,
-    name: &str,
+    known: Known<'_>,
+    commands: LockCommands<'_>,
     (time, evidence): (&ServerTime, &Evidence),
     told: usize,
     printer: &Printer,
@@ -236,9 +297,7 @@ fn state(
     // Writing to a string never fails.
     let path = plain(&lock.path);
     match lock.holders.as_slice() {
-        [] if lock.lease.is_none() && lock.waiters.is_empty() => {
-            _ = writeln!(text, "{path} is free: nobody holds it or waits")
-        }
+        [] if lock.lease.is_none() && lock.waiters.is_empty() => text.push_str(&free(&lock.path, true, known)),
         [] => {
             let stuck = stuck(lock)
                 .unwrap_or_else(|| "has no holder at this moment; the next waiter is about to get it".to_owned());
@@ -266,7 +325,7 @@ fn state(
                     _ = writeln!(text, "  asked at {}, by the clock of who asked", when_ms(at));
                 }
             }
-            text.push_str(&rest(holders.len(), told, name, printer));
+            text.push_str(&rest(holders.len(), told, commands, printer));
         }
     }
     if let Some(lease) = &lock.lease {
@@ -289,15 +348,15 @@ fn state(
 }
 
 /// The line about the contenders that are left out, if there are any.
-fn rest(count: usize, told: usize, name: &str, printer: &Printer) -> String {
-    let show = || printer.command(&Suggested::new(["show", name, "--all"]), std::io::stdout());
+fn rest(count: usize, told: usize, commands: LockCommands<'_>, printer: &Printer) -> String {
+    let show = || printer.command(&commands.about("show").with(["--all"]), std::io::stdout());
     if count > told { format!("  and {} more: {}\n", count - told, show()) } else { String::new() }
 }
 
 /// The waiters that fit into this room on a terminal, or as many as are told.
 fn waiters(
     lock: &LockInfo,
-    name: &str,
+    commands: LockCommands<'_>,
     (time, evidence): (&ServerTime, &Evidence),
     (room, told): (Option<Size>, usize),
     printer: &Printer,
@@ -314,7 +373,7 @@ fn waiters(
     );
     let most = if room.is_some() { usize::MAX } else { told };
     // Without the first line and the one about the others.
-    let rows = room.map_or(usize::MAX, |room| room.less(&text).less(&rest(count, 0, name, printer)).rows.max(1));
+    let rows = room.map_or(usize::MAX, |room| room.less(&text).less(&rest(count, 0, commands, printer)).rows.max(1));
     let (mut used, mut shown) = (0, 0);
     for (at, waiter) in lock.waiters.iter().take(most).enumerate() {
         let mut entry = format!("  {}. {}, {} ahead\n", at + 1, since(waiter, time), ahead(lock, at));
@@ -329,12 +388,11 @@ fn waiters(
         text.push_str(&entry);
         shown += 1;
     }
-    text + &rest(count, shown, name, printer)
+    text + &rest(count, shown, commands, printer)
 }
 
-/// The possible actions. A command is not broken, so that it can be copied.
-fn actions(lock: &LockInfo, name: &str, told: usize, printer: &Printer) -> String {
-    let recipes = recipes(lock, name, told);
+/// The possible actions as text. A command is not broken, so that it can be copied.
+fn written(recipes: Vec<(&'static str, Suggested)>, printer: &Printer) -> String {
     if recipes.is_empty() {
         return String::new();
     }
@@ -354,34 +412,40 @@ fn actions(lock: &LockInfo, name: &str, told: usize, printer: &Printer) -> Strin
 }
 
 /// Returns the possible actions on a lock, each with its command.
-fn recipes(lock: &LockInfo, name: &str, told: usize) -> Vec<(&'static str, Suggested)> {
+fn recipes(
+    lock: &LockInfo,
+    job: Option<&JobView<'_>>,
+    commands: LockCommands<'_>,
+    told: usize,
+) -> Vec<(&'static str, Suggested)> {
     let removals = lock.sessionless.iter().take(told).map(|node| {
         let node = node.node_path(&lock.path);
-        ("delete that node", Suggested::new(["break", name]).with(["--reason", "WHY", "--node", node.as_str()]))
+        ("delete that node", commands.about("break").with(["--reason", "WHY", "--node", node.as_str()]))
     });
     let mut recipes: Vec<_> = removals.collect();
-    let Some(first) = lock.holders.first() else { return recipes };
-    let run = |options: &[&str]| Suggested::new(["run", name]).with(options).running(["COMMAND"]);
+    let Some(first) = lock.holders.first() else {
+        recipes.extend(job_actions(job, commands));
+        return recipes;
+    };
+    let mut run = |what, options: &[&str]| recipes.extend(commands.run(options).map(|run| (what, run)));
     if let Some(lease) = &lock.lease {
         // A lease has no queue: other contenders are refused until it is over.
-        recipes.push(("if the lease is over", run(&["--lease", "10m"])));
+        run("if the lease is over", &[]);
         let next = lease.requestor.as_ref().map_or(lease.priority, |next| next.priority.max(lease.priority));
         if let Some(higher) = next.checked_add(1) {
-            recipes.push(("preempt the owner", run(&["--lease", "10m", "--priority", &higher.to_string()])));
+            run("preempt the owner", &["--priority", &higher.to_string()]);
         }
-    } else {
-        let kind = kind(lock);
-        let kind: Vec<_> = kind.iter().map(String::as_str).collect();
+    } else if job.is_none() {
         if first.mode == "read" {
-            let shared = [&kind[..], &["--shared"]].concat();
-            recipes.push(("share it", run(&shared)));
+            run("share it", &["--shared"]);
         }
-        recipes.push(("wait in the queue", run(&kind)));
-        recipes.push(("wait at most 5 min", run(&[&kind[..], &["--wait", "5m"]].concat())));
+        run("wait in the queue", &[]);
+        run("wait at most 5 min", &["--wait", "5m"]);
     }
-    recipes.push(("see all contenders", Suggested::new(["show", name, "--all"])));
+    recipes.extend(job_actions(job, commands));
+    recipes.push(("see all contenders", commands.about("show").with(["--all"])));
     if lock.holders.iter().any(can_be_asked) {
-        let ask = Suggested::new(["revoke", name]).with(["--reason", "WHY", "--wait", "1m"]);
+        let ask = commands.about("revoke").with(["--reason", "WHY", "--wait", "1m"]);
         let all = if lock.holders.len() > 1 { "ask all holders to release it" } else { "ask the holder to release it" };
         recipes.push((all, ask.clone()));
         // One permit may be enough; one reader is not.
@@ -396,30 +460,10 @@ fn recipes(lock: &LockInfo, name: &str, told: usize) -> Vec<(&'static str, Sugge
     for (at, holder) in lock.holders.iter().take(told.min(TOLD)).enumerate() {
         let node = holder.node_path(&lock.path);
         let which = (lock.holders.len() > 1).then_some(["--node", node.as_str()]).into_iter().flatten();
-        let take = Suggested::new(["break", name]).with(["--reason", "WHY"]).with(which);
+        let take = commands.about("break").with(["--reason", "WHY"]).with(which);
         recipes.push((if at == 0 { "break the lock" } else { "break the next hold" }, take));
     }
     recipes
-}
-
-/// Returns the options with which a command joins the same queue.
-fn kind(lock: &LockInfo) -> Vec<String> {
-    let all = || lock.holders.iter().chain(&lock.waiters);
-    if let Some(permits) = lock.permits {
-        return vec!["--permits".to_owned(), permits.to_string()];
-    }
-    if let Some(class) = all().find_map(|contender| contender.class) {
-        return vec!["--class".to_owned(), class.to_string()];
-    }
-    let Some(used) = all().map(|contender| NodeFormat::of_node(&contender.node)).next() else { return Vec::new() };
-    let format = NodeFormatArg::value_variants().iter().find(|format| NodeFormat::from(**format) == used);
-    match format {
-        None | Some(NodeFormatArg::Curator) => Vec::new(),
-        Some(format) => {
-            let name = format.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned());
-            vec!["--format".to_owned(), name]
-        }
-    }
 }
 
 /// `build@ci-7 (pid 4711) since 10:42:03, 12 min 03 s ago (nightly index)`

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::harness::{BINARY, Home, Running, Served, until};
+use crate::incidents::foreign::{Foreign, Nodes};
 use crate::terminal::Screen;
 
 /// A name with every character that a shell would interpret.
@@ -261,6 +262,140 @@ fn every_recipe_of_why_does_what_it_says() {
             let (code, text) = holder.end();
             assert_eq!(code, Some(76), "{kind:?}: {text}");
         }
+    }
+}
+
+/// Returns the commands that `why --at` prints about the last refused request, without the one that shows the history.
+fn commands_of_the_past(site: &Site<'_>, name: &str) -> Vec<String> {
+    let history: Value = serde_json::from_slice(&site.output("history", &["--json", "--", name]).stdout).unwrap();
+    let entries = history["entries"].as_array().unwrap();
+    let refused = entries.iter().rev().find(|entry| entry["entry"] == "refused").unwrap();
+    let at = jiff::Timestamp::from_millisecond(refused["last_ms"].as_i64().unwrap()).unwrap().to_string();
+    let output = site.output("why", &["--at", &at, "--", name]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let commands = text.lines().filter_map(|line| Some(line[line.find(" lockkeeper ")? + 1..].to_owned()));
+    let commands: Vec<_> = commands.collect();
+    let (history, others) = commands.split_last().unwrap();
+    told(history);
+    others.iter().map(|command| command.split("  # ").next().unwrap().to_owned()).collect()
+}
+
+/// A command that would use the lock in another way would hold it beside its contenders.
+#[test]
+fn every_command_about_a_past_moment_excludes_the_contenders_of_the_lock() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let kinds: [&[&str]; 11] = [
+        &[],
+        &["--exclusive"],
+        &["--permits", "2"],
+        &["--foreground"],
+        &["--background"],
+        &["--class", "K"],
+        &["--format", "numbered"],
+        &["--format", "kazoo"],
+        &["--format", "kazoo", "--exclusive"],
+        &["--format", "leader-latch"],
+        &["--lease", "10m"],
+    ];
+    for kind in kinds {
+        let name = format!("{ODD} {}", kind.join(" "));
+        let holders = if matches!(kind.first(), Some(&"--permits")) { 2 } else { 1 };
+        let mut held: Vec<Running> = (0..holders).map(|_| site.hold(&name, kind)).collect();
+        let try_once =
+            || site.output("run", &[&[name.as_str()], kind, &["--try", "--", "true"]].concat()).status.code();
+        assert_eq!(try_once(), Some(75), "{kind:?}");
+        for holder in &mut held {
+            holder.close_stdin();
+            assert!(holder.wait().success());
+        }
+        let printed = commands_of_the_past(&site, &name);
+        assert_eq!(
+            printed.len(),
+            if kind.is_empty() || kind == ["--exclusive"] { 2 } else { 1 },
+            "{kind:?}: {printed:?}"
+        );
+        // The last one makes the lock a job.
+        for command in &printed {
+            let started = || Running::start(&mut paste(&command.replace(" COMMAND", " sh -c 'echo up; cat'")));
+            let mut holders: Vec<_> = (0..holders).map(|_| started()).collect();
+            assert!(holders.iter_mut().all(|holder| holder.line() == "up"), "{command}");
+            assert_eq!(try_once(), Some(75), "{kind:?}: {command}");
+            for holder in &mut holders {
+                holder.close_stdin();
+                assert!(holder.wait().success());
+            }
+        }
+    }
+}
+
+/// Its contenders are known only from the request that did not fit to them.
+#[test]
+fn a_command_about_a_past_moment_names_the_format_of_a_foreign_client_and_none_is_printed_if_records_disagree() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let site = Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };
+    let mut kazoo = Nodes::connect(&served.address, "kazoo");
+    kazoo.join("etl");
+    assert_eq!(site.output("run", &["etl", "--try", "--", "true"]).status.code(), Some(78));
+    kazoo.leave();
+    let printed = commands_of_the_past(&site, "etl");
+    let [run] = &printed[..] else { panic!("{printed:?}") };
+    assert!(run.contains(" --format kazoo "), "{run}");
+    kazoo.join("etl");
+    let mut waiting = Running::start(&mut paste(&run.replace(" COMMAND", " echo ran")));
+    until("it waits behind the foreign client", || site.waiters("etl") == 1);
+    kazoo.leave();
+    assert_eq!(waiting.line(), "ran");
+    assert!(waiting.wait().success());
+
+    // Somebody uses the free lock in another way. Nothing shows which is right.
+    assert!(site.output("run", &["etl", "--", "true"]).status.success());
+    assert_eq!(commands_of_the_past(&site, "etl"), [] as [String; 0]);
+}
+
+/// The schedule and the rules are those of the job, so that no second one begins.
+#[test]
+fn the_commands_about_a_job_repeat_its_schedule_and_decide_what_it_waits_for() {
+    let home = Home::with_state(ODD_DIR);
+    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let schedules: [&[&str]; 3] = [
+        &["--every", "90m", "--on-crash", "retry:2"],
+        &["--once-per", "day", "--time-zone", "Europe/Berlin"],
+        &["--slot", "b17"],
+    ];
+    for schedule in schedules {
+        let name = format!("{ODD} {}", schedule.join(" "));
+        let rules = [schedule, &["--on-failure", "keep"]].concat();
+        let mut job = site.hold(&name, &rules);
+        let mut other = site.hold("other", &[]);
+        let same_lock = site.output("run", &[&name, "--try", "--", "true"]);
+        assert_eq!(same_lock.status.code(), Some(75), "{same_lock:?}");
+        let printed = that(&site.why(&name), "run its slot, if it is due").to_owned();
+        assert!(!site.why(&name).iter().any(|(what, _)| what == "wait in the queue"));
+        job.signal(rustix::process::Signal::TERM);
+        job.wait();
+        other.close_stdin();
+        other.wait();
+        // It has failed, and waits for a person.
+        let mut output = site.output("why", &["--", &name]);
+        let text = String::from_utf8(std::mem::take(&mut output.stdout)).unwrap();
+        assert!(text.contains(" is free: ") && text.contains(": needs a person: slot "), "{text}");
+        assert!(text.contains("it is a job, "), "{text}");
+        let kept = site.why(&name);
+        told(that(&kept, "see its runs"));
+        told(that(&kept, "run the slot again"));
+        let printed = printed.replace(" COMMAND", " echo ran").replace(" SLOT", " b17");
+        assert_eq!(told(&printed), "ran\n", "{schedule:?}");
+        let past = commands_of_the_past(&site, &name);
+        assert_eq!(past.len(), 1, "{past:?}");
+        assert_eq!(told(&past[0].replace(" COMMAND", " echo ran").replace(" SLOT", " b17")), "", "its slot is done");
+        let jobs = site.output("jobs", &["--json"]);
+        let jobs: Value = serde_json::from_slice(&jobs.stdout).unwrap();
+        let of = jobs["jobs"].as_array().unwrap().iter().find(|job| job["path"] == format!("/locks/{name}")).unwrap();
+        assert!(of["runs"].as_array().unwrap().len() == 2, "{of}");
     }
 }
 

@@ -182,6 +182,89 @@ fn a_request_without_a_server_is_recorded_when_one_answers_again() {
     assert_eq!(self::entries(&home, "a")[0]["count"], 2, "it is sent once");
 }
 
+/// A server that takes requests and answers none: the release waits in it, with the record.
+#[test]
+fn a_hold_whose_release_no_server_confirmed_is_recorded_with_the_times_of_the_hold() {
+    let served = Served::start(&Home::new());
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &["-m", "nightly index"], "echo up; read line; date +%s%3N");
+    assert_eq!(holder.line(), "up");
+    // The own node is watched by then, and so the time of the grant is known.
+    until("it is watched", || home.show("a")["holders"][0]["since_ms"].as_i64().unwrap() + 1_000 < now_ms());
+    served.running.signal(Signal::STOP);
+    holder.close_stdin();
+    let ended: i64 = holder.line().parse().unwrap();
+    let (code, text) = holder.end();
+    assert!(text.contains("was not confirmed"), "{code:?} {text}");
+    let gave_up = now_ms();
+    served.running.signal(Signal::CONT);
+    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    let entries = entries(&home, "a");
+    let [hold] = &entries[..] else { panic!("{entries:?}") };
+    assert_eq!((&hold["end"], &hold["message"]), (&"released".into(), &"nightly index".into()));
+    let recorded = hold["ended_ms"].as_i64().unwrap();
+    assert!(recorded < gave_up - 4_000 && (recorded - ended).abs() < 2_000, "{ended} {gave_up} {hold}");
+    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    assert_eq!(self::entries(&home, "a").len(), 1, "it is sent once");
+}
+
+#[test]
+fn a_hold_that_an_outage_ended_is_recorded_when_a_server_answers_again() {
+    let served = Served::start(&Home::new());
+    let home = Home::with_servers(&served.address);
+    let mut holder = home.spawn("a", &["--session-timeout", "4s"], "echo up; exec sleep 1000");
+    assert_eq!(holder.line(), "up");
+    served.running.signal(Signal::STOP);
+    let (code, text) = holder.end();
+    assert_eq!(code, Some(76), "{text}");
+    let lost = now_ms();
+    served.running.signal(Signal::CONT);
+    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    let entries = entries(&home, "a");
+    let holds: Vec<_> = entries.iter().filter(|entry| entry["entry"] == "hold").collect();
+    let [hold] = &holds[..] else { panic!("{entries:?}") };
+    assert!(hold["ended_ms"].as_i64().unwrap() <= lost, "{lost} {hold}");
+    assert_eq!(hold["owner"]["pid"], holder.pid().as_raw_nonzero().get());
+}
+
+fn now_ms() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}
+
+/// Its job knows that it ran, and a request has seen it hold.
+#[test]
+fn why_names_the_holder_of_a_past_moment_by_the_records_of_its_job_and_by_who_was_refused() {
+    let home = Home::new();
+    let crash = |name: &str, options: &[&str]| {
+        let mut holder = home.spawn(name, &[options, &["--session-timeout", "4s"]].concat(), "echo; exec sleep 1000");
+        holder.line();
+        let pid = holder.pid().as_raw_nonzero().get();
+        assert_eq!(home.output(&["run", name, "--try", "--", "true"]).status.code(), Some(75));
+        holder.signal(Signal::KILL);
+        holder.wait();
+        until("its session is over", || home.count(name) == (0, 0));
+        let refused = entries(&home, name);
+        let refused = refused.iter().find(|entry| entry["entry"] == "refused").unwrap();
+        let at = jiff::Timestamp::from_millisecond(refused["last_ms"].as_i64().unwrap()).unwrap().to_string();
+        (pid, at)
+    };
+    let why = |name: &str, at: &str| String::from_utf8(home.output(&["why", name, "--at", at]).stdout).unwrap();
+    let (pid, at) = crash("job", &["--every", "1s"]);
+    let text = why("job", &at);
+    let line = |text: &str, start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
+    let holder = line(&text, "holder ");
+    assert!(holder.contains(&format!("(pid {pid}), slot every 1s: ")), "{text}");
+    // The next machine that asks runs the next slot.
+    assert!(home.output(&["run", "job", "--every", "1s", "--", "true"]).status.success());
+    let then = line(&why("job", &at), "then ");
+    assert!(then.starts_with("then      held by ") && !then.contains(&format!("(pid {pid})")), "{then}");
+
+    let (pid, at) = crash("plain", &[]);
+    let text = why("plain", &at);
+    let holder = line(&text, "holder ");
+    assert!(holder.contains(&format!("(pid {pid}), as ")) && holder.contains(" saw at "), "{text}");
+}
+
 #[test]
 fn the_history_of_all_locks_names_each() {
     let home = Home::new();

@@ -1,7 +1,7 @@
 //! Incidents of operations: each is staged with real processes, named by the verbs, and ended by the command that a verb has printed.
 //! Each runs on a server of this machine, and on three of Apache's.
 
-mod foreign;
+pub(crate) mod foreign;
 
 use std::io::Write;
 use std::process::Output;
