@@ -9,6 +9,9 @@ use crate::liveline::whole;
 /// A smaller difference between the clocks is not reported.
 const TOLERATED: Duration = Duration::from_secs(2);
 
+/// A job says nothing of a smaller difference: its output is mail, each time that it runs.
+const FAR: Duration = Duration::from_secs(60);
+
 /// What a command knows of the servers' clock.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ServerTime {
@@ -33,9 +36,28 @@ impl ServerTime {
         Self::of(locks)
     }
 
+    /// As [`ServerTime::ask`], from an answer: the servers' clock showed `servers_ms` between `sent` and now.
+    pub(crate) fn answered_now(servers_ms: i64, sent: SystemTime) -> Self {
+        Self::answered(of_ms(servers_ms), sent, SystemTime::now())
+    }
+
     /// Takes this machine's clock for the servers', unless these locks have times that are in its future.
     pub(crate) fn of(locks: &[LockInfo]) -> Self {
         Self::no_earlier(stamps(locks).max(), SystemTime::now())
+    }
+
+    /// Returns what to say about the slot of a job, if the clocks are far apart: the servers' one chose it. It showed `servers_ms` between
+    /// `sent` and `heard`.
+    pub(crate) fn far_off(slot: &str, servers_ms: i64, sent: SystemTime, heard: SystemTime) -> Option<String> {
+        let servers = of_ms(servers_ms);
+        let (behind, ahead) = (servers.duration_since(heard), sent.duration_since(servers));
+        let (by, how) = behind.map(|by| (by, "behind")).or(ahead.map(|by| (by, "ahead of"))).ok()?;
+        (by > FAR).then(|| {
+            format!(
+                "this machine's clock is {} {how} the servers', by which the slot is {slot}: correct the wrong one",
+                whole(by)
+            )
+        })
     }
 
     /// The servers answered a question of `sent` with `now`, and this machine's clock showed `heard` then.
@@ -57,6 +79,11 @@ impl ServerTime {
     pub(crate) fn ago(&self, then: SystemTime) -> Option<Duration> {
         self.now?.duration_since(then).ok()
     }
+}
+
+/// A time in milliseconds since 1970.
+fn of_ms(ms: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
 /// `this machine's clock is 5 min ahead of the servers'; times here are the servers'`
@@ -97,6 +124,21 @@ mod tests {
         );
         assert_eq!(note(700), says("5 min ahead of"));
         assert_eq!(note(1_013), says("3 s behind"));
+    }
+
+    /// A claim may wait for minutes, and each line of a job is mail.
+    #[test]
+    fn the_slot_of_a_job_is_said_to_be_that_of_the_servers_clock_if_that_one_is_far_off() {
+        let far = |servers: i64| ServerTime::far_off("2026-11-29T23", servers * 1_000, at(1_000), at(1_300));
+        for servers in [950, 1_000, 1_200, 1_350] {
+            assert_eq!(far(servers), None, "{servers}");
+        }
+        let says = |difference: &str| {
+            let end = "the servers', by which the slot is 2026-11-29T23: correct the wrong one";
+            Some(format!("this machine's clock is {difference} {end}"))
+        };
+        assert_eq!(far(12_100), says("3 h behind"));
+        assert_eq!(far(700), says("5 min ahead of"));
     }
 
     /// The servers were not asked.

@@ -5,6 +5,7 @@ mod watch;
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
+use std::time::SystemTime;
 
 use futures_util::stream::{self, StreamExt};
 use jiff::tz::TimeZone;
@@ -26,6 +27,7 @@ use crate::jobsview::{self, Health, JobView, Requests, is_idle};
 use crate::local;
 use crate::output::{self, Printer};
 use crate::screen::Size;
+use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path, path_to_lock};
 
 /// Maximum looks at locks in flight.
@@ -77,16 +79,18 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
             };
             jobs.retain(|job| part.has(&job.path));
             // Without a job there is nothing to compare with the time.
+            let sent = SystemTime::now();
             let now_ms = if jobs.is_empty() { 0 } else { keeper.admin().server_now_ms().await? };
+            let note = ServerTime::answered_now(now_ms, sent).note.filter(|_| !jobs.is_empty());
             let asked = requests(&keeper, &jobs).await;
-            Ok::<_, Error>((jobs, now_ms, asked))
+            Ok::<_, Error>((jobs, now_ms, asked, note))
         })
         .await
     })
     .await?;
     let source = answers.source();
-    let now_ms = answers.from.iter().map(|(_, (_, now_ms, _))| *now_ms).max().unwrap_or_default();
-    let views = answers.from.iter().flat_map(|(_, (jobs, now_ms, asked))| {
+    let now_ms = answers.from.iter().map(|(_, (_, now_ms, ..))| *now_ms).max().unwrap_or_default();
+    let views = answers.from.iter().flat_map(|(_, (jobs, now_ms, asked, _))| {
         jobs.iter().map(|job| JobView::of(job, *now_ms, args.late).with_requests(asked.get(&job.path)))
     });
     let mut views: Vec<_> = views.collect();
@@ -98,6 +102,9 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         write_whole(file, &jobsview::prometheus(&views))?;
         return answers.end(0, printer);
     }
+    let mut notes: Vec<_> = answers.from.iter().filter_map(|(_, (.., note))| note.as_ref()).collect();
+    notes.dedup();
+    notes.iter().filter(|_| !printer.is_json()).for_each(|note| printer.note(note));
     let worst = views.iter().map(JobView::health).max().unwrap_or(Health::InOrder);
     let status = match worst {
         _ if !args.check => 0,

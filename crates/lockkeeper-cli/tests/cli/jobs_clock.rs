@@ -209,6 +209,10 @@ fn questions_about_locks_say_by_how_much_this_machines_clock_differs() {
     assert_eq!(first.line(), "up");
     let (text, said) = told("why", "early");
     let ahead = |said: &str| said.matches("lockkeeper: this machine's clock is ").count() == 1;
+    assert!(ahead(&told("jobs", "first").1), "its slots are by the servers' clock");
+    let job = clock.home.output(&["run", "hourly", "--once-per", "hour", "--", "true"]);
+    let said = String::from_utf8(job.stderr).unwrap();
+    assert!(said.contains("ahead of the servers', by which the slot is "), "{said}");
     assert!(ahead(&said) && said.contains(" ahead of the servers'; times here are the servers'\n"), "{said}");
     let age = text.lines().next().and_then(|line| line.split(", ").last()).unwrap();
     assert!(age.ends_with("s ago") && !age.contains('m'), "less than a minute by the servers' clock: {text}");

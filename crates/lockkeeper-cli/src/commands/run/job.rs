@@ -4,7 +4,7 @@
 //! unless `--verbose` or `--json` asks for it.
 
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lockkeeper::engine::text::spell;
 use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
@@ -28,6 +28,7 @@ use crate::nested;
 use crate::output::Printer;
 use crate::presence::GONE;
 use crate::records::{Records, WRITING};
+use crate::servertime::ServerTime;
 use crate::signals::{self, Signals};
 use crate::tail::Tail;
 use crate::text::when_ms;
@@ -177,6 +178,7 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
             }
         };
         let wait = Wait { started: line.started, limit: line.wait };
+        let asked = SystemTime::now();
         let claimed = tokio::select! {
             biased;
             claimed = job.claim_with(options) => claimed,
@@ -195,6 +197,9 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
         };
         return Ok(match claimed {
             Claim::Run(run) => {
+                let start = run.record().start_ms;
+                let far = start.and_then(|at| ServerTime::far_off(&run.slot().name, at, asked, SystemTime::now()));
+                far.iter().for_each(|note| printer.note(&format!("{path}: {note}")));
                 line.report.acquired(&line.paths, line.started, printer);
                 Claimed::Run(Box::new(run))
             }
