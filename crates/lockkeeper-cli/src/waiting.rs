@@ -4,6 +4,7 @@
 //! It is one live line if stderr is a terminal, and otherwise a few plain lines, with one at the end of the wait. A short wait
 //! prints nothing.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Mutex;
@@ -13,7 +14,8 @@ use std::time::Duration;
 use futures_util::stream::{self, Stream, StreamExt, select_all};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper::engine::text::spell;
-use lockkeeper::{LockPath, Lockkeeper};
+use lockkeeper::error::AdminError;
+use lockkeeper::{LockPath, Lockkeeper, NodeFormat, engine};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::args::values::Waiting;
@@ -27,11 +29,18 @@ const SHORT: Duration = Duration::from_millis(250);
 /// Pause before a failed question is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A log gets a line at the latest this long after the line before.
-const SILENCE: Duration = Duration::from_secs(600);
+/// A log gets a line at the latest this long after the line before; of a long queue, later.
+const SILENCE: Duration = Duration::from_secs(60);
 
-/// Pause between two looks for a log, for each contender ahead.
+/// The longest time without a line, and what each contender ahead adds to it: all waiters of a queue list it for their lines.
+const LONGEST_SILENCE: Duration = Duration::from_secs(300);
+const SILENCE_OF_EACH: Duration = Duration::from_millis(500);
+
+/// Pause between two looks for a log, for each contender ahead. A look reads all of them.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// The longest pause between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 /// When a wait began, and how long it may take.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +75,43 @@ struct Line {
 
 /// Whether a line is due: the first one, or the number has halved since `told`, or no line came for long.
 fn is_due(ahead: usize, told: Option<(usize, Instant)>, now: Instant) -> bool {
-    told.is_none_or(|(before, at)| ahead * 2 <= before || now >= at + SILENCE)
+    told.is_none_or(|(before, at)| ahead * 2 <= before || now >= at + silence(ahead))
+}
+
+/// How long a log is silent at most, with so many contenders ahead.
+fn silence(ahead: usize) -> Duration {
+    times(SILENCE_OF_EACH, ahead).clamp(SILENCE, LONGEST_SILENCE)
+}
+
+fn times(duration: Duration, count: usize) -> Duration {
+    duration.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+/// Takes those out of a lock that have left since it was seen, by the names of the nodes that are there now. Returns how many are still
+/// ahead of the waiter at this position.
+fn without_those_that_left(lock: &mut LockInfo, place: usize, names: &HashSet<String>) -> usize {
+    let own = lock.waiters.get(place).map(|own| own.node.clone());
+    lock.holders.retain(|holder| names.contains(&holder.node));
+    lock.waiters.retain(|waiter| names.contains(&waiter.node));
+    let place = lock.waiters.iter().position(|waiter| Some(&waiter.node) == own.as_ref()).unwrap_or(0);
+    text::ahead(lock, place).max(1)
+}
+
+/// Notes who has left a queue since it was seen, with one listing. Without an answer, nothing is noted.
+///
+/// Dropping the future leaves nothing behind.
+async fn look_at_names(keeper: &Lockkeeper, line: &mut Line) {
+    let Some(place) = own_place(keeper, &line.lock) else { return };
+    let (path, format) = (line.lock.path.clone(), NodeFormat::of_node(&line.lock.waiters[place].node));
+    let context = engine::session::context(keeper);
+    let listing = context.ask(move |ensemble| async move {
+        let listed = ensemble.list(format.listed(&path)).await;
+        let listed = listed.map_err(|fault| engine::ensemble::refused(&path, fault))?;
+        Ok::<_, AdminError>(format.names(&path, listed.names).into_iter().collect())
+    });
+    if let Ok(names) = listing.await {
+        line.ahead = without_those_that_left(&mut line.lock, place, &names);
+    }
 }
 
 /// Returns the state of a lock now and after changes, and how many contenders are ahead; `None` if this process does not wait for it.
@@ -86,7 +131,7 @@ fn paced<'a>(keeper: &'a Lockkeeper, path: &'a str) -> impl Stream<Item = (LockI
 
 /// How long to wait before the next look.
 fn pause(ahead: usize) -> Duration {
-    PAUSE.saturating_mul(u32::try_from(ahead).unwrap_or(u32::MAX)).min(SILENCE)
+    times(PAUSE, ahead).min(LONGEST_PAUSE)
 }
 
 /// What is printed about a wait.
@@ -140,7 +185,7 @@ impl Report {
     /// Prints which contenders this process waits for, until it is dropped.
     ///
     /// A terminal has one line that changes. A log gets a line at the beginning of the wait for each lock, when the number of
-    /// contenders ahead has halved, and at the latest 10 min after the line before.
+    /// contenders ahead has halved, and at the latest a minute after the line before; with more than 120 ahead, at most 5 min after it.
     pub(crate) async fn run(
         &self,
         keeper: &Lockkeeper,
@@ -161,7 +206,7 @@ impl Report {
         let mut looks = select_all(paths.iter().map(|path| paced(keeper, path.as_str()).boxed()));
         let mut last: Option<Line> = None;
         loop {
-            let silence = last.as_ref().and_then(|line| Some(line.told?.1 + SILENCE));
+            let silence = last.as_ref().and_then(|line| Some(line.told?.1 + silence(line.ahead)));
             tokio::select! {
                 biased;
                 Some((lock, ahead)) = looks.next() => {
@@ -171,8 +216,12 @@ impl Report {
                     let told = last.filter(|line| line.lock.path == lock.path).and_then(|line| line.told);
                     last = Some(Line { lock, ahead, told });
                 }
-                // Nothing has changed since the last look.
-                () = sleep_until(silence.unwrap_or_else(Instant::now)), if silence.is_some() => {}
+                // Between two looks, a listing shows who has left.
+                () = sleep_until(silence.unwrap_or_else(Instant::now)), if silence.is_some() => {
+                    if let Some(line) = &mut last {
+                        look_at_names(keeper, line).await;
+                    }
+                }
             }
             if let Some(line) = &mut last
                 && is_due(line.ahead, line.told, Instant::now())
@@ -335,14 +384,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_gets_a_line_when_the_number_has_halved_and_at_the_latest_after_ten_minutes() {
-        let (start, minute) = (Instant::now(), Duration::from_secs(60));
+    fn a_log_gets_a_line_when_the_number_has_halved_and_at_the_latest_after_a_minute_or_few() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
         assert!(is_due(9, None, start));
-        for (ahead, told, minutes, due) in
-            [(9, 9, 1, false), (5, 9, 1, false), (4, 9, 1, true), (1, 2, 1, true), (1, 1, 9, false), (1, 1, 10, true)]
-        {
-            assert_eq!(is_due(ahead, Some((told, start)), start + minute * minutes), due, "{ahead} of {told}");
+        for (ahead, told, seconds, due) in [
+            (9, 9, 1, false),
+            (5, 9, 1, false),
+            (4, 9, 1, true),
+            (1, 2, 1, true),
+            (1, 1, 59, false),
+            (1, 1, 60, true),
+            (260, 260, 129, false),
+            (260, 260, 130, true),
+            (9_000, 9_000, 300, true),
+        ] {
+            assert_eq!(is_due(ahead, Some((told, start)), start + second * seconds), due, "{ahead} of {told}");
         }
-        assert_eq!((pause(2), pause(1000)), (PAUSE * 2, SILENCE));
+        assert_eq!((pause(2), pause(1000)), (PAUSE * 2, LONGEST_PAUSE));
     }
 }
