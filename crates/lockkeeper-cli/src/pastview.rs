@@ -214,10 +214,12 @@ pub(crate) fn ended(hold: &PastHold) -> String {
     let why = hold.why.as_deref().map(excerpt);
     let and_why = |what: &str| why.as_deref().map_or_else(|| what.to_owned(), |why| format!("{what} {why}"));
     match hold.end {
-        HoldEnd::Released => match hold.status {
-            None | Some(0) => "released".to_owned(),
-            Some(status) => format!("released, exit status {status}"),
-        },
+        HoldEnd::Released => {
+            let status = hold.status.filter(|status| *status != 0);
+            let status = status.map_or_else(String::new, |status| format!(", exit status {status}"));
+            let why = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            format!("released{status}{why}")
+        }
         HoldEnd::Revoked => and_why("revoked by"),
         HoldEnd::Broken => and_why("broken by"),
         HoldEnd::Lost => match (&why, hold.loss) {

@@ -77,7 +77,9 @@ impl Records {
     /// Adds how the command has ended. Call it before the release.
     pub(crate) fn tell(&self, ended: &CommandEnd) {
         let mut ending = Ending::default().with_status(ended.status);
-        if let Some(cause) = &ended.cause {
+        // A command that was stopped in time has released a lock on which it could not rely.
+        let stopped = || ended.why.as_deref().or(Some("it could not be relied on any more")).filter(|_| ended.stopped);
+        if let Some(cause) = ended.cause.as_deref().or_else(stopped) {
             ending = ending.with_why(cause);
         }
         if ended.paused {

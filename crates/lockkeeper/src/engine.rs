@@ -145,6 +145,11 @@ pub mod hold {
         (released, write.try_recv().ok())
     }
 
+    /// Returns the state of a hold, which shows when it was lost, also after its guard is dropped.
+    pub fn state_of(hold: &Holding) -> Arc<Hold> {
+        hold.state_of_hold()
+    }
+
     /// Writes a note about a hold in the transaction that ends it. A later note replaces an earlier one.
     ///
     /// The task of a leased lock writes no notes. It only reports the end of the hold.

@@ -153,6 +153,12 @@ pub struct Hold {
     pub(crate) spans: HoldSpans,
 }
 
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hold").field("path", &self.path).field("loss", &self.loss()).finish_non_exhaustive()
+    }
+}
+
 impl Hold {
     pub(crate) fn new(
         path: String,

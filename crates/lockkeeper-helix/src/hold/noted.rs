@@ -13,18 +13,19 @@ pub(super) struct LeaseNote {
 }
 
 impl LeaseNote {
-    pub(super) fn new(note: Box<Note>, hold: Arc<Hold>, clock: Clock) -> Self {
-        LeaseNote { note: Some(note), hold, clock }
+    pub(super) fn new(mut note: Box<Note>, hold: Arc<Hold>, clock: Clock) -> Self {
+        let begun = note.begun.take();
+        let noted = LeaseNote { note: Some(note), hold, clock };
+        // Its author may not need it.
+        begun.into_iter().for_each(|begun| _ = begun.send(noted.report()));
+        noted
     }
-}
 
-impl Drop for LeaseNote {
-    fn drop(&mut self) {
-        let Some(note) = self.note.take() else { return };
+    fn report(&self) -> HoldReport {
         let (began, lost) = self.hold.span();
         let now = self.clock.now();
         let ended = lost.map_or(now, |(_, at)| at);
-        let report = HoldReport {
+        HoldReport {
             waited: std::time::Duration::ZERO,
             held: ended.saturating_sub(began),
             granted_ms: None,
@@ -32,8 +33,14 @@ impl Drop for LeaseNote {
             revocation: None,
             loss: lost.map(|(loss, _)| loss),
             before: None,
-        };
+        }
+    }
+}
+
+impl Drop for LeaseNote {
+    fn drop(&mut self) {
+        let Some(note) = self.note.take() else { return };
         // Nobody may wait for it.
-        _ = note.ended.send(NotedEnd { report, written: false, at: now });
+        _ = note.ended.send(NotedEnd { report: self.report(), written: false, at: self.clock.now() });
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper::admin::{ContenderInfo, Owner};
 use lockkeeper::engine;
 use lockkeeper::engine::ensemble::{OpError, TxnStep, linearizable};
-use lockkeeper::engine::hold::{HoldReport, Note, NotedEnd};
+use lockkeeper::engine::hold::{Hold, HoldReport, Note, NotedEnd};
 use lockkeeper::engine::queue::Sequence;
 use lockkeeper::engine::session::{Clock, Context};
 use lockkeeper::error::{AdminError, SessionError};
@@ -85,6 +85,9 @@ struct Recorded {
     shared: bool,
     used_as: Option<LockUse>,
     before: Option<Box<ContenderInfo>>,
+    hold: Arc<Hold>,
+    /// What was known when the recording began.
+    begun: Mutex<oneshot::Receiver<HoldReport>>,
     /// What was known when the release was sent last, and when that was, by the clock of the sessions.
     leaving: Mutex<Option<(HoldReport, Duration)>>,
     clock: Clock,
@@ -146,6 +149,7 @@ impl Recorder {
         let context = engine::session::context(&self.keeper);
         // The node of a hold may be beside the lock's path.
         let node = hold.node();
+        let (told, begun) = oneshot::channel();
         let name = node.strip_prefix(hold.path()).unwrap_or(&node).trim_start_matches('/').to_owned();
         let mode = NodeFormat::of_node(&name).parse(&name).map(|name| name.mode);
         let shared = mode.is_some_and(|mode| mode.reads() || mode.permits().is_some());
@@ -158,6 +162,8 @@ impl Recorder {
             shared,
             used_as: self.used_as.or_else(|| LockUse::of_node(&name)),
             before: self.before.clone(),
+            hold: engine::hold::state_of(hold),
+            begun: Mutex::new(begun),
             leaving: Mutex::default(),
             clock: context.clock(),
             slot: OnceLock::new(),
@@ -166,7 +172,10 @@ impl Recorder {
         let (ended, end) = oneshot::channel();
         let (ready, prepared) = oneshot::channel();
         let noted = recorded.clone();
-        engine::hold::note_end(hold, Note { steps: Box::new(move |report| noted.steps(report)), ended });
+        engine::hold::note_end(
+            hold,
+            Note { steps: Box::new(move |report| noted.steps(report)), begun: Some(told), ended },
+        );
         if let Some(ensemble) = engine::session::ensemble_of(hold) {
             let (recorded, beside) = (recorded.clone(), Sequence::of_node(&name).filter(|_| shared));
             context.spawn(async move {
@@ -194,10 +203,20 @@ impl Recorded {
         *self.leaving.lock().expect("held for a change only") = Some((report.clone(), at));
     }
 
-    /// The record to keep if no server takes it; `None` if its end is not known.
+    /// The record to keep if no server takes it; `None` if nothing is known of the hold.
     fn kept(&self) -> Option<KeptHold> {
-        let (report, at) = self.leaving.lock().expect("held for a look only").clone()?;
-        let ended_ago = report.ended_ago + self.clock.now().saturating_sub(at);
+        let (leaving, now) = (self.leaving.lock().expect("held for a look only").clone(), self.clock.now());
+        let (report, ended_ago) = match leaving {
+            Some((report, at)) => (report.clone(), report.ended_ago + now.saturating_sub(at)),
+            // No release was sent, because the lock was lost before.
+            None => {
+                let begun = self.begun.lock().expect("held for a look only").try_recv().ok()?;
+                let (began, lost) = self.hold.span();
+                let ended = lost.map_or(now, |(_, at)| at);
+                let (held, loss) = (ended.saturating_sub(began), lost.map(|(loss, _)| loss));
+                (HoldReport { held, loss, ..begun }, now.saturating_sub(ended))
+            }
+        };
         Some(KeptHold::new(self.path.clone(), self.record(&report), ended_ago))
     }
 
@@ -230,11 +249,7 @@ impl Recorded {
             end,
             loss,
             paused: paused && end == HoldEnd::Lost,
-            why: if end == HoldEnd::Revoked {
-                asked.map(ToString::to_string)
-            } else {
-                why.filter(|_| end == HoldEnd::Lost)
-            },
+            why: if end == HoldEnd::Revoked { asked.map(ToString::to_string) } else { why },
             status,
             before,
             ..StoredHold::default()

@@ -114,6 +114,11 @@ impl Holding {
         Holding { parts: Owned::new(parts) }
     }
 
+    /// The hold itself, without the right to release it.
+    pub(crate) fn state_of_hold(&self) -> Arc<Hold> {
+        self.parts.hold.clone()
+    }
+
     /// The guard of one of several uses of this hold.
     pub(crate) fn with_use(&self, part: Box<dyn Use>) -> Self {
         let (hold, requests) = (self.parts.hold.clone(), self.parts.requests.clone());

@@ -18,6 +18,8 @@ pub struct Note {
     /// Returns the steps that are added to the transaction; none if there is nothing to write. Called on the library's thread, so
     /// it must not block.
     pub steps: NoteSteps,
+    /// Notified at once with what is known of the hold by then.
+    pub begun: Option<oneshot::Sender<HoldReport>>,
     /// Notified when the hold has ended.
     pub ended: oneshot::Sender<NotedEnd>,
 }

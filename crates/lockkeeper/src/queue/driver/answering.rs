@@ -61,9 +61,14 @@ impl Driver {
                 self.at_release = Some(*write);
                 self.contender.handle(Event::Ask(Ask::WriteAtRelease));
             }
-            HoldRequest::Note(note) => {
+            HoldRequest::Note(mut note) => {
+                let begun = note.begun.take();
                 self.noting.note = Some(note);
                 self.look_at_hold();
+                if let Some((begun, report)) = begun.zip(self.report(None)) {
+                    // Its author may not need it.
+                    _ = begun.send(report);
+                }
             }
             HoldRequest::Downgrade(done) => {
                 self.change = HoldChange { caller: Some(done), happened_at: None };
