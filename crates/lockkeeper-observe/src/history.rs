@@ -52,6 +52,7 @@ pub use flapping::{Flapping, LikelyCause};
 pub use habits::Habits;
 pub use kept::KeptHold;
 pub use lock_use::{InvalidLockUse, LockUse};
+pub use merge::RecordedEnd;
 pub use read::{Follow, FollowRefusals, History, HistoryError};
 pub use record::{HoldEnd, RefusalReason};
 pub use recorder::{Ending, Recorder, Recording, Unrecorded};

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::FencingToken;
-use lockkeeper::admin::{Broken, Revoked};
+use lockkeeper::admin::{Broken, ContenderInfo, Owner, Revoked};
+use lockkeeper::engine::registers::{HISTORY, records};
+use lockkeeper::{FencingToken, Loss};
 
 use super::entry::{Entry, PastHold, Refusal};
 use super::lock_use::LockUse;
@@ -56,6 +57,43 @@ pub(super) fn entries(path: &str, stored: &Stored, breaks: Vec<Broken>, asked: V
 /// Whether these are the tokens of the same hold. What a contender saw of another may lack the epoch.
 fn same(one: Option<FencingToken>, other: Option<FencingToken>) -> bool {
     one.zip(other).is_some_and(|(one, other)| one.get() << BELOW_EPOCH == other.get() << BELOW_EPOCH)
+}
+
+/// The end of a hold, as its owner has recorded it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordedEnd {
+    /// The path of the lock.
+    pub path: String,
+    /// The owner.
+    pub owner: Owner,
+    /// The fencing token of the hold; `None` of permits.
+    pub token: Option<FencingToken>,
+    /// How it ended.
+    pub end: HoldEnd,
+    /// How it was lost, if it was.
+    pub loss: Option<Loss>,
+    /// Who asked for it and why, or more about the loss.
+    pub why: Option<String>,
+}
+
+impl RecordedEnd {
+    /// Reads the record in a node below the side tree of the history; `None` if it has none of a hold.
+    pub(crate) fn read(node: &str, data: &[u8]) -> Option<Self> {
+        let (lock, slot) = node.strip_prefix(HISTORY)?.strip_prefix('/')?.split_once('/')?;
+        let StoredHold { owner, token, end, loss, why, .. } =
+            is_slot(slot).then(|| StoredHold::read(data)).flatten()?;
+        Some(RecordedEnd { path: records::lock_of(lock), owner, token, end, loss, why })
+    }
+
+    /// Whether it is that of the hold of this contender. Permits have no tokens; then it is that of the owner.
+    pub(crate) fn is_of(&self, lock: &str, contender: &ContenderInfo) -> bool {
+        self.path == lock
+            && match self.token {
+                Some(_) => same(self.token, contender.token),
+                None => contender.owner.as_ref() == Some(&self.owner),
+            }
+    }
 }
 
 fn hold(path: &str, record: &StoredHold, written_ms: i64) -> PastHold {

@@ -381,6 +381,7 @@ fn end(how: &End) -> String {
         End::Released => "released".to_owned(),
         End::Revoked { by } => format!("released, as asked: {}", plain(by)),
         End::Broken { by, reason } => format!("broken by {}: {}", plain(by), plain(reason)),
+        End::Lost { why } => plain(why),
         End::SessionOver => "its session is over".to_owned(),
         End::TakenOver => "another owner took the lease".to_owned(),
         End::Unknown => "released, or its session is over".to_owned(),

@@ -106,12 +106,17 @@ pub enum End {
         /// The reason.
         reason: String,
     },
+    /// Its owner lost it, and has recorded that ([`history`](crate::history)).
+    Lost {
+        /// The cause.
+        why: String,
+    },
     /// Its session is over. Without a tombstone, this is only likely: all contenders of the session, two or more, went in the same
     /// moment, and they are of a foreign client.
     SessionOver,
     /// Another owner took a leased lock.
     TakenOver,
-    /// It was released, or its session is over: the servers' events do not tell them apart.
+    /// It was released, or its session is over: the servers' events do not tell them apart, and its owner has not recorded its end yet.
     Unknown,
 }
 
@@ -122,6 +127,7 @@ impl End {
             End::Released => "released",
             End::Revoked { .. } => "revoked",
             End::Broken { .. } => "broken",
+            End::Lost { .. } => "lost",
             End::SessionOver => "session_over",
             End::TakenOver => "taken_over",
             End::Unknown => "unknown",
@@ -130,7 +136,7 @@ impl End {
 
     /// Whether the hold is known to have ended without a release.
     pub fn is_loss(&self) -> bool {
-        matches!(self, End::Broken { .. } | End::SessionOver | End::TakenOver)
+        matches!(self, End::Broken { .. } | End::Lost { .. } | End::SessionOver | End::TakenOver)
     }
 }
 
@@ -207,6 +213,15 @@ pub enum What {
         #[serde(flatten)]
         how: End,
     },
+    /// The end of a hold that was [`End::Unknown`] is known now, because its owner has recorded it. It ended earlier.
+    Explained {
+        /// The contender.
+        #[serde(flatten)]
+        contender: Arc<Contender>,
+        /// How the hold ended.
+        #[serde(flatten)]
+        how: End,
+    },
     /// It left the queue without the lock.
     LeftWaiting {
         /// The contender.
@@ -241,6 +256,7 @@ impl What {
             What::Entered { contender }
             | What::Granted { contender, .. }
             | What::Ended { contender, .. }
+            | What::Explained { contender, .. }
             | What::LeftWaiting { contender, .. } => Some(&contender.lock),
             What::Gap { .. } | What::Stopped {} => None,
         }

@@ -174,6 +174,13 @@ impl Metrics {
                     self.held.get_or_create(&OfLock { lock }).observe(held.as_secs_f64());
                 }
             }
+            // It was counted when it ended.
+            What::Explained { contender, how } => {
+                let (lock, reason) = (self.label(&contender.lock), how.word());
+                if how.is_loss() {
+                    self.losses.get_or_create(&OfLoss { lock, reason }).inc();
+                }
+            }
             What::LeftWaiting { contender, .. } => {
                 let lock = self.label(&contender.lock);
                 self.gave_up.get_or_create(&OfLock { lock }).inc();

@@ -13,13 +13,14 @@ use lockkeeper::engine::ensemble::{
     Children, Ensemble, Node, OpError, READS_IN_FLIGHT, TreeChange, TreeEvent, TreeWatch,
 };
 use lockkeeper::engine::queue::place_of;
-use lockkeeper::engine::registers::{OURS, journal};
+use lockkeeper::engine::registers::{HISTORY, OURS, journal};
 use lockkeeper::engine::session::{Context, Session, context};
 use lockkeeper::error::SessionError;
 
 use super::fact::{GapCause, Moment};
 use super::observation::{Observation, Tree};
 use super::tracker::{Survey, Wanted, may_hide_locks};
+use crate::history::RecordedEnd;
 
 /// How many events wait for the observer before it misses some: about 10 MB of paths.
 const EVENTS: usize = 65_536;
@@ -35,6 +36,15 @@ const PROOFS: Duration = Duration::from_secs(5);
 
 /// How many events of the journal of breaks wait for the observer.
 const JOURNAL_EVENTS: usize = 1_024;
+
+/// How many events of the history wait for the observer. Those that it misses leave ends unexplained.
+const HISTORY_EVENTS: usize = 16_384;
+
+/// What explains how a hold ended.
+enum Explanation {
+    Broken(Broken),
+    Recorded(RecordedEnd),
+}
 
 /// Why a tree cannot be observed at all.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +119,7 @@ impl Observer {
     /// # Cost
     ///
     /// At the start and after each gap, one listing for each node that is no contender, and one read for each contender. Then one read for
-    /// each new contender and for each change of the data of a node. Once in 5 s a write that changes nothing: the events about all
+    /// each new contender, for each change of the data of a node, and for each record of a hold ([`history`](crate::history)). Once in 5 s a write that changes nothing: the events about all
     /// earlier writes come before its answer, so a gap begins when the last one was sent that was answered.
     ///
     /// # Errors
@@ -158,6 +168,7 @@ impl Observer {
             ensemble,
             events: set(self.tree.root(), EVENTS).await?,
             journal: set(journal::ROOT, JOURNAL_EVENTS).await?,
+            history: set(HISTORY, HISTORY_EVENTS).await?,
             reads: FuturesUnordered::new(),
             wanted: VecDeque::new(),
             entries: FuturesUnordered::new(),
@@ -181,9 +192,11 @@ struct Serving<'a> {
     events: TreeWatch,
     /// The journal of breaks, which says why a contender went.
     journal: TreeWatch,
+    /// The records of holds, in which owners say how their holds ended.
+    history: TreeWatch,
     reads: FuturesUnordered<BoxFuture<'static, (Wanted, Result<Node, OpError>)>>,
     wanted: VecDeque<Wanted>,
-    entries: FuturesUnordered<BoxFuture<'static, Option<Broken>>>,
+    entries: FuturesUnordered<BoxFuture<'static, Option<Explanation>>>,
     walk: Option<BoxFuture<'static, Result<Survey, OpError>>>,
     /// Whether all contenders that the first walk has found were read.
     has_caught_up: bool,
@@ -227,9 +240,12 @@ impl Serving<'_> {
                 self.take(first)?;
             }
             event = self.journal.next() => self.take_journal(event.ok_or(Interrupted::Over)?),
-            Some(entry) = self.entries.next() => {
-                self.tree.change(|tracker, now| entry.iter().for_each(|broken| tracker.broke(broken, now)));
-            }
+            event = self.history.next() => self.take_record(event.ok_or(Interrupted::Over)?),
+            Some(entry) = self.entries.next() => match entry {
+                Some(Explanation::Broken(broken)) => self.tree.change(|tracker, now| tracker.broke(&broken, now)),
+                Some(Explanation::Recorded(end)) => self.tree.change(|tracker, now| tracker.recorded(end, now)),
+                None => {}
+            },
             Some((wanted, node)) = self.reads.next() => self.answer(wanted, node),
             Some(found) = OptionFuture::from(self.walk.as_mut()) => {
                 self.walk = None;
@@ -317,7 +333,19 @@ impl Serving<'_> {
             && path.rsplit('/').next().is_some_and(|name| name.starts_with("break-"))
         {
             let read = self.ensemble.read(&path);
-            self.entries.push(async move { serde_json::from_slice(&read.await.ok()?.data).ok() }.boxed());
+            let entry = async move { serde_json::from_slice(&read.await.ok()?.data).ok().map(Explanation::Broken) };
+            self.entries.push(entry.boxed());
+        }
+    }
+
+    /// Handles an event of the history. A record is written into a node that exists.
+    fn take_record(&mut self, event: TreeEvent) {
+        if let TreeEvent::Changed { path, change: TreeChange::Written, .. } = event
+            && path.matches('/').count() > HISTORY.matches('/').count() + 1
+        {
+            let read = self.ensemble.read(&path);
+            let entry = async move { RecordedEnd::read(&path, &read.await.ok()?.data).map(Explanation::Recorded) };
+            self.entries.push(entry.boxed());
         }
     }
 

@@ -97,6 +97,12 @@ impl Recent {
                 let lock = hold.contender.lock.clone();
                 self.holds.push(&lock, fact.at.ms, hold);
             }
+            What::Explained { contender, how } => {
+                let kept =
+                    self.holds.of.get_mut(&contender.lock).into_iter().flat_map(|(kept, _)| kept.iter_mut().rev());
+                let hold = kept.map(|kept| &mut kept.value).find(|hold| hold.contender.node == contender.node);
+                hold.into_iter().for_each(|hold| hold.how = how.clone());
+            }
             What::Gap { root, since, .. } => {
                 self.gaps.truncate(GAPS - 1);
                 self.gaps.push_front(Blind { root: root.clone(), since: *since, until: Some(fact.at) });

@@ -7,7 +7,7 @@ mod ends;
 mod lock;
 mod state;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +19,16 @@ use lockkeeper::engine::queue::{
 use lockkeeper::engine::registers::{OURS, leased};
 
 use super::fact::{End, Fact, GapCause, Moment, What};
-use ends::Ending;
+use crate::history::RecordedEnd;
+use ends::{Ending, Unexplained};
 use lock::{Entry, Lock, MarkerState, ReadState};
 pub use state::{ContenderState, LockState, Since, Totals};
 
 /// How long the end of a hold waits for evidence of how it ended: the other events of the same transaction, and reads.
 const SETTLE: Duration = Duration::from_millis(100);
+
+/// How many ends wait for a record of their owner, and how many records for an end.
+const MAX_UNEXPLAINED: usize = 1_024;
 
 /// How much a tracker keeps.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +83,9 @@ pub struct Tracker {
     ending: Vec<Ending>,
     /// Entries of the journal about contenders that were removed, by the path of the node, for as long as their ends may wait for them.
     broken: Vec<(String, End, Moment)>,
+    /// What owners have recorded about the ends of their holds, and ends that nothing has explained yet. The newest of each.
+    recorded: VecDeque<RecordedEnd>,
+    unexplained: VecDeque<Unexplained>,
     wanted: Vec<Wanted>,
     facts: Vec<Fact>,
     /// The nodes with events since a survey began.
@@ -108,6 +115,8 @@ impl Tracker {
             sessions: HashMap::new(),
             ending: Vec::new(),
             broken: Vec::new(),
+            recorded: VecDeque::new(),
+            unexplained: VecDeque::new(),
             wanted: Vec::new(),
             facts: Vec::new(),
             touched: None,
@@ -270,6 +279,20 @@ impl Tracker {
     pub fn broke(&mut self, broken: &Broken, at: Moment) {
         let end = End::Broken { by: broken.by.to_string(), reason: broken.reason.clone() };
         self.broken.push((lock::node_of(&broken.path, &broken.node), end, at));
+    }
+
+    /// Notes what an owner has recorded about the end of its hold. If the hold has ended before, that is a fact.
+    pub fn recorded(&mut self, end: RecordedEnd, at: Moment) {
+        let known = self.unexplained.iter().position(|hold| end.is_of(&hold.contender.lock, &hold.info));
+        if let Some(hold) = known.and_then(|known| self.unexplained.remove(known)) {
+            let what = What::Explained { contender: hold.contender, how: ends::of_record(&end) };
+            self.facts.push(Fact { at, what, about: false });
+            return;
+        }
+        self.recorded.push_back(end);
+        if self.recorded.len() > MAX_UNEXPLAINED {
+            self.recorded.pop_front();
+        }
     }
 
     /// Notes what a read of a wanted node returned; `None` if the node does not exist.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
+use lockkeeper_observe::history::Recorder;
 use lockkeeper_observe::watch::{Journal, LockState, Notice, Observation, Observer, Options, Snapshot, Totals};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
@@ -226,6 +227,38 @@ fn clients_of_all_kinds_are_seen_whole_and_nothing_is_written() {
     block_on(async {
         let server = Server::ephemeral().await.unwrap();
         everything_is_seen(server.addr()).await;
+    });
+}
+
+/// The servers' events show neither: the owners record how their holds ended, a loser some time later.
+#[test]
+fn a_recorded_release_is_released_and_a_loss_that_is_recorded_later_explains_the_end() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let servers = server.connect_string();
+        let watching = Watching::start(&servers, &[]).await;
+        let ours = Lockkeeper::connect(&servers).await.unwrap();
+        // Another contender of its session would show that the session lives on.
+        let guard = ours.mutex("/locks/a").acquire().await.unwrap();
+        let recording = Recorder::new(&ours).begin(&guard);
+        watching.until("it is seen", |snapshot| snapshot.locks.iter().any(is_read)).await;
+        guard.release().await.unwrap();
+        recording.finish().await.unwrap();
+        let ended = watching.facts("/locks/a", "ended", 1).await;
+        assert_eq!(ended[0]["end"], "released", "{ended:?}");
+
+        let guard = ours.mutex("/locks/b").acquire().await.unwrap();
+        let recording = Recorder::new(&ours).begin(&guard);
+        let seen = |snapshot: &Snapshot| snapshot.locks.iter().any(|lock| &*lock.path == "/locks/b" && is_read(lock));
+        watching.until("it is seen", seen).await;
+        delete(&foreign(&servers).await, &guard.node()).await;
+        let ended = watching.facts("/locks/b", "ended", 1).await;
+        assert_eq!(ended[0]["end"], "unknown", "{ended:?}");
+        drop(guard);
+        recording.finish().await.unwrap();
+        let explained = watching.facts("/locks/b", "explained", 1).await;
+        assert_eq!((&explained[0]["end"], &explained[0]["node"]), (&"lost".into(), &ended[0]["node"]), "{explained:?}");
+        assert!(!explained[0]["why"].as_str().unwrap().is_empty());
     });
 }
 

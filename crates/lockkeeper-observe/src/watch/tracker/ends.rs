@@ -6,9 +6,10 @@ use std::sync::Arc;
 use lockkeeper::admin::{ContenderInfo, SessionId};
 use lockkeeper::engine::queue::{Tombstone, attempt_of, created_by};
 
-use super::super::fact::{End, Fact, Moment, What};
+use super::super::fact::{Contender, End, Fact, Moment, What};
 use super::lock::{Entry, grant, named, node_of};
-use super::{SETTLE, Tracker};
+use super::{MAX_UNEXPLAINED, SETTLE, Tracker};
+use crate::history::{HoldEnd, RecordedEnd};
 
 /// How far apart the events of one transaction may arrive, in milliseconds. A client needs longer for two releases, one after the other,
 /// unless its server is on the same machine and writes no disk.
@@ -25,6 +26,23 @@ pub(super) struct Ending {
     pub(super) at: Moment,
     /// Its deletion was not seen.
     pub(super) is_about: bool,
+}
+
+/// A hold whose end is not known, until its owner records it.
+pub(super) struct Unexplained {
+    pub(super) contender: Arc<Contender>,
+    pub(super) info: ContenderInfo,
+}
+
+/// How a hold ended, by the record of its owner.
+pub(super) fn of_record(record: &RecordedEnd) -> End {
+    let why = || record.why.clone().or_else(|| Some(record.loss?.to_string())).unwrap_or_default();
+    match record.end {
+        HoldEnd::Released => End::Released,
+        HoldEnd::Revoked => End::Revoked { by: why() },
+        HoldEnd::Lost => End::Lost { why: why() },
+        _ => End::Unknown,
+    }
 }
 
 impl Ending {
@@ -60,21 +78,42 @@ impl Tracker {
             }
         }
         let ends: Vec<_> = due.iter().map(|(at, ending)| (*at, self.end(ending, &together))).collect();
+        let explained: Vec<_> = ends.iter().filter_map(|(at, _)| self.record_of(&self.ending[*at])).collect();
         for (at, how) in &ends {
             let ending = &self.ending[*at];
-            if ending.is_contender() {
-                let facts = told(ending, how);
-                self.facts.extend(facts);
+            if !ending.is_contender() {
+                continue;
             }
+            let facts = told(ending, how);
+            if let (Some(Fact { what: What::Ended { contender, how: End::Unknown, .. }, .. }), Some(info)) =
+                (facts.last(), &ending.info)
+                && info.owner.is_some()
+            {
+                self.unexplained.push_back(Unexplained { contender: contender.clone(), info: info.clone() });
+            }
+            self.facts.extend(facts);
         }
+        let surplus = self.unexplained.len().saturating_sub(MAX_UNEXPLAINED);
+        self.unexplained.drain(..surplus);
         let mut at = 0;
         let mut gone = ends.iter().map(|(at, _)| *at).peekable();
         self.ending.retain(|_| {
             at += 1;
             gone.next_if_eq(&(at - 1)).is_none()
         });
+        // Each record is of one hold. A larger position does not change a smaller one.
+        let mut explained = explained;
+        explained.sort_unstable();
+        explained.dedup();
+        explained.into_iter().rev().for_each(|at| _ = self.recorded.remove(at));
         let oldest = self.ending.iter().map(|ending| ending.at).min().unwrap_or(now);
         self.broken.retain(|(_, _, noted)| oldest.min(now).since(*noted) < 10 * SETTLE);
+    }
+
+    /// The position of the record of its owner.
+    fn record_of(&self, ending: &Ending) -> Option<usize> {
+        let info = ending.info.as_ref().filter(|_| ending.entry.granted.is_some())?;
+        self.recorded.iter().position(|record| record.is_of(&ending.lock, info))
     }
 
     /// How it ended, by all evidence so far. `together`: the times of the ends of each session.
@@ -82,6 +121,9 @@ impl Tracker {
         let node = node_of(&ending.lock, &ending.name);
         if let Some((_, broken, _)) = self.broken.iter().rev().find(|(path, ..)| *path == node) {
             return broken.clone();
+        }
+        if let Some(record) = self.record_of(ending).and_then(|at| self.recorded.get(at)) {
+            return of_record(record);
         }
         let lock = self.locks.get(&ending.lock);
         let Some(info) = &ending.info else { return End::Unknown };
