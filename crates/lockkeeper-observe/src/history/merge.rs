@@ -14,6 +14,9 @@ use super::store::{SLOTS, Stored, is_slot};
 /// The bits of a token below those of its epoch.
 const BELOW_EPOCH: u32 = 16;
 
+/// A record that was written within this time after the end of its hold was not held up.
+const PROMPT: Duration = Duration::from_secs(1);
+
 /// Returns the entries of a lock, the oldest first. Data that is no record is left out.
 pub(super) fn entries(path: &str, stored: &Stored, breaks: Vec<Broken>, asked: Vec<Revoked>) -> Vec<Entry> {
     let mut holds = Vec::new();
@@ -97,10 +100,11 @@ impl RecordedEnd {
 }
 
 fn hold(path: &str, record: &StoredHold, written_ms: i64) -> PastHold {
-    // It was written after its end: late, if the servers did not answer.
+    // It was written right after its end, or late, if the servers did not answer. The time of the grant is known to a second only.
     let written = before(moment(written_ms), record.ago_ms);
     let stated = record.granted_ms.map(|granted| after(granted, record.held_ms));
-    let ended = stated.map_or(written, |stated| stated.min(written));
+    let is_late = |stated: &SystemTime| written.duration_since(*stated).is_ok_and(|late| late > PROMPT);
+    let ended = stated.filter(is_late).unwrap_or(written);
     let granted = before(ended, record.held_ms);
     PastHold {
         path: path.to_owned(),
@@ -234,6 +238,20 @@ mod tests {
             )
         });
         prop_oneof![any::<Vec<u8>>(), hold.prop_map(String::into_bytes), refusal.prop_map(String::into_bytes),]
+    }
+
+    /// The servers were away for 20 s while the release was on its way.
+    #[test]
+    fn the_times_of_a_hold_are_its_own_and_not_those_of_a_late_write() {
+        let record = StoredHold { held_ms: 17_000, granted_ms: Some(100_000), ..StoredHold::default() };
+        let times = |written_ms| {
+            let hold = hold("/locks/a", &record, written_ms);
+            [hold.granted, hold.ended].map(|time| time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis()))
+        };
+        assert_eq!(times(137_000), [100_000, 117_000]);
+        // The servers' stamp is exact, and the time of the grant is not.
+        assert_eq!(times(117_030), [100_030, 117_030]);
+        assert_eq!(times(116_900), [99_900, 116_900], "the clock of another leader");
     }
 
     proptest! {
