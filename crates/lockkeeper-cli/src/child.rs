@@ -73,6 +73,8 @@ pub(crate) struct Job {
     /// How many watchdogs have ended before the command.
     replaced: u32,
     pauses: Pauses,
+    /// The group was stopped together with lockkeeper, and its locks have not been confirmed since.
+    suspended: bool,
     withheld: &'static [Signal],
 }
 
@@ -190,7 +192,18 @@ impl Job {
         // A pause may begin before the hold is looked at again.
         pauses.trusted_until(end);
         let withheld = extras.withheld;
-        Ok(Job { pid, changed, continued, terminal, watchdog, unguarded, replaced: 0, pauses, withheld })
+        Ok(Job {
+            pid,
+            changed,
+            continued,
+            terminal,
+            watchdog,
+            unguarded,
+            replaced: 0,
+            pauses,
+            suspended: false,
+            withheld,
+        })
     }
 
     /// Waits for the end of the command, passes on signals and revoke requests, and stops the command when a lock is
@@ -233,7 +246,8 @@ impl Job {
                 why = &mut lost, if supervision.loss.is_none() => {
                     let stopped = supervision.is_ending();
                     let watchdog_acted = self.watchdog_has_acted();
-                    let action = supervision.handle(Event::Lost { why, watchdog_acted }, watchdog::now());
+                    let suspended = self.suspended;
+                    let action = supervision.handle(Event::Lost { why, watchdog_acted, suspended }, watchdog::now());
                     let by_time = matches!(why, Loss::Unreachable | Loss::SessionExpired | Loss::LeaseEnded);
                     if !stopped && by_time {
                         paused = paused.or(self.pauses.cause(watchdog::now(), grace));
@@ -244,6 +258,7 @@ impl Job {
                         breaks = keeper.map(|keeper| broken::breaks(keeper, broken::holds(guard)).boxed());
                     }
                     let and = match (stopped, watchdog_acted) {
+                        _ if suspended => "; killing the command, which is stopped",
                         (true, _) => "",
                         (false, true) => "; the watchdog has stopped the command",
                         (false, false) => "; stopping the command",
@@ -449,13 +464,17 @@ impl Job {
             // The shell sees that we stopped and prompts; `fg` and `bg` continue us. The session may expire in the
             // meantime.
             let before = watchdog::now();
+            self.suspended = true;
             _ = kill_process(getpid(), Signal::STOP);
             self.continued.recv().await;
             self.pauses.stopped_for(Some(watchdog::now().saturating_sub(before)));
             if !still_held(keeper, guard).await {
+                // The loss kills the group, which is still stopped. Until it is reported, no other event continues the group.
+                guard.lost().await;
                 return;
             }
             self.pauses.stopped_for(None);
+            self.suspended = false;
         }
         if (wants_terminal || had_terminal) && terminal.is_ours() {
             terminal.give(self.pid);

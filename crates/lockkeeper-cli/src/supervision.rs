@@ -24,6 +24,8 @@ pub(crate) enum Event {
         why: Loss,
         /// The watchdog has sent SIGTERM, or is about to.
         watchdog_acted: bool,
+        /// The group was stopped before the loss, and does not continue: it has no step to end.
+        suspended: bool,
     },
     /// The locks can be relied on for `left`, and that is not longer than the grace period. Or their connection is lost, and the
     /// command is to stop then.
@@ -147,9 +149,14 @@ impl Supervision {
     /// Decides what follows from an event.
     pub(crate) fn handle(&mut self, event: Event, now: Duration) -> Option<Action> {
         match event {
-            Event::Lost { why, watchdog_acted } if self.loss.is_none() => {
-                self.terminated |= self.is_ending() || watchdog_acted;
+            Event::Lost { why, watchdog_acted, suspended } if self.loss.is_none() => {
+                self.terminated |= self.is_ending() || watchdog_acted || suspended;
                 (self.loss, self.stopped) = (Some(why), true);
+                if suspended {
+                    // SIGTERM would take effect only when the group continues, and another contender may hold the lock.
+                    (self.kill_at, self.clean_by) = (None, None);
+                    return Some(Action::Kill);
+                }
                 // These losses come at a known time, and the grace period was before it. After other losses, another contender may
                 // hold the lock already; the grace period is the command's cleanup.
                 let cleanup = match why {

@@ -45,6 +45,10 @@ struct State {
     max_run: Option<u64>,
     stops: u8,
     heartbeats: u8,
+    /// The group was stopped together with lockkeeper.
+    suspended: bool,
+    /// The group continued although its lock was lost while it was stopped.
+    continued: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,10 @@ enum Step {
     Heartbeat,
     Stop,
     Continue,
+    /// The group and lockkeeper are stopped, as by Ctrl-Z.
+    Suspend,
+    /// The shell continues lockkeeper, which asks for its locks before it continues the group.
+    Foreground,
     KillLockkeeper,
     Watchdog,
     Unreliable,
@@ -60,7 +68,10 @@ enum Step {
     Removed,
     Asked,
     AskedAgain,
-    Preempted { cleanup: u64, lease_over: bool },
+    Preempted {
+        cleanup: u64,
+        lease_over: bool,
+    },
     Withdrawn,
     Due,
 }
@@ -92,6 +103,8 @@ impl State {
             || self.max_run.is_some_and(|limit| self.now >= limit)
             || self.lockkeeper == Lockkeeper::Dead;
         self.unjust |= matches!(action, Some(Action::Terminate | Action::Kill)) && !has_reason;
+        self.continued |=
+            self.suspended && action.is_some_and(|action| action.signals().any(|sent| sent == Signal::CONT));
         match action {
             Some(Action::Terminate) => {
                 self.terms += 1;
@@ -183,6 +196,8 @@ impl Model for World {
             max_run: self.max_run,
             stops: 1,
             heartbeats: 2,
+            suspended: false,
+            continued: false,
         };
         state.move_deadline();
         vec![state]
@@ -193,12 +208,14 @@ impl Model for World {
             return;
         }
         let due = state.is_due();
-        if due.is_empty() && state.now < END {
+        // Nothing else changes while the group is stopped.
+        let ends = if state.suspended { state.trusted + 1 } else { END };
+        if due.is_empty() && state.now < ends {
             steps.push(Step::Tick);
         }
         steps.extend(due);
         if state.lockkeeper == Lockkeeper::Stopped {
-            steps.push(Step::Continue);
+            steps.push(if state.suspended { Step::Foreground } else { Step::Continue });
         }
         if state.lockkeeper != Lockkeeper::Runs {
             return;
@@ -209,6 +226,10 @@ impl Model for World {
         }
         if state.supervision.loss.is_some() {
             return;
+        }
+        // A command that has got its SIGTERM may be stopped too, but a lost lock has its end already.
+        if state.stops > 0 && state.left() > 0 {
+            steps.push(Step::Suspend);
         }
         if state.heartbeats > 0 && state.left() > 0 {
             steps.push(Step::Heartbeat);
@@ -244,6 +265,22 @@ impl Model for World {
                 state.lockkeeper = Lockkeeper::Stopped;
             }
             Step::Continue => state.lockkeeper = Lockkeeper::Runs,
+            Step::Suspend => {
+                state.stops -= 1;
+                let order = state.told.pause();
+                state.obey(Some(order));
+                (state.lockkeeper, state.suspended) = (Lockkeeper::Stopped, true);
+            }
+            Step::Foreground => {
+                state.lockkeeper = Lockkeeper::Runs;
+                let is_lost = state.left() == 0 || state.cleaned_up.is_some_and(|end| end <= state.now);
+                if is_lost && state.supervision.loss.is_none() {
+                    state.handle(Event::Lost { why: Loss::Unreachable, watchdog_acted, suspended: true });
+                } else {
+                    state.suspended = false;
+                    state.move_deadline();
+                }
+            }
             Step::KillLockkeeper => {
                 // The pipe closes.
                 state.lockkeeper = Lockkeeper::Dead;
@@ -258,10 +295,10 @@ impl Model for World {
                 state.move_deadline();
             }
             Step::Unreliable => state.handle(Event::Unreliable { left: Duration::from_secs(state.left()) }),
-            Step::Lost => state.handle(Event::Lost { why: Loss::Unreachable, watchdog_acted }),
+            Step::Lost => state.handle(Event::Lost { why: Loss::Unreachable, watchdog_acted, suspended: false }),
             Step::Removed => {
                 state.removed = Some(state.now);
-                state.handle(Event::Lost { why: Loss::Removed, watchdog_acted });
+                state.handle(Event::Lost { why: Loss::Removed, watchdog_acted, suspended: false });
             }
             Step::Asked => state.handle(asked(false, None)),
             Step::AskedAgain => state.handle(asked(true, None)),
@@ -282,7 +319,7 @@ impl Model for World {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("no command outlives the trust in its locks", |_, state: &State| {
-                state.killed.is_some() || state.removed.is_some() || state.now <= state.trusted
+                state.killed.is_some() || state.suspended || state.removed.is_some() || state.now <= state.trusted
             }),
             Property::always("after another loss, no command outlives its grace period", |_, state: &State| {
                 let end = state.removed.map(|removed| removed + GRACE);
@@ -302,12 +339,17 @@ impl Model for World {
                     state.killed.is_some() || end.is_none_or(|end| state.now <= end + GRACE)
                 },
             ),
+            Property::always(
+                "a command that lost its lock while it was stopped does not continue",
+                |_, state: &State| !state.continued,
+            ),
             Property::always("a command gets one SIGTERM", |_, state: &State| state.terms <= 1),
             Property::always("a command that is killed had time to end", |_, state: &State| {
                 let Some(killed) = state.killed.filter(|_| state.lockkeeper != Lockkeeper::Dead) else { return true };
                 let warned = |at: Option<u64>, before: u64| at.is_some_and(|at| at + before <= killed);
-                // The owner of a leased lock has chosen how long it needs.
-                state.cleaned_up == Some(killed)
+                // A group that is stopped has nothing to end. The owner of a leased lock has chosen how long it needs.
+                state.suspended
+                    || state.cleaned_up == Some(killed)
                     || warned(state.terminated, GRACE / 4 * 3)
                     || warned(state.asked, GRACE / 4 * 3)
             }),
@@ -320,6 +362,9 @@ impl Model for World {
                     && state.lockkeeper == Lockkeeper::Runs
                     && state.supervision.is_ending()
                     && state.terms == 1
+            }),
+            Property::sometimes("a stopped command is killed for a loss", |_, state: &State| {
+                state.killed.is_some() && state.suspended && state.terms == 0
             }),
             Property::sometimes("lockkeeper kills", |_, state: &State| {
                 state.killed.is_some() && state.lockkeeper == Lockkeeper::Runs && state.stops == 1

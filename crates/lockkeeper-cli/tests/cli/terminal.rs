@@ -5,6 +5,7 @@ use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use lockkeeper_testkit::is_deep;
 use pty_process::blocking::{Command, Pty};
 
 use crate::harness::{BINARY, Home, Served, is_alive, until};
@@ -376,12 +377,12 @@ fn a_job_stopped_past_its_session_does_not_go_on() {
         screen.press(b"fg\n");
         if is_broken {
             screen.expect("lock /locks/a is lost");
-            screen.expect("; stopping the command");
+            screen.expect("; killing the command, which is stopped");
             screen.expect("/locks/a was broken by ");
             screen.expect(": its host burns");
         } else {
             screen.expect("lockkeeper was paused for too long (");
-            screen.expect(" s), and lock /locks/a is lost; stopping the command");
+            screen.expect(" s), and lock /locks/a is lost; killing the command, which is stopped");
         }
         screen.expect("ready> ");
         screen.press(b"echo status=$?\n");
@@ -393,6 +394,52 @@ fn a_job_stopped_past_its_session_does_not_go_on() {
         screen.press(b"exit\n");
         screen.end();
     }
+}
+
+/// The group is killed while it is stopped, so that neither a trap nor a step of it runs under the next holder.
+#[test]
+fn fg_after_the_loss_runs_no_step_and_no_trap_of_the_command() {
+    let (rounds, at_once) = if is_deep() { (20, 5) } else { (1, 3) };
+    for _ in 0..rounds {
+        let home = Home::new();
+        let mut jobs: Vec<_> =
+            (0..at_once).map(|job| format!("job-{job}")).map(|job| (stopped_job(&home, &job), job)).collect();
+        // Their sessions expire, and a second holder gets each lock.
+        let mut others: Vec<_> = jobs.iter().map(|(_, job)| home.spawn(job, &[], "echo in; cat")).collect();
+        others.iter_mut().for_each(|other| assert_eq!(other.line(), "in"));
+        for (screen, job) in &mut jobs {
+            let steps = |job: &str| std::fs::read_to_string(home.file(job)).unwrap();
+            let before = steps(job);
+            screen.press(b"fg\n");
+            let told = screen.expect("ready> ");
+            let after = steps(job);
+            assert_eq!(after.strip_prefix(&before), Some(""), "the command went on; {told}");
+            assert!(told.contains("is lost; killing the command, which is stopped"), "{told}");
+            screen.press(b"echo status=$?\n");
+            screen.expect("\rstatus=76");
+            screen.press(b"exit\n");
+            screen.end();
+        }
+        for mut other in others {
+            other.close_stdin();
+            assert!(other.wait().success());
+        }
+    }
+}
+
+/// Returns a shell whose job under the lock of this name is stopped. The job writes each step and each trap to a file of the same name. It
+/// starts no process: a shell that is stopped between fork and exec of one does not count as stopped.
+fn stopped_job(home: &Home, name: &str) -> Screen {
+    let mut screen = Screen::start(home, "bash", &["--norc", "-i"]);
+    screen.expect("ready> ");
+    let work = format!("trap \"echo trap >>{name}\" TERM CONT; while :; do echo step >>{name}; done");
+    let run = format!("$lockkeeper run {name} --session-timeout 1s -- sh -c '{work}'\n");
+    screen.press(run.as_bytes());
+    until("it works", || home.file(name).exists());
+    screen.press(SUSPEND);
+    screen.expect("Stopped");
+    screen.expect("ready> ");
+    screen
 }
 
 #[test]
