@@ -134,6 +134,12 @@ impl NodeFormat {
         matches!(self, NodeFormat::Numbered)
     }
 
+    /// Whether the children of the node above a path are listed to look for contenders beside the path. A name takes about 40 bytes of a
+    /// listing.
+    pub const fn lists_beside(children_above: usize) -> bool {
+        children_above <= 1_000
+    }
+
     /// The node whose children are listed for the queue of the lock at `path`.
     pub fn listed(self, path: &str) -> &str {
         match (self, path.rfind('/')) {

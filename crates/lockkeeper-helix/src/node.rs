@@ -12,7 +12,7 @@ use lockkeeper::admin::TokenEpoch;
 use lockkeeper::engine::ensemble::{
     Children, Done, Ensemble, NodeKind, OpError, Reply, TxnStep, Watcher, Zxid, above, make_path, zxid_of,
 };
-use lockkeeper::engine::queue::{Limit, PathRecord};
+use lockkeeper::engine::queue::{Limit, PathRecord, is_contended_beside};
 use lockkeeper::engine::registers::leased::Record;
 use lockkeeper::engine::session::{Context, LinkState, Session, no_epoch};
 use lockkeeper::error::{AdminError, IncompatibleFormat, Mismatch, SessionError};
@@ -76,7 +76,7 @@ pub(crate) struct Look {
     pub(crate) modified_ms: i64,
     found: FoundRecord,
     /// The number of children of the node.
-    pub(crate) children: usize,
+    children: usize,
     /// Fires at the next change; `None` if the node does not exist, or was written since.
     pub(crate) watcher: Option<Watcher>,
     /// This is the record that this client wrote since the read.
@@ -95,6 +95,7 @@ struct FoundRecord {
 struct Parent {
     data: Vec<u8>,
     version: i32,
+    children: usize,
 }
 
 /// The result of a step.
@@ -247,9 +248,9 @@ impl LockNode {
             return Err(self.look_error(fault));
         }
         let parent = match parent {
-            Ok(parent) => Parent { data: parent.data, version: parent.version },
+            Ok(parent) => Parent { data: parent.data, version: parent.version, children: parent.children },
             // The parent can be missing only together with the lock's node; creating the node creates it.
-            Err(OpError::NoNode) => Parent { data: Vec::new(), version: 0 },
+            Err(OpError::NoNode) => Parent { data: Vec::new(), version: 0, children: 0 },
             Err(fault) => return Err(self.look_error(fault)),
         };
         let now = clock.at(session_ref.session.now());
@@ -381,8 +382,8 @@ impl LockNode {
         }
     }
 
-    /// Fails if other clients lock the path with children of the node, because neither would see the other. One listing
-    /// if there are children.
+    /// Fails if other clients lock the path with children of the node or with nodes beside it, because neither would see the other.
+    /// One round trip, and none if there are no other nodes below and beside the node ([`Look::others`]).
     ///
     /// # Errors
     ///
@@ -390,18 +391,26 @@ impl LockNode {
     pub(crate) async fn refuse_incompatible_formats(
         &self,
         session_ref: &mut SessionRef,
-        children: usize,
+        (below, beside): (usize, usize),
     ) -> Result<(), LookError> {
-        if children == 0 {
-            return Ok(());
-        }
-        match session_ref.reply(session_ref.ensemble.list(&self.path), || Err(OpError::SessionOver)).await {
-            Ok(Children { names, .. }) => match NodeFormat::of_line(&names).map(IncompatibleFormat::Named) {
-                Some(theirs) => Err(LookError::Final(Mismatch::Format { path: self.path.clone(), theirs }.into())),
-                None => Ok(()),
-            },
-            Err(fault) => Err(self.look_error(fault)),
-        }
+        let ensemble = &session_ref.ensemble;
+        let listed = async {
+            match below {
+                0 => Ok(None),
+                _ => ensemble.list(&self.path).await.map(|Children { names, .. }| NodeFormat::of_line(&names)),
+            }
+        };
+        let looks = async { tokio::join!(biased; listed, is_contended_beside(&**ensemble, &self.path, beside)) };
+        let over = || (Err(OpError::SessionOver), Err(OpError::SessionOver));
+        let (below, beside) = session_ref.reply(looks, over).await;
+        let theirs = match (below, beside) {
+            (Ok(Some(theirs)), _) => theirs,
+            (Ok(None), Ok(true)) => NodeFormat::Numbered,
+            (Ok(None), Ok(false)) => return Ok(()),
+            (Err(fault), _) | (_, Err(fault)) => return Err(self.look_error(fault)),
+        };
+        let theirs = IncompatibleFormat::Named(theirs);
+        Err(LookError::Final(Mismatch::Format { path: self.path.clone(), theirs }.into()))
     }
 
     /// Reads and decides until the wish is done or refused, for wishes that do not wait.
@@ -508,6 +517,11 @@ impl LockNode {
 }
 
 impl Look {
+    /// The numbers of nodes below the node, and beside it.
+    pub(crate) fn others(&self) -> (usize, usize) {
+        (self.children, self.found.parent.children.saturating_sub(usize::from(self.found.version.is_some())))
+    }
+
     /// The versions that identify this record; unknown if it was written since.
     pub(super) fn versions(&self) -> Option<Versions> {
         let record = self.found.version.filter(|_| !self.written)?;

@@ -247,7 +247,7 @@ impl LeaseAttempt {
             self.progress.is_answered();
             self.progress.asks();
             if look.record.is_free()
-                && let Err(failure) = self.node.refuse_incompatible_formats(session_ref, look.children).await
+                && let Err(failure) = self.node.refuse_incompatible_formats(session_ref, look.others()).await
             {
                 session_ref.recover(&self.context, failure).await?;
                 continue;

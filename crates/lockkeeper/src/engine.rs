@@ -174,6 +174,7 @@ pub mod queue {
     use crate::ensemble::Node;
     pub use crate::queue::about::About;
     use crate::queue::acquire::Acquire;
+    pub use crate::queue::driver::operations::is_contended_beside;
     use crate::queue::priority::PriorityLock;
 
     /// Returns the lock that a request asks for, in the words of its caller.

@@ -9,10 +9,8 @@
 //! An attempt that finds the path does not look: a numbered contender may have come while no contender was below.
 
 use super::{Contender, Flight};
+use crate::naming::NodeFormat;
 use crate::protocol::{Command, Failure, PathMade};
-
-/// The children of the node above are listed only if there are at most so many. A name takes about 40 bytes of a listing.
-const MOST_TO_LIST: usize = 1_000;
 
 /// What the attempt knows of contenders beside a path that it made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,7 +42,7 @@ impl Beside {
 impl Contender {
     /// The path was missing, and exists now.
     pub(super) fn path_made(&mut self, made: PathMade) {
-        if made.children_above.is_some_and(|above| above <= MOST_TO_LIST) {
+        if made.children_above.is_some_and(NodeFormat::lists_beside) {
             self.beside.due = true;
             self.beside.is_maker |= made.is_new;
         }

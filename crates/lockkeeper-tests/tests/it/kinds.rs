@@ -2,6 +2,7 @@
 
 mod classes;
 mod fairness;
+mod pairs;
 mod permits;
 mod plain;
 mod revoking;

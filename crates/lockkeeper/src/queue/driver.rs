@@ -10,7 +10,7 @@ mod attempt;
 mod caller;
 mod connection;
 mod inquiry;
-mod operations;
+pub(crate) mod operations;
 mod state;
 mod timers;
 

@@ -392,6 +392,27 @@ impl CommandRunner<'_> {
     }
 }
 
+/// Returns whether a contender is beside the path ([`NodeFormat::Numbered`]), for a client that counted the children of the node above it.
+/// One listing, and none if there are more than 1 000. A node that the client may not read does not count.
+///
+/// # Errors
+///
+/// Those of the listing and of the reads.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves nothing behind.
+pub async fn is_contended_beside(ensemble: &dyn Ensemble, path: &str, children_above: usize) -> Result<bool, OpError> {
+    if children_above == 0 || !NodeFormat::lists_beside(children_above) {
+        return Ok(false);
+    }
+    match ensemble.list(NodeFormat::Numbered.listed(path)).await {
+        Ok(Children { names, .. }) => has_contender_beside(ensemble, path, names, false).await,
+        Err(OpError::NoNode) => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
+
 /// Whether a contender is beside the path, from a listing of the node above it.
 ///
 /// A directory whose name ends in a number looks like a contender's node. Only the node has a session, so each is read.
