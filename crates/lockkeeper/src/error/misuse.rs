@@ -49,6 +49,14 @@ impl Misuse {
         Misuse::new("locks", problem)
     }
 
+    /// A call for several locks has requests of handles that name their servers or the chroot differently.
+    pub(crate) fn of_two_handles(path: &str, (one, other): (&str, &str)) -> Self {
+        let problem = format!(
+            "{path} is requested at {other}, another lock of the same call at {one}: their paths have no common order"
+        );
+        Misuse::new("locks", problem).remedy("make all requests of one call from handles with the same connect string")
+    }
+
     /// A call for several locks has no requests.
     pub(crate) fn no_locks() -> Self {
         Misuse::new("locks", "multi_lock has no requests; give it at least one")

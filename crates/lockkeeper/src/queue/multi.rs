@@ -38,7 +38,8 @@ use crate::wait::passed;
 ///
 /// # Errors
 ///
-/// [`AcquireError::Misuse`], before anything is sent, if a lock is requested twice or no lock is requested.
+/// [`AcquireError::Misuse`], before anything is sent, if a lock is requested twice or no lock is requested, or if the requests are those of
+/// handles with different connect strings.
 /// Otherwise the error of the lock that failed.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
@@ -110,6 +111,12 @@ impl MultiAcquire {
             parts.push((part.path()?, part));
         }
         // Check all requests before the first one is sent.
+        for pair in parts.windows(2) {
+            let (one, other) = (pair[0].1.context().servers(), pair[1].1.context().servers());
+            if one != other {
+                return Err(Misuse::of_two_handles(&pair[1].0, (&one, &other)).into());
+            }
+        }
         parts.sort_by(|(a, _), (b, _)| a.cmp(b));
         if let Some(twice) = parts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(Misuse::twice(&twice[0].0).into());

@@ -18,6 +18,7 @@ on_every_server!(
     case_52_several_locks_are_acquired_all_or_none_by_one_deadline,
     kinds_are_mixed_in_one_call,
     a_lock_named_twice_is_refused_immediately,
+    requests_of_handles_with_different_chroots_are_refused,
     the_loss_of_one_lock_is_the_loss_of_all,
     a_call_fails_when_an_acquired_lock_is_lost_before_the_next_is_granted,
     a_call_whose_session_ends_acquires_all_of_its_locks_again,
@@ -127,6 +128,31 @@ async fn a_lock_named_twice_is_refused_immediately(world: &World) {
     assert_eq!(misused(&none), Some("locks"));
     assert!(none.unwrap_err().to_string().contains("at least one"));
     assert_eq!(misused(&keeper.multi_lock::<lockkeeper::Guard>([]).wait()), Some("locks"));
+}
+
+/// Their paths have no common order: two such calls would wait for each other. A fenced write would look for both nodes in one chroot.
+async fn requests_of_handles_with_different_chroots_are_refused(world: &World) {
+    let (keeper, chroot) = (world.keeper().await, world.path("zz"));
+    world.make(&chroot).await;
+    let below = Lockkeeper::connect(&format!("{}{chroot}", world.servers())).await.unwrap();
+    let (a, m) = (world.path("a"), world.path("m"));
+    for both in [
+        [keeper.mutex(&m).acquire(), below.mutex("/a").acquire()],
+        [below.mutex("/a").acquire(), keeper.mutex(&m).acquire()],
+        [keeper.mutex(&a).acquire(), below.mutex(&a).acquire()],
+    ] {
+        let refused = keeper.multi_lock(both).await;
+        assert_eq!(misused(&refused), Some("locks"), "{refused:?}");
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("their paths have no common order") && text.contains(&chroot), "{text}");
+    }
+    assert!(!world.exists(&m).await && !world.exists(&format!("{chroot}/a")).await, "a refused call created a node");
+    // Two handles with one connect string are no two orders.
+    let second = world.keeper().await;
+    let both = keeper.multi_lock([second.mutex(&m).acquire(), keeper.mutex(&a).acquire()]).await.unwrap();
+    both.fenced_write().await.unwrap();
+    both.release().await.unwrap();
+    below.close().await;
 }
 
 async fn the_loss_of_one_lock_is_the_loss_of_all(world: &World) {
