@@ -309,6 +309,83 @@ proptest! {
 
 /// Slots of two schedules cannot be compared. So one run that started within the new slot is the run of it, unless it is to
 /// be repeated.
+/// Machines with different versions of the time zone data: one begins each day, and names each hour, by an offset of three hours, the
+/// other by two.
+#[test]
+fn a_slot_runs_once_although_the_machines_have_different_time_zone_data() {
+    let days = |offset: i64| {
+        (-2..=0).map(move |day| {
+            let start_ms = (day * 24 - offset) * HOUR_MS;
+            RunSlot::new(format!("day {day}"), start_ms, Some(start_ms + 24 * HOUR_MS))
+        })
+    };
+    let hours = |offset: i64| {
+        (7..=9).map(move |hour| {
+            RunSlot::new(format!("{}+{offset}", hour + offset), hour * HOUR_MS, Some((hour + 1) * HOUR_MS))
+        })
+    };
+    for (per, now_ms) in [(Slot::Day, 12 * HOUR_MS), (Slot::Hour, 9 * HOUR_MS + 1)] {
+        let schedule = Schedule::Calendar { per, time_zone: "Asia/Amman".to_owned() };
+        let slots = |offset| if per == Slot::Day { days(offset).collect::<Vec<_>>() } else { hours(offset).collect() };
+        for (first, second) in [(3, 2), (2, 3)] {
+            let decide = |log: &JobLog, offset, on_failure, catch_up| {
+                let (slots, on_crash) = (slots(offset), Rule::Next);
+                let terms = ClaimTerms {
+                    schedule: &schedule,
+                    slots: &slots,
+                    now_ms,
+                    latest_ms: now_ms,
+                    on_failure,
+                    on_crash,
+                    catch_up,
+                };
+                terms.decide(log)
+            };
+            let mut log = JobLog::new("/a", schedule.clone());
+            let run = |log: &mut JobLog, decision, end: RunEnd| {
+                let SlotDecision::Run { slot, attempt, catch_up, missed_before } = decision else {
+                    panic!("{decision:?}")
+                };
+                let (id, by, node) = (log.runs.len().to_string(), Owner::default(), String::new());
+                log.begin(
+                    Begin {
+                        id: id.clone(),
+                        slot,
+                        attempt,
+                        catch_up,
+                        missed_before,
+                        by,
+                        command: None,
+                        token: String::new(),
+                        node,
+                    },
+                    100,
+                );
+                log.stamp(now_ms);
+                log.finish(&id, end);
+                log.stamp(now_ms);
+                attempt
+            };
+            // It fails on one machine, and has one retry in all.
+            let retry = Rule::Retry { most: Some(1) };
+            let begun = decide(&log, first, retry, 0);
+            assert_eq!(run(&mut log, begun, RunEnd::failed("x")), 1);
+            let again = decide(&log, second, retry, 0);
+            assert_eq!(run(&mut log, again, RunEnd::failed("x")), 2, "{per} {first}");
+            let mut succeeded = log.clone();
+            for offset in [first, second] {
+                for catch_up in [0, 1] {
+                    let done = decide(&log, offset, retry, catch_up);
+                    assert!(matches!(done, SlotDecision::Done { .. }), "{per} {first} {offset}: {done:?}");
+                }
+            }
+            let third = decide(&succeeded, second, Rule::Retry { most: Some(2) }, 0);
+            assert_eq!(run(&mut succeeded, third, RunEnd::succeeded()), 3);
+            assert!(matches!(decide(&succeeded, first, Rule::Retry { most: None }, 1), SlotDecision::Done { .. }));
+        }
+    }
+}
+
 #[test]
 fn after_a_change_of_the_schedule_a_run_within_the_slot_counts() {
     let daily = Schedule::Calendar { per: Slot::Day, time_zone: "UTC".to_owned() };

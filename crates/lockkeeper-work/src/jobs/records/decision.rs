@@ -96,24 +96,26 @@ impl ClaimTerms<'_> {
                 _ => first(current.clone()),
             };
         }
+        // By the days of this host: another one may have another version of the time zone's data, and begin the same day at another time.
+        let is_of = |run: &RunRecord, slot: &RunSlot| self.schedule.is_one_slot(&run.slot, slot);
+        let own = self.slots.iter().find(|slot| is_of(last, slot));
+        let last_start_ms = own.map_or(last.slot.start_ms, |slot| slot.start_ms);
         let back = usize::try_from(self.catch_up).unwrap_or(usize::MAX).saturating_add(1);
         let wanted = &self.slots[self.slots.len().saturating_sub(back)..];
         // A person's decision counts for a slot that is over, too.
         let again_in = if last.is_to_run_again() { self.slots } else { wanted };
-        if again && let Some(slot) = again_in.iter().find(|slot| slot.start_ms == last.slot.start_ms) {
+        if again && let Some(slot) = again_in.iter().find(|slot| is_of(last, slot)) {
             let (attempt, catch_up) = (last.attempt.saturating_add(1), slot != current);
             return SlotDecision::Run { slot: slot.clone(), attempt, catch_up, missed_before: 0 };
         }
         // A slot may have run early, under a clock that was ahead.
-        let is_missing = |slot: &&RunSlot| {
-            slot.start_ms > last.slot.start_ms && runs.iter().all(|run| run.slot.start_ms != slot.start_ms)
-        };
+        let is_missing = |slot: &&RunSlot| slot.start_ms > last_start_ms && runs.iter().all(|run| !is_of(run, slot));
         if let Some(slot) = wanted.iter().find(is_missing) {
             let between = |other: &&RunSlot| is_missing(other) && other.start_ms < slot.start_ms;
             let missed_before = u32::try_from(self.slots.iter().filter(between).count()).unwrap_or(u32::MAX);
             return SlotDecision::Run { slot: slot.clone(), attempt: 1, catch_up: slot != current, missed_before };
         }
-        match runs.iter().rev().find(|run| run.slot.start_ms == current.start_ms) {
+        match runs.iter().rev().find(|run| is_of(run, current)) {
             Some(&run) => SlotDecision::Done { run: run.clone(), due_ms: current.end_ms },
             None => SlotDecision::Passed { run: last.clone() },
         }
@@ -156,17 +158,18 @@ impl ClaimTerms<'_> {
         }
         let Some(end) = run.end.as_ref().filter(|_| run.has_failed()) else { return false };
         match if end.kind.is_crash() { self.on_crash } else { self.on_failure } {
-            Rule::Retry { most } => most.is_none_or(|most| tries(run, runs) <= most),
+            Rule::Retry { most } => most.is_none_or(|most| self.tries(run, runs) <= most),
             Rule::Next | Rule::Keep => false,
         }
     }
-}
 
-/// How often the slot of this run was tried, since a person decided that it runs again.
-fn tries(run: &RunRecord, runs: &[&RunRecord]) -> u32 {
-    let decided = runs.iter().filter(|other| other.slot == run.slot && other.attempt < run.attempt);
-    let before = decided.filter(|other| other.is_to_run_again()).map(|other| other.attempt).max();
-    run.attempt.saturating_sub(before.unwrap_or(0))
+    /// How often the slot of this run was tried, since a person decided that it runs again.
+    fn tries(&self, run: &RunRecord, runs: &[&RunRecord]) -> u32 {
+        let is_earlier =
+            |other: &RunRecord| self.schedule.is_one_slot(&other.slot, &run.slot) && other.attempt < run.attempt;
+        let decided = runs.iter().filter(|other| is_earlier(other) && other.is_to_run_again());
+        run.attempt.saturating_sub(decided.map(|other| other.attempt).max().unwrap_or(0))
+    }
 }
 
 /// The next run of the slot of this one.

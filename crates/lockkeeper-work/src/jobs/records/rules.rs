@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::RunRecord;
+use super::{RunRecord, RunSlot};
 
 /// A calendar period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -89,6 +89,16 @@ impl Schedule {
     fn tolerance_ms(&self) -> Option<i64> {
         let longest = self.longest_ms()?;
         Some(if matches!(self, Schedule::Every { .. }) { longest / 10 } else { longest })
+    }
+
+    /// Whether two records of this schedule name one slot. Machines with different versions of the time zone data begin the same day
+    /// at different times, and name the same hour with different offsets.
+    pub(super) fn is_one_slot(&self, one: &RunSlot, other: &RunSlot) -> bool {
+        match self {
+            Schedule::Calendar { .. } => one.name == other.name || one.start_ms == other.start_ms,
+            Schedule::Every { .. } => one.start_ms == other.start_ms,
+            Schedule::Text { .. } => one.name == other.name,
+        }
     }
 
     /// Whether this run is dated so far in the future that it says nothing about the slot of `now_ms`, the servers' time: the
