@@ -23,6 +23,7 @@ mod batch;
 mod incoming;
 mod patience;
 mod probe;
+mod too_large;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use crate::watches::{Class, Watched, Watches};
 
 use batch::{Batch, Gathered, UnderWay};
 use probe::{Evidence, Probe};
+use too_large::TooLarge;
 
 /// The pause after the first failed round over all servers. Each further round doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -73,6 +75,8 @@ struct Sent {
     at: Duration,
     opcode: OpCode,
     purpose: Purpose,
+    /// The length of its frame if it was sent for one owner; requests that leave together are short.
+    bytes: usize,
     /// The server's refusal, if it has arrived ahead of the answers to earlier requests.
     refused: Option<ErrorCode>,
 }
@@ -152,6 +156,8 @@ pub struct Session {
     presented: usize,
     /// When the owner stops waiting for the server's answer to the close.
     closing: Option<Duration>,
+    /// Which requests are too large for the servers.
+    too_large: TooLarge,
     /// What suggests that the servers have lost the session's history.
     evidence: Evidence,
     /// The probe that the current connection is for.
@@ -207,6 +213,7 @@ impl Session {
             asked: false,
             presented: 0,
             closing: None,
+            too_large: TooLarge::default(),
             evidence: Evidence::new(now),
             probe: None,
             config,
@@ -286,6 +293,9 @@ impl Session {
     pub fn failed(&mut self, now: Duration) {
         if matches!(self.state, State::Connecting { .. }) && self.asked && self.received.is_empty() {
             self.evidence.refusals += 1;
+        }
+        if self.state == State::Connected {
+            self.too_large.closed(self.sent.iter().map(|sent| sent.bytes).max());
         }
         self.give_up(now);
     }
@@ -579,8 +589,17 @@ impl Session {
             }
             return;
         };
+        let before = self.outgoing.len();
         request::encode(&mut self.outgoing, xid, request);
-        self.sent.push_back(Sent { xid, newest: self.newest_sent, at: now, opcode, purpose, refused: None });
+        let bytes = self.outgoing.len() - before;
+        if let Purpose::Owner(id, _) = purpose
+            && self.too_large.refuses(bytes)
+        {
+            self.outgoing.truncate(before);
+            self.watching = self.watching.filter(|watching| *watching != id);
+            return self.reply(id, Err(RequestError::TooLarge { bytes }));
+        }
+        self.sent.push_back(Sent { xid, newest: self.newest_sent, at: now, opcode, purpose, bytes, refused: None });
         self.note_sent_at(now);
     }
 

@@ -90,6 +90,13 @@ pub enum RequestError {
     /// The connection ended before the reply. It may have been carried out.
     #[error("the connection was lost before the reply")]
     ConnectionLoss,
+    /// It was not sent: servers have closed three connections in a row while a request of this size had no answer. The next one is
+    /// sent again.
+    #[error("servers close the connection on a request of {bytes} bytes; raise jute.maxbuffer on the servers")]
+    TooLarge {
+        /// The size of the request.
+        bytes: usize,
+    },
     /// The session was over before the reply.
     #[error(transparent)]
     SessionOver(End),

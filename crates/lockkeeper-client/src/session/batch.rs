@@ -242,7 +242,7 @@ impl Session {
         self.under_way.more += batch.more();
         // They leave no watches, so `newest` may be older.
         let purpose = Purpose::Batch(batch);
-        self.sent.push_back(Sent { xid, newest: self.newest_sent, at, opcode, purpose, refused: None });
+        self.sent.push_back(Sent { xid, newest: self.newest_sent, at, opcode, purpose, bytes: 0, refused: None });
         self.note_sent_at(at);
     }
 

@@ -90,7 +90,7 @@ impl Session {
         let xid = self.take_xid();
         request::encode_sasl(&mut self.outgoing, xid, token);
         let (newest, purpose) = (self.newest_sent, Purpose::Sasl(expected));
-        self.sent.push_back(Sent { xid, newest, at: now, opcode: OpCode::Sasl, purpose, refused: None });
+        self.sent.push_back(Sent { xid, newest, at: now, opcode: OpCode::Sasl, purpose, bytes: 0, refused: None });
         self.note_sent_at(now);
     }
 
@@ -170,6 +170,7 @@ impl Session {
         }
         self.last_zxid = self.last_zxid.max(header.zxid);
         self.newest_zxid = self.newest_zxid.max(self.last_zxid);
+        self.too_large.answered(sent.bytes);
         match sent.purpose {
             // The server has ended the session. It would say so again to the next connection.
             _ if header.error == Some(ErrorCode::SessionExpired) => {

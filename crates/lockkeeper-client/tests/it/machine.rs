@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use lockkeeper_client::wire::request::{self, Packet};
 use lockkeeper_client::wire::{
-    ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, PING_XID, Request, Response, Stat, WatchedPath,
-    WriteOp, frame, response,
+    ConnectRequest, ConnectResponse, ErrorCode, EventKind, OpResult, PING_XID, Request, Response, SetData, Stat,
+    WatchedPath, WriteOp, frame, response,
 };
 use lockkeeper_client::{Config, End, RequestError, RequestId, Session, SessionEvent};
 
@@ -216,6 +216,60 @@ fn an_unknown_operation_is_refused_and_everything_else_is_lost() {
     let lost = Some(RequestError::ConnectionLoss);
     let refused = Some(RequestError::Refused(ErrorCode::Unimplemented));
     assert_eq!(stage.results(), [(before, lost), (unknown, refused), (after, lost)]);
+}
+
+/// A server closes the connection on a request that is larger than its limit.
+#[test]
+fn a_request_on_which_three_servers_in_a_row_close_the_connection_is_refused() {
+    let write = |bytes| {
+        let (path, data) = ("/a".to_owned(), Some(vec![7; bytes].into()));
+        Request::Multi(vec![WriteOp::SetData(SetData { path, data, version: -1 })])
+    };
+    let lost = Some(RequestError::ConnectionLoss);
+    let mut stage = Stage::new();
+    let mut refused = Vec::new();
+    for attempt in 0..8 {
+        stage.accept();
+        // Small requests are answered meanwhile.
+        let small = stage.ask(write(10));
+        let (xid, _) = stage.requests().pop().unwrap();
+        stage.reply(xid, 6, Ok(Response::Multi(Vec::new())));
+        let large = stage.ask(write(20_000 + attempt % 2));
+        let is_sent = !stage.requests().is_empty();
+        if is_sent {
+            stage.cut();
+        }
+        let results = stage.results();
+        assert_eq!(results[0], (small, None));
+        assert_eq!(results[1].0, large);
+        match is_sent {
+            true => assert_eq!(results[1].1, lost),
+            false => refused.push((attempt, results[1].1.as_ref().unwrap().to_string())),
+        }
+        if !is_sent {
+            stage.cut();
+        }
+    }
+    let attempts: Vec<_> = refused.iter().map(|(attempt, _)| *attempt).collect();
+    assert_eq!(attempts, [3, 7], "{refused:?}");
+    assert!(refused[0].1.contains("on a request of 20") && refused[0].1.contains("jute.maxbuffer"), "{refused:?}");
+}
+
+/// Other requests end with the connections as well, but the servers answer those of their size in between.
+#[test]
+fn requests_that_the_servers_answer_in_between_are_not_refused() {
+    let mut stage = Stage::new();
+    for attempt in 0..9 {
+        stage.accept();
+        let (path, data) = ("/a".to_owned(), Some(vec![7; 20_000].into()));
+        let large = stage.ask(Request::Multi(vec![WriteOp::SetData(SetData { path, data, version: -1 })]));
+        let (xid, _) = stage.requests().pop().expect("it is sent");
+        if attempt % 3 == 2 {
+            stage.reply(xid, 6, Ok(Response::Multi(Vec::new())));
+            assert_eq!(stage.results().pop(), Some((large, None)));
+        }
+        stage.cut();
+    }
 }
 
 #[test]

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{Error, ErrorKind};
-use lockkeeper_testkit::proxy::{Hold, OpCode, What};
+use lockkeeper_server::Server as EmbeddedServer;
+use lockkeeper_testkit::proxy::{Hold, OpCode, Proxy, What};
 use lockkeeper_work::jobs::{
     Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, NotRecorded, Ran, Resolve, Rule, Run,
     RunEnd, Schedule, Skipped, Slot,
 };
 use zookeeper_client::{Acl, Acls, AuthId, Client, Permission};
 
-use crate::support::{STEADY, World, asked, eventually, for_kinds, watched};
+use crate::support::{STEADY, World, asked, block_on, config, eventually, for_kinds, watched};
 
 for_kinds!(
     [native Native]
@@ -599,4 +600,31 @@ async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
     }
     assert!(JobsAdmin::new(&keeper).forget(&other).await.unwrap());
     client.set_acl(&log_node(world), &Acls::anyone_all(), None).await.unwrap();
+}
+
+/// A server closes the connection on a frame beyond its limit. The request is sent three times, and not for ever.
+#[test]
+fn a_record_that_is_too_large_for_the_servers_ends_few_connections_and_delays_no_release() {
+    block_on(async {
+        let server = EmbeddedServer::start(config().with_max_frame(10_000)).await.unwrap();
+        let proxy = Proxy::start(server.addr()).await;
+        let keeper = Lockkeeper::connect(&proxy.connect_string()).await.unwrap();
+        let other = Lockkeeper::connect(&server.connect_string()).await.unwrap();
+        let job = Job::new(&keeper, "/large").slot("1");
+        let run = claimed(&job).await;
+        let finished = run.finish(RunEnd::failed("x").with_output("y".repeat(64 * 1024))).await;
+        let Err(NotRecorded::Refused { reason }) = &finished.recorded else { panic!("{:?}", finished.recorded) };
+        assert!(
+            reason.contains("close the connection on a request of ") && reason.contains("jute.maxbuffer"),
+            "{reason}"
+        );
+        assert_eq!(finished.loss, None);
+        // The lock is free, without the record.
+        other.mutex("/large").try_acquire().await.unwrap().release().await.unwrap();
+        let deletes = proxy.counts().operations.of(OpCode::Delete);
+        assert!(deletes <= 5, "the release was sent {deletes} times");
+        keeper.close().await;
+        other.close().await;
+        server.shutdown().await.unwrap();
+    });
 }

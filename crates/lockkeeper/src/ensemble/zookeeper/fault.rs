@@ -34,6 +34,7 @@ pub(super) fn fault(error: RequestError) -> OpError {
     let code = match error {
         RequestError::Refused(code) => code,
         RequestError::ConnectionLoss => return OpError::ConnectionLoss,
+        RequestError::TooLarge { .. } => return OpError::Refused(error.to_string()),
         RequestError::SessionOver(_) | RequestError::DriverEnded => return OpError::SessionOver,
     };
     // The operation may have happened, so its result is looked up. If this counted as a refusal, a node could stay

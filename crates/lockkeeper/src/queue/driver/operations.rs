@@ -438,7 +438,7 @@ async fn has_contender_beside(
 }
 
 /// Deletes nodes, and in the same transaction writes another node and a note. What cannot be written is left out, and the rest is
-/// done without it.
+/// done without it. A transaction that is refused as a whole, as one that is too large for the servers, becomes the deletes alone.
 fn delete(
     ensemble: Arc<dyn Ensemble>,
     deletes: Vec<TxnStep>,
@@ -463,6 +463,9 @@ fn delete(
             Err(undone) => match undone.step {
                 Some(at) if at >= note_at => delete(ensemble, deletes, write, Vec::new()).await,
                 Some(at) if at >= deletes.len() => delete(ensemble, deletes, None, note).await,
+                None if matches!(undone.fault, OpError::Refused(_)) && (write.is_some() || noted) => {
+                    delete(ensemble, deletes, None, Vec::new()).await
+                }
                 _ => Finished::new(Err(undone.fault), Event::Deleted),
             },
         }
