@@ -52,17 +52,19 @@ impl Call {
                 self.span.end("failed", waited, Some(error));
             }
         }
-        self.waiting = None;
+        // It is counted before it stops to wait, so that at no moment it is neither.
         self.meter.answered(if outcome.is_ok() { "granted" } else { "failed" }, waited);
+        self.waiting = None;
         outcome
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if self.waiting.take().is_some() {
+        if let Some(waiting) = self.waiting.take() {
             let waited = self.started.elapsed();
             self.meter.answered("dropped", waited);
+            drop(waiting);
             self.span.end("dropped", waited, None);
         }
     }
