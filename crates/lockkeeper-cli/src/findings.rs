@@ -20,6 +20,9 @@ use crate::jobsview::{Health, JobView, Requests};
 use crate::liveline::whole;
 use crate::text::{counted, moment, plain, revocation, who};
 
+/// A session timeout from this one on is taken for five ticks of the servers, unless they grant more than requested.
+const TRUSTED: Duration = Duration::from_secs(10);
+
 /// How bad it is. A finding that is serious stops locks, or will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -119,6 +122,8 @@ pub(crate) struct Facts {
     /// Where locks were looked for.
     pub root: String,
     pub servers: Vec<ServerReport>,
+    /// The session timeout that they grant to this client.
+    pub session_timeout: Option<Duration>,
     /// The servers that do not list their connections, if a holder has a session.
     pub without_cons: Vec<String>,
     /// Why nothing else was seen.
@@ -148,6 +153,7 @@ pub(crate) struct Facts {
 /// Returns all findings, in the order of the screen.
 pub(crate) fn all(facts: &Facts, late: Option<Duration>) -> Vec<Finding> {
     let mut found = servers(&facts.servers);
+    found.extend(facts.session_timeout.and_then(|timeout| few_ticks(&facts.servers, timeout)));
     if let Some((why, command)) = &facts.no_session {
         found.push(Finding { command: command.clone(), ..Finding::serious(Section::Servers, plain(why)) });
     }
@@ -267,6 +273,29 @@ fn is_no_member(report: &ServerReport, members: &Limits) -> bool {
     let has_host = members.members.iter().any(|member| member.host.eq_ignore_ascii_case(host));
     let is_nowhere = matches!(report.state, ServerState::NotResolved { .. });
     (has_host || is_nowhere) && members.lists(host, port) == Some(false)
+}
+
+/// A session timeout of fewer than five ticks of servers that have followers.
+fn few_ticks(reports: &[ServerReport], timeout: Duration) -> Option<Finding> {
+    let is_alone =
+        |report: &ServerReport| report.state.vitals().is_some_and(|vitals| vitals.mode == Some(ServerMode::Standalone));
+    let ticks = reports.iter().filter(|report| !is_alone(report)).filter_map(|report| report.limits.as_ref()?.tick_ms);
+    let tick = Duration::from_millis(ticks.max()?);
+    let enough = tick.checked_mul(5).filter(|enough| timeout < *enough)?;
+    let (enough, is_trusted_for_less) = (enough.max(TRUSTED), timeout < TRUSTED);
+    let consequence = match is_trusted_for_less {
+        true => format!("so holds are trusted for 0.64 of it; from {} on, they are trusted for 0.74", spell(enough)),
+        false => {
+            format!("so a holder that is cut off may work on while the next one holds; use {} or more", spell(enough))
+        }
+    };
+    let text = format!(
+        "the session timeout of {} is shorter than five ticks of the servers (tickTime {}), {consequence}",
+        spell(timeout),
+        spell(tick)
+    );
+    let severity = if is_trusted_for_less { Severity::Notice } else { Severity::Serious };
+    Some(Finding { severity, ..Finding::notice(Section::Servers, text) })
 }
 
 fn clock(apart: Apart) -> Option<Finding> {

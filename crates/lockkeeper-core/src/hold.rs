@@ -118,17 +118,42 @@ impl Trust {
     }
 }
 
+/// How many ticks of its servers a session's timeout has at least, as far as its client knows.
+///
+/// A follower tells its leader of the signs of life of its sessions only when the leader asks, every half tick. A write that it passes on
+/// does not renew its session. So a sign of life may be half a tick older at the leader than at the client: half a tick is a quarter of a
+/// timeout of two ticks, and a tenth of one of five.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ticks {
+    /// At least five, or the server has no followers.
+    Five,
+    /// At least two, the least that servers grant by default.
+    Two,
+}
+
+impl Ticks {
+    /// The default of ZooKeeper's servers.
+    const DEFAULT: Duration = Duration::from_secs(2);
+
+    /// Judges by the timeouts that were requested and granted. Servers grant more than requested if that is their least. A timeout of at
+    /// least five default ticks is taken for five.
+    pub fn of(requested: Duration, granted: Duration) -> Ticks {
+        if granted > requested || granted < 5 * Ticks::DEFAULT { Ticks::Two } else { Ticks::Five }
+    }
+}
+
 /// Decides how far one session may be trusted, from its heartbeats, its connection's state, and time.
 ///
 /// A heartbeat is a request that the leader has ordered with all others, confirmed by a majority: a write, whether it
 /// succeeds or not. A ping, a read or a `sync` is none. A server cut off from its peers continues to answer those, and
 /// so does a former leader. The leader had not expired the session when it ordered the request, so not when the request
-/// was *sent*. It had also heard of the session shortly before. A client sends a sign of life every 3/20 of the
-/// timeout, whether or not it has another request. So, counted from the moment of sending, the session lives for a
-/// timeout less that, whatever happens.
+/// was *sent*. It had also heard of the session shortly before. A client sends a sign of life every tenth of the
+/// timeout, and a follower passes it on within half a tick ([`Ticks`]). So, counted from the moment of sending, the session lives for a
+/// timeout less both, whatever happens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionClock {
     timeout: Duration,
+    ticks: Ticks,
     connected: bool,
     /// A heartbeat was sent, and confirmed, on this connection.
     confirmed: bool,
@@ -143,10 +168,11 @@ pub struct SessionClock {
 
 impl SessionClock {
     /// A session that has just been connected, with its negotiated timeout. No heartbeat is confirmed yet.
-    pub const fn connected(timeout: Duration) -> Self {
+    pub const fn connected(timeout: Duration, ticks: Ticks) -> Self {
         let (until, over) = (Duration::ZERO, None);
         SessionClock {
             timeout,
+            ticks,
             connected: true,
             confirmed: false,
             until,
@@ -173,20 +199,38 @@ impl SessionClock {
 
     /// How long a heartbeat is valid, counted from when it was sent.
     ///
-    /// A quarter of the timeout is kept back. One part covers the sign of life before the heartbeat, up to 3/20 of the
-    /// timeout earlier. This may be the last one that the leader has counted. The rest covers the heartbeat's way to
-    /// the leader. A further hundredth is for clocks that do not run alike.
+    /// A quarter of the timeout is kept back, or 7/20 if the timeout may be only two ticks. One part covers the sign of life that the leader
+    /// has counted last: a tenth of the timeout and half a tick before the heartbeat, or half a tick alone where that is longer. The rest, a
+    /// twentieth of the timeout or a tenth of a short one, covers a delay of a ping of the leader. A further hundredth is for clocks that do
+    /// not run alike.
     pub fn validity(&self) -> Duration {
-        (self.timeout - self.timeout / 4) / 100 * 99
+        let kept_back = match self.ticks {
+            Ticks::Five => self.timeout / 4,
+            Ticks::Two => self.timeout * 7 / 20,
+        };
+        (self.timeout - kept_back) / 100 * 99
     }
 
     /// How often to send a heartbeat while something depends on the session.
     ///
     /// A fifth of the timeout, so that a session is fresh ([`SessionClock::is_fresh`]) at every moment while servers answer at
     /// once: a heartbeat is valid for 0.74 of the timeout, and the next one is confirmed before the first is a quarter of the timeout
-    /// old. One heartbeat is under way at a time. So if answers take a quarter of the timeout, 0.24 of it are always left.
+    /// old. One heartbeat is under way at a time. So if answers take a quarter of the timeout, 0.24 of it are always left. A timeout that may
+    /// be only two ticks needs a heartbeat every tenth of it, and if answers take a quarter of it, 0.14 of it are left.
     pub fn heartbeat(&self) -> Duration {
-        self.timeout / 5
+        match self.ticks {
+            Ticks::Five => self.timeout / 5,
+            Ticks::Two => self.timeout / 10,
+        }
+    }
+
+    /// The server has no followers: it hears each sign of life itself.
+    pub fn without_followers(&mut self) {
+        let before = self.validity();
+        self.ticks = Ticks::Five;
+        if self.until > Duration::ZERO && !self.overdue {
+            self.until += self.validity() - before;
+        }
     }
 
     /// Whether a hold that was granted at `granted` may be handed over at `now`. It starts with at least half of the
@@ -286,7 +330,7 @@ mod tests {
 
     /// Confirmed at 100 s, by a heartbeat sent then.
     fn confirmed() -> (SessionClock, Duration) {
-        let mut clock = SessionClock::connected(T);
+        let mut clock = SessionClock::connected(T, Ticks::Five);
         assert_eq!(clock.trust(0, at(100_000)), Trust::Lost(Loss::Unreachable), "nothing is confirmed yet");
         clock.confirmed(at(100_000), at(100_010));
         (clock, at(100_000 + 5_940))
@@ -348,6 +392,33 @@ mod tests {
             clock.confirmed(sent, answered);
             until = clock.until();
         }
+    }
+
+    #[test]
+    fn a_timeout_that_may_be_two_ticks_is_trusted_for_less_and_stays_fresh() {
+        let secs = Duration::from_secs;
+        assert_eq!(Ticks::of(secs(30), secs(30)), Ticks::Five);
+        assert_eq!(Ticks::of(secs(60), secs(40)), Ticks::Five, "the most that the server grants");
+        assert_eq!(Ticks::of(secs(10), secs(12)), Ticks::Two, "the least that the server grants");
+        assert_eq!(Ticks::of(secs(5), secs(5)), Ticks::Two);
+        let mut clock = SessionClock::connected(T, Ticks::Two);
+        clock.confirmed(at(100_000), at(100_010));
+        let until = at(100_000 + 5_148);
+        assert_eq!(
+            clock.trust(0, at(100_010)),
+            Trust::Lost(Loss::Unreachable),
+            "no hold was granted before a heartbeat"
+        );
+        assert_eq!((clock.until(), clock.link().state), (until, LinkState::Up));
+        assert!(clock.is_fresh(Duration::MAX, at(100_000) + clock.heartbeat() + T / 25));
+        clock.without_followers();
+        assert_eq!(clock.until(), at(100_000 + 5_940));
+        assert_eq!(clock.heartbeat(), T / 5);
+        let mut late = SessionClock::connected(T, Ticks::Two);
+        late.confirmed(at(100_000), at(100_010));
+        late.tick(until);
+        late.without_followers();
+        assert_eq!(late.link().state, LinkState::Overdue, "a loss is final");
     }
 
     #[test]

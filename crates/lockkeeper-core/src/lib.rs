@@ -35,7 +35,7 @@ pub use attempt::{AttemptId, ParseIdError};
 pub use class::{Class, ClassError};
 pub use contender::Contender;
 pub use discipline::{Discipline, Verdict, Watch};
-pub use hold::{Link, LinkState, Loss, SessionClock, Trust};
+pub use hold::{Link, LinkState, Loss, SessionClock, Ticks, Trust};
 pub use local::{LocalKey, LocalQueue, LocalState};
 pub use mode::Mode;
 pub use naming::{HOLDER_MARKER, IncompatibleFormat, NodeFormat, NodeName, node_path};

@@ -122,6 +122,8 @@ pub struct Latency {
 pub struct Limits {
     /// How many connections it takes from one address; 0 is no limit.
     pub connections_per_address: Option<u64>,
+    /// Its tick, in milliseconds.
+    pub tick_ms: Option<u64>,
     /// The shortest session timeout that it grants, in milliseconds.
     pub min_session_ms: Option<u64>,
     /// The longest session timeout that it grants, in milliseconds.
@@ -330,6 +332,7 @@ fn limits(answer: &str) -> Option<Limits> {
     value("clientPort")?;
     Some(Limits {
         connections_per_address: number("maxClientCnxns"),
+        tick_ms: number("tickTime"),
         min_session_ms: number("minSessionTimeout"),
         max_session_ms: number("maxSessionTimeout"),
         voters: (voters > 0).then_some(voters),
@@ -449,6 +452,7 @@ mod tests {
             (told.connections_per_address, told.min_session_ms, told.max_session_ms),
             (Some(60), Some(4000), Some(40_000))
         );
+        assert_eq!(told.tick_ms, Some(2000));
         assert_eq!(told.voters, Some(2));
         let lists =
             [("zk3", 2181), ("ZK1", 2181), ("zk1", 1), ("zk9", 2181)].map(|(host, port)| told.lists(host, port));

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
-use lockkeeper_core::{Loss, SessionId, Zxid};
+use lockkeeper_core::{Loss, SessionId, Ticks, Zxid};
 use tokio::sync::mpsc;
 
 /// An operation under way. Nothing is sent before the first poll; dropping it later does not cancel it.
@@ -349,6 +349,9 @@ pub trait Ensemble: Send + Sync + 'static {
     }
     /// Reads a node and watches it. If the node does not exist, no watch is left.
     fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)>;
+    /// Whether the server may have followers or be one: unless it says that it is alone. `/zookeeper/config` lists the members of an
+    /// ensemble; of a server that is alone, it exists and is empty.
+    fn may_have_followers(&self) -> Reply<bool>;
     /// Reads the node that states the epoch of tokens, `/lockkeeper/epoch` outside any chroot, and watches it, also for
     /// its creation.
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)>;
@@ -433,6 +436,8 @@ pub(crate) struct Opened {
     pub ensemble: Arc<dyn Ensemble>,
     /// The timeout that the server granted.
     pub timeout: Duration,
+    /// How many ticks of the servers that is at least.
+    pub ticks: Ticks,
     /// The changes of its connection from now on. The end of the channel means that it is closed.
     pub connection: mpsc::UnboundedReceiver<Connection>,
     /// A value that must outlive the session: a server in this process.

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkeeper_client::HelpedTask;
-use lockkeeper_core::{Link, LinkState, Loss, NodeFormat, SessionClock, SessionId, TokenEpoch, Trust};
+use lockkeeper_core::{Link, LinkState, Loss, NodeFormat, SessionClock, SessionId, Ticks, TokenEpoch, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
@@ -31,7 +31,7 @@ use tracing::{debug, info, warn};
 
 use crate::cancel::CancellationToken;
 use crate::clock::Clock;
-use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, Opened, Reply};
+use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, OpError, Opened, Reply};
 use crate::error::SessionError;
 use crate::latest;
 use crate::session::lag::Lag;
@@ -135,6 +135,31 @@ impl Drop for Io {
     }
 }
 
+/// Asks the server whether it may have followers, and trusts the session for longer if not. Dropping the future leaves nothing behind.
+async fn look_for_followers(ensemble: Weak<dyn Ensemble>, life: Arc<Life>, closing: CancellationToken) {
+    let look = async {
+        while let Some(reply) = ensemble.upgrade().map(|ensemble| ensemble.may_have_followers()) {
+            match reply.await {
+                Ok(false) => return life.learn(|clock, _| clock.without_followers()),
+                // The next look waits for the connection.
+                Err(OpError::ConnectionLoss) => {}
+                Ok(true) | Err(_) => {
+                    debug!(
+                        "the session timeout may be only two ticks of the servers, so holds are trusted for less of it"
+                    );
+                    return;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        // No operation under way may keep the session open.
+        () = closing.cancelled() => {}
+        () = look => {}
+    }
+}
+
 /// What is known of how long a session lives, shared by everything that depends on it.
 struct Life {
     session_clock: Mutex<SessionClock>,
@@ -208,8 +233,8 @@ pub struct Session {
 impl Session {
     /// Starts the tasks of a session that was just opened.
     pub(crate) fn start(io: Arc<Io>, clock: Clock, opened: Opened) -> Arc<Session> {
-        let Opened { ensemble, timeout, connection, anchor } = opened;
-        let session_clock = SessionClock::connected(timeout);
+        let Opened { ensemble, timeout, ticks, connection, anchor } = opened;
+        let session_clock = SessionClock::connected(timeout, ticks);
         let link = latest::Sender::new(session_clock.link());
         let (dependants, wanted, heartbeats) = (AtomicUsize::new(0), Notify::new(), latest::Sender::new(()));
         let lag = Lag::default();
@@ -235,6 +260,9 @@ impl Session {
             contenders: contenders.clone(),
             patience: timeout,
         };
+        if ticks == Ticks::Two {
+            io.spawn(look_for_followers(Arc::downgrade(&ensemble), life.clone(), closing.clone()));
+        }
         let epoch = Arc::new(latest::Sender::new(epoch::Known::Unknown));
         let waiting = life.clone();
         // A contender that was granted a lock and waits for its token listens to this channel anyway.

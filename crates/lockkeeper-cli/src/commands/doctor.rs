@@ -150,6 +150,7 @@ async fn examine(part: &Part, root: String, printer: &Printer) -> Result<Facts, 
     {
         facts.servers = servers::ask(&Builder::default(), &endpoint.connect_string(), ASKING).await?;
     }
+    facts.session_timeout = keeper.session_timeout();
     look(&keeper, part, &mut facts).await;
     if let Place::Ensemble(servers) = &settings.place {
         let holders = facts.locks.iter().flatten().flat_map(|lock| &lock.holders).filter(|it| !it.session.is_none());

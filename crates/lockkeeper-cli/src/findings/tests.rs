@@ -127,6 +127,31 @@ fn servers_of_several_ensembles_are_serious() {
 }
 
 #[test]
+fn a_session_timeout_of_few_ticks_is_told_with_a_longer_one() {
+    let tick = |ms, server| ServerReport { limits: Some(Limits { tick_ms: Some(ms), ..Limits::default() }), ..server };
+    let told = |tick_ms, timeout| {
+        let three = [tick(tick_ms, leads("zk1:1")), follows("zk2:1"), follows("zk3:1")];
+        few_ticks(&three, Duration::from_secs(timeout)).map(|finding| (finding.severity, finding.text))
+    };
+    let (severity, text) = told(2000, 4).unwrap();
+    assert_eq!(severity, Severity::Notice);
+    assert_eq!(
+        text,
+        "the session timeout of 4 s is shorter than five ticks of the servers (tickTime 2 s), so holds are trusted for 0.64 of it; from 10 s on, they are trusted for 0.74"
+    );
+    let (severity, text) = told(5000, 12).unwrap();
+    assert_eq!(severity, Severity::Serious);
+    assert!(
+        text.ends_with("so a holder that is cut off may work on while the next one holds; use 25 s or more"),
+        "{text}"
+    );
+    assert_eq!([told(2000, 10), told(500, 4)], [None, None]);
+    let alone = tick(2000, serves("zk1:1", ServerMode::Standalone));
+    assert_eq!(few_ticks(&[alone], Duration::from_secs(4)), None, "it has no followers");
+    assert_eq!(few_ticks(&[leads("zk1:1")], Duration::from_secs(4)), None, "it is not known");
+}
+
+#[test]
 fn a_clock_that_differs_by_more_than_two_seconds_is_a_notice() {
     let at = |secs: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
     let apart = |servers| Apart::of(at(1_000), at(servers), at(1_010));

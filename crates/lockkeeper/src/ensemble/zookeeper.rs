@@ -18,7 +18,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_client::wire::ErrorCode;
 use lockkeeper_client::{Client, Config, Connect, ConnectionState, End, RequestError, Servers, TlsProblem};
-use lockkeeper_core::{Loss, SessionId};
+use lockkeeper_core::{Loss, SessionId, Ticks};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -274,13 +274,16 @@ impl ZooKeeper {
     fn opened(&self, opening: Opening) -> Opened {
         let Opening { client, connection, .. } = opening;
         let (session, timeout) = (SessionId(client.session()), client.session_timeout());
+        // The own server, and one with a Unix socket, is Lockkeeper's: it has no followers.
+        let is_ours = self.locate.is_some() || self.servers.is_unix();
+        let ticks = if is_ours { Ticks::Five } else { Ticks::of(self.session_timeout, timeout) };
         let (chroot, acl, create_chroot) = (self.servers.chroot().to_owned(), self.acl.clone(), self.create_chroot);
         let signs = self.servers.is_unix();
         let authenticates = self.authenticates;
         let reads_together = Arc::new(AtomicBool::new(true));
         let operations =
             Operations { client, chroot, create_chroot, session, acl, authenticates, signs, reads_together };
-        Opened { ensemble: Arc::new(operations), timeout, connection, anchor: None }
+        Opened { ensemble: Arc::new(operations), timeout, ticks, connection, anchor: None }
     }
 }
 

@@ -369,6 +369,17 @@ impl Ensemble for Operations {
         })
     }
 
+    fn may_have_followers(&self) -> Reply<bool> {
+        self.reply_outside("/zookeeper/config", |client, path| async move {
+            match client.get(&path).await {
+                Ok((data, _)) => Ok(!data.is_empty()),
+                // ZooKeeper before 3.5, or an access list.
+                Err(RequestError::Refused(_)) => Ok(true),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)> {
         self.reply_outside(EPOCH_NODE, |client, path| async move {
             loop {
