@@ -3,9 +3,11 @@
 contend.py SERVERS lock|rw PATH COUNTER ROUNDS
 contend.py SERVERS election PATH ID
 contend.py SERVERS nest
+contend.py SERVERS short PATH ROUNDS
 
 A leader reads lines: "contenders", and "resign", after which it stands again. With "nest", each line is the path of a lock that
-it takes while it keeps the others; it releases all at the end of its input.
+it takes while it keeps the others; it releases all at the end of its input. With "short", it holds the lock for 20 ms again and
+again, and prints the path of each node with the times of the request, the grant, and before and after the release.
 """
 
 import contextlib
@@ -67,11 +69,25 @@ def nest():
             locks.enter_context(client.Lock(line.strip(), "kazoo"))
 
 
+def short(rounds):
+    now = lambda: int(time.time() * 1000)
+    for _ in range(int(rounds)):
+        lock, asked = client.Lock(path, "kazoo"), now()
+        lock.acquire()
+        granted, node = now(), lock.node
+        time.sleep(0.02)
+        before = now()
+        lock.release()
+        say(f"cycle {path}/{node} {asked} {granted} {before} {now()}")
+
+
 if kind == "election":
     while elect(*rest):
         pass
 elif kind == "nest":
     nest()
+elif kind == "short":
+    short(*rest)
 else:
     count(kind == "rw", *rest)
 client.stop()

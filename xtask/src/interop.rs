@@ -92,8 +92,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// The programs with the claims about Curator and Kazoo: packages and their tests.
-const QUEUES: &[(&str, &str)] =
-    &[("lockkeeper", "queue_interop"), ("lockkeeper-election", "it"), ("lockkeeper-cli", "cli")];
+const QUEUES: &[(&str, &str)] = &[
+    ("lockkeeper", "queue_interop"),
+    ("lockkeeper-election", "it"),
+    ("lockkeeper-observe", "it"),
+    ("lockkeeper-cli", "cli"),
+];
 
 /// Runs test programs beside one of Apache's servers; a variable tells them the other side.
 fn beside_ours(

@@ -28,7 +28,9 @@ import org.apache.curator.retry.RetryOneTime;
  * revocation request comes. {@code revoke NODE}: writes a revocation request. {@code downgrade PATH}: writes, then keeps
  * reading at the same position until a line comes. {@code latch PATH ID} and {@code selector PATH ID}: stands for election, and
  * reads lines while it leads: {@code contenders}, and {@code resign}, after which it stands again. {@code nest}: each line is the
- * path of a lock that it takes while it keeps the others; it releases all at the end of its input.
+ * path of a lock that it takes while it keeps the others; it releases all at the end of its input. {@code short PATH ROUNDS}:
+ * holds the lock for 20 ms again and again, and prints the path of each node with the times of the request, the grant, and before and
+ * after the release.
  */
 public final class CuratorClient {
     public static void main(String[] args) throws Exception {
@@ -45,6 +47,7 @@ public final class CuratorClient {
             case "downgrade" -> downgrade(client, args[2]);
             case "latch" -> latch(client, args[2], args[3]);
             case "nest" -> nest(client);
+            case "short" -> shortly(client, args[2], Integer.parseInt(args[3]));
             case "selector" -> selector(client, args[2], args[3]);
             default -> throw new IllegalArgumentException(args[1]);
         }
@@ -168,6 +171,31 @@ public final class CuratorClient {
         }
         for (InterProcessLock lock : locks) {
             lock.release();
+        }
+    }
+
+    /** A mutex that names its node. */
+    private static final class Named extends InterProcessMutex {
+        Named(CuratorFramework client, String path) {
+            super(client, path);
+        }
+
+        String node() {
+            return getLockPath();
+        }
+    }
+
+    private static void shortly(CuratorFramework client, String path, int rounds) throws Exception {
+        Named mutex = new Named(client, path);
+        for (int round = 0; round < rounds; round++) {
+            long asked = System.currentTimeMillis();
+            mutex.acquire();
+            long granted = System.currentTimeMillis();
+            String node = mutex.node();
+            Thread.sleep(20);
+            long before = System.currentTimeMillis();
+            mutex.release();
+            say("cycle " + node + " " + asked + " " + granted + " " + before + " " + System.currentTimeMillis());
         }
     }
 
