@@ -14,6 +14,7 @@ use std::time::Duration;
 use lockkeeper::NodeFormat;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::embedded::{Home, MACHINE_DIR};
+use lockkeeper::engine::queue::ForeignSemaphore;
 use lockkeeper_config::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
 use lockkeeper_observe::history::LockUse;
 use lockkeeper_work::jobs::{JobStatus, Rule, Schedule};
@@ -202,10 +203,14 @@ fn schedule(job: &JobStatus) -> Option<Vec<String>> {
 }
 
 /// Whether this holder can receive a request to release. Some clients' nodes have no room for one, and no process reads
-/// the node of an abandoned hold, or that of a process that has ended.
+/// the node of an abandoned hold, or that of a process that has ended. A foreign client that was asked and still holds has no answer to
+/// give: perhaps its program does not listen for requests.
 pub(crate) fn can_be_asked(holder: &ContenderInfo) -> bool {
     let format = NodeFormat::of_node(&holder.node);
-    let understood = || format.revocation_word().is_some();
+    let understood = || {
+        let of_semaphore = ForeignSemaphore::read(&holder.node).is_some();
+        format.revocation_word().is_some() && holder.revocation.is_none() && !of_semaphore
+    };
     !holder.abandoned
         && format.allows_new_data()
         && !holder.process_has_ended()
@@ -331,6 +336,10 @@ pub(crate) fn quoted(word: &OsStr) -> String {
 mod tests {
     use std::process::Command;
 
+    use lockkeeper::admin::SessionId;
+    use lockkeeper::engine::ensemble::{Node, Zxid};
+    use lockkeeper::engine::queue::contender;
+
     use super::*;
 
     /// Returns a word as a shell reads it.
@@ -385,6 +394,30 @@ mod tests {
         assert_eq!(text(&none, &without_servers), "lockkeeper list --machine=/var/shared");
         let own = ConnectArgs { state_dir: Some("/typed".into()), ..ConnectArgs::default() };
         assert_eq!(text(&own, &without_servers), "lockkeeper list --state-dir /typed");
+    }
+
+    /// Curator writes `__REVOKE__`; a client whose program does not listen never reads it.
+    #[test]
+    fn a_foreign_holder_can_be_asked_once_and_a_lease_of_a_semaphore_never() {
+        let id = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d";
+        let holder = |name: &str, data: &[u8]| {
+            let node = Node {
+                data: data.to_vec(),
+                czxid: Zxid(1),
+                mzxid: Zxid(1),
+                pzxid: Zxid(1),
+                ctime_ms: 0,
+                mtime_ms: 0,
+                version: 0,
+                owner: SessionId(7),
+                children: 0,
+            };
+            can_be_asked(&contender(name, &node))
+        };
+        let curator = format!("_c_{id}-lock-0000000001");
+        assert!(holder(&curator, b"10.0.0.7"));
+        assert!(!holder(&curator, b"__REVOKE__"), "it was asked, and holds on");
+        assert!(!holder(&format!("leases/_c_{id}-lease-0000000001"), b"10.0.0.7"));
     }
 
     #[test]

@@ -55,17 +55,17 @@ pub(crate) struct Overview {
 }
 
 impl Overview {
-    /// Reads what these locks do not show.
+    /// Reads what these locks do not show, and notes at their holders what that says of their grants.
     ///
     /// # Errors
     /// The server refuses the reads or cannot be reached.
-    pub(crate) async fn of(keeper: &Lockkeeper, part: &Part, locks: &[LockInfo]) -> Result<Self, Error> {
+    pub(crate) async fn of(keeper: &Lockkeeper, part: &Part, locks: &mut [LockInfo]) -> Result<Self, Error> {
         let admin = keeper.admin();
-        let deadlocks = confirmed(&admin, &part.root, locks).await?;
         // A server of this machine has its clock.
         let asks = matches!(part.settings.place, Place::Ensemble(_));
         let time = if asks { ServerTime::ask(&admin, locks).await } else { ServerTime::of(locks) };
         let habits = habits(keeper, locks, time.now).await?;
+        let deadlocks = confirmed(&admin, &part.root, locks).await?;
         Ok(Overview { deadlocks, habits, time })
     }
 }
@@ -180,8 +180,11 @@ impl Evidence {
         let ago = rough(silence.at_least);
         Some(match silence.is_exact {
             true => format!("session {session} answered {ago} ago, from {address}"),
-            false if silence.at_least >= Duration::from_secs(1) => {
-                format!("session {session} has not answered for {ago} or longer, connected from {address}")
+            // An idle client pings a few times within its timeout, so that much silence is no trouble.
+            false if silence.is_long() => {
+                let timeout =
+                    silence.timeout.map_or_else(String::new, |timeout| format!(" (timeout {})", spell(timeout)));
+                format!("session {session}{timeout} has not answered for {ago} or longer, connected from {address}")
             }
             false => format!("session {session} is connected from {address}"),
         })
@@ -218,10 +221,12 @@ impl Evidence {
         if let (Some(usual), Some(longest)) = (self.habits.usual(), self.habits.durations.last()) {
             let count = counted(self.habits.durations.len() as u64, "recorded hold");
             let mut line = format!("usually {} (half of the last {count}), at most {}", spell(usual), spell(*longest));
-            let held = lock.holders.first().and_then(|holder| time.ago(holder.granted?));
-            if let Some(held) = held.filter(|held| *held > *longest && usual > Duration::ZERO) {
-                let times = held.as_secs_f64() / usual.as_secs_f64();
-                line.push_str(&format!("; this one takes {times:.0} times as long"));
+            let held = lock.holders.first().and_then(|holder| Some(holder.grant()?.held(time.now?)));
+            let enough = self.habits.usual_of_enough().filter(|usual| *usual > Duration::ZERO);
+            if let (Some(held), Some(usual)) = (held.filter(|held| held.at_least > *longest), enough) {
+                let times = (held.at_least.as_secs_f64() / usual.as_secs_f64()).floor();
+                let least = if held.known().is_none() { "at least " } else { "" };
+                line.push_str(&format!("; this one takes {least}{times:.0} times as long"));
             }
             lines.push(line);
         }
@@ -275,14 +280,18 @@ pub(crate) fn is_used(lock: &LockInfo) -> bool {
     !lock.holders.is_empty() || !lock.waiters.is_empty()
 }
 
-/// Returns what the records of each lock in use show.
+/// Returns what the records of each lock in use show, and notes at its holders what they say of their grants.
 pub(crate) async fn habits(
     keeper: &Lockkeeper,
-    locks: &[LockInfo],
+    locks: &mut [LockInfo],
     now: Option<SystemTime>,
 ) -> Result<HashMap<String, Habits>, Error> {
     let used: Vec<_> = locks.iter().filter(|lock| is_used(lock)).map(|lock| lock.path.clone()).collect();
-    Ok(History::new(keeper).habits(&used, now).await?)
+    let habits = History::new(keeper).habits(&used, now).await?;
+    for lock in locks {
+        habits.get(&lock.path).iter().for_each(|habits| habits.date(lock));
+    }
+    Ok(habits)
 }
 
 /// The machine whose holds take clearly longer than those of all others.

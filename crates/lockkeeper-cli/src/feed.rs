@@ -142,7 +142,7 @@ impl<'p> Source<'p> {
         let found = async {
             let mut locks = admin.survey(part.root.as_str()).await?.locks;
             locks.retain(|lock| part.has(&lock.path));
-            let overview = Overview::of(&keeper, part, &locks).await?;
+            let overview = Overview::of(&keeper, part, &mut locks).await?;
             Ok(Found { locks, overview })
         };
         found.await.map_err(|error: Error| Failure::from(error).scoped(&part.settings.place))

@@ -328,7 +328,9 @@ fn deadlock(deadlock: &Deadlock, root: &str) -> Option<Finding> {
 fn long(row: &Row<'_>) -> Option<Finding> {
     let is_long = row.states.iter().any(|state| matches!(state, State::Long { .. }));
     let (held, usual) = row.held.zip(row.usual).filter(|_| is_long)?;
-    let text = format!("{}: held for {}, usually {}", plain(&row.lock.path), whole(held), spell(usual));
+    let least = if held.known().is_none() { "at least " } else { "" };
+    let time = whole(held.at_least);
+    let text = format!("{}: held for {least}{time}, usually {}", plain(&row.lock.path), spell(usual));
     Some(Finding::notice(Section::Locks, text).with(Suggested::new(["why", &row.lock.path])))
 }
 

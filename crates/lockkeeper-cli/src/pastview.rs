@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::admin::{ContenderInfo, LOCKS, Owner, Revoked};
+use lockkeeper::admin::{ContenderInfo, Held, LOCKS, Owner, Revoked};
 use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper_observe::history::{Entry, Flapping, HoldEnd, LikelyCause, PastHold, Refusal, RefusalReason};
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub(crate) struct Row {
     /// When the lock was granted, or the request refused.
     at: SystemTime,
     waited: Option<Duration>,
-    held: Option<Duration>,
+    held: Option<Held>,
     /// The hold goes on.
     open: bool,
     who: String,
@@ -45,7 +45,7 @@ impl Row {
                 path,
                 at: hold.granted,
                 waited: hold.waited(),
-                held: Some(hold.held()),
+                held: Some(hold.bounds()),
                 open: false,
                 who: brief(hold.owner.as_ref(), &hold.described),
                 ended: plain(&with_message(ended(hold), hold.message.as_deref())),
@@ -97,18 +97,19 @@ impl Row {
 
     /// Returns the line about a holder of this moment.
     pub(crate) fn held_now(path: &str, holder: &ContenderInfo, now: SystemTime) -> Self {
-        let since = holder.granted.unwrap_or(holder.since);
-        let what = match holder.granted {
-            Some(_) => "(holds now)",
+        let grant = holder.grant();
+        let what = match (holder.granted, grant) {
+            (Some(_), _) => "(holds now)",
+            (None, Some(_)) => "(holds now; granted then or later)",
             // The record of a lease says only when it was written last.
-            None if holder.mode == "lease" => "(holds now; a lease)",
-            None => "(holds now; in the queue since then)",
+            (None, None) if holder.mode == "lease" => "(holds now; a lease)",
+            (None, None) => "(holds now; in the queue since then)",
         };
         Row {
             path: path.to_owned(),
-            at: since,
+            at: grant.map_or(holder.since, |grant| grant.earliest),
             waited: holder.granted.and_then(|granted| granted.duration_since(holder.since).ok()),
-            held: now.duration_since(since).ok(),
+            held: grant.map(|grant| grant.held(now)),
             open: true,
             who: brief(holder.owner.as_ref(), &holder.described),
             ended: plain(&with_message(what.to_owned(), holder.message.as_deref())),
@@ -121,7 +122,11 @@ impl Row {
             path.strip_prefix(LOCKS).and_then(|rest| rest.strip_prefix('/')).map_or(path.clone(), str::to_owned)
         });
         let time = |time: Option<Duration>| time.map_or_else(|| "-".to_owned(), short);
-        let held = time(self.held) + if self.open { "+" } else { "" };
+        let held = match self.held {
+            Some(time) => held(time) + if self.open && time.known().is_some() { "+" } else { "" },
+            None if self.open => "?".to_owned(),
+            None => "-".to_owned(),
+        };
         let cells = lock.into_iter().chain([clock(self.at, now), time(self.waited), held, plain(&self.who)]);
         cells.chain([self.ended.clone()]).collect()
     }
@@ -336,6 +341,22 @@ pub(crate) fn short(time: Duration) -> String {
     }
 }
 
+/// How long a lock is held, for a column: `14s`, or `<15s` if only the longest time is known that is possible.
+pub(crate) fn held(held: Held) -> String {
+    match held.known() {
+        Some(time) => short(time),
+        None => {
+            let unit = match held.at_most.as_secs() {
+                0..10 => Duration::ZERO,
+                10..3_600 => Duration::from_secs(1),
+                3_600..86_400 => Duration::from_secs(60),
+                _ => Duration::from_secs(3_600),
+            };
+            format!("<{}", short(held.at_most + unit))
+        }
+    }
+}
+
 /// The time of day, with the date if that is not today's.
 pub(crate) fn clock(time: SystemTime, now: SystemTime) -> String {
     let zone = TimeZone::system();
@@ -365,14 +386,18 @@ pub(crate) struct HoldView<'a> {
     #[serde(flatten)]
     hold: &'a PastHold,
     waited_ms: Option<u128>,
-    held_ms: u128,
+    /// How long it was held, if that is known.
+    held_ms: Option<u128>,
+    held_at_most_ms: u128,
 }
 
 impl<'a> EntryView<'a> {
     /// Returns the view of a hold.
     pub(crate) fn hold(hold: &'a PastHold) -> Self {
         let waited_ms = hold.waited().map(|waited| waited.as_millis());
-        EntryView::Hold(HoldView { hold, waited_ms, held_ms: hold.held().as_millis() })
+        let held = hold.bounds();
+        let held_ms = held.known().map(|held| held.as_millis());
+        EntryView::Hold(HoldView { hold, waited_ms, held_ms, held_at_most_ms: held.at_most.as_millis() })
     }
 
     /// Returns the view of an entry; `None` for one of a later library.

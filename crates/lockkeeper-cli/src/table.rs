@@ -10,7 +10,7 @@ use lockkeeper_observe::deadlock::Certainty;
 use lockkeeper_observe::table::{Row, State};
 use unicode_width::UnicodeWidthStr;
 
-use crate::pastview::short;
+use crate::pastview::{self, short};
 use crate::screen::{Size, cut};
 use crate::text::{brief, counted, described, part, permits, plain, revocation, term, wanted};
 
@@ -89,7 +89,7 @@ fn cells(row: &Row<'_>) -> [String; 8] {
     [
         plain(lock.path.strip_prefix("/locks/").unwrap_or(&lock.path)),
         holder(lock),
-        known(row.held, lock.holders.is_empty()),
+        row.held.map_or_else(|| known(None, lock.holders.is_empty()), pastview::held),
         known(row.usual, false),
         waiting.to_string(),
         known(row.oldest, waiting == 0),

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::Revocation;
 use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo};
+pub(crate) use lockkeeper::engine::ensemble::node_path;
 pub(crate) use lockkeeper::engine::queue::is_active;
 use lockkeeper::engine::text::excerpt;
 
@@ -87,8 +88,8 @@ pub(crate) fn who_and(contender: &ContenderInfo, age: impl Fn(SystemTime) -> Str
     plain(&text)
 }
 
-/// ` since 10:42:03`; ` since 10:42:03, queued since 10:40:11` of a holder that waited for more than a second, and only that where
-/// the time of the grant is not known. A record of a lease does not say when the hold began, and a tombstone not when its hold was
+/// ` since 10:42:03`; ` since 10:42:03, queued since 10:40:11` of a holder that waited for more than a second; where the time of the
+/// grant is not known, the bounds that are known and the time of the queue. A record of a lease does not say when the hold began, and a tombstone not when its hold was
 /// lost.
 pub(crate) fn since(contender: &ContenderInfo) -> String {
     since_and(contender, |_| String::new())
@@ -96,13 +97,15 @@ pub(crate) fn since(contender: &ContenderInfo) -> String {
 
 fn since_and(contender: &ContenderInfo, age: impl Fn(SystemTime) -> String) -> String {
     let queued = contender.queued_since().map_or_else(String::new, |since| format!(", queued since {}", moment(since)));
-    match (contender.mode, contender.granted) {
-        ("lease", _) => String::new(),
+    match contender.mode {
+        "lease" => String::new(),
         _ if contender.abandoned => {
             format!(", held since {}; when it was abandoned is not known", moment(contender.since))
         }
-        (_, Some(granted)) => format!(" since {}{}{queued}", moment(granted), age(granted)),
-        (_, None) => queued + &age(contender.since),
+        _ => match contender.bounds(|time| moment(time) + &age(time)) {
+            Some(bounds) => bounds + &queued,
+            None => queued + &age(contender.since),
+        },
     }
 }
 
@@ -126,11 +129,6 @@ pub(crate) fn stuck(lock: &LockInfo) -> Option<String> {
     Some(plain(&format!(
         "nobody holds it: {who}, a foreign client, waits behind the node {node}, which has no session"
     )))
-}
-
-/// Returns the full path of a contender's node. For a lease, this is the lock's own node.
-pub(crate) fn node_path(path: &str, node: &str) -> String {
-    if node.is_empty() { path.to_owned() } else { format!("{path}/{node}") }
 }
 
 /// `for a lease until 10:42:03 by the server's clock, with priority 1`
@@ -172,9 +170,12 @@ pub(crate) fn ahead(lock: &LockInfo, waiter: usize) -> usize {
     lock.holders.len() + waiter
 }
 
-/// `2 of 3 permits taken`
+/// `2 of 3 permits taken`; of Curator's semaphore `2 permits taken; only its clients know how many there are`
 pub(crate) fn permits(lock: &LockInfo) -> Option<String> {
     let taken: u32 = lock.holders.iter().map(|holder| holder.permits.unwrap_or(1)).sum();
+    if lock.semaphore.is_some() && lock.permits.is_none() {
+        return Some(format!("{} taken; only its clients know how many there are", counted(taken, "permit")));
+    }
     lock.permits.map(|permits| format!("{taken} of {} taken", counted(permits, "permit")))
 }
 

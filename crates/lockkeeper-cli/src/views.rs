@@ -162,6 +162,11 @@ pub(crate) struct ContenderView<'a> {
     since_ms: i64,
     granted: Option<String>,
     granted_ms: Option<i64>,
+    /// The bounds of the time of the grant, if that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    granted_after_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    granted_before_ms: Option<i64>,
     token: Option<i64>,
     session: String,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -263,7 +268,8 @@ impl<'a> ContenderView<'a> {
     pub(crate) fn of(path: &str, contender: &'a ContenderInfo) -> Self {
         let owner = contender.owner.as_ref();
         let since = Timestamp::try_from(contender.since).ok();
-        let granted = contender.granted.and_then(|granted| Timestamp::try_from(granted).ok());
+        let stamp = |time: Option<SystemTime>| time.and_then(|time| Timestamp::try_from(time).ok());
+        let granted = stamp(contender.granted);
         ContenderView {
             node: contender.node_path(path),
             mode: contender.mode,
@@ -283,6 +289,8 @@ impl<'a> ContenderView<'a> {
             since_ms: since.map_or(0, Timestamp::as_millisecond),
             granted: granted.map(|granted| granted.to_string()),
             granted_ms: granted.map(Timestamp::as_millisecond),
+            granted_after_ms: stamp(contender.granted_after).map(Timestamp::as_millisecond),
+            granted_before_ms: stamp(contender.granted_before).map(Timestamp::as_millisecond),
             token: contender.token.map(|token| token.get()),
             // In the format of ZooKeeper's own tools; most JSON readers would lose digits of a number of this size.
             session: contender.session.to_string(),

@@ -24,6 +24,7 @@ mod payload;
 mod process;
 mod protocol;
 mod queue;
+mod semaphore;
 mod sequence;
 mod sessionless;
 mod text;
@@ -49,6 +50,7 @@ pub use protocol::{
     ReleaseWrite, WatchKind,
 };
 pub use queue::{Entry, Queue};
+pub use semaphore::{CURATOR_LEASES, CURATOR_LOCK, ForeignSemaphore, KAZOO_LOCK, SemaphoreNode};
 pub use sequence::Sequence;
 pub use sessionless::Sessionless;
 #[doc(hidden)]

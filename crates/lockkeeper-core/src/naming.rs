@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::semaphore::{KAZOO_LOCK, is_protected};
 use crate::{AttemptId, Class, LockDelay, Mode, Sequence, Tombstone};
 
 /// How the nodes of one path are named.
@@ -152,7 +153,9 @@ impl NodeFormat {
     /// The name of the lock, if this child of a directory is a contender's node of that lock. Then its name is the lock's
     /// and a number ([`NodeFormat::Numbered`]).
     pub fn beside(child: &str) -> Option<&str> {
-        Sequence::split(child).map(|(lock, _)| lock).filter(|lock| !lock.is_empty())
+        let lock = Sequence::split(child).map(|(lock, _)| lock).filter(|lock| !lock.is_empty());
+        // A protected name is that of a contender or of another node of a foreign client, never a lock's.
+        lock.filter(|lock| !is_protected(lock))
     }
 
     /// The names in the queue of the lock at `path`, from those that a listing of [`NodeFormat::listed`] shows.
@@ -288,12 +291,16 @@ impl NodeFormat {
 
 /// The path of a contender's node in the lock at `path`; the node of a leased lock has no name of its own.
 ///
-/// A name that is a number alone is the rest of a node's name beside the path ([`NodeFormat::Numbered`]).
+/// A name that is a number alone is the rest of a node's name beside the path ([`NodeFormat::Numbered`]); so is that of the lock of
+/// Kazoo's semaphore. A lease of Kazoo's semaphore has a name that begins with `./`.
 pub fn node_path(path: &str, name: &str) -> String {
     match name {
         "" => path.to_owned(),
+        beside if beside.strip_prefix(KAZOO_LOCK).is_some_and(|rest| rest.starts_with('/')) => {
+            format!("{path}{beside}")
+        }
         number if Sequence::read(number).is_some() => format!("{path}{number}"),
-        name => format!("{path}/{name}"),
+        name => format!("{path}/{}", name.strip_prefix("./").unwrap_or(name)),
     }
 }
 
@@ -338,6 +345,7 @@ mod tests {
         assert!(NodeFormat::Numbered.is_beside() && NodeFormat::ALL.iter().all(|node_format| !node_format.is_beside()));
         assert_eq!(NodeFormat::beside("report0000000007"), Some("report"));
         assert_eq!((NodeFormat::beside("0000000007"), NodeFormat::beside("report")), (None, None));
+        assert_eq!(NodeFormat::beside(&format!("_c_{ID}-lease-0000000007")), None, "a lease of Curator's semaphore");
     }
 
     #[test]

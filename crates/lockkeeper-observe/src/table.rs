@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::admin::{ContenderInfo, LockInfo};
+use lockkeeper::admin::{ContenderInfo, Held, LockInfo};
 use serde::{Serialize, Serializer};
 
 use crate::deadlock::{Certainty, Deadlock};
@@ -22,9 +22,9 @@ pub struct Row<'a> {
     /// The lock.
     #[serde(skip)]
     pub lock: &'a LockInfo,
-    /// How long its first holder has held it; `None` if nobody holds it, or if that is not known.
-    #[serde(rename = "held_ms", serialize_with = "ms")]
-    pub held: Option<Duration>,
+    /// How long its first holder has held it; `None` if nobody holds it, and for a lease.
+    #[serde(flatten, serialize_with = "held_ms")]
+    pub held: Option<Held>,
     /// How long half of its last holds have taken at most, if they were recorded.
     #[serde(rename = "usual_ms", serialize_with = "ms")]
     pub usual: Option<Duration>,
@@ -68,7 +68,7 @@ pub enum State {
     },
     /// The hold takes many times as long as usual.
     Long {
-        /// How many times.
+        /// How many times, at least.
         times: u32,
     },
     /// Nodes without a session are in its queue.
@@ -78,6 +78,23 @@ pub enum State {
     },
     /// It is held for a lease.
     Leased,
+}
+
+/// How long a lock has been held, if that is known, and the bounds.
+#[derive(Serialize)]
+struct HeldMs {
+    held_ms: Option<u64>,
+    held_at_least_ms: Option<u64>,
+    held_at_most_ms: Option<u64>,
+}
+
+fn held_ms<S: Serializer>(held: &Option<Held>, serializer: S) -> Result<S::Ok, S::Error> {
+    let ms = HeldMs {
+        held_ms: held.and_then(Held::known).map(millis),
+        held_at_least_ms: held.map(|held| millis(held.at_least)),
+        held_at_most_ms: held.map(|held| millis(held.at_most)),
+    };
+    ms.serialize(serializer)
 }
 
 fn ms<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -92,11 +109,12 @@ impl<'a> Row<'a> {
     /// among all locks.
     pub fn of(lock: &'a LockInfo, now: Option<SystemTime>, habits: Option<&Habits>, deadlocks: &[Deadlock]) -> Self {
         let ago = |then: SystemTime| now?.duration_since(then).ok();
-        let held = lock.holders.first().and_then(|holder| ago(holder.granted?));
+        let held = lock.holders.first().and_then(|holder| Some(holder.grant()?.held(now?)));
         let oldest = lock.waiters.iter().map(|waiter| waiter.since).min().and_then(ago);
         let usual = habits.and_then(Habits::usual);
         let flapping = habits.and_then(|habits| habits.flapping.as_ref());
-        let states = states(lock, held.zip(usual), flapping, deadlocks);
+        let compared = held.map(|held| held.at_least).zip(habits.and_then(Habits::usual_of_enough));
+        let states = states(lock, compared, flapping, deadlocks);
         Row { lock, held, usual, oldest, per_hour: now.and_then(|now| per_hour(lock, now)), states }
     }
 }

@@ -30,5 +30,6 @@ pub use crate::acl::{SetUp, SharedNode};
 pub use crate::broken::{Broken, Proof, Revoked};
 pub use crate::contender::ContenderInfo;
 pub use crate::ensemble::shared::LOCKS;
+pub use crate::grant::{Grant, Held};
 pub use crate::identity::this_process;
 pub use crate::registers::REPLAYS;

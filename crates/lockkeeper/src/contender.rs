@@ -10,7 +10,11 @@ use lockkeeper_core::{
 use serde::{Serialize, Serializer};
 
 use crate::clock::{as_millis, as_some_millis};
+use crate::grant::Grant;
 use crate::identity;
+
+/// A shorter wait is not mentioned.
+const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 /// The mode of a leased lock's owner, which distinguishes it from the contenders of a queue.
 pub const LEASE: &str = "lease";
@@ -44,14 +48,18 @@ pub struct ContenderInfo {
     /// hold, when the hold began; when it was lost is not known.
     #[serde(serialize_with = "as_millis", rename = "since_ms")]
     pub since: SystemTime,
-    /// When it was granted the lock, by the server's clock. A holder of this library that waited for more than a second writes that
-    /// into its record 0.1 s after the grant; without such a record, this is `since`, which is right to a second, except for that
-    /// 0.1 s, and for a holder that is stopped and cannot write. `None` for waiters,
-    /// abandoned holds and owners of leased locks. Also `None` for a holder that is a foreign client, and for one that
-    /// [`Follow`](crate::admin::Follow) has seen waiting until its record says it, and in the node format
-    /// [`LeaderLatch`](crate::NodeFormat::LeaderLatch).
+    /// When it was granted the lock, by the server's clock, if that is known: from a record, or because its queue has not changed
+    /// since it came. A holder of this library that waited for more than a second writes a record 0.1 s after the grant, others when
+    /// they have held for 10 s. `None` for waiters, abandoned holds and owners of leased locks, and for a holder whose grant is
+    /// not known: [`ContenderInfo::grant`] bounds it.
     #[serde(serialize_with = "as_some_millis", rename = "granted_ms", skip_serializing_if = "Option::is_none")]
     pub granted: Option<SystemTime>,
+    /// For a holder whose grant is not known: it was granted the lock then or later.
+    #[serde(serialize_with = "as_some_millis", rename = "granted_after_ms", skip_serializing_if = "Option::is_none")]
+    pub granted_after: Option<SystemTime>,
+    /// For a holder whose grant is not known: it was granted the lock then or before. `None` if only the present bounds it.
+    #[serde(serialize_with = "as_some_millis", rename = "granted_before_ms", skip_serializing_if = "Option::is_none")]
+    pub granted_before: Option<SystemTime>,
     /// Its session; 0 for the owner of a leased lock, which survives sessions.
     pub session: SessionId,
     /// Whether its hold is abandoned: it was lost, and the lock stays unavailable until its lock delay has passed.
@@ -108,20 +116,43 @@ impl ContenderInfo {
         node.blocks(self.owner.is_some(), self.czxid)
     }
 
-    /// Notes that it holds the lock.
-    pub(crate) fn holds(&mut self) {
-        let at_once = self.dates_grants() && !self.waited && !self.abandoned;
-        self.granted = self.granted.or(at_once.then_some(self.since));
+    /// Notes that it holds the lock. `settled`: when its queue has changed last, if that is known.
+    pub(crate) fn holds(&mut self, settled: Option<SystemTime>) {
+        if !self.abandoned && !self.is_leased() {
+            self.set_grant(Grant::of(self.since, self.granted, settled));
+        }
+    }
+
+    fn set_grant(&mut self, grant: Grant) {
+        self.granted = grant.known();
+        let bounds = self.granted.is_none().then_some(grant);
+        (self.granted_after, self.granted_before) =
+            (bounds.map(|grant| grant.earliest), bounds.and_then(|grant| grant.latest));
+    }
+
+    /// When it was granted the lock: a moment or bounds. `None` for waiters, abandoned holds and owners of leased locks.
+    pub fn grant(&self) -> Option<Grant> {
+        let bounds = || Some(Grant::between(self.granted_after?, self.granted_before));
+        self.granted.map(Grant::at).or_else(bounds)
+    }
+
+    /// Notes that the hold before its own ended at `ended`: it was granted the lock then or later. Changes nothing if its grant
+    /// is known, or if it may have held the lock beside that hold.
+    pub fn held_after(&mut self, ended: SystemTime) {
+        let alone = matches!(self.mode, "exclusive" | "write" | "class");
+        if let (Some(grant), true) = (self.grant(), alone) {
+            self.set_grant(grant.after(ended));
+        }
     }
 
     /// Notes that it waits for the lock.
     pub(crate) fn waits(&mut self) {
-        (self.granted, self.waited) = (None, true);
+        (self.granted, self.granted_after, self.granted_before, self.waited) = (None, None, None, true);
     }
 
-    /// Whether its record may soon say when it was granted the lock.
+    /// Whether it was seen waiting and holds the lock, so that its record may soon say when it was granted.
     pub(crate) fn is_undated(&self) -> bool {
-        self.granted.is_none() && self.waited && self.dates_grants()
+        self.granted_after.is_some() && self.waited && self.dates_grants()
     }
 
     /// Whether it writes into its record when it was granted the lock, unless that was at once.
@@ -129,10 +160,10 @@ impl ContenderInfo {
         self.owner.is_some() && NodeFormat::of_node(&self.node).allows_new_data()
     }
 
-    /// Returns when it joined the queue. `None` if its record shows that it was granted the lock within a second, so that it hardly waited;
-    /// in the node format `LeaderLatch` no record shows that. Also `None` for owners of leased locks and for abandoned holds, whose [`since`](ContenderInfo::since) means something else.
+    /// Returns when it joined the queue. `None` if it was granted the lock within a second, so that it hardly waited. Also `None` for owners of leased locks and for abandoned holds, whose [`since`](ContenderInfo::since) means something else.
     pub fn queued_since(&self) -> Option<SystemTime> {
-        let at_once = self.granted.is_some_and(|granted| granted <= self.since + Duration::from_secs(1));
+        let at_once =
+            self.grant().and_then(|grant| grant.latest).is_some_and(|latest| latest <= self.since + SHORT_WAIT);
         (!at_once && !self.abandoned && !self.is_leased()).then_some(self.since)
     }
 
@@ -150,6 +181,24 @@ impl ContenderInfo {
         self.process.as_ref().is_some_and(identity::runs_here)
     }
 
+    /// ` since 10:42:00` if it is known to a second when it was granted the lock; otherwise the bounds that say more than when its node
+    /// was created: `, held since 10:42:00 at the earliest, and since 10:42:07 at the latest`. `time` is the text of a moment.
+    #[doc(hidden)]
+    pub fn bounds(&self, time: impl Fn(SystemTime) -> String) -> Option<String> {
+        let Grant { earliest, latest } = self.grant()?;
+        let is_close = |latest: SystemTime| latest.duration_since(earliest).is_ok_and(|apart| apart < SHORT_WAIT);
+        let latest = latest.map(|latest| (is_close(latest), time(latest)));
+        Some(match latest {
+            Some((true, _)) => format!(" since {}", time(earliest)),
+            Some((false, latest)) if earliest > self.since => {
+                format!(", held since {} at the earliest, and since {latest} at the latest", time(earliest))
+            }
+            Some((false, latest)) => format!(", held since {latest} at the latest"),
+            None if earliest > self.since => format!(", held since {} at the earliest", time(earliest)),
+            None => return None,
+        })
+    }
+
     /// Whether it owns a leased lock.
     pub(crate) fn is_leased(&self) -> bool {
         self.mode == LEASE
@@ -157,7 +206,8 @@ impl ContenderInfo {
 }
 
 /// `build@ci-7 (pid 4711) since 2026-11-20T10:42:03Z: nightly index`; after the time, `, queued since 2026-11-20T10:40:11Z` if it
-/// waited for more than a second, and only that if it is not known when it was granted the lock.
+/// waited for more than a second. If it is not known when it was granted the lock, only the latter, and the bounds that are closer:
+/// `, held since 2026-11-20T10:42:00Z at the earliest, queued since 2026-11-20T10:40:11Z`.
 impl fmt::Display for ContenderInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&plain(&self.described))?;
@@ -165,8 +215,8 @@ impl fmt::Display for ContenderInfo {
         // The record of a lease does not say since when.
         if self.abandoned {
             write!(f, ", held since {}; when it was abandoned is not known", time(self.since))?;
-        } else if let Some(granted) = self.granted.filter(|_| !self.is_leased()) {
-            write!(f, " since {}", time(granted))?;
+        } else if let Some(bounds) = self.bounds(|moment| time(moment).to_string()) {
+            f.write_str(&bounds)?;
         }
         if let Some(since) = self.queued_since() {
             write!(f, ", queued since {}", time(since))?;

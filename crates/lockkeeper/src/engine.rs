@@ -162,7 +162,8 @@ pub mod queue {
     //! What the nodes of a lock say: who contends for it, in which format, since when.
 
     pub use lockkeeper_core::{
-        AttemptId, HOLDER_MARKER, LastRelease, Limit, PathRecord, ReleaseRecord, Sequence, Tombstone, is_active,
+        AttemptId, ForeignSemaphore, HOLDER_MARKER, LastRelease, Limit, PathRecord, ReleaseRecord, Sequence, Tombstone,
+        is_active,
     };
     use lockkeeper_core::{LockPath, NodeData, PathError};
 

@@ -162,6 +162,8 @@ pub struct Children {
     pub created: u32,
     /// When the node was created, in milliseconds since 1970 by the leader's clock.
     pub ctime_ms: i64,
+    /// The transaction that last created or deleted a child.
+    pub changed: Zxid,
 }
 
 /// A node with everything that a copy of it needs.

@@ -113,6 +113,7 @@ mod broken;
 mod cancel;
 mod clock;
 mod contender;
+mod grant;
 mod hold;
 mod identity;
 mod keeper;

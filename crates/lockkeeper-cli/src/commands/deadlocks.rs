@@ -105,8 +105,14 @@ fn text(number: usize, deadlock: &Deadlock, printer: &Printer) -> String {
         let node = victim.contender.node_path(&victim.path);
         let options = ["--node", node.as_str(), "--reason", "deadlock"];
         let (what, verb) = match can_be_asked(&victim.contender) {
-            true => ("ask the one that was granted its lock last", "revoke"),
-            false => ("remove the one that was granted its lock last, which understands no request", "break"),
+            true if victim.contender.owner.is_none() => {
+                ("ask one of them, a foreign client, which may not listen", "revoke")
+            }
+            true => ("ask one of them to release its lock", "revoke"),
+            false if victim.contender.revocation.is_some() => {
+                ("break the lock of one of them, which was asked and has not answered", "break")
+            }
+            false => ("break the lock of one of them, which understands no request", "break"),
         };
         let command = Suggested::new([verb, victim.path.as_str()]).with(options);
         // A command is not broken, so that it can be copied. Writing to a string never fails.
@@ -141,8 +147,8 @@ fn line(Party { holds, waits, .. }: &Party) -> String {
     let waiter = described(contender);
     let mut line = match holds {
         Some(hold) => {
-            let (holder, since) = (described(&hold.contender), hold.contender.granted);
-            let since = since.map_or_else(String::new, |granted| format!(" since {}", moment(granted)));
+            let (holder, since) = (described(&hold.contender), hold.contender.bounds(moment).unwrap_or_default());
+            let since = since.replacen(", held since", " since", 1);
             let other = if holder == waiter { String::new() } else { format!(" {waiter}") };
             format!("    {holder} holds {}{since},{other} waits", hold.path)
         }

@@ -191,7 +191,7 @@ async fn look(keeper: &Lockkeeper, part: &Part, facts: &mut Facts) {
         listing
     });
     match locks {
-        Ok(listing) => {
+        Ok(mut listing) => {
             let unreadable = listing.unreadable.iter().map(|node| format!("{}: {}", node.path, node.reason));
             facts.unseen.extend(unreadable);
             if listing.locks.iter().any(|lock| lock.lease.is_some()) {
@@ -202,7 +202,7 @@ async fn look(keeper: &Lockkeeper, part: &Part, facts: &mut Facts) {
                 Err(error) => unseen(facts, "deadlocks", error),
             }
             let now = facts.now.or_else(|| ServerTime::of(&listing.locks).now);
-            match habits(keeper, &listing.locks, now).await {
+            match habits(keeper, &mut listing.locks, now).await {
                 Ok(habits) => facts.habits = habits,
                 Err(error) => unseen(facts, "how long holds usually take, and which locks flap", error),
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_observe::history::{Entry, Flapping, History};
+use lockkeeper_observe::history::{Entry, Flapping, Habits, History};
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -61,7 +61,9 @@ pub(crate) async fn ask(keeper: &Lockkeeper, path: &str) -> Result<Answer, Error
         Err(AdminError::NoSuchLock { .. }) => None,
         lock => Some(lock?),
     };
-    Ok(Answer { entries: entries?, lock, now: server_time(now.ok().flatten()) })
+    let (entries, mut lock) = (entries?, lock);
+    lock.iter_mut().for_each(|lock| Habits::of(&entries, None).date(lock));
+    Ok(Answer { entries, lock, now: server_time(now.ok().flatten()) })
 }
 
 /// The servers' time, or this machine's if they do not say it.

@@ -133,7 +133,10 @@ async fn servers_line(parts: &[Part]) -> Option<String> {
 /// Keeps the rows that the options name, in their order.
 fn select(rows: &mut Vec<Row<'_>>, sort: ListOrder, waiting: bool, longer: Option<Duration>) {
     rows.retain(|row| !waiting || !row.lock.waiters.is_empty());
-    rows.retain(|row| longer.is_none_or(|longer| row.held.max(row.oldest).is_some_and(|time| time >= longer)));
+    rows.retain(|row| {
+        longer
+            .is_none_or(|longer| row.held.map(|held| held.at_least).max(row.oldest).is_some_and(|time| time >= longer))
+    });
     order(rows, sort);
 }
 
@@ -180,8 +183,8 @@ async fn watch(parts: &[Part], select: impl Fn(&mut Vec<Row<'_>>)) -> Result<u8,
 
 async fn find(part: &Part) -> Result<Found, Failure> {
     inquire_of(&part.settings, async |keeper: Lockkeeper| {
-        let found = keeper.admin().survey(part.root.as_str()).await?;
-        let overview = Overview::of(&keeper, part, &found.locks).await?;
+        let mut found = keeper.admin().survey(part.root.as_str()).await?;
+        let overview = Overview::of(&keeper, part, &mut found.locks).await?;
         Ok::<_, Error>(Found { locks: found.locks, unreadable: found.unreadable, overview })
     })
     .await
@@ -193,7 +196,7 @@ pub(crate) fn order(rows: &mut [Row<'_>], sort: ListOrder) {
     match sort {
         ListOrder::Name => {}
         ListOrder::Wait => rows.sort_by_key(|row| std::cmp::Reverse(row.oldest)),
-        ListOrder::Held => rows.sort_by_key(|row| std::cmp::Reverse(row.held)),
+        ListOrder::Held => rows.sort_by_key(|row| std::cmp::Reverse(row.held.map(|held| held.at_most))),
         ListOrder::Rate => {
             let rate = |row: &Row<'_>| row.per_hour.unwrap_or(-1.0);
             rows.sort_by(|one, other| rate(other).total_cmp(&rate(one)));

@@ -316,21 +316,21 @@ fn alert_text(notice: &AlertNotice) -> String {
             _ => head.trim_end_matches(';').to_owned(),
         };
     };
-    let who = |state: &lockkeeper_observe::watch::ContenderState| {
+    let who = |state: &lockkeeper_observe::watch::ContenderState, about: &str| {
         let since = std::time::Duration::from_millis(u64::try_from(state.since_ms).unwrap_or(0));
         let who = state.contender.who.as_deref().unwrap_or("an unnamed client");
-        let about = if state.about { "about " } else { "" };
+        let about = if state.about { about } else { "" };
         let why = state.contender.message.as_deref().map_or_else(String::new, |why| format!(" ({})", excerpt(why)));
         (format!("{who}{why}"), format!("{about}{}", spell(since)))
     };
-    let oldest = lock.holders.iter().max_by_key(|holder| holder.since_ms).map(who);
+    let oldest = lock.holders.iter().max_by_key(|holder| holder.since_ms).map(|holder| who(holder, "at least "));
     let it = if head.ends_with(';') { " it" } else { "" };
     let held = match oldest {
         Some((who, since)) => format!("{it} is held by {who} for {since}"),
         None if lock.blocked => format!("{it} is blocked by a node without a session"),
         None => format!("{it} has no holder"),
     };
-    let waiting = match lock.waiters.first().map(who) {
+    let waiting = match lock.waiters.first().map(|waiter| who(waiter, "about ")) {
         Some((who, since)) => format!(", {} waiting, {who} for {since}", lock.waiters.len()),
         None => String::new(),
     };
@@ -369,14 +369,14 @@ mod tests {
         let mut changed = AlertNotice { alert: changes, lock: Some(LockState { waiters: Vec::new(), ..lock.clone() }) };
         assert_eq!(
             alert_text(&changed),
-            "changes>5/1h: /locks/a was granted 6 times in 1 h; it is held by ann@db1 (pid 7) (full reindex) for about 1 h"
+            "changes>5/1h: /locks/a was granted 6 times in 1 h; it is held by ann@db1 (pid 7) (full reindex) for at least 1 h"
         );
         changed.lock = None;
         assert_eq!(alert_text(&changed), "changes>5/1h: /locks/a was granted 6 times in 1 h");
         let mut notice = AlertNotice { alert, lock: Some(lock) };
         assert_eq!(
             alert_text(&notice),
-            "held>1h: /locks/a is held by ann@db1 (pid 7) (full reindex) for about 1 h, 2 waiting, an unnamed client for 2 s"
+            "held>1h: /locks/a is held by ann@db1 (pid 7) (full reindex) for at least 1 h, 2 waiting, an unnamed client for 2 s"
         );
         notice.lock = None;
         assert_eq!(alert_text(&notice), "held>1h: /locks/a");

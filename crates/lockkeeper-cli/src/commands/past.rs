@@ -8,7 +8,7 @@ use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
 use lockkeeper::Error;
-use lockkeeper::admin::{ContenderInfo, LockInfo};
+use lockkeeper::admin::{ContenderInfo, Grant, LockInfo};
 use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
 use lockkeeper_observe::history::{Entry, History, HoldEnd, LockUse, PastHold, Refusal};
@@ -192,7 +192,7 @@ impl<'a> Past<'a> {
         Past {
             at,
             holders: holds().filter(|hold| hold.granted < at + MOMENT && at < hold.ended).collect(),
-            still: holders.filter(|holder| holder.granted.is_some_and(|granted| granted < at + MOMENT)).collect(),
+            still: holders.filter(|holder| holder.grant().is_some_and(|grant| grant.earliest < at + MOMENT)).collect(),
             absent: absent(entries, &around, at),
             around,
             next_still: holders_after(lock, at),
@@ -271,8 +271,9 @@ impl<'a> Past<'a> {
         }
         for hold in &self.holders {
             let message = hold.message.as_ref().map_or_else(String::new, |message| format!(" ({})", excerpt(message)));
+            let within = if hold.bounds().known().is_none() { "for a time within " } else { "" };
             let line = format!(
-                "{}, {} to {}{message}, {}",
+                "{}, {within}{} to {}{message}, {}",
                 hold.described,
                 at(hold.granted),
                 at(hold.ended),
@@ -281,7 +282,9 @@ impl<'a> Past<'a> {
             _ = writeln!(text, "holder    {}", plain(&line));
         }
         for holder in &self.still {
-            let since = holder.granted.map_or_else(String::new, at);
+            let grant = holder.grant();
+            let later = if grant.and_then(Grant::known).is_none() { " or later" } else { "" };
+            let since = grant.map_or_else(String::new, |grant| at(grant.earliest) + later);
             let message =
                 holder.message.as_ref().map_or_else(String::new, |message| format!(" ({})", excerpt(message)));
             _ = writeln!(
@@ -367,7 +370,8 @@ fn ran(hold: &PastHold) -> String {
     let waited = hold.waited().filter(|waited| *waited >= Duration::from_secs(1));
     let waited = waited.map_or_else(String::new, |waited| format!("waited {}, ", spell(waited)));
     let what = if hold.end == HoldEnd::Unrecorded { "held it" } else { "RUN" };
-    format!("{what}: {waited}held {}, {}", spell(hold.held()), pastview::ended(hold))
+    let most = if hold.bounds().known().is_none() { "at most " } else { "" };
+    format!("{what}: {waited}held {most}{}, {}", spell(hold.held()), pastview::ended(hold))
 }
 
 /// Returns the line about the run of a job that was due or ran around the moment.

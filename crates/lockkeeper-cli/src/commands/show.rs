@@ -11,6 +11,7 @@ use lockkeeper::{Builder, Lockkeeper};
 use lockkeeper_work::jobs::JobsAdmin;
 
 use crate::args::ask::ShowArgs;
+use crate::evidence;
 use crate::exit::Failure;
 use crate::jobsview;
 use crate::local;
@@ -37,6 +38,11 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     let (lock, job) = inquire_of(&settings, async move |keeper| {
         let (admin, jobs) = (keeper.admin(), JobsAdmin::new(&keeper));
         let (lock, job) = tokio::join!(admin.show(at.as_str()), jobs.job(at.as_str()));
+        // The records are an addition too.
+        let mut lock = lock;
+        if let Ok(lock) = &mut lock {
+            _ = evidence::habits(&keeper, std::slice::from_mut(lock), None).await;
+        }
         // What a job did is an addition: a client without the right to read the records still sees the lock.
         match (lock, job.ok().flatten()) {
             // The servers delete the node of a lock that nobody uses.

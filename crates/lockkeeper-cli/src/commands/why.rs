@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::admin::{Broken, ContenderInfo, LockInfo};
+use lockkeeper::admin::{Broken, ContenderInfo, LockInfo, SessionId};
 use lockkeeper::engine::text::excerpt;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_observe::deadlock::{Certainty, confirmed};
-use lockkeeper_observe::history::{Entry, History, LockUse};
+use lockkeeper_observe::history::{Entry, Habits, History, LockUse};
 use lockkeeper_observe::servers::{self, SessionConnection, SessionConnections, Silence};
 use lockkeeper_work::jobs::{JobState, JobStatus, JobsAdmin};
 use serde::Serialize;
@@ -87,19 +87,19 @@ pub(crate) async fn why(args: ShowArgs, mine: bool, printer: &Printer) -> Result
     let asks = !printer.is_json() && matches!(settings.place, Place::Ensemble(_));
     let answer = inquire_of(&settings, async move |keeper: Lockkeeper| {
         let admin = keeper.admin();
-        let lock = match admin.show(at.as_str()).await {
+        let mut lock = match admin.show(at.as_str()).await {
             // The servers delete the node of a lock that nobody uses.
             Err(AdminError::NoSuchLock { .. }) => None,
             lock => Some(lock?),
         };
-        let contended = lock.as_slice();
+        let sessions = sessions(lock.as_slice());
         let others = async {
             let time = match asks {
-                true => ServerTime::ask(&admin, contended).await,
-                false => ServerTime::of(contended),
+                true => ServerTime::ask(&admin, lock.as_slice()).await,
+                false => ServerTime::of(lock.as_slice()),
             };
             let entries = History::new(&keeper).of(at.as_str()).await?;
-            let evidence = match &lock {
+            let evidence = match &mut lock {
                 Some(lock) => evidence(&keeper, lock, &entries).await?,
                 None => Evidence::default(),
             };
@@ -107,7 +107,7 @@ pub(crate) async fn why(args: ShowArgs, mine: bool, printer: &Printer) -> Result
         };
         let jobs = JobsAdmin::new(&keeper);
         let (others, connections, job) =
-            tokio::join!(others, connections(&keeper, place, contended), jobs.job(at.as_str()));
+            tokio::join!(others, connections(&keeper, place, &sessions), jobs.job(at.as_str()));
         let (broken, time, evidence, entries) = others?;
         // The records of a job are an addition, as in `show`.
         Ok::<_, Error>((lock, broken, time, Evidence { connections, ..evidence }, entries, job.ok().flatten()))
@@ -225,8 +225,9 @@ impl Screen {
 }
 
 /// Reads what shows whether the holder is slow or stuck: the history, and the other locks below the same top-level node if somebody
-/// waits.
-async fn evidence(keeper: &Lockkeeper, lock: &LockInfo, entries: &[Entry]) -> Result<Evidence, Error> {
+/// waits. Notes at the holders what the history says of their grants.
+async fn evidence(keeper: &Lockkeeper, lock: &mut LockInfo, entries: &[Entry]) -> Result<Evidence, Error> {
+    Habits::of(entries, None).date(lock);
     if lock.waiters.is_empty() {
         return Ok(Evidence::of(lock, entries, &[], Vec::new()));
     }
@@ -237,16 +238,21 @@ async fn evidence(keeper: &Lockkeeper, lock: &LockInfo, entries: &[Entry]) -> Re
     Ok(Evidence::of(lock, entries, &all, deadlocks))
 }
 
-/// Asks the servers from where the holders' sessions are connected. What they do not say within [`ASKING`] is not known.
-async fn connections(keeper: &Lockkeeper, settings: &Settings, lock: &[LockInfo]) -> SessionConnections {
+/// Returns the sessions of the holders.
+fn sessions(lock: &[LockInfo]) -> Vec<SessionId> {
     let holders = lock.iter().flat_map(|lock| &lock.holders).filter(|holder| !holder.session.is_none());
     let mut sessions: Vec<_> = holders.map(|holder| holder.session).collect();
     sessions.sort_by_key(|session| session.0);
     sessions.dedup();
+    sessions
+}
+
+/// Asks the servers from where these sessions are connected. What they do not say within [`ASKING`] is not known.
+async fn connections(keeper: &Lockkeeper, settings: &Settings, sessions: &[SessionId]) -> SessionConnections {
     match &settings.place {
         Place::Ensemble(servers) if !sessions.is_empty() => {
             let (builder, own) = (settings.builder(), keeper.session_id());
-            servers::connections(&builder, servers, &sessions, own, ASKING).await.unwrap_or_default()
+            servers::connections(&builder, servers, sessions, own, ASKING).await.unwrap_or_default()
         }
         // The server of this machine lists no clients.
         _ => SessionConnections::default(),
@@ -428,7 +434,9 @@ fn recipes(
         return recipes;
     };
     let mut run = |what, options: &[&str]| recipes.extend(commands.run(options).map(|run| (what, run)));
-    if let Some(lease) = &lock.lease {
+    if lock.semaphore.is_some() {
+        // Its layout is a foreign client's: no contender of Lockkeeper joins it.
+    } else if let Some(lease) = &lock.lease {
         // A lease has no queue: other contenders are refused until it is over.
         run("if the lease is over", &[]);
         let next = lease.requestor.as_ref().map_or(lease.priority, |next| next.priority.max(lease.priority));
@@ -446,7 +454,12 @@ fn recipes(
     recipes.push(("see all contenders", commands.about("show").with(["--all"])));
     if lock.holders.iter().any(can_be_asked) {
         let ask = commands.about("revoke").with(["--reason", "WHY", "--wait", "1m"]);
-        let all = if lock.holders.len() > 1 { "ask all holders to release it" } else { "ask the holder to release it" };
+        let is_foreign = lock.lease.is_none() && lock.holders.iter().all(|holder| holder.owner.is_none());
+        let all = match lock.holders.len() {
+            _ if is_foreign => "ask, if its client listens",
+            1 => "ask the holder to release it",
+            _ => "ask all holders to release it",
+        };
         recipes.push((all, ask.clone()));
         // One permit may be enough; one reader is not.
         let one = lock

@@ -11,7 +11,7 @@ use ratatui::widgets::Paragraph;
 use super::{App, CONFIRMED, Question, View};
 use crate::commands::deadlocks;
 use crate::commands::list::order;
-use crate::pastview::short;
+use crate::pastview::{held, short};
 use crate::screen::cut;
 use crate::table::{Severity, lines};
 use crate::text::{ahead, counted, plain, who};
@@ -138,7 +138,10 @@ impl Screen<'_> {
         for (at, contender) in App::contenders(lock).enumerate() {
             let waiter = at.checked_sub(lock.holders.len()).filter(|at| *at < lock.waiters.len());
             let role = match waiter {
-                _ if at < lock.holders.len() => format!("holds  {:>6}", contender.granted.map_or("?".to_owned(), age)),
+                _ if at < lock.holders.len() => format!(
+                    "holds  {:>6}",
+                    contender.grant().zip(now).map_or("?".to_owned(), |(grant, now)| held(grant.held(now)))
+                ),
                 Some(waiter) => format!("waits  {:>6}  {:>4} ahead", age(contender.since), ahead(lock, waiter)),
                 None => format!("no session {}", age(contender.since)),
             };

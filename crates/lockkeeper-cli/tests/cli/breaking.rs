@@ -144,8 +144,8 @@ fn case_55_why_names_the_holder_and_the_possible_actions() {
     let pid = holder.pid().as_raw_nonzero();
     for say in [
         "/locks/nightly is held by ",
-        &format!("(pid {pid}) since "),
-        " ago (nightly index)",
+        &format!("(pid {pid})"),
+        " (nightly index)",
         "which runs sh\n",
         "11 waiting; a new contender has 12 ahead",
         "\n  10. ",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::admin::{Broken, Owner, Revoked};
+use lockkeeper::admin::{Broken, Grant, Held, Owner, Revoked};
 use lockkeeper::engine::text::as_millis;
 use lockkeeper::{FencingToken, Loss};
 use serde::{Serialize, Serializer};
@@ -37,11 +37,12 @@ pub struct PastHold {
     /// When it joined the queue, by the servers' clock; `None` if that is not known.
     #[serde(rename = "queued_ms", serialize_with = "some_millis", skip_serializing_if = "Option::is_none")]
     pub queued: Option<SystemTime>,
-    /// When it was granted the lock, by the servers' clock. Without a record of its own ([`HoldEnd::Unrecorded`]): when another
-    /// contender first saw it hold, or when it joined the queue.
+    /// When it was granted the lock, by the servers' clock. Without a record of its own ([`HoldEnd::Unrecorded`]), the earliest time
+    /// that is possible: when it joined the queue, or when the recorded hold before it ended.
     #[serde(rename = "granted_ms", serialize_with = "as_millis")]
     pub granted: SystemTime,
-    /// When it ended, by the servers' clock. Without a record of its own: when the next holder was granted the lock.
+    /// When it ended, by the servers' clock. Without a record of its own, the latest time that is possible: when the next holder with a
+    /// record was granted the lock.
     #[serde(rename = "ended_ms", serialize_with = "as_millis")]
     pub ended: SystemTime,
     /// How it ended.
@@ -61,9 +62,15 @@ pub struct PastHold {
 }
 
 impl PastHold {
-    /// Returns how long it was held.
+    /// Returns how long it was held. Without a record of its own, the longest time that is possible.
     pub fn held(&self) -> Duration {
         self.ended.duration_since(self.granted).unwrap_or_default()
+    }
+
+    /// Returns how long it was held: the shortest and the longest time that are possible.
+    pub fn bounds(&self) -> Held {
+        let latest = (self.end != HoldEnd::Unrecorded).then_some(self.granted);
+        Grant::between(self.granted, latest).held(self.ended)
     }
 
     /// Returns how long its contender waited; `None` if that is not known.

@@ -31,8 +31,12 @@ const FORMATS: [(&str, NodeFormat); 5] = [
 ];
 
 impl LockUse {
-    /// Returns how the contenders of this moment use a lock; `None` if it has none.
+    /// Returns how the contenders of this moment use a lock; `None` if it has none, and for the semaphore of a foreign client, which no
+    /// other lock joins.
     pub fn of(lock: &LockInfo) -> Option<Self> {
+        if lock.semaphore.is_some() {
+            return None;
+        }
         if lock.lease.is_some() {
             return Some(LockUse::Lease);
         }

@@ -62,6 +62,11 @@ fn same(one: Option<FencingToken>, other: Option<FencingToken>) -> bool {
     one.zip(other).is_some_and(|(one, other)| one.get() << BELOW_EPOCH == other.get() << BELOW_EPOCH)
 }
 
+/// Whether a hold with the first token began before the one with the second. Either may lack the epoch.
+pub(super) fn is_before(one: FencingToken, other: FencingToken) -> bool {
+    one.get() << BELOW_EPOCH < other.get() << BELOW_EPOCH
+}
+
 /// The end of a hold, as its owner has recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -142,8 +147,16 @@ fn unrecorded(holds: &[(PastHold, Option<StoredBefore>)], breaks: &[Broken]) -> 
         if is_known || next.shared || is_full && since < oldest {
             continue;
         }
+        // It began when the recorded hold before it had ended, or later.
+        let ends =
+            holds.iter().filter(|(hold, _)| hold.token.zip(before.token).is_some_and(|(one, own)| is_before(one, own)));
+        let earliest = ends.filter(|(hold, _)| !hold.shared).map(|(hold, _)| hold.ended).max();
         // The next hold that is known began when this one had ended, or later.
-        let after = holds.iter().map(|(hold, _)| hold.granted).filter(|granted| *granted > since).min();
+        let is_later = |hold: &PastHold| match hold.token.zip(before.token) {
+            Some((token, own)) => is_before(own, token),
+            None => hold.granted > since,
+        };
+        let after = holds.iter().filter(|(hold, _)| is_later(hold)).map(|(hold, _)| hold.granted).min();
         let described = match (&before.owner, &before.described) {
             (Some(owner), _) => owner.to_string(),
             (None, Some(described)) => described.clone(),
@@ -159,7 +172,7 @@ fn unrecorded(holds: &[(PastHold, Option<StoredBefore>)], breaks: &[Broken]) -> 
             // Otherwise the next one had been refused.
             used_as: next.used_as,
             queued: None,
-            granted: since,
+            granted: earliest.map_or(since, |ended| ended.max(since)),
             ended: after.unwrap_or(next.granted),
             end: HoldEnd::Unrecorded,
             loss: None,

@@ -313,8 +313,8 @@ fn queue(lock: &LockGlance) -> Markup {
                         th scope="col" { "mode" } th scope="col" { "message" } th scope="col" { "session" }
                     } }
                     tbody {
-                        @for holder in holders.iter().take(ROWS) { (contender(holder, "holds")) }
-                        @for waiter in waiters.iter().take(ROWS) { (contender(waiter, "waits")) }
+                        @for holder in holders.iter().take(ROWS) { (contender(holder, ("holds", held_so_far(holder)))) }
+                        @for waiter in waiters.iter().take(ROWS) { (contender(waiter, ("waits", about(millis(waiter.since_ms), waiter.about)))) }
                     }
                 }
             }
@@ -324,13 +324,13 @@ fn queue(lock: &LockGlance) -> Markup {
     }
 }
 
-fn contender(state: &ContenderState, word: &str) -> Markup {
+fn contender(state: &ContenderState, (word, time): (&str, String)) -> Markup {
     let it = &state.contender;
     html! {
         tr {
             th.who scope="row" { (who(it.who.as_deref())) }
             td { (word) }
-            td.number { (about(millis(state.since_ms), state.about)) }
+            td.number { (time) }
             td { (it.mode) }
             td.who { @if let Some(message) = &it.message { (plain(message)) } }
             td { @if let Some(session) = it.session { code { (session) } } }
@@ -488,7 +488,7 @@ fn holders(lock: &LockGlance) -> Markup {
 fn held_for(lock: &LockGlance) -> String {
     let holders = lock.state.as_ref().map_or(&[][..], |state| &state.holders[..]);
     let oldest = holders.iter().max_by_key(|holder| holder.since_ms);
-    oldest.map_or_else(|| NONE.to_owned(), |oldest| about(millis(oldest.since_ms), oldest.about))
+    oldest.map_or_else(|| NONE.to_owned(), held_so_far)
 }
 
 fn oldest_wait(lock: &LockGlance) -> String {
@@ -530,6 +530,12 @@ fn who(who: Option<&str>) -> String {
 fn about(time: Duration, is_about: bool) -> String {
     let about = if is_about { "about " } else { "" };
     format!("{about}{}", spell(time))
+}
+
+/// How long a holder has held its lock: at least so long if its grant was not seen.
+fn held_so_far(holder: &ContenderState) -> String {
+    let least = if holder.about { "at least " } else { "" };
+    format!("{least}{}", spell(millis(holder.since_ms)))
 }
 
 /// How long ago that was; `None` for a time in the future, of a server whose clock is ahead.

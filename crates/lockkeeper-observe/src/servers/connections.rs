@@ -9,7 +9,7 @@ use lockkeeper::admin::SessionId;
 use lockkeeper::engine::ensemble::each_server;
 use lockkeeper::engine::text::excerpt;
 use lockkeeper::error::Misuse;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
 use crate::millis::whole_ms;
@@ -62,6 +62,23 @@ pub struct Silence {
     /// Whether it is not longer either, apart from the time of a round trip. A server does not say what time it is: it is exact if the
     /// session of this question has the same server. Else it is counted from the server's last answer to any client.
     pub is_exact: bool,
+    /// The timeout of the session, if the server says it.
+    #[serde(rename = "timeout_ms", serialize_with = "some_ms", skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+}
+
+impl Silence {
+    /// Whether it is longer than that of a client with nothing to ask.
+    pub fn is_long(&self) -> bool {
+        self.timeout.is_some_and(|timeout| self.at_least * 2 > timeout)
+    }
+}
+
+fn some_ms<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => whole_ms(time, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 /// A line of an answer to `cons`.
@@ -71,6 +88,7 @@ struct Line<'a> {
     address: &'a str,
     /// When the server last answered it, in milliseconds of a clock without a known beginning.
     answered: u64,
+    timeout: Option<Duration>,
 }
 
 /// Asks the servers of a connect string from where these sessions are connected, all servers at the same time, and for `patience` in
@@ -131,7 +149,7 @@ fn read(answer: &str, server: &str, sessions: &[SessionId], own: Option<SessionI
         session: line.session,
         server: server.to_owned(),
         address: excerpt(line.address).into_owned(),
-        silence: Silence { at_least: Duration::from_millis(last - line.answered), is_exact },
+        silence: Silence { at_least: Duration::from_millis(last - line.answered), is_exact, timeout: line.timeout },
     };
     wanted.map(connection).collect()
 }
@@ -143,7 +161,8 @@ fn parse(line: &str) -> Option<Line<'_>> {
     let value = |name: &str| fields.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
     let session = u64::from_str_radix(value("sid")?.strip_prefix("0x")?, 16).ok()?;
     let address = address.strip_suffix(']')?.rsplit_once('[')?.0;
-    Some(Line { session: SessionId(session.cast_signed()), address, answered: value("lresp")?.parse().ok()? })
+    let timeout = value("to").and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
+    Some(Line { session: SessionId(session.cast_signed()), address, answered: value("lresp")?.parse().ok()?, timeout })
 }
 
 #[cfg(test)]
@@ -164,7 +183,8 @@ mod tests {
     #[test]
     fn a_connection_is_read_with_its_address_and_the_time_since_its_last_answer() {
         let found = read(ANSWER, "zk1:2181", &[SECOND], Some(FIRST));
-        let silence = Silence { at_least: Duration::from_secs(2), is_exact: true };
+        let timeout = Some(Duration::from_secs(30));
+        let silence = Silence { at_least: Duration::from_secs(2), is_exact: true, timeout };
         let address = "0:0:0:0:0:0:0:1:47441".to_owned();
         assert_eq!(found, [SessionConnection { session: SECOND, server: "zk1:2181".to_owned(), address, silence }]);
     }
@@ -172,9 +192,21 @@ mod tests {
     #[test]
     fn the_time_is_a_minimum_if_the_session_of_the_question_has_another_server() {
         let silence = |own| read(ANSWER, "zk1", &[FIRST, SECOND], own).into_iter().map(|it| it.silence);
-        let at_least = |secs| Silence { at_least: Duration::from_secs(secs), is_exact: false };
+        let timeout = Some(Duration::from_secs(30));
+        let at_least = |secs| Silence { at_least: Duration::from_secs(secs), is_exact: false, timeout };
         assert!(silence(None).eq([at_least(0), at_least(2)]));
         assert!(silence(Some(SessionId(7))).eq([at_least(0), at_least(2)]));
+    }
+
+    /// An idle client pings three times within its timeout.
+    #[test]
+    fn a_silence_is_long_if_it_is_longer_than_half_of_the_timeout() {
+        let long = |secs| {
+            Silence { at_least: Duration::from_secs(secs), is_exact: false, timeout: Some(Duration::from_secs(30)) }
+                .is_long()
+        };
+        assert_eq!([0, 3, 10, 15, 16].map(long), [false, false, false, false, true]);
+        assert!(!Silence { at_least: Duration::from_secs(99), is_exact: false, timeout: None }.is_long());
     }
 
     #[test]

@@ -174,7 +174,7 @@ pub struct Fact {
     #[serde(flatten)]
     pub what: What,
     /// Whether its times are not exact: it began before the observer's start or during a gap. Then they are the server's times of the
-    /// nodes, or those at which the observer first saw it.
+    /// nodes, or those at which the observer first saw it. So a hold whose grant was not seen took this long or longer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub about: bool,
 }

@@ -3,7 +3,7 @@
 #[cfg(feature = "http")]
 pub(super) mod glance;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -151,8 +151,10 @@ struct TreeSeen {
     root: Arc<str>,
     servers: Arc<str>,
     tracker: Tracker,
-    /// Whether everything was read once.
-    has_caught_up: bool,
+    /// Whether all contenders that the last walk has found were read. Until then, a lock may seem to have no holder.
+    is_read: bool,
+    /// The locks that have changed since the tree was last read as a whole, which the rules have not seen.
+    unjudged: HashSet<Arc<str>>,
     has_started: bool,
     has_left_out: bool,
     blind_since: Option<Moment>,
@@ -231,12 +233,13 @@ impl Observation {
             tracker.lose(self.now().of_wall_ms(last), GapCause::NotRunning);
         }
         let (root, servers): (Arc<str>, Arc<str>) = (root.into(), servers.into());
-        let (has_caught_up, has_started, has_left_out, blind_since) = (false, false, false, None);
+        let (is_read, has_started, has_left_out, blind_since) = (false, false, false, None);
         state.trees.push(TreeSeen {
             root: root.clone(),
             servers,
             tracker,
-            has_caught_up,
+            is_read,
+            unjudged: HashSet::new(),
             has_started,
             has_left_out,
             blind_since,
@@ -324,7 +327,9 @@ impl Observation {
     /// Goes through all locks that are known, and copies the contenders of those with a waiter. No request.
     pub fn contenders(&self) -> BTreeMap<Arc<str>, Vec<(lockkeeper::admin::ContenderInfo, bool)>> {
         let state = self.lock();
-        state.trees.iter().flat_map(|tree| tree.tracker.contenders()).collect()
+        // Until a tree was read, it may have other holders.
+        let read = state.trees.iter().filter(|tree| tree.has_started);
+        read.flat_map(|tree| tree.tracker.contenders()).collect()
     }
 
     /// Waits for the next notice. One task calls it.
@@ -395,9 +400,15 @@ impl Tree {
         });
     }
 
-    /// Notes that everything was read once.
+    /// Notes that a walk over the tree begins.
+    pub(super) fn begin_survey(&self) {
+        self.observation.lock().trees[self.index].is_read = false;
+        self.change(|tracker, _| tracker.begin_survey());
+    }
+
+    /// Notes that all contenders that the walk has found were read.
     pub(super) fn catch_up(&self) {
-        self.observation.lock().trees[self.index].has_caught_up = true;
+        self.observation.lock().trees[self.index].is_read = true;
         self.change(|_, _| {});
     }
 
@@ -447,11 +458,15 @@ impl State {
                 self.recent.forget_old(now);
             }
         }
-        for path in &changed {
-            let since = self.trees[index].tracker.since(path);
-            self.rules.see(path, since, now);
+        let has_changed = !facts.is_empty() || !changed.is_empty();
+        let tree = &mut self.trees[index];
+        tree.unjudged.extend(changed);
+        if tree.is_read {
+            for path in std::mem::take(&mut tree.unjudged) {
+                self.rules.see(&path, tree.tracker.since(&path), now);
+            }
         }
-        self.notice(index, now) || !facts.is_empty() || !changed.is_empty()
+        self.notice(index, now) || has_changed
     }
 
     /// Says what has changed about a tree as a whole.
@@ -477,7 +492,7 @@ impl State {
             }
             _ => {}
         }
-        if tree.has_caught_up && tree.tracker.has_surveyed() && !tree.has_started {
+        if tree.is_read && tree.tracker.has_surveyed() && !tree.has_started {
             tree.has_started = true;
             let totals = tree.tracker.totals();
             notices.push(Notice::Started { root: root.clone(), servers, totals });
@@ -522,6 +537,9 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper::admin::SessionId;
+    use lockkeeper::engine::ensemble::{Node, Zxid};
+
     use super::*;
     use crate::watch::Survey;
 
@@ -559,6 +577,42 @@ mod tests {
         let holder = format!("/locks/a/{}", names[0]);
         tree.change(|tracker, now| tracker.change(&holder, TreeChange::Deleted, now));
         assert_eq!(observation.snapshot().alerts, [("changes>0/1h".to_owned(), "/locks/a".into())]);
+    }
+
+    /// Before the holder is read, its lock seems to have none.
+    #[test]
+    fn no_alert_is_raised_before_the_tree_is_read() {
+        let (observation, tree) = observed("waits>1s", None);
+        let names = [0, 1].map(|number| format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{number:010}"));
+        let listed = [("/locks", vec!["a".to_owned()]), ("/locks/a", names.to_vec())];
+        let mut wanted = Vec::new();
+        tree.begin_survey();
+        tree.change(|tracker, now| {
+            let listed = listed.map(|(path, names)| (path.to_owned(), names)).to_vec();
+            tracker.survey(&Survey { listed, ..Survey::default() }, now);
+            wanted = tracker.take_wanted();
+        });
+        // Its contender has waited since 1970.
+        let node = Node {
+            data: Vec::new(),
+            czxid: Zxid(1),
+            mzxid: Zxid(1),
+            pzxid: Zxid(1),
+            ctime_ms: 0,
+            mtime_ms: 0,
+            version: 0,
+            owner: SessionId(7),
+            children: 0,
+        };
+        let of = |number: usize| wanted.iter().find(|wanted| wanted.path.ends_with(&names[number])).unwrap();
+        tree.change(|tracker, now| tracker.answer(of(1), Some(&node), now));
+        assert!(notices(&observation).is_empty(), "the waiter is read, and the holder is not");
+        tree.change(|tracker, now| tracker.answer(of(0), Some(&node), now));
+        tree.catch_up();
+        let notices = notices(&observation);
+        let [Notice::Started { .. }, Notice::Alert(alert)] = &notices[..] else { panic!("{notices:?}") };
+        let lock = alert.lock.as_ref().unwrap();
+        assert_eq!((lock.holders.len(), lock.waiters.len()), (1, 1));
     }
 
     #[test]

@@ -211,7 +211,8 @@ impl Serving<'_> {
     fn walk(&mut self) {
         self.reads.clear();
         self.wanted.clear();
-        self.tree.change(|tracker, _| tracker.begin_survey());
+        self.has_caught_up = false;
+        self.tree.begin_survey();
         self.walk = Some(survey(self.ensemble.clone(), self.tree.root().to_owned(), self.excluded.clone()).boxed());
     }
 

@@ -81,8 +81,8 @@ impl Recent {
     pub(crate) fn fact(&mut self, fact: &Fact) {
         let exact = |waited: Duration| (!fact.about).then(|| u32::try_from(waited.as_millis()).unwrap_or(u32::MAX));
         match &fact.what {
-            // Granted before the observer's start.
-            What::Granted { .. } if fact.about && fact.at.ms <= 0 => {}
+            // Granted before the observer's start, or during a gap.
+            What::Granted { found: true, .. } => {}
             What::Granted { contender, waited, .. } => {
                 let wait = Wait { ms: exact(*waited), is_granted: true };
                 self.waits.push(&contender.lock, fact.at.ms, wait);
@@ -277,7 +277,8 @@ mod tests {
         let left = What::LeftWaiting { contender: contender("/a"), waited: Duration::from_secs(7), how: End::Unknown };
         recent.fact(&Fact { at: at(200), what: left, about: false });
         recent.fact(&Fact { about: true, ..granted("/a", 300, 9_999) });
-        recent.fact(&Fact { about: true, ..granted("/a", -300, 9_999) });
+        let what = What::Granted { contender: contender("/a"), waited: Duration::from_secs(9), found: true };
+        recent.fact(&Fact { at: at(300), what, about: true });
         let past = recent.past("/a", 10);
         assert_eq!((past.grants, past.waits), (101, Some((510, 1_000))));
         assert_eq!(recent.waited().collect::<Vec<_>>(), [(&"/a".into(), 50_500 + 7_000)]);

@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::admin::{Broken, SessionId};
+use lockkeeper::admin::{Broken, ContenderInfo, SessionId};
 use lockkeeper::engine::ensemble::{Node, TreeChange, above, is_below};
 use lockkeeper::engine::queue::{
-    HOLDER_MARKER, LastRelease, Limit, Marker, PathRecord, Tombstone, contender, may_be_directory, place_of,
+    ForeignSemaphore, HOLDER_MARKER, LastRelease, Limit, Marker, PathRecord, Tombstone, contender, may_be_directory,
+    place_of,
 };
 use lockkeeper::engine::registers::{OURS, leased};
 
@@ -328,12 +329,16 @@ impl Tracker {
         let is_first = entry.read != ReadState::Again && !entry.is_announced;
         let again = entry.read == ReadState::Again;
         entry.read = if again { ReadState::Asked } else { ReadState::Done };
-        if let Some(info) = info {
+        if let Some(mut info) = info {
             if entry.is_about && is_first {
                 entry.entered = at.of_wall(info.since);
             }
             if !found.known.contains_key(name) && !info.session.is_none() {
                 *self.sessions.entry(info.session).or_default() += 1;
+            }
+            // A request to release has replaced what the node of a foreign client said.
+            if let Some(before) = found.known.remove(name).filter(|_| is_bare_request(&info)) {
+                info.described = before.described;
             }
             found.known.insert(name.to_owned(), info);
         }
@@ -377,7 +382,13 @@ impl Tracker {
 
     /// The lock and the name in its queue of a node that is named like a contender.
     fn place(&self, path: &str) -> Option<(Arc<str>, String)> {
-        let (lock, name) = place_of(path).filter(|_| *path != *self.root)?;
+        let exists = |path: &str| self.locks.get(path).is_some_and(|lock| lock.exists);
+        let has = |lock: &str, name: &str| self.locks.get(lock).is_some_and(|lock| lock.entries.contains_key(name));
+        let own = place_of(path).filter(|_| *path != *self.root);
+        // A semaphore may have been found to be one after its first contender came.
+        let is_known = own.as_ref().is_some_and(|(lock, name)| has(lock, name));
+        let of_semaphore = if is_known { None } else { ForeignSemaphore::place_of(path, exists) };
+        let (lock, name) = of_semaphore.or(own)?;
         let lock = self.locks.get_key_value(lock.as_str()).map_or_else(|| lock.into(), |(known, _)| known.clone());
         Some((lock, name))
     }
@@ -555,6 +566,11 @@ impl Tracker {
             }
         }
     }
+}
+
+/// Whether a node of a foreign client says only that it is asked to release.
+fn is_bare_request(info: &ContenderInfo) -> bool {
+    info.owner.is_none() && info.revocation.as_ref().is_some_and(|asked| asked.by.is_none())
 }
 
 /// Whether a walk lists a child of this name only if a read has shown that it is a directory.

@@ -341,6 +341,47 @@ fn a_break_and_a_revoked_hold_are_told_with_who_did_it() {
     });
 }
 
+/// Each use of Curator's semaphore has a lease of its own, and each of Kazoo's a node of another name.
+#[test]
+fn a_semaphore_of_foreign_clients_is_one_lock_however_often_it_is_used() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let client = foreign(&server.connect_string()).await;
+        for path in ["/locks/c/leases", "/locks/c/locks", "/locks/k-__lock__", "/locks/k"] {
+            make(&client, path).await;
+        }
+        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+        for number in 0..5 {
+            let asks = join(&client, "/locks/c/locks", CURATOR).await;
+            let lease = join(&client, "/locks/c/leases", "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lease-").await;
+            delete(&client, &asks).await;
+            delete(&client, &lease).await;
+            let asks = join(&client, "/locks/k-__lock__", KAZOO).await;
+            let lease = format!("/locks/k/0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4{number}");
+            client.create(&lease, b"worker", &ephemeral).await.unwrap();
+            delete(&client, &asks).await;
+            delete(&client, &lease).await;
+        }
+        for lock in ["/locks/c", "/locks/k"] {
+            watching.facts(lock, "granted", 5).await;
+            watching.facts(lock, "ended", 5).await;
+        }
+        let facts = journal(watching.dir.path());
+        let mut named: Vec<_> = facts.iter().filter_map(|fact| fact["lock"].as_str()).collect();
+        named.sort_unstable();
+        named.dedup();
+        assert_eq!(named, ["/locks/c", "/locks/k"]);
+        // One holds, one asks.
+        let lease = join(&client, "/locks/c/leases", "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lease-").await;
+        join(&client, "/locks/c/locks", CURATOR).await;
+        let snapshot = watching.until("it is waited for", |snapshot| {
+            snapshot.locks.iter().any(|lock| lock.holders.len() == 1 && lock.waiters.len() == 1 && is_read(lock))
+        });
+        assert_eq!(*snapshot.await.locks[0].holders[0].contender.node, *lease);
+    });
+}
+
 /// A session that ends takes all its nodes in one moment.
 #[test]
 fn contenders_that_end_with_their_session_are_told_from_released_ones() {

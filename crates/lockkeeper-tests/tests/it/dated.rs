@@ -1,12 +1,14 @@
-//! Since when a lock is held, as others see it: a holder that waited for more than a second writes that into its record.
+//! Since when a lock is held, as others see it: a holder writes that into its record, and before it does, others know bounds.
 //!
 //! In simulated time, which passes only when nothing else can happen.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lockkeeper::admin::ContenderInfo;
-use lockkeeper::error::AcquireError;
+use lockkeeper::admin::{ContenderInfo, Grant};
+use lockkeeper::engine::ensemble::NodeKind;
+use lockkeeper::engine::session::context;
+use lockkeeper::error::{AcquireError, AdminError};
 use lockkeeper::{Guard, Lockkeeper};
 use lockkeeper_testkit::sim::Sim;
 use tokio::time::sleep;
@@ -108,7 +110,7 @@ async fn cycle(sim: &Sim, kind: Kind, wait: Duration, hold: Duration) -> BTreeMa
 
 /// The hold writes its record once, and watches its node again, because the write was a change. Nobody waits for either.
 #[test]
-fn only_a_hold_of_100_ms_after_a_wait_of_a_second_costs_a_write() {
+fn only_a_hold_of_100_ms_after_a_wait_of_a_second_and_one_of_10_s_costs_a_write() {
     simulated(async |sim| {
         for (kind, verified) in [(Kind::Native, 0_u64), (Kind::Recipe, 1)] {
             let costs = |write, reads| {
@@ -116,7 +118,8 @@ fn only_a_hold_of_100_ms_after_a_wait_of_a_second_costs_a_write() {
                 all.into_iter().filter(|(_, count)| *count > 0).collect::<BTreeMap<_, _>>()
             };
             for (wait, hold, costs) in [
-                (ms(900), ms(10_000), costs(0, 0)),
+                (ms(900), ms(9_900), costs(0, 0)),
+                (ms(900), ms(10_100), costs(1, 1)),
                 (ms(1_100), ms(90), costs(0, 0)),
                 (ms(1_100), ms(110), costs(1, 1)),
                 (ms(60_000), ms(10_000), costs(1, 1)),
@@ -132,15 +135,76 @@ fn a_holder_that_did_not_wait_is_held_since_it_came() {
     simulated(async |sim| {
         let (near, far) = (keeper(&sim), keeper(&sim));
         let guard = Kind::Native.mutex(&near, LOCK).acquire().await.unwrap();
+        // Its queue has not changed since it came.
+        sleep(ms(2_000)).await;
+        let seen = holder(&far).await;
+        assert_eq!(seen.granted, Some(seen.since));
         let waiter = crate::support::spawn(Kind::Native.mutex(&far, LOCK).acquire().into_future());
         sleep(ms(5_000)).await;
+        // Before the waiter came, others may have been ahead.
         let lock = far.admin().show(LOCK).await.unwrap();
-        assert_eq!(lock.holders[0].granted, Some(lock.holders[0].since));
+        let (came, waits) = (lock.holders[0].since, lock.waiters[0].since);
+        assert_eq!(lock.holders[0].grant(), Some(Grant::between(came, Some(waits))));
+        sleep(ms(5_000)).await;
+        let lock = far.admin().show(LOCK).await.unwrap();
+        assert!(waited(&lock.holders[0]) < ms(200), "its record says it: {lock:?}");
         assert!(!lock.holders[0].to_string().contains("queued"), "{}", lock.holders[0]);
         assert_eq!(lock.waiters[0].granted, None, "it waits");
         assert!(lock.waiters[0].to_string().contains(", queued since "), "{}", lock.waiters[0]);
         guard.release().await.unwrap();
         waiter.await.unwrap().unwrap().release().await.unwrap();
+    });
+}
+
+/// Between the grant and the write of the record, others know only that it was granted the lock after its node was created.
+#[test]
+fn a_holder_that_has_not_said_yet_when_it_was_granted_the_lock_is_not_held_since_it_came() {
+    simulated(async |sim| {
+        let far = keeper(&sim);
+        let guard = wait_for_it(&sim, &keeper(&sim), Kind::Native, ms(65_000)).await;
+        let seen = holder(&far).await;
+        assert_eq!((seen.granted, seen.grant()), (None, Some(Grant::between(seen.since, None))));
+        assert!(!seen.to_string().contains(" since ") || seen.to_string().contains(", queued since "), "{seen}");
+        guard.release().await.unwrap();
+    });
+}
+
+/// A foreign client writes nothing. Its queue shows since when it holds the lock, or bounds.
+#[test]
+fn a_foreign_holder_is_held_since_its_queue_last_changed_or_before() {
+    simulated(async |sim| {
+        let far = keeper(&sim);
+        let join = async |keeper: &Lockkeeper| {
+            let context = context(keeper);
+            let created = context.ask(async |ensemble| {
+                for path in ["/locks", LOCK] {
+                    // It may be there.
+                    _ = ensemble.create(path, Vec::new(), NodeKind::Persistent).await;
+                }
+                let node = format!("{LOCK}/0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__");
+                let kind = NodeKind::EphemeralSequential;
+                Ok::<_, AdminError>(ensemble.create(&node, b"10.0.0.7".to_vec(), kind).await.is_ok())
+            });
+            assert!(created.await.unwrap());
+        };
+        let clients = [keeper(&sim), keeper(&sim), keeper(&sim)];
+        join(&clients[0]).await;
+        sleep(ms(3_000)).await;
+        let seen = holder(&far).await;
+        assert_eq!(seen.granted, Some(seen.since), "nothing has changed since it came");
+        for client in &clients[1..] {
+            join(client).await;
+            sleep(ms(3_000)).await;
+        }
+        let lock = far.admin().show(LOCK).await.unwrap();
+        let first = &lock.holders[0];
+        assert_eq!(first.grant(), Some(Grant::between(first.since, Some(lock.waiters[1].since))));
+        let [first, ..] = clients;
+        first.close().await;
+        sleep(ms(3_000)).await;
+        let lock = far.admin().show(LOCK).await.unwrap();
+        let (second, third) = (&lock.holders[0], &lock.waiters[0]);
+        assert_eq!(second.grant(), Some(Grant::between(second.since, None)), "the last change was an end: {third:?}");
     });
 }
 

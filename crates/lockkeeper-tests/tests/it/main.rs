@@ -12,6 +12,7 @@ mod examples;
 mod exits;
 mod far;
 mod fenced;
+mod foreign;
 mod helix;
 mod interfaces;
 mod jobs;

@@ -11,8 +11,7 @@ use lockkeeper_core::HOLDER_MARKER;
 use lockkeeper_core::leased::Record;
 use tracing::warn;
 
-use super::describe::{describe, list};
-use super::{Admin, LockInfo, lease};
+use super::{Admin, LockInfo, describe, lease};
 use crate::broken::{Broken, Proof};
 use crate::clock::as_millis_since_1970;
 use crate::contender::ContenderInfo;
@@ -199,8 +198,7 @@ struct Freed {
 }
 
 async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<BreakTarget, AdminError> {
-    let listed = list(ensemble, path).await.map_err(|fault| refused(path, fault))?;
-    let mut lock = describe(ensemble, path, listed, &mut Default::default()).await;
+    let mut lock = describe::look(ensemble, path).await.map_err(|fault| refused(path, fault))?;
     if lock.is_quiet() {
         // Read the parent first: then its version is not newer than the record.
         let above = ensemble.read(above(path)).await.map_err(|fault| refused(path, fault))?;

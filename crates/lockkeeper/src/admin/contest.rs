@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use lockkeeper_core::{
-    AttemptId, Discipline, Mode, NodeData, NodeFormat, Queue, SessionId, Sessionless, Verdict, Zxid, node_path,
+    AttemptId, Discipline, ForeignSemaphore, Mode, NodeData, NodeFormat, Queue, SemaphoreNode, SessionId, Sessionless,
+    Verdict, Zxid, node_path,
 };
 
 use crate::contender::ContenderInfo;
@@ -74,6 +75,11 @@ impl<'a, 'k> Contest<'a, 'k> {
         Contest { path, node_format, all, queue, skipped, known }
     }
 
+    /// Whose semaphore it is, if it is one of a foreign client.
+    pub fn semaphore(&self) -> Option<ForeignSemaphore> {
+        self.all.unknown().iter().find_map(|name| Some(ForeignSemaphore::read(name)?.0))
+    }
+
     /// Whether a holder marker exists, which [`Contest::roles`] needs.
     pub fn has_holder_marker(&self) -> bool {
         self.queue.has_holder_marker()
@@ -92,6 +98,9 @@ impl<'a, 'k> Contest<'a, 'k> {
 
     /// Decides who holds the lock. `permits`: the number that the path states, if it counts.
     pub fn roles(self, marker: Option<Marker>, permits: Option<u32>) -> Roles<'a> {
+        if self.semaphore().is_some() {
+            return self.roles_of_semaphore(permits);
+        }
         let discipline = self.discipline(permits);
         let entries = self.queue.entries();
         // Without a marker, the holders are the first ones: a contender that waits keeps all later ones waiting.
@@ -132,6 +141,35 @@ impl<'a, 'k> Contest<'a, 'k> {
         }
         let permits = discipline.limit().filter(|permits| *permits != UNSTATED);
         Roles { permits, holders, waiters, sessionless, unknown }
+    }
+
+    /// The same for the semaphore of a foreign client: its leases hold, those that ask for one wait.
+    fn roles_of_semaphore(self, permits: Option<u32>) -> Roles<'a> {
+        let mut roles = Roles { permits, ..Roles::default() };
+        let (mut leases, mut asking) = (Vec::new(), Vec::new());
+        for name in self.all.unknown() {
+            match ForeignSemaphore::read(name) {
+                _ if self.known.get(*name).is_some_and(|info| info.session.is_none()) => roles.sessionless.push(*name),
+                Some((_, SemaphoreNode::Lease(number))) => leases.push((number.map(|number| number.get()), *name)),
+                Some((_, SemaphoreNode::Asks(number))) => asking.push((number.get(), *name)),
+                None => roles.unknown.push(*name),
+            }
+        }
+        leases.sort_unstable();
+        asking.sort_unstable();
+        // The one that asks first may have created its lease, and waits until others are given back.
+        let of = |name: &str| self.known.get(name).map(|info| (info.session, info.czxid));
+        let waits = |lease: &str, asks: &str| {
+            of(lease).zip(of(asks)).is_some_and(|(lease, asks)| lease.0 == asks.0 && lease.1 > asks.1)
+        };
+        if let (Some((Some(_), newest)), Some((_, first))) = (leases.last(), asking.first())
+            && waits(newest, first)
+        {
+            leases.pop();
+        }
+        roles.holders = leases.into_iter().map(|(_, name)| name).collect();
+        roles.waiters = asking.into_iter().map(|(_, name)| (name, None)).collect();
+        roles
     }
 
     /// The path of the node without a session that this contender waits for.
@@ -212,6 +250,44 @@ mod tests {
         assert_eq!(format_of(&["0000000007", "0000000008"]), NodeFormat::Numbered);
         assert_eq!(format_of(&["read-0000000007", "0000000008"]), NodeFormat::Recipe);
         assert_eq!(format_of::<&str>(&[]), NodeFormat::default());
+    }
+
+    /// Curator's client creates its lease before it may have it.
+    #[test]
+    fn the_lease_of_the_client_that_asks_first_waits() {
+        let id = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d";
+        let names = [
+            format!("leases/_c_{id}-lease-0000000004"),
+            format!("leases/_c_{id}-lease-0000000005"),
+            format!("locks/_c_{id}-lock-0000000009"),
+            format!("locks/_c_{id}-lock-0000000008"),
+        ];
+        let node = |session, czxid| Node {
+            data: b"10.0.0.7".to_vec(),
+            czxid: Zxid(czxid),
+            mzxid: Zxid(czxid),
+            pzxid: Zxid(czxid),
+            ctime_ms: 0,
+            mtime_ms: 0,
+            version: 0,
+            owner: SessionId(session),
+            children: 0,
+        };
+        let of = |sessions: [(i64, i64); 4]| -> HashMap<String, ContenderInfo> {
+            let nodes = names.iter().zip(sessions);
+            nodes.map(|(name, (session, czxid))| (name.clone(), contender(name, &node(session, czxid)))).collect()
+        };
+        let holders = |known: &HashMap<String, ContenderInfo>| {
+            let roles = Contest::new("/pool", NodeFormat::Curator, &names, known).roles(None, None);
+            assert_eq!(roles.waiters.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [&names[3], &names[2]]);
+            roles.holders.into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        // The first that asks has session 3.
+        let waiting = of([(1, 10), (3, 21), (2, 30), (3, 20)]);
+        assert_eq!(holders(&waiting), [names[0].clone()]);
+        assert!(waiting.values().all(|info| (info.mode, info.permits, info.token) == ("permits", Some(1), None)));
+        // It has not created its lease yet: one of an earlier hold is its own too.
+        assert_eq!(holders(&of([(1, 10), (3, 11), (2, 30), (3, 20)])), names[..2]);
     }
 
     /// Nothing is known of the nodes but their names.

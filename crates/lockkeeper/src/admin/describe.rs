@@ -1,15 +1,21 @@
 //! Finds the contenders behind a listing. [`Contest`] decides which of them hold the lock.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper_core::{FencingToken, HOLDER_MARKER, Limit, NodeFormat, PathRecord, Queue, node_path};
+use lockkeeper_core::{
+    CURATOR_LEASES, CURATOR_LOCK, FencingToken, ForeignSemaphore, HOLDER_MARKER, KAZOO_LOCK, Limit, NodeFormat,
+    PathRecord, Queue, Zxid, node_path,
+};
 
 use super::contest::{Contest, Marker};
 use super::info::{Entries, LockInfo};
+use crate::broken::Revoked;
 use crate::clock::moment;
 use crate::contender::ContenderInfo;
 use crate::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable};
+use crate::registers::journal;
 
 /// The names in the queue of one lock.
 pub(super) struct Listed {
@@ -17,24 +23,54 @@ pub(super) struct Listed {
     names: Vec<String>,
     /// How many contenders have entered, if the names are the children of the lock's path.
     entries: Option<Entries>,
+    /// The transaction that last created or deleted one of its nodes, if that is known.
+    changed: Option<Zxid>,
 }
 
 impl Listed {
     /// The children of a lock's path, which are only names.
     pub(super) fn names_of(names: Vec<String>) -> Self {
-        Listed { node_format: NodeFormat::of(&names), names, entries: None }
+        Listed { node_format: NodeFormat::of(&names), names, entries: None, changed: None }
     }
 
     /// The children of a lock's path.
-    pub(super) fn of(Children { names, created, ctime_ms, .. }: Children) -> Self {
+    pub(super) fn of(Children { names, created, ctime_ms, changed, .. }: Children) -> Self {
         let entries = moment(ctime_ms).map(|since| Entries { count: created, since });
-        Listed { entries, ..Listed::names_of(names) }
+        Listed { entries, changed: Some(changed), ..Listed::names_of(names) }
     }
 
     /// The nodes beside the path, from a listing of the node above it.
-    fn beside(path: &str, names: Vec<String>) -> Self {
+    fn beside(path: &str, names: Vec<String>, changed: Option<Zxid>) -> Self {
         let node_format = NodeFormat::Numbered;
-        Listed { node_format, names: node_format.names(path, names), entries: None }
+        Listed { node_format, names: node_format.names(path, names), entries: None, changed }
+    }
+
+    /// The nodes of the semaphore of a foreign client, from the children of its path. `None` if it is none, or not in use.
+    ///
+    /// One listing if the names are none of a semaphore's, two of Curator's.
+    pub(super) async fn of_semaphore(ensemble: &dyn Ensemble, path: &str, children: &[String]) -> Option<Self> {
+        let has = |name: &str| children.iter().any(|child| child == name);
+        let list = async |directory: &str| ensemble.list(&format!("{path}{directory}")).await.ok();
+        let own = |directory: &str, children: &Children| {
+            let names = children.names.iter().map(|name| format!("{directory}/{name}"));
+            names.filter(|name| ForeignSemaphore::read(name).is_some()).collect::<Vec<_>>()
+        };
+        let (names, changed) = if has(CURATOR_LEASES) {
+            let (leases, locks) = tokio::join!(list("/leases"), list("/locks"));
+            let asking = locks.as_ref().map(|locks| own(CURATOR_LOCK, locks)).unwrap_or_default();
+            let leases = leases?;
+            ([own(CURATOR_LEASES, &leases), asking].concat(), Some(leases.changed))
+        } else {
+            let locks = list(KAZOO_LOCK).await?;
+            let leases = children.iter().filter_map(|name| ForeignSemaphore::kazoo_lease(name));
+            (leases.chain(own(KAZOO_LOCK, &locks)).collect(), None)
+        };
+        (!names.is_empty()).then(|| Listed { changed, ..Listed::names_of(names) })
+    }
+
+    /// The paths of the nodes.
+    pub(super) fn nodes(&self, path: &str) -> Vec<String> {
+        self.names.iter().map(|name| node_path(path, name)).collect()
     }
 
     pub(super) fn names(&self) -> &[String] {
@@ -62,9 +98,10 @@ impl Listed {
                 }
             }
         }
+        let changed = self.changed;
         let listed = |(lock, names)| {
             let path = format!("{above}/{lock}");
-            let listed = Listed::beside(&path, names);
+            let listed = Listed::beside(&path, names, changed);
             (path, listed)
         };
         (Listed { names, ..self }, locks.into_iter().map(listed).collect())
@@ -92,17 +129,73 @@ pub(super) async fn list(ensemble: &dyn Ensemble, path: &str) -> Result<Listed, 
 /// there.
 pub(super) async fn list_beside(ensemble: &dyn Ensemble, path: &str) -> Listed {
     let above = ensemble.list(NodeFormat::Numbered.listed(path)).await;
-    Listed::beside(path, above.map(|children| children.names).unwrap_or_default())
+    let (names, changed) = above.map(|it| (it.names, Some(it.changed))).unwrap_or_default();
+    Listed::beside(path, names, changed)
 }
 
 /// Lists the queue as [`list`] does, and watches the node that was listed.
 pub(super) async fn list_and_watch(ensemble: &dyn Ensemble, path: &str) -> Result<(Listed, Watcher), OpError> {
-    let Listed { node_format, entries, .. } = list(ensemble, path).await?;
-    let place = node_format.listed(path);
+    let before = list(ensemble, path).await?;
+    let place = before.node_format.listed(path);
     let (names, watcher) = ensemble.list_and_watch(place).await?;
-    let listed =
-        if place == path { Listed { entries, ..Listed::names_of(names) } } else { Listed::beside(path, names) };
-    Ok((listed, watcher))
+    let listed = if place == path { Listed::names_of(names) } else { Listed::beside(path, names, None) };
+    // If the same contenders are there, nobody was granted the lock between the two listings.
+    let changed = before.changed.filter(|_| {
+        let [mut one, mut other] = [&before.names, &listed.names].map(|names| names.iter().collect::<Vec<_>>());
+        one.sort_unstable();
+        other.sort_unstable();
+        one == other
+    });
+    let entries = before.entries.filter(|_| place == path);
+    Ok((Listed { entries, changed, ..listed }, watcher))
+}
+
+/// Lists and reads the lock at `path`, or the semaphore of foreign clients.
+///
+/// # Errors
+///
+/// As [`list`].
+pub(super) async fn look(ensemble: &dyn Ensemble, path: &str) -> Result<LockInfo, OpError> {
+    let info = describe(ensemble, path, list(ensemble, path).await?, &mut HashMap::new()).await;
+    if !info.is_quiet() {
+        return Ok(info);
+    }
+    match Listed::of_semaphore(ensemble, path, &info.unknown).await {
+        Some(listed) => Ok(describe(ensemble, path, listed, &mut HashMap::new()).await),
+        None => Ok(info),
+    }
+}
+
+/// The bits of a token that are the epoch's.
+const EPOCH_BITS: u32 = 16;
+
+/// Adds what a request to release has replaced in the nodes of foreign clients: the journal says who they are, and who asks.
+async fn recall(ensemble: &dyn Ensemble, info: &mut LockInfo) {
+    let is_bare = |contender: &ContenderInfo| {
+        contender.owner.is_none() && contender.revocation.as_ref().is_some_and(|asked| asked.by.is_none())
+    };
+    let path = &info.path;
+    let mut bare: Vec<_> = info.holders.iter_mut().chain(&mut info.waiters).filter(|it| is_bare(it)).collect();
+    if bare.is_empty() {
+        return;
+    }
+    // Without the journal, the node says that somebody asks.
+    let entries = journal::entries::<Revoked>(ensemble).await.unwrap_or_default();
+    for contender in &mut bare {
+        // A record has the epoch, above the transaction.
+        let created = |token: Option<FencingToken>| token.map(|token| token.get() << EPOCH_BITS);
+        let is_about = |asked: &&Revoked| {
+            asked.path == *path && asked.node == contender.node && created(asked.token) == created(contender.token)
+        };
+        if let Some(asked) = entries.iter().rev().find(is_about) {
+            contender.described.clone_from(&asked.described);
+            let at_ms = asked.at.duration_since(UNIX_EPOCH).map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(0));
+            if let Some(revocation) = &mut contender.revocation {
+                (revocation.by, revocation.reason) = (Some(asked.by.clone()), asked.reason.clone());
+                revocation.at_ms = at_ms;
+            }
+        }
+    }
 }
 
 /// Reads the contenders of a listing. Contenders that were deleted since the listing are left out.
@@ -112,14 +205,15 @@ pub(super) async fn describe(
     listed: Listed,
     known: &mut HashMap<String, ContenderInfo>,
 ) -> LockInfo {
-    let Listed { node_format, names, entries } = listed;
+    let Listed { node_format, names, entries, changed } = listed;
     let queue = Queue::read(node_format, &names);
     // The holder marker has the token of the holder of a lock with classes.
     let holder_marker = match queue.has_holder_marker() {
         true => ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await.ok(),
         false => None,
     };
-    let fresh = queue.entries().iter().map(|e| e.name).filter(|name| !known.contains_key(*name));
+    let contenders = contenders(&queue);
+    let fresh = contenders.iter().copied().filter(|name| !known.contains_key(*name));
     let reads: Vec<_> = fresh
         .map(|name| {
             let (name, read) = (name.to_owned(), ensemble.read(&node_path(path, name)));
@@ -132,12 +226,19 @@ pub(super) async fn describe(
             known.insert(info.node.clone(), info);
         }
     }
+    let settled = settled(&contenders, changed, known);
     let contest = Contest::new(path, node_format, &names, known);
-    let permits = if contest.counts_permits() { stated_permits(ensemble, path).await } else { None };
+    let semaphore = contest.semaphore();
+    let permits = match semaphore {
+        Some(semaphore) => ensemble.read(path).await.ok().and_then(|node| semaphore.limit(&node.data)),
+        None if contest.counts_permits() => stated_permits(ensemble, path).await,
+        None => None,
+    };
     let roles = contest.roles(holder_marker.as_ref().map(Marker::of), permits);
     let mut info = LockInfo {
         path: path.to_owned(),
         permits: roles.permits,
+        semaphore: semaphore.map(ForeignSemaphore::name),
         holders: Vec::new(),
         waiters: Vec::new(),
         sessionless: roles.sessionless.iter().filter_map(|name| known.get(*name)).cloned().collect(),
@@ -145,14 +246,19 @@ pub(super) async fn describe(
         entries,
         lease: None,
     };
-    for name in roles.holders {
+    let mut holders = roles.holders.into_iter().peekable();
+    while let Some(name) = holders.next() {
         let Some(mut contender) = known.get(name).cloned() else { continue };
+        // Curator's client asks for the next lease of its semaphore when the one before it has its own.
+        let next = holders.peek().filter(|_| semaphore == Some(ForeignSemaphore::Curator));
+        let next = next.and_then(|next| known.get(*next)).map(|next| next.since);
+        let settled = settled.into_iter().chain(next).min();
         if let Some(mark) = &holder_marker {
             contender.token = Some(FencingToken::from_zxid(mark.czxid));
             contender.granted = moment(mark.ctime_ms);
         }
         contender.blocked_by = None;
-        contender.holds();
+        contender.holds(settled);
         info.holders.push(contender);
     }
     for (name, blocked_by) in roles.waiters {
@@ -161,7 +267,24 @@ pub(super) async fn describe(
         contender.waits();
         info.waiters.push(contender.clone());
     }
+    recall(ensemble, &mut info).await;
     info
+}
+
+/// When the queue of a listing has changed last, if the transaction that did it created a contender that is still there. `None` if
+/// contenders of the listing are deleted by now: then it has changed since.
+fn settled(names: &[&str], changed: Option<Zxid>, known: &HashMap<String, ContenderInfo>) -> Option<SystemTime> {
+    if !names.iter().all(|name| known.contains_key(*name)) {
+        return None;
+    }
+    let last = names.iter().filter_map(|name| known.get(*name)).find(|info| Some(info.czxid) == changed);
+    last.map(|info| info.since)
+}
+
+/// The names of the contenders, or of the nodes of a foreign client's semaphore.
+fn contenders<'a>(queue: &Queue<'a>) -> Vec<&'a str> {
+    let of_semaphore = queue.unknown().iter().copied().filter(|name| ForeignSemaphore::read(name).is_some());
+    queue.entries().iter().map(|entry| entry.name).chain(of_semaphore).collect()
 }
 
 /// The number of permits that the path states.

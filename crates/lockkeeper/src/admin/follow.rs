@@ -86,11 +86,15 @@ impl Follow {
                 for holder in info.holders.iter_mut().filter(|holder| holder.is_undated()) {
                     let read = ensemble.read_and_watch(&holder.node_path(&path)).await;
                     let Ok((node, watcher)) = read else { continue };
-                    holder.granted = ContenderInfo::read(holder.node.clone(), &node).granted;
-                    if holder.is_undated() {
-                        watchers.push(watcher);
-                    } else if let Some(known) = known.get_mut(&holder.node) {
-                        known.granted = holder.granted;
+                    match ContenderInfo::read(holder.node.clone(), &node).granted {
+                        None => watchers.push(watcher),
+                        said => {
+                            holder.granted = said;
+                            holder.holds(None);
+                            if let Some(known) = known.get_mut(&holder.node) {
+                                known.granted = said;
+                            }
+                        }
                     }
                 }
                 Ok((info, watchers, known))

@@ -17,6 +17,10 @@ pub struct LockInfo {
     /// The number of permits of a semaphore.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permits: Option<u32>,
+    /// Whose semaphore it is, if it is one of foreign clients: `curator` or `kazoo`. Its holders are its leases, its waiters those that ask
+    /// for one. Curator's semaphores say nowhere how many permits they have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub semaphore: Option<&'static str>,
     /// The holders.
     pub holders: Vec<ContenderInfo>,
     /// The waiters, in the order of the queue.

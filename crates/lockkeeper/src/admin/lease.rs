@@ -51,6 +51,8 @@ fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
         revocation: owner.revocation.as_deref().cloned(),
         since: moment(seen.mtime_ms).unwrap_or(UNIX_EPOCH),
         granted: None,
+        granted_after: None,
+        granted_before: None,
         holds: Vec::new(),
         traceparent: None,
         reads: false,

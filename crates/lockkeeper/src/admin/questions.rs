@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper_core::node_path;
+use lockkeeper_core::{CURATOR_LEASES, ForeignSemaphore, KAZOO_LOCK, node_path};
 
-use super::describe::{Listed, describe, list, list_beside, permits_in};
+use super::describe::{Listed, describe, list_beside, look, permits_in};
 use super::handle::Admin;
 use super::info::{LockInfo, LockListing, Unreadable};
 use super::lease;
+use crate::ensemble::paths::above;
 use crate::ensemble::{OpError, READS_IN_FLIGHT, linearizable, refused};
 use crate::error::AdminError;
 use crate::registers::{JOBS, REQUESTS, STATISTICS, journal};
@@ -39,8 +40,7 @@ impl Admin {
     pub async fn show(&self, path: impl AsRef<str>) -> Result<LockInfo, AdminError> {
         let path = self.path(path.as_ref())?;
         let shown = self.on_session(move |ensemble| async move {
-            let listed = list(&*ensemble, &path).await.map_err(|fault| refused(&path, fault))?;
-            let mut info = describe(&*ensemble, &path, listed, &mut HashMap::new()).await;
+            let mut info = look(&*ensemble, &path).await.map_err(|fault| refused(&path, fault))?;
             if info.is_quiet()
                 && let Ok(seen) = ensemble.read(&path).await
             {
@@ -91,7 +91,8 @@ impl Admin {
         let root = root.as_ref();
         let root = if root == "/" { root.to_owned() } else { self.path(root)? };
         let listed = self.on_session(move |ensemble| async move {
-            let (mut found, mut quiet, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut found, mut quiet, mut unreadable) = (Vec::<LockInfo>::new(), Vec::new(), Vec::new());
+            let mut semaphores = Vec::new();
             // Later reads of a session are never older than earlier ones.
             let mut listings = vec![(root.clone(), linearizable(&*ensemble, ensemble.list(&root)).await)];
             // The contenders of the root's own lock may be beside it.
@@ -132,11 +133,36 @@ impl Admin {
                         }
                         continue;
                     }
-                    let above = info.path.trim_end_matches('/');
+                    let parent = info.path.trim_end_matches('/');
+                    // The lock of those that ask for a lease of Kazoo's semaphore.
+                    if let Some(path) = info.path.strip_suffix(KAZOO_LOCK).filter(|_| !info.is_quiet()) {
+                        semaphores.push((path.to_owned(), Vec::new()));
+                        continue;
+                    }
+                    let may_be_semaphore =
+                        |name: &String| name == CURATOR_LEASES || ForeignSemaphore::kazoo_lease(name).is_some();
+                    if info.is_quiet() && info.unknown.iter().any(may_be_semaphore) {
+                        semaphores.push((info.path.clone(), info.unknown.clone()));
+                    }
                     let names = info.unknown.iter().chain(info.sessionless.iter().map(|info| &info.node));
-                    let below = names.map(|name| format!("{above}/{name}"));
+                    let below = names.map(|name| format!("{parent}/{name}"));
                     level.extend(below.filter(|path| !OURS.contains(&path.as_str())));
                     if info.is_quiet() && info.sessionless.is_empty() { quiet.push(info) } else { found.push(info) }
+                }
+                // Of a semaphore, the nodes below its path are no locks.
+                for (path, mut names) in std::mem::take(&mut semaphores) {
+                    if names.is_empty() {
+                        names = ensemble.list(&path).await.map(|children| children.names).unwrap_or_default();
+                    }
+                    let Some(listed) = Listed::of_semaphore(ensemble, &path, &names).await else { continue };
+                    let own = listed.nodes(&path);
+                    let is_own = |node: &str| own.iter().any(|own| own == node || above(own) == node);
+                    level.retain(|node| !is_own(node));
+                    quiet.retain(|info| info.path != path);
+                    let info = describe(ensemble, &path, listed, &mut HashMap::new()).await;
+                    if !info.is_quiet() && !found.iter().any(|it| it.path == path) {
+                        found.push(info);
+                    }
                 }
                 let records = std::mem::take(&mut quiet).into_iter().map(|mut info| async {
                     let (seen, record) = lease::record(ensemble, &info.path).await?;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::leased::Record;
-use lockkeeper_core::{AttemptId, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path};
+use lockkeeper_core::{
+    AttemptId, ForeignSemaphore, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path,
+};
 
 use super::{Admin, lease};
 use crate::broken::{Proof, Revoked};
@@ -135,7 +137,8 @@ impl Admin {
     /// # Errors
     ///
     /// [`AdminError::NoSuchLock`] if the path has no node. [`AdminError::CannotAsk`] if a foreign client does not understand such
-    /// requests, or if the node format is [`LeaderLatch`](crate::NodeFormat::LeaderLatch). [`SessionError::Refused`] if an ACL forbids the write. [`AdminError::Misuse`] if the reason has more than 4096
+    /// requests, or if the node format is [`LeaderLatch`](crate::NodeFormat::LeaderLatch). [`SessionError::Refused`] if an ACL forbids the write; for a
+    /// foreign client also that of the record, because the request takes the place of what its node says. [`AdminError::Misuse`] if the reason has more than 4096
     /// bytes.
     pub async fn revoke(&self, path: impl AsRef<str>, reason: Option<&str>) -> Result<Vec<Asked>, AdminError> {
         let path = path.as_ref();
@@ -301,7 +304,7 @@ async fn put(
             Err(fault) => return Err(refused(&path, fault)),
         };
         let format = NodeFormat::of_node(&name);
-        if !format.allows_new_data() {
+        if !format.allows_new_data() || ForeignSemaphore::read(&name).is_some() {
             return Err(AdminError::CannotAsk { path, node: name });
         }
         let (data, written) = match NodeData::read(&node.data) {
@@ -318,8 +321,14 @@ async fn put(
                 (word.as_bytes().to_vec(), None)
             }
         };
+        // A word takes the place of what the client wrote, so a record must say who it is.
+        let replaces = written.is_none() && !node.data.is_empty();
         let write = TxnStep::Write { path: at.clone(), data, version: Some(node.version) };
-        match journal::transact(&*ensemble, vec![write], (id, &record_of_it)).await {
+        let done = match replaces {
+            true => journal::transact_recorded(&*ensemble, vec![write], (id, &record_of_it)).await,
+            false => journal::transact(&*ensemble, vec![write], (id, &record_of_it)).await,
+        };
+        match done {
             Ok(()) => return Ok(Some((node.czxid, written))),
             Err(OpError::BadVersion) => {}
             Err(OpError::NoNode) => return Ok(None),

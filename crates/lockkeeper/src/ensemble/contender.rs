@@ -2,7 +2,9 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockkeeper_core::{FencingToken, HOLDER_MARKER, Mode, NodeData, NodeFormat, Tombstone};
+use lockkeeper_core::{
+    FencingToken, ForeignSemaphore, HOLDER_MARKER, Mode, NodeData, NodeFormat, SemaphoreNode, Tombstone,
+};
 
 use crate::clock::moment;
 use crate::contender::ContenderInfo;
@@ -15,7 +17,9 @@ impl ContenderInfo {
         let record = node_data.record();
         let abandoned = Tombstone::read(&node);
         let named = || NodeFormat::of_node(&node).parse(&node).map(|name| name.mode);
-        let mode = abandoned.map(|tombstone| tombstone.mode).or_else(named);
+        let semaphore = ForeignSemaphore::read(&node);
+        let one = semaphore.map(|_| Mode::Permits(1));
+        let mode = abandoned.map(|tombstone| tombstone.mode).or(one).or_else(named);
         ContenderInfo {
             mode: match mode {
                 Some(mode) => mode.label(),
@@ -44,8 +48,14 @@ impl ContenderInfo {
                 Some(ms) => i64::try_from(ms).ok().and_then(moment),
                 // Its holder created it with the grant.
                 None if node == HOLDER_MARKER => moment(seen.ctime_ms),
+                // Kazoo creates a lease when it may have it.
+                None if semaphore == Some((ForeignSemaphore::Kazoo, SemaphoreNode::Lease(None))) => {
+                    moment(seen.ctime_ms)
+                }
                 None => None,
             },
+            granted_after: None,
+            granted_before: None,
             holds: record.map(|record| record.holds.clone()).unwrap_or_default(),
             traceparent: record.and_then(|record| record.traceparent),
             reads: record.is_some_and(|record| record.upgradeable),

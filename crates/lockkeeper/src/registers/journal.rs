@@ -184,6 +184,33 @@ fn parse<T: Entry>(seen: &Node, proof: Proof) -> Option<T> {
     Some(entry)
 }
 
+/// Does these steps, and writes an entry with this id in the same transaction. If the entry cannot be written, it does nothing.
+///
+/// # Errors
+///
+/// As the transaction's. A step of a node that does not exist fails with [`OpError::NoNode`], and the entry with
+/// [`OpError::Refused`].
+pub(crate) async fn transact_recorded<T: Entry>(
+    ensemble: &dyn Ensemble,
+    steps: Vec<TxnStep>,
+    (id, entry): (uuid::Uuid, &T),
+) -> Result<(), OpError> {
+    for _ in 0..2 {
+        let with_entry = steps.iter().cloned().chain([step(id, entry)]).collect();
+        let Err(undone) = ensemble.transact(with_entry).await else {
+            prune(ensemble).await;
+            return Ok(());
+        };
+        match (undone.step, undone.fault) {
+            (Some(at), OpError::NoNode) if at == steps.len() => records::make(ensemble, ROOT).await?,
+            // After a lost reply, the same entry is written once more.
+            (Some(at), OpError::NodeExists) if at == steps.len() => return Ok(()),
+            (_, fault) => return Err(fault),
+        }
+    }
+    Err(OpError::ConnectionLoss)
+}
+
 /// Does these steps, and writes an entry with this id in the same transaction. If the entry cannot be written, or exists,
 /// does them without it.
 ///

@@ -167,9 +167,9 @@ fn told(ending: &Ending, how: &End) -> Vec<Fact> {
         }
     }
     facts.push(match entry.granted {
-        Some((granted, unsure)) => {
-            let held = at.since(granted);
-            Fact { at, what: What::Ended { contender, held, how }, about: *is_about || unsure }
+        Some(granted) => {
+            let held = at.since(granted.at);
+            Fact { at, what: What::Ended { contender, held, how }, about: *is_about || granted.is_latest }
         }
         None => {
             let waited = at.since(entry.entered);

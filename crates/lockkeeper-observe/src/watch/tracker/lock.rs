@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use lockkeeper::NodeFormat;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::admin::SessionId;
 use lockkeeper::engine::ensemble::Zxid;
@@ -59,8 +58,18 @@ pub(super) struct Entry {
     pub(super) is_announced: bool,
     /// It was decided since it was found whether it holds the lock.
     pub(super) is_placed: bool,
-    /// Since when it holds the lock, and whether that is not exact.
-    pub(super) granted: Option<(Moment, bool)>,
+    /// Since when it holds the lock.
+    pub(super) granted: Option<Granted>,
+}
+
+/// Since when a contender holds a lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted {
+    pub(super) at: Moment,
+    /// It was granted the lock then or before.
+    pub(super) is_latest: bool,
+    /// The grant was not seen.
+    pub(super) is_found: bool,
 }
 
 impl Entry {
@@ -271,17 +280,23 @@ impl Tracker {
             entry.is_placed = true;
             match (holders.iter().any(|holder| holder == name), entry.granted) {
                 (true, None) => {
-                    let said = (!was_placed).then(|| info.and_then(granted_by_node)).flatten();
-                    entry.granted = Some((said.map_or(at, |said| at.of_wall(said)), !was_placed));
+                    // Of a hold that was found, only a record says when it began. It did so before it was found.
+                    let said = info.and_then(|info| info.granted).filter(|_| !was_placed);
+                    entry.granted = Some(Granted {
+                        at: said.map_or(at, |said| at.of_wall(said)),
+                        is_latest: !was_placed && said.is_none(),
+                        is_found: !was_placed,
+                    });
                     if entry.is_announced {
                         facts.push(grant(path, name, entry, info));
                     }
                 }
                 // The holder marker is another contender's: this one released, and its node is still in the queue.
-                (false, Some((granted, is_about))) if marks => {
+                (false, Some(granted)) if marks => {
                     entry.granted = None;
-                    let (contender, held) = (named(path, name, info), at.since(granted));
-                    facts.push(Fact { at, what: What::Ended { contender, held, how: End::Released }, about: is_about });
+                    let (contender, held) = (named(path, name, info), at.since(granted.at));
+                    let what = What::Ended { contender, held, how: End::Released };
+                    facts.push(Fact { at, what, about: granted.is_latest });
                 }
                 _ => {}
             }
@@ -352,15 +367,9 @@ impl Tracker {
     }
 }
 
-/// When a holder that was found has been granted the lock, if its node shows it.
-fn granted_by_node(info: &ContenderInfo) -> Option<std::time::SystemTime> {
-    // A holder of this library that waited for long says so.
-    let says = info.owner.is_some() && NodeFormat::of_node(&info.node).allows_new_data();
-    info.granted.or(says.then_some(info.since))
-}
-
 pub(super) fn grant(path: &Arc<str>, name: &str, entry: &Entry, info: Option<&ContenderInfo>) -> Fact {
-    let (at, found) = entry.granted.unwrap_or((entry.entered, true));
+    let unseen = Granted { at: entry.entered, is_latest: true, is_found: true };
+    let Granted { at, is_found: found, .. } = entry.granted.unwrap_or(unseen);
     let what = What::Granted { contender: named(path, name, info), waited: at.since(entry.entered), found };
     Fact { at, what, about: found || entry.is_about }
 }

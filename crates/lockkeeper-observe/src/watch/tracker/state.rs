@@ -33,7 +33,7 @@ pub struct ContenderState {
     pub contender: Arc<Contender>,
     /// How long it has been in this state: waiting, or holding.
     pub since_ms: i64,
-    /// Whether that is not exact: see [`Fact::about`](crate::watch::Fact::about).
+    /// Whether that is not exact: see [`Fact::about`](crate::watch::Fact::about). A holder has held the lock for at least this long.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub about: bool,
     /// What its node says; `None` if it is not read yet, and for the owner of a leased lock.
@@ -92,7 +92,7 @@ impl Lock {
 
     fn since(&self) -> Since {
         let mut since = Since::default();
-        let granted = self.contenders().map(|(_, entry, _)| (entry.granted.map(|(at, _)| at), entry.entered));
+        let granted = self.contenders().map(|(_, entry, _)| (entry.granted.map(|granted| granted.at), entry.entered));
         let leased = self.lease.iter().map(|lease| (Some(lease.granted), lease.granted));
         for (granted, entered) in granted.chain(leased) {
             let (oldest, count, at) = match granted {
@@ -175,7 +175,9 @@ fn lock_state(path: &Arc<str>, lock: &Lock, now: Moment, most: usize) -> LockSta
     let (mut holders, mut waiters) = (Vec::new(), Vec::new());
     for (name, entry, info) in lock.contenders() {
         match entry.granted {
-            Some((at, about)) if holders.len() < most => holders.push(state(named(path, name, info), at, about, info)),
+            Some(granted) if holders.len() < most => {
+                holders.push(state(named(path, name, info), granted.at, granted.is_latest, info));
+            }
             Some(_) => {}
             None => waiters.push((entry.entered, name, entry, info)),
         }

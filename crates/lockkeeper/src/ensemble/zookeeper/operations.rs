@@ -297,6 +297,7 @@ impl Ensemble for Operations {
                 data_len: usize::try_from(stat.data_length).unwrap_or(0),
                 created: u32::try_from(changes / 2).unwrap_or(0),
                 ctime_ms: stat.ctime,
+                changed: Zxid(stat.pzxid),
             })
         })
     }

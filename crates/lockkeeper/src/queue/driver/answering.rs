@@ -313,7 +313,7 @@ impl Driver {
         let blocks = self.contender.place().and_then(|place| place.blocks_first.as_ref());
         let blocks = blocks.filter(|node| first.is_blocked_by(node));
         first.blocked_by = blocks.map(|node| node_path(&self.attempt.path, &node.name));
-        first.holds();
+        first.holds(None);
         Some(first)
     }
 

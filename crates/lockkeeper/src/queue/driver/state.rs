@@ -50,6 +50,10 @@ pub(super) const LINGER: Duration = Duration::from_millis(100);
 /// How long after the create of its node a grant is late: then the create does not tell when the hold began.
 const LATE: Duration = Duration::from_secs(1);
 
+/// How old another hold is when its record says when it began. Others cannot know whether it waited for less than [`LATE`], or
+/// waited for long and has not said so yet.
+const SETTLED: Duration = Duration::from_secs(10);
+
 /// When the own node was created, and when the lock was granted.
 #[derive(Default)]
 pub(super) struct HoldTimes {
@@ -63,7 +67,7 @@ pub(super) struct HoldTimes {
     pub(super) created_ms: Option<i64>,
     /// When the lock, or the upgrade, was granted, by the session's clock.
     granted: Option<Duration>,
-    /// When the record is to say that, if the grant was late.
+    /// When the record is to say that.
     pub(super) due: Option<Instant>,
 }
 
@@ -92,7 +96,8 @@ impl HoldTimes {
     /// The lock is granted.
     pub(super) fn grant(&mut self, now: Duration) {
         self.granted = Some(now);
-        self.due = (now.saturating_sub(self.entered) > LATE).then(|| Instant::now() + LINGER);
+        let is_late = now.saturating_sub(self.entered) > LATE;
+        self.due = Some(Instant::now() + if is_late { LINGER } else { SETTLED });
     }
 
     /// The hold goes on with a node that is as old as what its name says.
