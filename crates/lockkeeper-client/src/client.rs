@@ -187,6 +187,11 @@ impl Client {
         self.handle.shared.session(Session::session_timeout)
     }
 
+    /// Returns the age of the oldest request that was sent and not answered; zero without one, and without a connection.
+    pub fn unanswered_for(&self) -> Duration {
+        self.handle.shared.unanswered_for()
+    }
+
     /// Returns what is needed to resume this session elsewhere; `None` before a server has accepted it.
     pub fn resume(&self) -> Option<Resume> {
         self.handle.shared.session(Session::resume)

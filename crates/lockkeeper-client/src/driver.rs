@@ -98,6 +98,10 @@ impl SharedState {
         ask(&self.lock().session)
     }
 
+    pub(crate) fn unanswered_for(&self) -> Duration {
+        self.lock().session.unanswered_for(self.now())
+    }
+
     /// Changes the session and wakes the driver.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Session, Duration)) {
         let mut inner = self.lock();

@@ -42,6 +42,9 @@ use too_large::TooLarge;
 /// The pause after the first failed round over all servers. Each further round doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest session timeout that a client can ask for, nearly 25 days.
+const LONGEST_TIMEOUT_MS: i32 = i32::MAX;
+const LONGEST_TIMEOUT: Duration = Duration::from_millis(LONGEST_TIMEOUT_MS as u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -182,7 +185,7 @@ impl Session {
             state: State::Pause { until: now },
             id,
             password,
-            timeout: config.session_timeout,
+            timeout: config.session_timeout.min(LONGEST_TIMEOUT),
             last_zxid,
             newest_zxid: last_zxid,
             watched_zxid: None,
@@ -230,6 +233,12 @@ impl Session {
     /// Returns the session timeout: the requested one until a server has granted one.
     pub fn session_timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Returns the age of the oldest request that was sent and not answered; zero without one. Requests that wait to be sent do not
+    /// count, so it is zero without a connection.
+    pub fn unanswered_for(&self, now: Duration) -> Duration {
+        self.sent.front().map_or(Duration::ZERO, |oldest| now.saturating_sub(oldest.at))
     }
 
     /// Returns what is needed to resume this session elsewhere; `None` before a server has accepted it.
@@ -280,7 +289,7 @@ impl Session {
         };
         let connect = ConnectRequest {
             last_zxid_seen,
-            timeout_ms: i32::try_from(self.config.session_timeout.as_millis()).unwrap_or(i32::MAX),
+            timeout_ms: i32::try_from(self.config.session_timeout.as_millis()).unwrap_or(LONGEST_TIMEOUT_MS),
             session,
             password: password.to_vec(),
             has_read_only: true,

@@ -103,3 +103,30 @@ fn a_search_that_takes_too_long_ends_the_attempt() {
     }
     assert_eq!(given, [10, 20, 30, 30]);
 }
+
+/// A client can ask for 2^31 - 1 milliseconds at most, and the server may never answer.
+#[test]
+fn the_longest_session_timeout_is_the_longest_that_the_protocol_has() {
+    let mut stage = Stage::with(Config::new(Duration::MAX));
+    assert_eq!(stage.session.session_timeout(), Duration::from_millis(i32::MAX as u64));
+    assert_eq!(stage.open().timeout_ms, i32::MAX);
+    for _ in 0..50 {
+        stage.now = stage.session.deadline().unwrap();
+        stage.session.timeout(stage.now);
+    }
+    assert_eq!(stage.accept().timeout_ms, i32::MAX);
+}
+
+#[test]
+fn the_oldest_request_without_an_answer_has_an_age() {
+    let mut stage = Stage::new();
+    let age = |stage: &Stage| stage.session.unanswered_for(stage.now);
+    stage.session.request(Request::Sync { path: "/".to_owned() }, stage.now);
+    stage.accept();
+    let sent = stage.now;
+    stage.now += Duration::from_millis(300);
+    stage.session.request(Request::Sync { path: "/".to_owned() }, stage.now);
+    assert_eq!(age(&stage), stage.now - sent, "the first, from when it was sent");
+    stage.cut();
+    assert_eq!(age(&stage), Duration::ZERO, "nothing is under way without a connection");
+}

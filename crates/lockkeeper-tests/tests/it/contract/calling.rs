@@ -26,6 +26,7 @@ for_every_kind!(
 for_kinds!([every_kind Native] a_blocking_call_in_async_code_panics_with_advice);
 for_kinds!([every_kind Native] a_request_measures_its_deadline_in_real_time_while_tokios_clock_is_paused);
 for_kinds!([every_kind Native] a_session_timeout_below_a_millisecond_is_refused);
+for_kinds!([every_kind Native] the_longest_session_timeout_is_the_longest_that_the_protocol_has);
 for_kinds!([every_kind Native] case_25_a_blocked_runtime_loses_no_lock);
 for_kinds!([every_kind Native] case_25_a_callback_that_blocks_loses_no_lock);
 
@@ -253,6 +254,18 @@ async fn a_session_timeout_below_a_millisecond_is_refused(world: &World) {
             assert!(error.to_string().contains("at least 1ms"), "{error}");
         }
     }
+}
+
+/// A server grants what it allows. Without one, the call ends at its own timeout.
+async fn the_longest_session_timeout_is_the_longest_that_the_protocol_has(world: &World) {
+    let keeper = Lockkeeper::builder().session_timeout(Duration::MAX).connect(&world.servers()).await.unwrap();
+    world.keep_open(&keeper);
+    world.subject(&keeper).acquire().await.unwrap().release().await.unwrap();
+    let proxy = world.proxy().await;
+    proxy.black_hole();
+    let builder = Lockkeeper::builder().session_timeout(Duration::MAX).connect_timeout(Duration::from_millis(500));
+    let outcome = builder.connect(&proxy.connect_string()).await;
+    assert!(matches!(outcome, Err(ConnectError::Session(SessionError::Unreachable { .. }))), "{outcome:?}");
 }
 
 /// Each error is returned before anything is sent.
