@@ -27,6 +27,7 @@ mod queue;
 mod semaphore;
 mod sequence;
 mod sessionless;
+mod silence;
 mod text;
 mod token;
 mod tombstone;
@@ -53,6 +54,7 @@ pub use queue::{Entry, Queue};
 pub use semaphore::{CURATOR_LEASES, CURATOR_LOCK, ForeignSemaphore, KAZOO_LOCK, SemaphoreNode};
 pub use sequence::Sequence;
 pub use sessionless::Sessionless;
+pub use silence::Silence;
 #[doc(hidden)]
 pub use text::{excerpt, is_active, plain, spell};
 pub use token::{EpochError, FencingToken, SessionId, TokenEpoch, TokenError, Zxid};

@@ -75,7 +75,8 @@ impl AcquireLease {
     /// request is then withdrawn in the background, as soon as a server answers.
     ///
     /// The error is `Unreachable` if the connection is lost at the deadline, or if a request has had no answer for 2 s.
-    /// It is also `Unreachable` if a call of at least 250 ms had no answer at all.
+    /// It is also `Unreachable` if the call had no answer at all, and it, or another request of its session, has waited for one for
+    /// 250 ms.
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|request| request.limits.timeout = Some(timeout))
     }

@@ -155,6 +155,11 @@ impl SessionRef {
         Ok(SessionRef { session, ensemble, behind: true, written_ms: Vec::new(), time, _present: present })
     }
 
+    /// The age of the session's oldest request without an answer.
+    pub(crate) fn unanswered_for(&self) -> Duration {
+        self.ensemble.unanswered_for()
+    }
+
     /// Waits for a reply, but not beyond the session's end.
     async fn reply<T>(&self, reply: impl Future<Output = T>, over: impl FnOnce() -> T) -> T {
         tokio::select! {

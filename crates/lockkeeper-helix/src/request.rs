@@ -12,7 +12,7 @@ use lockkeeper::engine::ensemble::OpError;
 use lockkeeper::engine::hold::HoldOptions;
 use lockkeeper::engine::registers::journal;
 use lockkeeper::engine::session::Context;
-use lockkeeper::engine::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, judged_at, passed};
+use lockkeeper::engine::wait::{Silence, TRY, cancelled, judged_at, passed};
 use lockkeeper::error::{AdminError, SessionError};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -101,13 +101,19 @@ impl Progress {
         (self.answered, self.asked) = (true, None);
     }
 
-    /// Whether the servers have been silent for so long that they count as unreachable.
-    fn shows_silence(&self, limits: &CallLimits) -> bool {
+    /// Whether the servers have been silent for so long that they count as unreachable. The oldest request of the session without
+    /// an answer has this age.
+    fn shows_silence(&self, limits: &CallLimits, session: Duration) -> bool {
         let at = judged_at(limits.deadline());
-        match self.answered {
-            true => self.asked.is_some_and(|asked| at.saturating_duration_since(asked) >= SILENCE),
-            false => at.saturating_duration_since(limits.started) >= FIRST_SILENCE,
-        }
+        // Until the first answer, the call waits for nothing else.
+        let asked = if self.answered { self.asked } else { Some(limits.started) };
+        let silence = Silence {
+            called: at.saturating_duration_since(limits.started),
+            answered: self.answered,
+            unanswered: asked.map(|asked| at.saturating_duration_since(asked)),
+            session: session.saturating_sub(at.elapsed()),
+        };
+        silence.is_outage()
     }
 }
 
@@ -222,7 +228,11 @@ impl LeaseAttempt {
             (Early::TimedOut, Some(session_ref)) if !session_ref.session.link().borrow().connected => {
                 "the connection is lost"
             }
-            (Early::TimedOut, Some(_)) if self.progress.shows_silence(&self.limits) => "a request was not answered",
+            (Early::TimedOut, Some(session_ref))
+                if self.progress.shows_silence(&self.limits, session_ref.unanswered_for()) =>
+            {
+                "a request was not answered"
+            }
             // It waits for nothing but the servers.
             (Early::TimedOut, Some(_)) if self.limits.once => "the servers answered too slowly",
             (Early::TimedOut, Some(_)) => {

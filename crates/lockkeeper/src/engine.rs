@@ -209,7 +209,9 @@ pub mod registers {
 pub mod wait {
     //! Waits that have a deadline, and how long a server may be silent.
 
-    pub use crate::wait::{FIRST_SILENCE, SILENCE, TRY, cancelled, judged_at, or_never, passed, reply};
+    pub use lockkeeper_core::Silence;
+
+    pub use crate::wait::{TRY, cancelled, judged_at, or_never, passed, reply};
 }
 
 pub mod text {

@@ -324,6 +324,10 @@ pub trait Ensemble: Send + Sync + 'static {
     fn flush_after(&self, make: &mut dyn FnMut()) {
         make();
     }
+    /// Returns the age of the oldest request that was sent and not answered; zero without one, and without a connection.
+    fn unanswered_for(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Creates a node; the reply has its name, including the number of a sequential one.
     fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)>;
     /// Deletes a node; if a version is given, only if its data has it.

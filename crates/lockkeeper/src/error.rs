@@ -20,7 +20,8 @@
 //!
 //! `AcquireError::Timeout` of a call with a timeout below 250 ms does not show that the lock is taken: a deadline that short cannot
 //! tell a server that has just fallen silent from a taken lock. From 250 ms on, a call without any answer fails with
-//! `SessionError::Unreachable`. With any timeout, so does a call at whose deadline the connection is known to be lost.
+//! `SessionError::Unreachable`. With any timeout, so does a call without any answer at whose deadline a request of the session, its own
+//! or an earlier one, has had no answer for 250 ms, and a call at whose deadline the connection is known to be lost.
 //!
 //! ```
 //! use lockkeeper::Error;

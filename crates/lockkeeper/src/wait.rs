@@ -11,14 +11,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// from a slow disk or from another continent. It is short enough for a caller that does not want to wait.
 pub const TRY: Duration = Duration::from_secs(2);
 
-/// How old a request without an answer must be at the deadline before the error calls the servers unreachable. A
-/// younger one may only have met a busy server.
-pub const SILENCE: Duration = Duration::from_secs(2);
-
-/// How old a call that got no answer at all must be at its deadline before its error calls the servers unreachable. Such a call does
-/// not know either whether the lock is held.
-pub const FIRST_SILENCE: Duration = Duration::from_millis(250);
-
 /// The moment for which a call is judged at its end: now, or its deadline if that has passed. If this process was stalled beyond the
 /// deadline, the answer may be there, unread, and the servers were not silent.
 pub fn judged_at(deadline: Option<Instant>) -> Instant {

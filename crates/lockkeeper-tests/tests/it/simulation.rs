@@ -10,7 +10,7 @@ use lockkeeper::error::{AcquireError, SessionError};
 use lockkeeper::guard::HoldState;
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_client::{Connect, Searching};
-use lockkeeper_helix::HelixLock;
+use lockkeeper_helix::{AcquireLeaseError, HelixLock};
 use lockkeeper_testkit::history::Tally;
 use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};
@@ -249,6 +249,43 @@ fn a_wait_that_ends_within_a_short_silence_is_a_timeout() {
             );
             assert_eq!(matches!(outcome, Err(AcquireError::Timeout { .. })), !unreachable, "{outcome:?}");
             guard.release().await.unwrap();
+        });
+    }
+}
+
+/// A call with a short deadline uses what its session knows from the calls before: their requests have no answer either. The first
+/// calls of a silence end before that shows, and an answer ends it.
+#[test]
+fn short_calls_on_a_silent_server_are_unreachable_once_a_request_is_unanswered_for_250_ms() {
+    for trouble in [Trouble::Silence(Duration::from_secs(5)), Trouble::PingsOnly] {
+        simulate(async {
+            let sim = Sim::new(1, Settings::default());
+            let keeper = Lockkeeper::builder().session_timeout(Duration::from_secs(30)).simulated(sim.network());
+            let (short, free) = (Duration::from_millis(100), keeper.mutex("/locks/free"));
+            free.acquire().await.unwrap().release().await.unwrap();
+            let leased = HelixLock::new(&keeper, "/locks/leased", Duration::from_secs(60));
+            leased.acquire().await.unwrap().release().await.unwrap();
+            sim.trouble(0, trouble);
+            let began = sim.elapsed();
+            let mut timed_out = Vec::new();
+            while sim.elapsed() - began < Duration::from_secs(4) {
+                let (lock, lease) = tokio::join!(
+                    free.acquire().timeout(short).into_future(),
+                    leased.acquire().timeout(short).into_future()
+                );
+                let since = sim.elapsed() - began;
+                match (lock, lease) {
+                    (
+                        Err(AcquireError::Session(SessionError::Unreachable { .. })),
+                        Err(AcquireLeaseError::Session(SessionError::Unreachable { .. })),
+                    ) => {}
+                    (Err(AcquireError::Timeout { .. }), Err(AcquireLeaseError::Timeout { .. })) => {
+                        timed_out.push(since)
+                    }
+                    other => panic!("{trouble:?}, after {since:?}: {other:?}"),
+                }
+            }
+            assert!(timed_out.len() == 2 && timed_out[1] < Duration::from_millis(250), "{trouble:?}: {timed_out:?}");
         });
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 ///
 /// | kind | means | HTTP |
 /// |---|---|---|
-/// | [`Taken`](Self::Taken) | another client has the lock, or is before this one; or the timeout was below 250 ms and no server answered | 409 or 423 |
+/// | [`Taken`](Self::Taken) | another client has the lock, or is before this one; or the timeout was below 250 ms and the servers have just fallen silent | 409 or 423 |
 /// | [`Withdrawn`](Self::Withdrawn) | another client ended the attempt | 409 |
 /// | [`Cancelled`](Self::Cancelled) | the caller ended the attempt, or closed the `Lockkeeper` | 503 |
 /// | [`Unavailable`](Self::Unavailable) | no server answered | 503 |
@@ -24,8 +24,9 @@ use std::io;
 pub enum ErrorKind {
     /// Another client has the lock or is before this one. The same call may succeed later.
     ///
-    /// With a timeout below 250 ms, also [`AcquireError::Timeout`](super::AcquireError::Timeout) of a free lock whose servers are
-    /// silent: a deadline that short cannot tell a silent server from a taken lock.
+    /// With a timeout below 250 ms, also [`AcquireError::Timeout`](super::AcquireError::Timeout) of a free lock whose servers have just
+    /// fallen silent: a deadline that short cannot tell them from a taken lock. Once a request of the session has had no answer for
+    /// 250 ms, the kind is [`Unavailable`](Self::Unavailable) with any timeout.
     Taken,
     /// Another client revoked the attempt or deleted its node. Its user does not want this attempt to continue.
     Withdrawn,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lockkeeper_core::{Loss, Mode, NodeFormat, Queue};
+use lockkeeper_core::{Loss, Mode, NodeFormat, Queue, Silence};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -252,12 +252,18 @@ impl Uses {
 
     /// The error of a call whose time is over.
     fn timed_out(&self, path: String, waited: Duration, once: bool) -> AcquireError {
-        let connected = self.context.ready_session().is_some_and(|(session, _)| session.link().borrow().connected);
-        let detail = match (connected, once) {
-            (true, false) => return AcquireError::Timeout { path, waited, holder: None, ahead: None },
+        let ready = self.context.ready_session().filter(|(session, _)| session.link().borrow().connected);
+        // An attempt that waits for other contenders had answers. Its own requests are not known here.
+        let silence = ready.as_ref().map(|(_, ensemble)| {
+            let session = ensemble.unanswered_for();
+            Silence { called: Duration::ZERO, answered: self.state().waits, unanswered: Some(session), session }
+        });
+        let detail = match silence {
+            None => "there is no connection",
+            Some(silence) if silence.is_outage() => "a request was not answered",
             // It waits for nothing but the servers.
-            (true, true) => "the servers answered too slowly",
-            (false, _) => "there is no connection",
+            Some(_) if once => "the servers answered too slowly",
+            Some(_) => return AcquireError::Timeout { path, waited, holder: None, ahead: None },
         };
         let servers = self.context.servers().to_string();
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt};
@@ -242,6 +243,10 @@ impl Ensemble for Operations {
 
     fn flush_after(&self, make: &mut dyn FnMut()) {
         self.client.flush_after(make);
+    }
+
+    fn unanswered_for(&self) -> Duration {
+        self.client.unanswered_for()
     }
 
     fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)> {

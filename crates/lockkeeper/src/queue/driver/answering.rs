@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_channel::mpsc;
-use lockkeeper_core::{Command, End, Failure, Grant, LinkState, Loss, node_path};
+use lockkeeper_core::{Command, End, Failure, Grant, LinkState, Loss, Silence, node_path};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -20,7 +20,7 @@ use crate::hold::holding::Holding;
 use crate::hold::note::{HoldReport, NotedEnd};
 use crate::hold::{Hold, HoldRequest, YieldRequest};
 use crate::session::epoch;
-use crate::wait::{FIRST_SILENCE, SILENCE, judged_at};
+use crate::wait::judged_at;
 
 impl Driver {
     /// Gives the lock to the caller; releases it if the caller no longer listens.
@@ -351,13 +351,17 @@ impl Driver {
     fn servers_are_silent(&self, unanswered: Option<Duration>) -> bool {
         // A grant waits for a heartbeat.
         let heartbeat = self.granted.as_ref().map(|(_, at)| *at);
-        let Some(oldest) = unanswered.into_iter().chain(heartbeat).min() else { return false };
         let at = judged_at(self.attempt.deadline);
-        match self.answered {
-            true => self.session.now().saturating_sub(oldest + at.elapsed()) >= SILENCE,
-            // From the call, which begins a moment before its first request leaves.
-            false => at.saturating_duration_since(self.attempt.started) >= FIRST_SILENCE,
-        }
+        // How long ago that was.
+        let late = at.elapsed();
+        let age = |sent| self.session.now().saturating_sub(sent).saturating_sub(late);
+        let silence = Silence {
+            called: at.saturating_duration_since(self.attempt.started),
+            answered: self.answered,
+            unanswered: unanswered.into_iter().chain(heartbeat).min().map(age),
+            session: self.attempt.ensemble.unanswered_for().saturating_sub(late),
+        };
+        silence.is_outage()
     }
 }
 
