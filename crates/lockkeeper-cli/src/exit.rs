@@ -252,7 +252,7 @@ fn hint(error: &Error) -> Option<String> {
     let hint = match error {
         Error::Misuse(Misuse { argument: "servers", .. }) => "write them as zk1:2181,zk2:2181,zk3:2181/app",
         Error::Misuse(Misuse { argument: "tls", .. }) if !cfg!(feature = "tls") => {
-            "install a lockkeeper with the default features: cargo install --locked lockkeeper-cli"
+            "install a lockkeeper with the default features: cargo install --locked --path crates/lockkeeper-cli"
         }
         Error::Misuse(Misuse { argument: "auth file" | "webhook file" | "private file", remedy, .. }) => {
             return remedy.clone();

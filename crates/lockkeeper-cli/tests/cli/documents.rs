@@ -209,3 +209,41 @@ fn the_guides_options_for_timeout_are_accepted_as_they_are() {
     let output = home.output(&words);
     assert!(output.status.success(), "{output:?}");
 }
+
+/// Until the names are owned (docs/publishing.md), another project could publish something under them.
+#[test]
+fn no_document_names_a_package_that_is_not_published() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (mut pages, mut directories) = (Vec::new(), vec![root.join("docs"), root.join("crates")]);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => directories.push(path),
+                Some("md") => pages.push(path),
+                Some("rs") if path.components().any(|part| part.as_os_str() == "src") => pages.push(path),
+                _ => {}
+            }
+        }
+    }
+    pages.push(root.join("README.md"));
+    let published = [
+        "crates.io/crates/lockkeeper",
+        "docs.rs/lockkeeper",
+        "cargo add lockkeeper",
+        "cargo install --locked lockkeeper",
+        "\nlockkeeper = \"",
+        "\nlockkeeper = { version",
+    ];
+    let mut named = Vec::new();
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let text = ["client", "config", "election", "fence", "helix", "observe", "server", "work"]
+            .iter()
+            .fold(text, |text, of| text.replace(&format!("\nlockkeeper-{of} = "), "\nlockkeeper = "));
+        named.extend(
+            published.iter().filter(|name| text.contains(*name)).map(|name| format!("{}: {name:?}", page.display())),
+        );
+    }
+    assert!(named.is_empty(), "{named:#?}");
+}
