@@ -12,3 +12,8 @@ pub mod page;
 pub mod servers;
 pub mod table;
 pub mod watch;
+
+/// Compiles the examples of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/observe-library.md")]
+struct Guide;

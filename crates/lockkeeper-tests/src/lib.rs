@@ -5,6 +5,11 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Compiles the examples of the page about the server.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/server.md")]
+struct Server;
+
 /// Compiles the guide's examples.
 #[cfg(doctest)]
 mod guide {

@@ -168,7 +168,7 @@ fn observer(
     is_reached: bool,
 ) -> Result<BoxFuture<'static, Failure>, Failure> {
     let place = part.settings.place.clone();
-    let observer = Observer::new(keeper, &part.root, part.others().to_vec(), observation).map_err(failure)?;
+    let observer = Observer::new(keeper, &part.root, part.others(), observation).map_err(failure)?;
     if !is_reached {
         observer.begin_unreached();
     }

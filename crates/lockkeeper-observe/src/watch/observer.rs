@@ -96,9 +96,10 @@ impl Observer {
     pub fn new(
         keeper: &Lockkeeper,
         root: &str,
-        excluded: Vec<String>,
+        excluded: impl IntoIterator<Item = impl Into<String>>,
         observation: &Observation,
     ) -> Result<Self, ObserveError> {
+        let excluded: Vec<String> = excluded.into_iter().map(Into::into).collect();
         let context = context(keeper);
         let root = if root == "/" { root.to_owned() } else { context.path(root)? };
         let servers = context.servers().to_string();

@@ -160,7 +160,7 @@ async fn observed() -> Observed {
     let keeper = Lockkeeper::connect(&servers).await.unwrap();
     let rules = vec!["held>1ms".parse().unwrap()];
     let observation = Observation::new(Options { rules, ..Options::default() });
-    let observer = Observer::new(&keeper, "/locks", Vec::new(), &observation).unwrap();
+    let observer = Observer::new(&keeper, "/locks", [""; 0], &observation).unwrap();
     tokio::spawn(async move {
         let _keeper = keeper;
         let ended = observer.run().await;

@@ -38,7 +38,7 @@ impl Watching {
         let journal = Some(Journal::open(dir.path()).unwrap());
         let observation = Observation::new(Options { rules, journal, ..Options::default() });
         let keeper = Lockkeeper::connect(servers).await.unwrap();
-        let observer = Observer::new(&keeper, "/locks", Vec::new(), &observation).unwrap();
+        let observer = Observer::new(&keeper, "/locks", [""; 0], &observation).unwrap();
         let task = tokio::spawn(async move {
             let ended = observer.run().await;
             panic!("{ended:?}");
@@ -450,7 +450,7 @@ fn an_old_server_is_refused_by_name() {
         let _old = proxy.on(OpCode::AddWatch).refuse_reply(ErrorCode::Unimplemented);
         let observation = Observation::new(Options::default());
         let keeper = Lockkeeper::connect(&proxy.connect_string()).await.unwrap();
-        let observer = Observer::new(&keeper, "/locks", Vec::new(), &observation).unwrap();
+        let observer = Observer::new(&keeper, "/locks", [""; 0], &observation).unwrap();
         let Err(error) = observer.run().await;
         let text = error.to_string();
         assert!(text.contains(&proxy.connect_string()) && text.contains("ZooKeeper 3.6"), "{text}");
@@ -471,7 +471,7 @@ fn an_observer_that_did_not_run_says_so() {
         let journal = Some(Journal::open(dir.path()).unwrap());
         let observation = Observation::new(Options { journal, ..Options::default() });
         let keeper = Lockkeeper::connect(&server.connect_string()).await.unwrap();
-        let observer = Observer::new(&keeper, "/locks", Vec::new(), &observation).unwrap();
+        let observer = Observer::new(&keeper, "/locks", [""; 0], &observation).unwrap();
         let task = tokio::spawn(observer.run());
         assert!(matches!(observation.next_notice().await, Notice::Started { .. }));
         task.abort();

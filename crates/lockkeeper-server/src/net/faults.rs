@@ -91,7 +91,11 @@ impl Faults {
         Ok(Planned { fired })
     }
 
-    /// Ends a session as if it had expired; returns false if there is none.
+    /// Ends a session now, without waiting for its timeout; returns false if there is none.
+    ///
+    /// The order is another one than after a real expiry. The server deletes the session's nodes first, and the client learns of it
+    /// when it connects again. So another client can be granted a lock before the old holder's guard reports the loss. To keep the
+    /// order, [`freeze`](Faults::freeze) the server until the guard has reported the loss, then [`thaw`](Faults::thaw) it.
     pub async fn expire(&self, session: i64) -> Result<bool, ServerError> {
         self.commands.run(move |engine| engine.expire(session)).await
     }

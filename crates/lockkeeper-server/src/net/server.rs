@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, UnixListener, UnixSocket};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tracing::field::display;
 use tracing::{debug, info, warn};
 
 use crate::config::{Config, Storage};
@@ -316,7 +317,15 @@ impl Parts {
         for (id, timeout, password) in state.sessions {
             machine.restore_session(id, timeout, password, now);
         }
-        info!(?address, socket = ?config.socket.as_ref().map(|(path, _)| path), zxid = machine.zxid(), nodes = machine.tree().len(), sessions = machine.sessions().len(), "serving");
+        let path = config.socket.as_ref().map(|(path, _)| display(path.display()));
+        info!(
+            address = address.map(display),
+            socket = path,
+            zxid = machine.zxid(),
+            nodes = machine.tree().len(),
+            sessions = machine.sessions().len(),
+            "serving"
+        );
         let mut engine = Engine::new(machine, clock, config, address, disk.is_some());
         engine.provide();
         let file = socket.as_ref().map(|LocalSocket { file, .. }| (file.path.clone(), file.id));

@@ -36,8 +36,10 @@ enum Whom {
 impl Admin {
     /// Breaks the lock at `path`: deletes the node of its holder.
     ///
-    /// The holder learns that it lost the lock, but it may continue to work until it checks its guard. `reason` is
-    /// recorded with the client that broke the lock, the removed contender and the time ([`Admin::broken`]), and logged
+    /// The holder learns that it lost the lock by a message from its server, and the next waiter is granted the lock without waiting for
+    /// that. So the holder may continue to work until the message has arrived and it checks its guard. A hold whose request
+    /// is younger than 100 ms may not watch its node yet: until then, its checks say that the lock is held, except
+    /// [`Holding::verify`](crate::Holding::verify). `reason` is recorded with the client that broke the lock, the removed contender and the time ([`Admin::broken`]), and logged
     /// with the target `lockkeeper::audit`. It has at most 1024 bytes.
     ///
     /// # Cost
@@ -56,6 +58,16 @@ impl Admin {
     /// - [`AdminError::NotContending`] if the holder released the lock before its node could be deleted. Its successor is spared.
     /// - [`AdminError::SeveralHold`] if the lock is shared: choose one holder and call [`Admin::evict`].
     /// - [`SessionError::Refused`] if the ACL does not let this client delete the node.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let broken = keeper.admin().break_lock("/locks/nightly", "its host is gone").await?;
+    /// println!("{:?} was removed; the resource must reject tokens up to {:?}", broken.described, broken.token);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn break_lock(&self, path: impl AsRef<str>, reason: &str) -> Result<Broken, AdminError> {
         let path = path.as_ref();
         self.remove(path, Whom::Holder, reason).await

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::Owner;
-use lockkeeper::error::{AcquireError, AdminError};
+use lockkeeper::error::{AcquireError, AdminError, VerifyError};
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use zookeeper_client as zk;
@@ -20,6 +20,7 @@ on_every_server!(
     a_break_removes_the_holder_that_writes_to_its_node_meanwhile,
     a_break_whose_reply_is_lost_is_carried_out_once,
     a_break_grants_the_lock_to_the_next_waiter_of_every_kind,
+    a_hold_that_is_broken_at_once_learns_of_it_by_verify_and_by_itself,
 );
 
 on_the_embedded_server!(the_oldest_journal_records_are_deleted_above_the_limit);
@@ -342,4 +343,22 @@ async fn the_oldest_journal_records_are_deleted_above_the_limit(world: &World) {
     let left = admin.broken("/").await.unwrap();
     assert_eq!((left.len(), left.last().unwrap().reason.as_str()), (224, "the last"));
     assert!(!world.exists(&format!("{JOURNAL}/{first}")).await);
+}
+
+/// A young hold does not watch its node, so the next holder may be granted the lock before the old guard knows. It asks the servers,
+/// or watches once its request is 100 ms old.
+async fn a_hold_that_is_broken_at_once_learns_of_it_by_verify_and_by_itself(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    for asks in [true, false] {
+        let guard = world.mutex(&one).acquire().await.unwrap();
+        other.admin().break_lock(&world.lock(), "for the test").await.unwrap();
+        let next = world.mutex(&other).try_acquire().await.unwrap();
+        assert!(next.token() > guard.token());
+        if asks {
+            assert_eq!(guard.verify().await, Err(VerifyError::Lost(Loss::Removed)));
+        }
+        assert_eq!(guard.lost().await, Loss::Removed);
+        assert!(!guard.is_held());
+        next.release().await.unwrap();
+    }
 }
