@@ -15,6 +15,7 @@ type Options = Arc<dyn Fn(Acquire) -> Acquire + Send + Sync>;
 
 /// A candidate of an election. Created by [`Election::candidate`](crate::Election::candidate); cheap to clone. A clone is another candidate with the same id.
 #[derive(Clone)]
+#[must_use = "a candidate does nothing until it campaigns, stands or runs"]
 pub struct Candidate {
     /// An election cannot use every node format.
     lock: Result<Mutex, Misuse>,

@@ -7,7 +7,22 @@ use crate::candidate::Candidate;
 use crate::observer::{Leader, Observer};
 
 /// An election: a path that all candidates share. Cheap to clone.
+///
+/// # Examples
+///
+/// ```
+/// use lockkeeper_election::Election;
+///
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let election = Election::new(keeper, "/elections/scheduler");
+/// let leadership = election.candidate("machine-1").campaign().await?; // waits until it leads
+/// println!("leads with token {}", leadership.token());
+/// leadership.resign().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "an election does nothing until a candidate or an observer is made"]
 pub struct Election {
     keeper: Lockkeeper,
     path: String,

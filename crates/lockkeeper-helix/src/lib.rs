@@ -59,7 +59,7 @@ pub use guard::{HelixGuard, Preemption};
 pub use interface::LockOperations;
 pub use journal::{DecisionRecord, EmergencyRecord, TransferFacts};
 pub use lock::HelixLock;
-pub use lockkeeper::engine::registers::leased::{LockAttributes, RecordError};
+pub use lockkeeper::admin::{LockAttributes, RecordError};
 pub use pending::TransferRequest;
 pub use place::{Place, Unlocked};
 pub use protocol::{EMERGENCY, Histogram, Scope, ScopeError, Statistics, Tally, Terms, TermsError};

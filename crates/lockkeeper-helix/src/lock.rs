@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use lockkeeper::admin::LockAttributes;
 use lockkeeper::engine;
 use lockkeeper::engine::hold::{HoldOptions, Meter};
 use lockkeeper::engine::queue::LEASE;
-use lockkeeper::engine::registers::leased::LockAttributes;
 use lockkeeper::engine::session::Context;
 use lockkeeper::error::Misuse;
 use lockkeeper::{Error, LockPath, Lockkeeper};
@@ -33,7 +33,23 @@ use lockkeeper::engine::hold::Group;
 ///
 /// The lock belongs to a *user id*, not to a session. Every client with the same id is the same owner, and may renew
 /// and release. By default, each lock object has a unique id.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkeeper_helix::HelixLock;
+///
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let lock = HelixLock::new(keeper, "/locks/rebalance", Duration::from_secs(60)).priority(5);
+/// let guard = lock.acquire().timeout(Duration::from_secs(10)).await?;
+/// guard.run(async { println!("rebalancing") }).await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
+#[must_use = "a lock does nothing until it is acquired"]
 pub struct HelixLock {
     context: Context,
     path: Result<LockPath, ScopeError>,

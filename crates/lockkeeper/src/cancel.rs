@@ -3,13 +3,17 @@
 /// Ends calls that were given it, such as [`Acquire::cancel_on`](crate::Acquire::cancel_on), or says that a lock is lost
 /// ([`Holding::cancelled_when_lost`](crate::Holding::cancelled_when_lost)). All clones are one token.
 ///
-/// It has the calls of the token of the crate `tokio-util`. A program that stops by such a token, or by a signal, cancels this one then:
+/// It has the calls of the token of the crate `tokio-util`, and is another type, so that this crate does not depend on the version of
+/// that one. A program that stops by such a token, or by a signal, ends the call itself. A request that is dropped leaves the queue:
 ///
-/// ```no_run
-/// # async fn example(keeper: lockkeeper::Lockkeeper, asked_to_stop: impl Future<Output = ()>) {
-/// let stop = lockkeeper::CancellationToken::new();
-/// let guard = keeper.mutex("/locks/nightly").acquire().cancel_on(stop.clone());
-/// tokio::join!(async { asked_to_stop.await; stop.cancel() }, guard);
+/// ```
+/// # async fn example(keeper: lockkeeper::Lockkeeper, stop: tokio_util::sync::CancellationToken) {
+/// let request = keeper.mutex("/locks/nightly").acquire();
+/// match stop.run_until_cancelled(request.into_future()).await {
+///     Some(Ok(guard)) => drop(guard),
+///     Some(Err(error)) => println!("{error}"),
+///     None => println!("asked to stop"),
+/// }
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]

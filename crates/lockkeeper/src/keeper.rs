@@ -14,6 +14,19 @@ use crate::session::context::Context;
 /// A handle for the locks of one ensemble. Cheap to clone; all clones share one session and one I/O thread.
 ///
 /// When the session is lost, the next call opens a new one. Guards stay with the session that granted them.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example() -> Result<(), lockkeeper::Error> {
+/// let keeper = lockkeeper::Lockkeeper::connect("zk1:2181,zk2:2181,zk3:2181").await?;
+/// let guard = keeper.mutex("/locks/nightly").acquire().await?;
+/// println!("reject tokens below {}", guard.token());
+/// guard.release().await?;
+/// keeper.close().await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Lockkeeper {
     context: Context,
@@ -22,6 +35,16 @@ pub struct Lockkeeper {
 impl Lockkeeper {
     /// Returns the exclusive lock at `path`, an absolute path such as `/locks/nightly`. Sends nothing; the acquire
     /// reports an invalid path.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let guard = keeper.mutex("/locks/nightly").acquire().await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn mutex(&self, path: impl AsRef<str>) -> crate::Mutex {
         crate::Mutex::new(self.context.clone(), LockPath::parse(path.as_ref()))
     }
@@ -33,17 +56,53 @@ impl Lockkeeper {
     }
 
     /// Returns the shared lock at `path`. Sends nothing; the acquire reports an invalid path.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let catalogue = keeper.rwlock("/locks/catalogue");
+    /// let reader = catalogue.read().acquire().await?;
+    /// reader.release().await?;
+    /// let writer = catalogue.write().acquire().await?;
+    /// writer.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rwlock(&self, path: impl AsRef<str>) -> crate::RwLock {
         crate::RwLock::new(self.context.clone(), LockPath::parse(path.as_ref()))
     }
 
     /// Returns the semaphore at `path`, which has `permits` permits. Sends nothing; the acquire reports an invalid path
     /// or number.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let permit = keeper.semaphore("/locks/downloads", 3).acquire().await?;
+    /// permit.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn semaphore(&self, path: impl AsRef<str>, permits: u32) -> crate::Semaphore {
         crate::Semaphore::new(self.context.clone(), LockPath::parse(path.as_ref()), permits)
     }
 
     /// Returns the lock with classes at `path`. Sends nothing; the acquire reports an invalid path.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let article = keeper.priority_lock("/locks/article-7");
+    /// let person = article.foreground().acquire().await?;
+    /// person.release().await?;
+    /// let batch = article.background().acquire().await?;
+    /// batch.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn priority_lock(&self, path: impl AsRef<str>) -> crate::PriorityLock {
         crate::PriorityLock::new(self.context.clone(), LockPath::parse(path.as_ref()))
     }
@@ -91,6 +150,17 @@ impl Lockkeeper {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the rest of the work to the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// if !keeper.close_within(std::time::Duration::from_secs(5)).await {
+    ///     eprintln!("no server has confirmed the end; the locks become free when the session expires");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use = "`false` means that the nodes of this session may still exist"]
     pub async fn close_within(&self, timeout: Duration) -> bool {
         self.context.close(true, Some(timeout)).await
@@ -165,6 +235,18 @@ impl Lockkeeper {
     ///
     /// [`SessionError::Unreachable`] says why no server answered within the connect timeout. Otherwise as
     /// [`Lockkeeper::connect`], and [`SessionError::Closed`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// match keeper.check().await {
+    ///     Ok(session) => println!("healthy: session {session}"),
+    ///     Err(error) => println!("not healthy: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn check(&self) -> Result<SessionId, SessionError> {
         let context = self.context.clone();
         self.context.run_while_answered(async move { context.check().await }).await

@@ -93,6 +93,13 @@
 //!   program names a group, with `Builder::metrics_group` or `Acquire::metrics_group`. The guide's
 //!   [page](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guide/metrics.md) has the table.
 //!
+//! # Stability
+//!
+//! The items of [`engine`] may change in any release. So may [`Lockkeeper::own_mutex`] and [`Lockkeeper::close_unconfirmed`]. All other
+//! items change as semantic versioning says. Some of them are types of `lockkeeper-core`, `lockkeeper-client` and `lockkeeper-server`;
+//! all crates of Lockkeeper are released together, with one version. The features `http` of `lockkeeper-observe` and `kafka` of
+//! `lockkeeper-work`, and `Observer::into_stream` of `lockkeeper-election`, show types of foreign crates below 1.0.
+//!
 //! # Guide
 //!
 //! The [guide](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guide/README.md) has a page for each task: which
@@ -161,8 +168,9 @@ pub mod guard {
     pub use crate::session::on_lost::{LostLock, OnLost};
 }
 
-/// Requests for several locks, the two sides of a shared lock, and what a request reports.
+/// Requests for several locks, the two sides of a shared lock, what a request asks for, and what it reports.
 pub mod request {
+    pub use crate::queue::about::About;
     pub use crate::queue::multi::MultiAcquire;
     pub use crate::queue::requeue::Requeued;
     pub use crate::queue::rwlock::Access;

@@ -16,6 +16,22 @@ use crate::error::AdminError;
 ///
 /// It watches the lock's children. So every contender that enters or leaves wakes it and costs a write. A holder that was seen
 /// waiting costs a read, with a watch, until its record says when it was granted the lock. Use it for a person, not for a fleet.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let mut changes = keeper.admin().follow("/locks/nightly");
+/// loop {
+///     let lock = changes.next().await?; // the first one at once
+///     if lock.holders.is_empty() {
+///         break;
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is followed until it is asked for the next change"]
 pub struct Follow {
     admin: Admin,
     path: Result<String, AdminError>,

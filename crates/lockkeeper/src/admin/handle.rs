@@ -21,6 +21,18 @@ use crate::session::context::Context;
 ///
 /// Through the handle of a realm, calls about a path of another realm or of none fail with
 /// [`AdminError::Misuse`](crate::error::AdminError::Misuse), before anything is sent. The root `/` means all paths of its servers.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let admin = keeper.admin();
+/// for lock in admin.list("/locks").await? {
+///     println!("{}: {} hold it, {} wait", lock.path, lock.holders.len(), lock.waiters.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub(crate) context: Context,

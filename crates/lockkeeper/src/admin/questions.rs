@@ -37,6 +37,19 @@ impl Admin {
     ///
     /// [`AdminError::NoSuchLock`] if the path has no node; a node without contenders is not an error.
     /// [`SessionError::ConnectionLost`](crate::error::SessionError::ConnectionLost) without a majority. Otherwise, the server refuses the read or cannot be reached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let lock = keeper.admin().show("/locks/nightly").await?;
+    /// for holder in &lock.holders {
+    ///     println!("held by {holder}");
+    /// }
+    /// println!("{} wait", lock.waiters.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn show(&self, path: impl AsRef<str>) -> Result<LockInfo, AdminError> {
         let path = self.path(path.as_ref())?;
         let shown = self.on_session(move |ensemble| async move {

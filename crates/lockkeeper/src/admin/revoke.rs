@@ -140,6 +140,23 @@ impl Admin {
     /// requests, or if the node format is [`LeaderLatch`](crate::NodeFormat::LeaderLatch). [`SessionError::Refused`] if an ACL forbids the write; for a
     /// foreign client also that of the record, because the request takes the place of what its node says. [`AdminError::Misuse`] if the reason has more than 4096
     /// bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lockkeeper::admin::RevokeAnswer;
+    ///
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// for asked in keeper.admin().revoke("/locks/nightly", Some("deploying")).await? {
+    ///     match asked.answer(Duration::from_secs(30)).await? {
+    ///         RevokeAnswer::Released => println!("{} has released", asked.contender()),
+    ///         answer => println!("{}: {answer:?}", asked.contender()),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revoke(&self, path: impl AsRef<str>, reason: Option<&str>) -> Result<Vec<Asked>, AdminError> {
         let path = path.as_ref();
         let holders = self.show(path).await?.holders;

@@ -15,6 +15,22 @@ use crate::contender::ContenderInfo;
 
 /// Why a lock was not acquired. Returned by every acquire of every kind of queue lock. [`AcquireError::kind`] groups
 /// the variants.
+///
+/// # Examples
+///
+/// ```
+/// use lockkeeper::error::AcquireError;
+///
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// match keeper.mutex("/locks/nightly").try_acquire().await {
+///     Ok(guard) => guard.release().await?,
+///     Err(AcquireError::Held { .. }) => println!("somebody else runs it"),
+///     Err(error) if error.kind().is_retryable() => println!("later: {error}"),
+///     Err(error) => println!("{error}; {}", error.hint().unwrap_or_default()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {

@@ -27,6 +27,7 @@ impl Misuse {
     }
 
     /// Adds what to do instead. It names calls of a library.
+    #[must_use = "returns the error with the remedy"]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self

@@ -10,6 +10,18 @@ use crate::hold::HoldRequest;
 use crate::hold::holding::Holding;
 
 /// A held lock with its fencing token. [`Holding`] has its other methods and describes what dropping it does.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let guard = keeper.mutex("/locks/nightly").acquire().await?;
+/// let token = guard.token();
+/// guard.run(async { println!("writing with token {token}") }).await?; // stops at the next await after a loss
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct Guard(Holding);
@@ -19,6 +31,21 @@ impl Guard {
     /// lock.
     ///
     /// A reader's token is greater than those of the writers before it. Readers that hold together have no order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lockkeeper::FencingToken;
+    ///
+    /// /// The protected resource: it refuses a holder that is older than the newest one.
+    /// fn write(newest: &mut FencingToken, token: FencingToken) -> bool {
+    ///     let fresh = token >= *newest;
+    ///     if fresh {
+    ///         *newest = token;
+    ///     }
+    ///     fresh
+    /// }
+    /// ```
     pub fn token(&self) -> FencingToken {
         self.0.hold().token
     }
@@ -84,6 +111,17 @@ impl WriteGuard {
     /// # Errors
     ///
     /// [`ChangeError::Lost`] if the lock is lost before the change is done, as soon as it is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let writer = keeper.rwlock("/locks/catalogue").write().acquire().await?;
+    /// let reader = writer.downgrade().await?;
+    /// reader.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn downgrade(self) -> Result<Guard, ChangeError> {
         self.0.0.change(HoldRequest::Downgrade, None, None).await?;
         Ok(self.0)
@@ -108,6 +146,17 @@ impl WriteGuard {
 /// A reader's hold that can become a writer's. A lock has at most one at a time.
 ///
 /// It reads beside the readers ahead of it. Later contenders wait behind it, including readers.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let reader = keeper.rwlock("/locks/catalogue").upgradeable().acquire().await?;
+/// let writer = reader.upgrade().await?; // waits for the readers ahead, and keeps new ones out
+/// writer.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct UpgradeableGuard(Guard);
@@ -146,6 +195,17 @@ impl UpgradeableGuard {
 }
 
 /// Permits of a semaphore. They have no token: other permits are held at the same time, so none of them is the newest.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let permits = keeper.semaphore("/locks/downloads", 8).acquire_many(2).await?;
+/// permits.run(async { println!("downloading two files") }).await?;
+/// permits.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the permits are given back at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct Permit(Holding);

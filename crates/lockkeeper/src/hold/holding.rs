@@ -27,10 +27,22 @@ use crate::wait::{cancelled, or_never};
 pub enum HoldState {
     /// The lock is held.
     Held,
-    /// The connection is lost. The lock may still be held; start nothing new.
+    /// The connection is lost. The lock is still held for [`Holding::valid_for`], and [`Holding::is_held`] is `true`: begin only a step
+    /// that ends within that time.
     Suspected,
     /// The lock is lost, for this reason. This is final.
     Lost(Loss),
+}
+
+/// `held`, `suspected`, or `lost: the session expired`.
+impl fmt::Display for HoldState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HoldState::Held => f.write_str("held"),
+            HoldState::Suspected => f.write_str("suspected"),
+            HoldState::Lost(loss) => write!(f, "lost: {loss}"),
+        }
+    }
 }
 
 /// A hold of any kind of lock: what all guards have in common. Dropping it releases the lock without waiting.
@@ -166,6 +178,18 @@ impl Holding {
     /// Returns whether the lock can be relied on now, by this process's own clock. No round trip.
     ///
     /// `false` is final. Check it before each step of protected work.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), lockkeeper::Error> {
+    /// let mut pages = (0..1_000).map(|page| async move { println!("page {page}") });
+    /// while let Some(page) = pages.next().filter(|_| guard.is_held()) {
+    ///     page.await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_held(&self) -> bool {
         !matches!(self.state(), HoldState::Lost(_))
     }
@@ -209,6 +233,16 @@ impl Holding {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), lockkeeper::Error> {
+    /// let loss = guard.lost().await;
+    /// println!("stop the work: {loss}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lost(&self) -> Loss {
         if self.parts.is_ours() {
             self.parts.hold.lost.cancelled().await;
@@ -217,6 +251,20 @@ impl Holding {
     }
 
     /// Returns a token that is cancelled when the lock is lost, for code that takes one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), lockkeeper::Error> {
+    /// let lost = guard.cancelled_when_lost();
+    /// std::thread::spawn(move || {
+    ///     while !lost.is_cancelled() {
+    ///         // A step of the work, on a thread without async.
+    ///     }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn cancelled_when_lost(&self) -> CancellationToken {
         if self.parts.is_ours() {
             return self.parts.hold.lost.child_token();
@@ -275,6 +323,18 @@ impl Holding {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), lockkeeper::Error> {
+    /// let state = guard.nearly_lost(Duration::from_secs(2)).await;
+    /// println!("two seconds are left to stop: the lock is {state}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn nearly_lost(&self, margin: Duration) -> HoldState {
         if self.parts.is_ours() {
             self.parts.hold.nearly_lost(margin).await;
@@ -313,6 +373,16 @@ impl Holding {
     /// # Errors
     ///
     /// [`VerifyError::Lost`] if the lock is lost; [`VerifyError::Refused`] if a server refuses the request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), lockkeeper::Error> {
+    /// guard.verify().await?;
+    /// println!("the servers say that it is held");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn verify(&self) -> Result<(), VerifyError> {
         if !self.parts.is_ours() {
             return Err(VerifyError::Lost(Loss::Forked));
@@ -351,6 +421,21 @@ impl Holding {
     /// # Errors
     ///
     /// The [`Loss`], if the lock was lost first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lockkeeper::Loss;
+    ///
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), lockkeeper::Error> {
+    /// match guard.run(async { "indexed" }).await {
+    ///     Ok(done) => println!("{done}"),
+    ///     Err(Loss::Removed) => println!("somebody broke the lock"),
+    ///     Err(loss) => println!("stopped: {loss}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
         run_until(self.lost(), work).await
     }
@@ -392,6 +477,19 @@ impl Holding {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), lockkeeper::Error> {
+    /// tokio::select! {
+    ///     asked = guard.revocation() => println!("stopping: {asked}"),
+    ///     () = async { println!("working") } => {}
+    /// }
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revocation(&self) -> Revocation {
         self.parts.hold.revocation().await
     }
@@ -420,14 +518,14 @@ impl Holding {
     /// # Errors
     ///
     /// [`Misuse`] if the reason has more than 4096 bytes. The request then stays unanswered.
-    pub fn refuse_revocation(&self, why: &str) -> Result<(), Misuse> {
-        Misuse::check_length("refusal", &self.parts.hold.path, Some(why), MAX_MESSAGE_BYTES)?;
+    pub fn refuse_revocation(&self, reason: &str) -> Result<(), Misuse> {
+        Misuse::check_length("refusal", &self.parts.hold.path, Some(reason), MAX_MESSAGE_BYTES)?;
         if !self.parts.is_ours() {
             return Ok(());
         }
         self.parts.hold.asked.send_replace(None);
         // A send fails only if the driver has ended, and then the hold has too.
-        _ = self.parts.requests.unbounded_send(HoldRequest::Refuse(why.into()));
+        _ = self.parts.requests.unbounded_send(HoldRequest::Refuse(reason.into()));
         Ok(())
     }
 
@@ -497,6 +595,21 @@ impl Holding {
     /// [`ReleaseError::NotHeld`] if the lock was lost before, or if a server says that the session or the node had ended before the
     /// delete; [`ReleaseError::Timeout`] if the lock was held and no server confirmed the delete within the session timeout;
     /// [`ReleaseError::Failed`] if a server refuses the delete.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lockkeeper::error::ReleaseError;
+    ///
+    /// # async fn example(guard: lockkeeper::Guard) -> Result<(), lockkeeper::Error> {
+    /// match guard.release().await {
+    ///     Ok(()) => println!("released"),
+    ///     Err(ReleaseError::NotHeld { loss }) => println!("the work may have overlapped with another holder's: {loss}"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release(self) -> Result<(), ReleaseError> {
         // The task of a queue lock limits its release. That of a leased lock may be in a read.
         if self.parts.is_ours() && self.parts.hold.record().is_some() {

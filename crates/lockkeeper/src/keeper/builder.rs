@@ -28,6 +28,24 @@ use crate::session::on_lost::OnLost;
 const SECRET: &str = "lockkeeper";
 
 /// Options for a [`Lockkeeper`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkeeper::Lockkeeper;
+///
+/// # async fn example() -> Result<(), lockkeeper::Error> {
+/// let keeper = Lockkeeper::builder()
+///     .session_timeout(Duration::from_secs(15))
+///     .connect_timeout(Duration::from_secs(3))
+///     .program("indexer")
+///     .connect("zk1:2181,zk2:2181,zk3:2181")
+///     .await?;
+/// keeper.check().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use = "options do nothing until connected"]
 pub struct Builder {

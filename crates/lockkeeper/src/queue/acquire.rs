@@ -102,7 +102,11 @@ const MAX_WAITERS: usize = 10_000;
 
 /// A request for a lock that is not sent yet: await it, or set options first.
 ///
-/// One deadline limits the whole call, including the time to open a session.
+/// One deadline limits the whole call, including the time to open a session. It waits for ever without [`Acquire::timeout`]: a lock is often
+/// waited for as long as its holder works, so no default would fit.
+///
+/// It implements [`IntoFuture`]. For a function that wants a future, such as `tokio::spawn` or `tokio::select!` with a variable, call
+/// `.into_future()`.
 ///
 /// # Cost
 ///
@@ -125,6 +129,19 @@ const MAX_WAITERS: usize = 10_000;
 ///
 /// [`AcquireError`] lists all causes. [`ErrorKind::is_retryable`](crate::error::ErrorKind::is_retryable) says which of
 /// them may pass.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let request = keeper.mutex("/locks/nightly").acquire().timeout(Duration::from_secs(30)).message("nightly index");
+/// let guard = request.await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct Acquire<G = Guard> {
@@ -252,6 +269,17 @@ impl<G> Acquire<G> {
     }
 
     /// Converts to a request for a hold of any kind, so that locks of different kinds can be acquired in one call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let mixed = [keeper.mutex("/a").acquire().any(), keeper.semaphore("/s", 3).acquire().any()];
+    /// let all = keeper.multi_lock(mixed).await?;
+    /// all.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn any(self) -> Acquire<Holding> {
         Acquire { call: self.call, guard: |holding| holding }
     }
@@ -268,8 +296,25 @@ impl<G> Acquire<G> {
     /// servers delete the node when the session expires.
     ///
     /// The error is `Unreachable` if the connection is lost at the deadline, or if a request has had no answer for 2 s.
-    /// It is also `Unreachable` if a call of at least 250 ms had no answer at all. A shorter silence may come from a
-    /// busy server. To find out, a wait costs one more ordered write, 2.1 s before its deadline.
+    /// It is also `Unreachable` if the call had no answer at all, and it, or another request of its session, has waited for
+    /// one for 250 ms. A shorter silence may come from a busy server. To find out, a wait costs one more ordered write, 2.1 s before its deadline.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lockkeeper::error::{AcquireError, ErrorKind};
+    ///
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// match keeper.mutex("/locks/nightly").acquire().timeout(Duration::from_secs(2)).await {
+    ///     Ok(guard) => guard.release().await?,
+    ///     Err(AcquireError::Timeout { holder: Some(holder), .. }) => println!("{holder} has it"),
+    ///     Err(error) if error.kind() == ErrorKind::Unavailable => println!("no server answers: {error}"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.call.terms.timeout = Some(timeout);
         self
@@ -326,6 +371,19 @@ impl<G> Acquire<G> {
     }
 
     /// Fails with [`AcquireError::Cancelled`] when `token` is cancelled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let stop = lockkeeper::CancellationToken::new();
+    /// let waiting = keeper.mutex("/locks/nightly").acquire().cancel_on(stop.clone());
+    /// // Elsewhere, when the program is to stop:
+    /// stop.cancel();
+    /// assert!(waiting.await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
         self.call.terms.cancel = Some(token);
         self
@@ -363,6 +421,19 @@ impl<G> Acquire<G> {
 
     /// Sets what happens when the lock is lost after the grant, instead of the setting of
     /// [`Builder::on_lost`](crate::Builder::on_lost).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lockkeeper::guard::OnLost;
+    ///
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let tell = OnLost::call(|lost| eprintln!("{} is lost: {}", lost.path, lost.loss));
+    /// let guard = keeper.mutex("/locks/nightly").acquire().on_lost(tell).await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.call.terms.options.on_lost = on_lost;
         self
@@ -382,6 +453,22 @@ impl<G> Acquire<G> {
     /// Use it for work that may hang: without it, the session would keep the lock for as long as the process lives. The
     /// limit counts from the grant, by a clock that keeps running during suspend. No round trip. A limit of zero is
     /// [`AcquireError::Misuse`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let guard = keeper.mutex("/locks/nightly").acquire().with_liveness(Duration::from_secs(60)).await?;
+    /// for step in 0..100 {
+    ///     println!("step {step}");
+    ///     guard.alive(); // at least once a minute
+    /// }
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn with_liveness(mut self, limit: Duration) -> Self {
         self.call.terms.options.liveness = Some(limit);
         self
@@ -433,6 +520,18 @@ impl<G> Acquire<G> {
     ///
     /// The request fails with [`AcquireError::Misuse`] if `delay` is out of range. It also fails if the lock is not
     /// a mutex, a shared lock or a semaphore in the node format [`Curator`](lockkeeper_core::NodeFormat::Curator).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let guard = keeper.mutex("/locks/nightly").acquire().lock_delay(Duration::from_secs(5)).await?;
+    /// guard.release().await?; // after a release, nobody waits for the delay
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.call.terms.options.delay = Some(delay);
         self

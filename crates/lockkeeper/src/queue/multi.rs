@@ -41,6 +41,19 @@ use crate::wait::passed;
 /// [`AcquireError::Misuse`], before anything is sent, if a lock is requested twice or no lock is requested, or if the requests are those of
 /// handles with different connect strings.
 /// Otherwise the error of the lock that failed.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let requests = ["/accounts/1", "/accounts/2"].map(|path| keeper.mutex(path).acquire());
+/// let both = keeper.multi_lock(requests).timeout(Duration::from_secs(10)).await?;
+/// both.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct MultiAcquire {
@@ -219,6 +232,20 @@ impl IntoFuture for MultiAcquire {
 }
 
 /// Several held locks. Dropping it releases them.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let requests = ["/accounts/1", "/accounts/2"].map(|path| keeper.mutex(path).acquire());
+/// let both = keeper.multi_lock(requests).await?;
+/// for hold in both.holdings() {
+///     println!("{} with token {:?}", hold.path(), hold.fencing_token());
+/// }
+/// both.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the locks are released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct MultiGuard {
     /// In the order of their paths, in which they were granted. At least one, from the first grant to the release.
@@ -435,9 +462,9 @@ impl MultiGuard {
     /// # Errors
     ///
     /// As [`Holding::refuse_revocation`].
-    pub fn refuse_revocation(&self, why: &str) -> Result<(), Misuse> {
+    pub fn refuse_revocation(&self, reason: &str) -> Result<(), Misuse> {
         let mut asked = self.holdings.iter().filter(|holding| holding.revocation_requested().is_some());
-        asked.try_for_each(|holding| holding.refuse_revocation(why))
+        asked.try_for_each(|holding| holding.refuse_revocation(reason))
     }
 
     /// Runs `work` until it ends or one of the locks is lost, as [`Holding::run`] does.

@@ -14,7 +14,22 @@ use crate::session::context::Context;
 ///
 /// Created by [`Lockkeeper::mutex`](crate::Lockkeeper::mutex), which sends nothing. It is not reentrant: a second
 /// acquire by the same process, task or handle is another contender.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let nightly = keeper.mutex("/locks/nightly");
+/// let guard = nightly.acquire().timeout(Duration::from_secs(30)).message("nightly index").await?;
+/// // The work. Check `guard.is_held()` between its steps, or let `guard.run(work)` do it.
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
 pub struct Mutex {
     context: Context,
     path: Result<LockPath, PathError>,
@@ -58,6 +73,21 @@ impl Mutex {
     /// It waits only for the servers: for at most 2 s unless a [timeout](Acquire::timeout) is set, then it fails with
     /// [`SessionError::Unreachable`](crate::error::SessionError::Unreachable). This holds for the `try_acquire` of
     /// every kind of lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lockkeeper::error::AcquireError;
+    ///
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// match keeper.mutex("/locks/nightly").try_acquire().await {
+    ///     Ok(guard) => guard.release().await?,
+    ///     Err(AcquireError::Held { holder: Some(holder), .. }) => println!("{holder} has it"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_acquire(&self) -> Acquire {
         Acquire::new(self.context.clone(), self.kind(), true, Guard::of).among(self.kept.clone())
     }
@@ -98,6 +128,20 @@ impl Mutex {
     ///
     /// The first use costs one listing more, with a watch. The following ones cost no request. While the lock is kept, the session
     /// sends heartbeats, as for every hold.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let cache = keeper.mutex("/locks/cache").keep();
+    /// for entry in 0..1_000 {
+    ///     let guard = cache.acquire().await?; // a round trip only if another contender came meanwhile
+    ///     println!("entry {entry}");
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn keep(&self) -> Mutex {
         Mutex { kept: Some(Uses::keep(&self.context)), ..self.clone() }
     }

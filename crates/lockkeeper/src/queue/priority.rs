@@ -24,7 +24,23 @@ use crate::session::context::Context;
 ///
 /// Created by [`Lockkeeper::priority_lock`](crate::Lockkeeper::priority_lock), which sends nothing. The default class
 /// is the foreground.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let article = keeper.priority_lock("/locks/article-7");
+/// let mut batch = article.background().acquire().yielding().await?;
+/// for step in 0..100 {
+///     println!("step {step}");
+///     batch = batch.yield_lock().await?; // returns at once unless a foreground request waits
+/// }
+/// batch.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
 pub struct PriorityLock {
     context: Context,
     path: Result<LockPath, PathError>,

@@ -21,7 +21,22 @@ use crate::session::context::Context;
 /// may want to write later uses [`RwLock::upgradeable`]; only one contender at a time holds the lock that way.
 ///
 /// Created by [`Lockkeeper::rwlock`](crate::Lockkeeper::rwlock), which sends nothing.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let catalogue = keeper.rwlock("/locks/catalogue");
+/// let (one, other) = (catalogue.read().acquire().await?, catalogue.read().acquire().await?);
+/// drop((one, other));
+/// let writer = catalogue.write().acquire().await?;
+/// let reader = writer.downgrade().await?; // no other writer in between
+/// reader.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
 pub struct RwLock {
     context: Context,
     path: Result<LockPath, PathError>,
@@ -51,6 +66,19 @@ impl RwLock {
 
     /// Returns the lock for reading beside the readers ahead, with the right to become the writer later without a
     /// deadlock. Later contenders wait behind it, including readers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let reader = keeper.rwlock("/locks/catalogue").upgradeable().acquire().await?;
+    /// if reader.is_held() {
+    ///     let writer = reader.upgrade().await?; // nobody else has written since the read
+    ///     writer.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn upgradeable(&self) -> Access<UpgradeableGuard> {
         self.access(Mode::Write, true, UpgradeableGuard::of)
     }
@@ -65,6 +93,7 @@ impl RwLock {
 
 /// An [`RwLock`] in one of its modes.
 #[derive(Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
 pub struct Access<G> {
     context: Context,
     kind: Result<Kind, PathError>,
@@ -108,6 +137,19 @@ impl Access<Guard> {
     ///
     /// For the first reader, what [`Acquire`] costs. The next one costs a listing with a watch, and those after it nothing, until
     /// a contender comes or leaves.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let catalogue = keeper.rwlock("/locks/catalogue").read().share();
+    /// let readers = (0..100).map(|_| catalogue.acquire().into_future());
+    /// for reader in futures_util::future::join_all(readers).await {
+    ///     reader?.release().await?; // a hundred tasks, one node on the servers
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn share(&self) -> Access<Guard> {
         Access { shared: Some(Uses::share(&self.context)), ..self.clone() }
     }

@@ -14,7 +14,21 @@ use crate::session::context::Context;
 /// everywhere. After a crash, the permits are returned when the session expires.
 ///
 /// Created by [`Lockkeeper::semaphore`](crate::Lockkeeper::semaphore), which sends nothing.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let downloads = keeper.semaphore("/locks/downloads", 3);
+/// let one = downloads.acquire().await?;
+/// let rest = downloads.acquire_many(2).await?; // three at a time on the whole fleet
+/// rest.release().await?;
+/// one.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
 pub struct Semaphore {
     context: Context,
     path: Result<LockPath, PathError>,
@@ -34,6 +48,16 @@ impl Semaphore {
     /// Returns a request for `take` permits, all of them or none.
     ///
     /// Later contenders wait behind it, even if they need fewer permits, so small requests cannot starve a large one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+    /// let two = keeper.semaphore("/locks/downloads", 8).acquire_many(2).await?;
+    /// two.release().await?; // both
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_many(&self, take: u32) -> Acquire<Permit> {
         Acquire::new(self.context.clone(), self.kind(take), false, Permit::of)
     }

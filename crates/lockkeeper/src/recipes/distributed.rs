@@ -200,6 +200,7 @@ impl GuardSlot {
 ///
 /// Prefer [`Lockkeeper::mutex`](crate::Lockkeeper::mutex) if you can choose: its guard cannot be forgotten.
 #[derive(Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
 pub struct DistributedLock {
     base: String,
     name: String,

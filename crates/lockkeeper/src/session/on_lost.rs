@@ -9,6 +9,20 @@ use lockkeeper_core::{FencingToken, Loss};
 ///
 /// Set for all locks of a handle with [`Builder::on_lost`](crate::Builder::on_lost), and for one lock with
 /// [`Acquire::on_lost`](crate::Acquire::on_lost).
+///
+/// # Examples
+///
+/// ```
+/// use lockkeeper::Lockkeeper;
+/// use lockkeeper::guard::OnLost;
+///
+/// # async fn example() -> Result<(), lockkeeper::Error> {
+/// // Everything in this program depends on its locks.
+/// let keeper = Lockkeeper::builder().on_lost(OnLost::Abort).connect("zk1:2181,zk2:2181,zk3:2181").await?;
+/// keeper.check().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum OnLost {

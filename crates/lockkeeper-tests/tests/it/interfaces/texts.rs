@@ -2,7 +2,8 @@
 
 use std::fmt::Debug;
 
-use lockkeeper::guard::OnLost;
+use lockkeeper::Loss;
+use lockkeeper::guard::{HoldState, OnLost};
 use lockkeeper_helix::HelixLock;
 use lockkeeper_work::jobs::JobsAdmin;
 
@@ -59,4 +60,10 @@ async fn handles_name_their_lock_and_guards_their_node(world: &World) {
     let held = lease.acquire().await.unwrap();
     says(&held, &["HelixGuard", &path, "Held", lease.id()]);
     assert!(!format!("{held:?}").contains("Semaphore"), "it shows how its channels work: {held:?}");
+}
+
+#[test]
+fn the_state_of_a_hold_is_a_text() {
+    let states = [HoldState::Held, HoldState::Suspected, HoldState::Lost(Loss::SessionExpired)];
+    assert_eq!(states.map(|state| state.to_string()), ["held", "suspected", "lost: the session expired"]);
 }
