@@ -210,8 +210,8 @@ fn answer(said: &str, whose: &str, printer: Printer) -> Option<Decision> {
             let by = by.unwrap_or_else(|| whose.to_owned());
             let why = why.unwrap_or_else(|| "no reason given".to_owned());
             Some(match decision {
-                Word::Approve => Decision::Approve { by, why },
-                Word::Reject => Decision::Reject { by, why },
+                Word::Approve => Decision::Approve { by, reason: why },
+                Word::Reject => Decision::Reject { by, reason: why },
             })
         }
         Err(error) => {
@@ -269,9 +269,9 @@ mod tests {
         assert_eq!(said("ok\n"), None);
         assert_eq!(said("{}"), None);
         assert_eq!(said(r#"{"decision": "maybe"}"#), None);
-        let approve = Decision::Approve { by: "sre".into(), why: "it hangs".into() };
+        let approve = Decision::Approve { by: "sre".into(), reason: "it hangs".into() };
         assert_eq!(said("paged\n{\"decision\":\"approve\",\"by\":\"sre\",\"why\":\"it hangs\"}\n\n"), Some(approve));
-        let reject = Decision::Reject { by: "it".into(), why: "no reason given".into() };
+        let reject = Decision::Reject { by: "it".into(), reason: "no reason given".into() };
         assert_eq!(said(r#"{"decision":"reject"}"#), Some(reject));
     }
 

@@ -294,7 +294,7 @@ pub(crate) fn outcome(run: &RunRecord) -> String {
                 (_, EndKind::Lost) => ", recorded at",
                 _ => " at",
             };
-            let why = end.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            let why = end.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
             format!("{} on {host}{when} {at}{why}", kind_of(end))
         }
     })
@@ -303,7 +303,7 @@ pub(crate) fn outcome(run: &RunRecord) -> String {
 /// `failed with exit status 3`, `timed out with signal 15: ran longer than 1 h`
 fn how(run: &RunRecord) -> String {
     let Some(end) = &run.end else { return "running".to_owned() };
-    let why = end.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    let why = end.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
     format!("{}{why}", kind_of(end))
 }
 

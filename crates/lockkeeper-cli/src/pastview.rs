@@ -216,7 +216,7 @@ fn with_message(mut text: String, message: Option<&str>) -> String {
 
 /// `lost: lockkeeper was paused for too long (6.1 s)`
 pub(crate) fn ended(hold: &PastHold) -> String {
-    let why = hold.why.as_deref().map(excerpt);
+    let why = hold.reason.as_deref().map(excerpt);
     let and_why = |what: &str| why.as_deref().map_or_else(|| what.to_owned(), |why| format!("{what} {why}"));
     match hold.end {
         HoldEnd::Released => {

@@ -80,7 +80,7 @@ impl Records {
         // A command that was stopped in time has released a lock on which it could not rely.
         let stopped = || ended.why.as_deref().or(Some("it could not be relied on any more")).filter(|_| ended.stopped);
         if let Some(cause) = ended.cause.as_deref().or_else(stopped) {
-            ending = ending.with_why(cause);
+            ending = ending.with_reason(cause);
         }
         if ended.paused {
             ending = ending.paused();

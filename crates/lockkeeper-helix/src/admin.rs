@@ -71,9 +71,9 @@ impl HelixAdmin {
     /// [`LeaseError::Misuse`] if the reason is empty; [`LeaseError::NoSuchRequest`] if the request has ended;
     /// [`LeaseError::Decided`] if another decision came first.
     pub async fn decide(&self, request: &TransferRequest, decision: Decision) -> Result<DecisionRecord, LeaseError> {
-        let (approved, by, why) = decision.into_parts();
-        let why = Misuse::check_reason(&request.facts.path, &why)?;
-        let decision = OperatorDecision { approved, by, why };
+        let (approved, by, reason) = decision.into_parts();
+        let reason = Misuse::check_reason(&request.facts.path, &reason)?;
+        let decision = OperatorDecision { approved, by, reason };
         let (context, id, path) = (self.context.clone(), request.id.clone(), request.facts.path.clone());
         self.context.run_while_answered(async move { pending::decide(&context, &id, path, decision).await }).await
     }

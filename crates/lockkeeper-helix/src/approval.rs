@@ -77,28 +77,28 @@ pub enum Decision {
         /// The person or program that decided.
         by: String,
         /// The reason.
-        why: String,
+        reason: String,
     },
     /// The owner keeps the lock.
     Reject {
         /// The person or program that decided.
         by: String,
         /// The reason.
-        why: String,
+        reason: String,
     },
 }
 
 impl Decision {
     /// Returns the decision that counts if no answer comes in time: a no by nobody.
     pub fn no_answer() -> Self {
-        Decision::Reject { by: "nobody".to_owned(), why: "no answer in time".to_owned() }
+        Decision::Reject { by: "nobody".to_owned(), reason: "no answer in time".to_owned() }
     }
 
     /// Whether it takes the lock, who decided, and why.
     pub(crate) fn into_parts(self) -> (bool, String, String) {
         match self {
-            Decision::Approve { by, why } => (true, by, why),
-            Decision::Reject { by, why } => (false, by, why),
+            Decision::Approve { by, reason } => (true, by, reason),
+            Decision::Reject { by, reason } => (false, by, reason),
         }
     }
 }
@@ -216,12 +216,12 @@ impl Approval {
 
     /// Keeps a decision and logs it.
     pub(super) fn record(&self, alert: CleanupAlert, ApprovalAnswer { decision, by_rule }: ApprovalAnswer) {
-        let (approved, by, why) = match &decision {
-            Decision::Approve { by, why } => (true, by, why),
-            Decision::Reject { by, why } => (false, by, why),
+        let (approved, by, reason) = match &decision {
+            Decision::Approve { by, reason } => (true, by, reason),
+            Decision::Reject { by, reason } => (false, by, reason),
         };
         tracing::warn!(target: "lockkeeper::audit", path = %alert.path, owner = %alert.owner, requestor = %alert.requestor,
-            approved, by, why, by_rule, "a forced transfer was decided");
+            approved, by, reason, by_rule, "a forced transfer was decided");
         let mut decisions = self.decisions.lock().expect("held for a push only");
         if decisions.len() == KEPT {
             decisions.pop_front();
@@ -249,7 +249,7 @@ impl PendingDecision {
             Pending::new(self.context.clone(), self.id, self.alert.facts(), until_ms)
         });
         if let Some(rule) = self.approval.rule_for(&self.alert) {
-            let decision = Decision::Approve { by: rule.name.clone(), why: "a rule says so".to_owned() };
+            let decision = Decision::Approve { by: rule.name.clone(), reason: "a rule says so".to_owned() };
             // A separate id: an operator may decide under the other one at the same moment.
             let made = self.journal(uuid::Uuid::new_v4(), decision, true).await;
             // The send fails only if the request has ended meanwhile.
@@ -315,9 +315,9 @@ impl PendingDecision {
 
     /// Writes the decision to the journal. If that fails, the decision becomes a no.
     async fn journal(&self, id: uuid::Uuid, decision: Decision, by_rule: bool) -> ApprovalAnswer {
-        let (approved, by, why) = match &decision {
-            Decision::Approve { by, why } => (true, by, why),
-            Decision::Reject { by, why } => (false, by, why),
+        let (approved, by, reason) = match &decision {
+            Decision::Approve { by, reason } => (true, by, reason),
+            Decision::Reject { by, reason } => (false, by, reason),
         };
         let entry = DecisionRecord {
             facts: self.alert.facts(),
@@ -326,14 +326,14 @@ impl PendingDecision {
             proof: lockkeeper::admin::Proof::default(),
             on_behalf_of: Some(by.clone()),
             by_rule,
-            why: why.clone(),
+            reason: reason.clone(),
             at: std::time::UNIX_EPOCH,
         };
         match journal::write(&self.context, id, &entry).await {
             Ok(()) => ApprovalAnswer { decision, by_rule },
             Err(error) => {
-                let why = format!("the decision could not be recorded: {error}");
-                ApprovalAnswer { decision: Decision::Reject { by: "nobody".to_owned(), why }, by_rule: false }
+                let reason = format!("the decision could not be recorded: {error}");
+                ApprovalAnswer { decision: Decision::Reject { by: "nobody".to_owned(), reason }, by_rule: false }
             }
         }
     }
@@ -365,8 +365,8 @@ async fn spoken(pending: Option<&Pending>) -> Option<ApprovalAnswer> {
     }
 }
 
-fn by_operator(OperatorDecision { approved, by, why }: OperatorDecision) -> ApprovalAnswer {
-    let decision = if approved { Decision::Approve { by, why } } else { Decision::Reject { by, why } };
+fn by_operator(OperatorDecision { approved, by, reason }: OperatorDecision) -> ApprovalAnswer {
+    let decision = if approved { Decision::Approve { by, reason } } else { Decision::Reject { by, reason } };
     ApprovalAnswer { decision, by_rule: false }
 }
 

@@ -189,7 +189,7 @@ pub enum LeaseError {
         id: Option<String>,
     },
     /// The request is already decided. Nothing was changed.
-    #[error("{path}: {} already {} the request ({})", plain(by), if *approved { "approved" } else { "rejected" }, plain(why))]
+    #[error("{path}: {} already {} the request ({})", plain(by), if *approved { "approved" } else { "rejected" }, plain(reason))]
     Decided {
         /// The lock.
         path: String,
@@ -198,7 +198,7 @@ pub enum LeaseError {
         /// The client that decided.
         by: String,
         /// Its reason.
-        why: String,
+        reason: String,
     },
 }
 
@@ -384,7 +384,7 @@ mod tests {
         ];
         are(ErrorKind::Lost, own, lost);
         // It may never have been the owner.
-        let decided = LeaseError::Decided { path: path(), approved: true, by: text(), why: text() };
+        let decided = LeaseError::Decided { path: path(), approved: true, by: text(), reason: text() };
         are(ErrorKind::Mismatch, own, vec![LeaseError::NotOwner { path: path(), id: text(), owner: None }, decided]);
         are(ErrorKind::NotFound, own, vec![LeaseError::NoSuchRequest { path: path(), id: None }]);
         are(ErrorKind::Misuse, own, vec![LeaseError::StillOwner { path: path() }, Misuse::no_reason(&path()).into()]);
@@ -453,7 +453,7 @@ mod tests {
             unfinished.into(),
             LeaseError::Preempted { path: path(), by: text(), priority }.into(),
             LeaseError::NotOwner { path: path(), id: "b".to_owned(), owner: Some(text()) }.into(),
-            LeaseError::Decided { path: path(), approved: true, by: text(), why: text() }.into(),
+            LeaseError::Decided { path: path(), approved: true, by: text(), reason: text() }.into(),
         ];
         for error in errors {
             let shown = error.to_string();

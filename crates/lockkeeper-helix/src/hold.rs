@@ -199,9 +199,9 @@ impl LeaseTask {
                         }
                         continue;
                     }
-                    if let Some(why) = refusing.take() {
-                        if !self.refuse(*look, &why).await {
-                            refusing = Some(why);
+                    if let Some(reason) = refusing.take() {
+                        if !self.refuse(*look, &reason).await {
+                            refusing = Some(reason);
                         }
                         continue;
                     }
@@ -240,8 +240,8 @@ impl LeaseTask {
                     self.session_ref.distrust();
                     watcher = None;
                 }
-                LeaseWake::Refuse(why) => {
-                    refusing = Some(why);
+                LeaseWake::Refuse(reason) => {
+                    refusing = Some(reason);
                     watcher = None;
                 }
                 LeaseWake::Release(confirm) => return self.release(confirm).await,
@@ -301,7 +301,7 @@ impl LeaseTask {
             request = self.requests.next() => match request {
                 Some(HoldRequest::Release(confirm)) => LeaseWake::Release(confirm),
                 Some(HoldRequest::Verify(answer)) => LeaseWake::Verify(answer),
-                Some(HoldRequest::Refuse(why)) => LeaseWake::Refuse(why.into()),
+                Some(HoldRequest::Refuse(reason)) => LeaseWake::Refuse(reason.into()),
                 Some(HoldRequest::Note(note)) => {
                     self.note = Some(LeaseNote::new(note, self.hold.clone(), self.context.clock()));
                     LeaseWake::Other
@@ -473,8 +473,8 @@ impl LeaseTask {
     }
 
     /// Refuses a request to release the lock. Returns `false` if that must be retried.
-    async fn refuse(&mut self, look: Look, why: &str) -> bool {
-        match self.node.step(&mut self.session_ref, look, &self.terms, Wish::Refuse { why }).await {
+    async fn refuse(&mut self, look: Look, reason: &str) -> bool {
+        match self.node.step(&mut self.session_ref, look, &self.terms, Wish::Refuse { reason }).await {
             Ok(Stepped::Again { .. }) => false,
             Ok(_) => true,
             Err(error) => {

@@ -55,7 +55,8 @@ pub struct DecisionRecord {
     #[serde(default)]
     pub by_rule: bool,
     /// The reason that it gave.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
     /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
     #[serde(skip, default = "unix_epoch")]
     pub at: SystemTime,
@@ -79,7 +80,8 @@ pub struct EmergencyRecord {
     #[serde(skip)]
     pub proof: Proof,
     /// The reason that it gave.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
     /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
     #[serde(skip, default = "unix_epoch")]
     pub at: SystemTime,

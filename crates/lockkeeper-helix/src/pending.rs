@@ -56,7 +56,8 @@ struct StoredRequest {
 struct Word {
     approved: bool,
     by: Owner,
-    why: String,
+    #[serde(rename = "why")]
+    reason: String,
 }
 
 fn node(id: &str) -> String {
@@ -85,7 +86,7 @@ pub(crate) async fn decide(
     context: &Context,
     id: &str,
     path: String,
-    OperatorDecision { approved, by: behalf, why }: OperatorDecision,
+    OperatorDecision { approved, by: behalf, reason }: OperatorDecision,
 ) -> Result<DecisionRecord, LeaseError> {
     let on_behalf_of = Some(behalf).filter(|behalf| !behalf.is_empty());
     let gone = || LeaseError::NoSuchRequest { path: path.clone(), id: Some(id.to_owned()) };
@@ -98,13 +99,13 @@ pub(crate) async fn decide(
         match journal::find::<DecisionRecord>(ensemble, name).await {
             Ok(Some(decision)) => {
                 let same = decision.by == *by && decision.on_behalf_of == on_behalf_of;
-                let ours = sent && same && decision.approved == approved && decision.why == why;
+                let ours = sent && same && decision.approved == approved && decision.reason == reason;
                 if !ours {
-                    let (approved, by, why) = (decision.approved, decision.by.to_string(), decision.why);
-                    return Err(LeaseError::Decided { path, approved, by, why });
+                    let (approved, by, reason) = (decision.approved, decision.by.to_string(), decision.reason);
+                    return Err(LeaseError::Decided { path, approved, by, reason });
                 }
                 journal::prune(ensemble).await;
-                tracing::warn!(target: "lockkeeper::audit", %path, %by, approved, %why, "a forced transfer was decided");
+                tracing::warn!(target: "lockkeeper::audit", %path, %by, approved, %reason, "a forced transfer was decided");
                 return Ok(decision);
             }
             Ok(_) => {}
@@ -118,7 +119,7 @@ pub(crate) async fn decide(
             Err(fault) => return Err(refused(&path, fault).into()),
         };
         let Ok(mut stored) = serde_json::from_slice::<StoredRequest>(&seen.data) else { return Err(gone()) };
-        stored.decision = Some(Word { approved, by: by.clone(), why: why.clone() });
+        stored.decision = Some(Word { approved, by: by.clone(), reason: reason.clone() });
         let entry = DecisionRecord {
             facts: stored.facts.clone(),
             approved,
@@ -126,7 +127,7 @@ pub(crate) async fn decide(
             proof: lockkeeper::admin::Proof::default(),
             on_behalf_of: on_behalf_of.clone(),
             by_rule: false,
-            why: why.clone(),
+            reason: reason.clone(),
             at: UNIX_EPOCH,
         };
         let data = serde_json::to_vec(&stored).expect("a struct of strings and numbers always serialises");
@@ -159,7 +160,7 @@ pub(crate) struct OperatorDecision {
     pub(crate) approved: bool,
     /// Empty if the client decides that says so.
     pub(crate) by: String,
-    pub(crate) why: String,
+    pub(crate) reason: String,
 }
 
 impl Pending {
@@ -224,7 +225,7 @@ impl Pending {
         Ok(match journal::find::<DecisionRecord>(ensemble, self.id).await? {
             Some(decision) => {
                 let by = decision.on_behalf_of.unwrap_or_else(|| decision.by.to_string());
-                Some(OperatorDecision { approved: decision.approved, by, why: decision.why })
+                Some(OperatorDecision { approved: decision.approved, by, reason: decision.reason })
             }
             _ => None,
         })

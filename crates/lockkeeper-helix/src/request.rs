@@ -364,9 +364,9 @@ impl LeaseAttempt {
 
     /// Writes the use of the emergency priority to the journal, before it has an effect.
     async fn record_emergency(&self) -> Result<(), AcquireLeaseError> {
-        let Some(why) = self.emergency.clone() else { return Ok(()) };
+        let Some(reason) = self.emergency.clone() else { return Ok(()) };
         let (path, requestor, message) = (&self.node.path, &self.terms.id, &self.terms.message);
-        tracing::warn!(target: "lockkeeper::audit", %path, by = %requestor, ?message, %why,
+        tracing::warn!(target: "lockkeeper::audit", %path, by = %requestor, ?message, %reason,
             "a lock is requested with the emergency priority");
         let entry = EmergencyRecord {
             path: path.clone(),
@@ -374,7 +374,7 @@ impl LeaseAttempt {
             message: message.clone(),
             by: self.context.owner().clone(),
             proof: lockkeeper::admin::Proof::default(),
-            why,
+            reason,
             at: std::time::UNIX_EPOCH,
         };
         journal::write(&self.context, uuid::Uuid::new_v4(), &entry).await.map_err(|error| match error {

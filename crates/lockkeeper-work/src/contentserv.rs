@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use lockkeeper::engine;
 use lockkeeper::engine::hold::{GuardSlot, run_until};
-use lockkeeper::engine::queue::About;
 use lockkeeper::error::{AcquireError, Error, ErrorKind, ProductError, ReleaseError, SessionError};
+use lockkeeper::request::About;
 use lockkeeper::{Acquire, Class, LockPath, Lockkeeper, Loss, PriorityLock, Revocation};
 use thiserror::Error as ThisError;
 
@@ -189,6 +189,7 @@ enum Chosen {
 /// It is not reentrant: a second `lock` by the same object is an error, also while the first one still waits. Any task
 /// or thread may unlock. Dropping the object unlocks it in the background.
 #[derive(Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
 pub struct MonitorLock {
     lock: PriorityLock,
     monitor_object: String,

@@ -37,11 +37,11 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use lockkeeper::Lockkeeper;
-pub use lockkeeper::engine::queue::About;
 use lockkeeper::engine::queue::about;
 use lockkeeper::engine::session::Timer;
 use lockkeeper::engine::text::wall_clock_ms;
 use lockkeeper::error::{AcquireError, Error, ErrorKind};
+pub use lockkeeper::request::About;
 use lockkeeper_helix::AcquireLeaseError;
 
 use crate::contentserv::{MonitorError, MonitorLock};
@@ -54,6 +54,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// An operation to do under a lock.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
+#[must_use = "an operation does nothing until it is run"]
 pub struct Operation {
     /// Its unique id, which its dead letter names. If an operation is given up again under the same id, it has another letter.
     pub id: String,
@@ -253,6 +254,7 @@ impl<E: std::error::Error> std::error::Error for GivenUp<E> {
 
 /// How background work is retried, and where it is kept when the retries are used up. Cheap to clone.
 #[derive(Clone)]
+#[must_use = "nothing is retried until an operation is run"]
 pub struct Retrying {
     /// The timers for the pauses; `None` means those of the tokio runtime that polls.
     timer: Option<Timer>,

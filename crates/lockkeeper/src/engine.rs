@@ -173,7 +173,7 @@ pub mod queue {
     };
     pub use crate::contender::LEASE;
     use crate::ensemble::Node;
-    pub use crate::queue::about::About;
+    use crate::queue::about::About;
     use crate::queue::acquire::Acquire;
     pub use crate::queue::driver::operations::is_contended_beside;
     use crate::queue::priority::PriorityLock;

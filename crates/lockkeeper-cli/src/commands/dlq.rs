@@ -178,7 +178,7 @@ impl Desk {
             chosen.push(filed);
         }
         for filed in chosen {
-            self.mark(&filed.letter, LetterEvent::Dropped { why: why.clone() }).await?;
+            self.mark(&filed.letter, LetterEvent::Dropped { reason: why.clone() }).await?;
             self.printer.note(&format!("dropped {}", filed.letter.operation));
         }
         Ok(0)
@@ -347,7 +347,7 @@ impl Desk {
             }
             Err(failure) => failure.message,
         };
-        self.mark(letter, LetterEvent::Failed { why: why.clone() }).await?;
+        self.mark(letter, LetterEvent::Failed { reason: why.clone() }).await?;
         Err(stays(why))
     }
 }
@@ -418,7 +418,7 @@ fn text(filed: &Filed) -> String {
     row("fate", fate.name());
     match fate {
         Fate::Begun { at_ms, by } | Fate::Replayed { at_ms, by } => row("", &format!("{} by {by}", when(*at_ms))),
-        Fate::Dropped { at_ms, by, why } => {
+        Fate::Dropped { at_ms, by, reason: why } => {
             let why = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
             row("", &format!("{} by {by}{why}", when(*at_ms)));
         }

@@ -210,7 +210,7 @@ async fn decide(
         Err(error) => error,
     };
     let runs =
-        matches!(error, JobError::NoRerun { why: NoRerun::Running { .. }, .. } | JobError::NothingToDecide { .. });
+        matches!(error, JobError::NoRerun { reason: NoRerun::Running { .. }, .. } | JobError::NothingToDecide { .. });
     let failure = match job.last().filter(|_| runs && job.process_gone) {
         Some(run) => not_expired(path, run),
         None => error.into(),

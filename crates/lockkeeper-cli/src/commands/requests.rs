@@ -122,8 +122,8 @@ pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -
         waiting.retain(|request| request.facts.path == at && id.as_ref().is_none_or(|id| *id == request.id));
         let [request] = &waiting[..] else { return Ok(Err((waiting, id))) };
         // The command itself decides, not on behalf of another.
-        let (by, why) = (String::new(), args.reason);
-        let decision = if approve { Decision::Approve { by, why } } else { Decision::Reject { by, why } };
+        let (by, reason) = (String::new(), args.reason);
+        let decision = if approve { Decision::Approve { by, reason } } else { Decision::Reject { by, reason } };
         admin.decide(request, decision).await.map(Ok)
     });
     let decided = match asking.await? {
@@ -195,14 +195,14 @@ fn decision_line(decided: &DecisionRecord) -> String {
         (Some(who), false) => format!("{who}, asked by {}{}", decided.by, decided.proof),
         (None, _) => format!("{}{}", decided.by, decided.proof),
     };
-    plain(&format!("{at}  {path}  {requestor} {may} {owner}, says {says}: {}", decided.why))
+    plain(&format!("{at}  {path}  {requestor} {may} {owner}, says {says}: {}", decided.reason))
 }
 
 /// `2026-11-20 10:42:03  /locks/a  online-1 requested it in an emergency, says op@desk (pid 7): the index is corrupt`
 fn emergency_line(emergency: &EmergencyRecord) -> String {
-    let EmergencyRecord { path, requestor, by, proof, why, .. } = emergency;
+    let EmergencyRecord { path, requestor, by, proof, reason, .. } = emergency;
     let at = to_the_second(emergency.at);
-    plain(&format!("{at}  {path}  {requestor} requested it in an emergency, says {by}{proof}: {why}"))
+    plain(&format!("{at}  {path}  {requestor} requested it in an emergency, says {by}{proof}: {reason}"))
 }
 
 fn to_the_second(time: SystemTime) -> String {
@@ -252,7 +252,7 @@ impl<'a> EmergencyView<'a> {
             requestor: &emergency.requestor,
             message: emergency.message.as_deref(),
             by: ByView::proved(&emergency.by, emergency.proof),
-            why: &emergency.why,
+            why: &emergency.reason,
             at_ms: millis(emergency.at),
         }
     }
@@ -282,7 +282,7 @@ impl<'a> DecisionView<'a> {
             by: ByView::proved(&decided.by, decided.proof),
             by_rule: decided.by_rule,
             on_behalf_of: decided.on_behalf_of.as_deref(),
-            why: &decided.why,
+            why: &decided.reason,
             at_ms: millis(decided.at),
         }
     }

@@ -59,7 +59,7 @@ pub enum Wish<'a> {
     /// To refuse a request to release the lock.
     Refuse {
         /// The reason.
-        why: &'a str,
+        reason: &'a str,
     },
     /// To give it up: the owner makes room, the requestor withdraws, any other client has nothing to do.
     Leave,
@@ -178,7 +178,7 @@ pub fn transition(
         Wish::Try => facts.try_acquire(),
         Wish::Renew => facts.renew(),
         Wish::Transfer { to } => facts.transfer(to),
-        Wish::Refuse { why } => facts.refuse(why),
+        Wish::Refuse { reason } => facts.refuse(reason),
         Wish::Leave => Ok(facts.leave(facts.owns())),
         // Each write of an owner ends its lease later than before, so the end says who wrote it.
         Wish::Withdraw { written_ms } => {
@@ -344,10 +344,10 @@ impl<'a> Facts<'a> {
         Ok(Transition { record: Some(Record { owner: Some(new_owner), request }), answer: Answer::Transferred })
     }
 
-    fn refuse(&self, why: &str) -> Result<Transition, Refusal> {
+    fn refuse(&self, reason: &str) -> Result<Transition, Refusal> {
         let mut owner = self.own()?.clone();
         if let Some(revocation) = &mut owner.revocation {
-            revocation.refuse(why);
+            revocation.refuse(reason);
         }
         Ok(self.with_owner(owner))
     }

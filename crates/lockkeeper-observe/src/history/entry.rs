@@ -54,8 +54,8 @@ pub struct PastHold {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Who asked for the lock or broke it, and why; or more about the loss.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// The exit status of the command that ran under it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u8>,

@@ -111,7 +111,7 @@ mod tests {
             end,
             loss: None,
             paused: false,
-            why: None,
+            reason: None,
             status: None,
         })
     }

@@ -42,7 +42,7 @@ pub(super) fn entries(path: &str, stored: &Stored, breaks: Vec<Broken>, asked: V
         match removed.filter(|hold| broken.held && hold.end != HoldEnd::Released) {
             Some(hold) => {
                 hold.end = HoldEnd::Broken;
-                hold.why = Some(format!("{}{}: {}", broken.by, broken.proof, broken.reason));
+                hold.reason = Some(format!("{}{}: {}", broken.by, broken.proof, broken.reason));
                 hold.ended = broken.at;
             }
             None => entries.push(Entry::Broken(broken)),
@@ -125,7 +125,7 @@ fn hold(path: &str, record: &StoredHold, written_ms: i64) -> PastHold {
         end: record.end,
         loss: record.loss,
         paused: record.paused,
-        why: record.why.clone(),
+        reason: record.reason.clone(),
         status: record.status,
     }
 }
@@ -177,7 +177,7 @@ fn unrecorded(holds: &[(PastHold, Option<StoredBefore>)], breaks: &[Broken]) -> 
             end: HoldEnd::Unrecorded,
             loss: None,
             paused: false,
-            why: None,
+            reason: None,
             status: None,
         });
     }

@@ -88,8 +88,8 @@ pub(super) struct StoredHold {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) paused: bool,
     /// Who asked for it and why, or more about the loss.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) why: Option<String>,
+    #[serde(rename = "why", default, skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
     /// The exit status of the command that ran under it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) status: Option<u8>,
@@ -157,7 +157,7 @@ impl StoredHold {
 
     fn shorten(&mut self) {
         shorten_owner(&mut self.owner);
-        self.message.iter_mut().chain(&mut self.why).for_each(|text| shorten(text, MAX_TEXT));
+        self.message.iter_mut().chain(&mut self.reason).for_each(|text| shorten(text, MAX_TEXT));
         self.used_as.iter_mut().for_each(|text| shorten(text, MAX_NAME));
         if let Some(before) = &mut self.before {
             before.owner.iter_mut().for_each(shorten_owner);
@@ -250,7 +250,7 @@ mod tests {
             end: HoldEnd::Lost,
             loss: Some(Loss::SessionExpired),
             paused: true,
-            why: Some("lockkeeper was paused for too long (6.1 s)".to_owned()),
+            reason: Some("lockkeeper was paused for too long (6.1 s)".to_owned()),
             before: Some(StoredBefore { owner: Some(owner()), token, since_ms: 1_764_000_000_000, described: None }),
             ..plain.clone()
         };
@@ -274,9 +274,9 @@ mod tests {
     #[test]
     fn long_texts_are_cut_at_a_character() {
         let message = Some("ä".repeat(1000));
-        let record = StoredHold { owner: owner(), message, why: Some("x".repeat(5000)), ..StoredHold::default() };
+        let record = StoredHold { owner: owner(), message, reason: Some("x".repeat(5000)), ..StoredHold::default() };
         let read = StoredHold::read(&record.to_bytes()).expect("a record");
         assert_eq!(read.message.map(|text| text.len()), Some(MAX_TEXT));
-        assert_eq!(read.why.map(|text| text.len()), Some(MAX_TEXT));
+        assert_eq!(read.reason.map(|text| text.len()), Some(MAX_TEXT));
     }
 }

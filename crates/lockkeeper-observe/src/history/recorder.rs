@@ -35,7 +35,7 @@ pub struct Ending {
     /// The exit status of the command that ran under the lock.
     pub status: Option<u8>,
     /// More about a loss than the library knows, such as who broke the lock.
-    pub why: Option<String>,
+    pub reason: Option<String>,
     /// Whether the process was stopped, or its machine too busy.
     pub paused: bool,
 }
@@ -50,8 +50,8 @@ impl Ending {
 
     /// Sets more about a loss. More than 240 bytes are cut.
     #[must_use]
-    pub fn with_why(mut self, why: impl Into<String>) -> Self {
-        self.why = Some(why.into());
+    pub fn with_reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
         self
     }
 
@@ -221,7 +221,7 @@ impl Recorded {
     }
 
     fn record(&self, report: &HoldReport) -> StoredHold {
-        let Ending { status, why, paused } = self.ending.lock().expect("held for a change only").clone();
+        let Ending { status, reason, paused } = self.ending.lock().expect("held for a change only").clone();
         let asked = report.revocation.as_ref();
         // A hold that was handed over has ended as its owner wanted.
         let loss = report.loss.filter(|loss| *loss != Loss::Transferred);
@@ -249,7 +249,7 @@ impl Recorded {
             end,
             loss,
             paused: paused && end == HoldEnd::Lost,
-            why: if end == HoldEnd::Revoked { asked.map(ToString::to_string) } else { why },
+            reason: if end == HoldEnd::Revoked { asked.map(ToString::to_string) } else { reason },
             status,
             before,
             ..StoredHold::default()

@@ -72,6 +72,7 @@ pub struct Survey {
 }
 
 /// The locks of a tree, and what happened to them.
+#[must_use = "a tracker does nothing until it is fed"]
 pub struct Tracker {
     root: Arc<str>,
     /// Paths below the root that are left out, with all below them.

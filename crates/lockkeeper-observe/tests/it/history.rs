@@ -198,12 +198,12 @@ fn a_lost_hold_is_recorded_by_its_loser_with_what_it_knows() {
         let recording = Recorder::new(&keeper).begin(&guard);
         server.faults().expire(keeper.session_id().unwrap().0).await.unwrap();
         assert_eq!(guard.lost().await, Loss::SessionExpired);
-        recording.tell(Ending::default().with_why("it was asleep").paused());
+        recording.tell(Ending::default().with_reason("it was asleep").paused());
         recording.finish().await.unwrap();
         let holds = holds(&keeper).await;
         let [hold] = &holds[..] else { panic!("{holds:?}") };
         assert_eq!((hold.end, hold.loss, hold.paused), (HoldEnd::Lost, Some(Loss::SessionExpired), true));
-        assert_eq!(hold.why.as_deref(), Some("it was asleep"));
+        assert_eq!(hold.reason.as_deref(), Some("it was asleep"));
     });
 }
 
@@ -251,7 +251,7 @@ fn a_release_after_a_request_names_who_asked() {
         let entries = entries(&keeper).await;
         let [Entry::Hold(hold)] = &entries[..] else { panic!("{entries:?}") };
         assert_eq!(hold.end, HoldEnd::Revoked);
-        assert!(hold.why.as_ref().unwrap().ends_with(": rebalance"), "{hold:?}");
+        assert!(hold.reason.as_ref().unwrap().ends_with(": rebalance"), "{hold:?}");
     });
 }
 
@@ -293,7 +293,7 @@ fn a_broken_hold_names_who_broke_it_whether_or_not_its_holder_wrote() {
         let entries = entries(&keeper).await;
         let [Entry::Hold(hold), Entry::Broken(broken)] = &entries[..] else { panic!("{entries:?}") };
         assert_eq!(hold.end, HoldEnd::Broken);
-        assert!(hold.why.as_ref().unwrap().ends_with(": its host burns"), "{hold:?}");
+        assert!(hold.reason.as_ref().unwrap().ends_with(": its host burns"), "{hold:?}");
         assert_eq!(broken.reason, "its host burns");
     });
 }

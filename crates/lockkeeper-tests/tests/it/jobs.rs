@@ -88,7 +88,7 @@ async fn a_slot_runs_once_and_the_others_learn_who_ran_it(world: &World) {
     let all = JobsAdmin::new(&other).jobs("/").await.unwrap();
     assert!(all.contains(&status), "{all:?}");
     assert_eq!(JobsAdmin::new(&other).jobs(format!("{}/x", world.lock())).await.unwrap(), []);
-    build(world, &other, "2").run(async |_| Ok::<_, Error>(())).await.unwrap();
+    assert!(matches!(build(world, &other, "2").run(async |_| Ok::<_, Error>(())).await, Ok(Ran::Done(()))));
     assert!(JobsAdmin::new(&other).forget(world.lock()).await.unwrap());
     assert!(!JobsAdmin::new(&other).forget(world.lock()).await.unwrap());
     assert_eq!(JobsAdmin::new(&other).job(world.lock()).await.unwrap(), None);
@@ -97,7 +97,7 @@ async fn a_slot_runs_once_and_the_others_learn_who_ran_it(world: &World) {
 async fn the_end_is_recorded_in_the_transaction_of_the_release(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    claimed(&build(world, &keeper, "first")).await.finish(RunEnd::succeeded()).await;
+    claimed(&build(world, &keeper, "first")).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     let job = build(world, &keeper, "1");
     let before = proxy.counts();
     let run = claimed(&job).await;
@@ -190,7 +190,7 @@ async fn work_whose_end_is_not_recorded_is_not_reported_as_done(world: &World) {
     let proxy = world.proxy().await;
     let (one, other) = (world.keeper_through(&proxy, SHORT).await, world.keeper().await);
     let unrecorded = |ran: Ran<i32, Error>| match ran {
-        Ran::Unrecorded { work: Ok(7), why } => why,
+        Ran::Unrecorded { work: Ok(7), reason } => reason,
         ran => panic!("{ran:?}"),
     };
 
@@ -234,19 +234,19 @@ async fn a_run_says_that_the_one_before_had_another_schedule(world: &World) {
     let keeper = world.keeper().await;
     let run = claimed(&Job::new(&keeper, world.lock()).every(Duration::from_secs(3600))).await;
     assert_eq!(run.schedule_before(), None);
-    run.finish(RunEnd::succeeded()).await;
+    run.finish(RunEnd::succeeded()).await.recorded.unwrap();
     let run = claimed(&build(world, &keeper, "1")).await;
     assert_eq!(run.schedule_before(), Some(&Schedule::Every { every_ms: 3_600_000 }));
-    run.finish(RunEnd::succeeded()).await;
+    run.finish(RunEnd::succeeded()).await.recorded.unwrap();
     let run = claimed(&build(world, &keeper, "2")).await;
     assert_eq!(run.schedule_before(), None);
-    run.finish(RunEnd::succeeded()).await;
+    run.finish(RunEnd::succeeded()).await.recorded.unwrap();
 }
 
 async fn a_claim_whose_reply_is_lost_is_claimed_once(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    claimed(&build(world, &keeper, "first")).await.finish(RunEnd::succeeded()).await;
+    claimed(&build(world, &keeper, "first")).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     let cut = proxy.on(OpCode::Multi).cut_before_reply();
     let run = claimed(&build(world, &keeper, "1")).await;
     assert!(cut.has_fired());
@@ -289,7 +289,7 @@ async fn a_crash_is_at_most_once_or_at_least_once_as_the_rule_says(world: &World
             Claim::Run(second) => {
                 assert!(runs_again && second.record().attempt == 2 && second.slot().name == slot);
                 assert!(second.crashed_before().is_some_and(|crashed| crashed.attempt == 1));
-                second.finish(RunEnd::succeeded()).await;
+                second.finish(RunEnd::succeeded()).await.recorded.unwrap();
             }
             Claim::Skipped(Skipped::Done { .. }) => assert!(!runs_again),
             Claim::Skipped(skipped) => panic!("{skipped}"),
@@ -304,7 +304,7 @@ async fn a_failure_is_retried_as_often_as_the_rule_says(world: &World) {
     for attempt in 1..=3 {
         let run = claimed(&job).await;
         assert_eq!(run.record().attempt, attempt);
-        run.finish(RunEnd::failed("x")).await;
+        run.finish(RunEnd::failed("x")).await.recorded.unwrap();
     }
     assert!(matches!(skipped(&job).await, Skipped::Done { run, .. } if run.attempt == 3 && run.has_failed()));
 }
@@ -313,14 +313,14 @@ async fn a_kept_failure_waits_for_a_person(world: &World) {
     let keeper = world.keeper().await;
     let admin = JobsAdmin::new(&keeper);
     let job = build(world, &keeper, "1").on_failure(Rule::Keep);
-    claimed(&job).await.finish(RunEnd::failed("disk full")).await;
+    claimed(&job).await.finish(RunEnd::failed("disk full")).await.recorded.unwrap();
     assert!(matches!(skipped(&job).await, Skipped::Kept { .. }));
     assert_eq!(admin.job(world.lock()).await.unwrap().unwrap().state, JobState::Kept);
     let decided = admin.resolve(world.lock(), Resolve::RunAgain).await.unwrap();
     assert_eq!(decided.resolved.as_ref().map(|resolved| &resolved.by), Some(keeper.owner()));
     let again = admin.resolve(world.lock(), Resolve::Accept).await.unwrap_err();
     assert!(matches!(again, JobError::NothingToDecide { .. }), "{again}");
-    claimed(&job).await.finish(RunEnd::failed("disk still full")).await;
+    claimed(&job).await.finish(RunEnd::failed("disk still full")).await.recorded.unwrap();
     admin.resolve(world.lock(), Resolve::Accept).await.unwrap();
     assert!(matches!(skipped(&job).await, Skipped::Done { run, .. } if run.attempt == 2));
 }
@@ -329,15 +329,15 @@ async fn a_slot_that_succeeded_runs_again_when_a_person_says_so(world: &World) {
     let keeper = world.keeper().await;
     let admin = JobsAdmin::new(&keeper);
     let rerun = async |slot| match admin.rerun(world.lock(), slot).await {
-        Err(JobError::NoRerun { why, .. }) => Err(why),
+        Err(JobError::NoRerun { reason, .. }) => Err(reason),
         marked => Ok(marked.unwrap()),
     };
     assert_eq!(rerun(None).await, Err(NoRerun::NeverRan { slot: None }));
     let job = build(world, &keeper, "1");
     let run = claimed(&job).await;
     assert!(matches!(rerun(Some("1")).await, Err(NoRerun::Running { slot, .. }) if slot == "1"));
-    run.finish(RunEnd::succeeded()).await;
-    claimed(&build(world, &keeper, "2")).await.finish(RunEnd::succeeded()).await;
+    run.finish(RunEnd::succeeded()).await.recorded.unwrap();
+    claimed(&build(world, &keeper, "2")).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     assert!(matches!(skipped(&job).await, Skipped::Done { .. }));
     assert_eq!(rerun(Some("3")).await, Err(NoRerun::NeverRan { slot: Some("3".to_owned()) }));
     let marked = rerun(Some("1")).await.unwrap();
@@ -355,7 +355,7 @@ async fn a_slot_that_succeeded_runs_again_when_a_person_says_so(world: &World) {
     eventually("the crash shows", async || admin.job(world.lock()).await.unwrap().unwrap().state == JobState::Crashed)
         .await;
     assert_eq!(rerun(None).await.unwrap().slot.name, "1");
-    claimed(&job).await.finish(RunEnd::succeeded()).await;
+    claimed(&job).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     assert!(matches!(skipped(&job).await, Skipped::Done { run, .. } if run.attempt == 3));
 }
 
@@ -365,7 +365,7 @@ async fn a_host_that_does_not_wait_learns_who_runs(world: &World) {
     let claim = build(world, &other, "1").claim_with(|acquire| acquire.timeout(Duration::ZERO)).await.unwrap();
     let Claim::Skipped(Skipped::Running { run: seen }) = claim else { panic!("{claim:?}") };
     assert_eq!(&*seen, run.record());
-    run.finish(RunEnd::succeeded()).await;
+    run.finish(RunEnd::succeeded()).await.recorded.unwrap();
     // A lock that is held without a run is no run.
     let guard = one.mutex(world.lock()).acquire().await.unwrap();
     let claim = build(world, &other, "2").claim_with(|acquire| acquire.timeout(Duration::ZERO)).await;
@@ -376,7 +376,7 @@ async fn a_host_that_does_not_wait_learns_who_runs(world: &World) {
 async fn records_of_a_later_version_are_not_overwritten(world: &World) {
     let keeper = world.keeper().await;
     let job = build(world, &keeper, "1");
-    claimed(&job).await.finish(RunEnd::succeeded()).await;
+    claimed(&job).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     let later = br#"{"lockkeeper":2,"anything":[]}"#;
     world.observer.set_data(&log_node(world), later, None).await.unwrap();
     let error = job.claim().await.unwrap_err();
@@ -395,7 +395,7 @@ async fn a_job_leaves_nothing_where_locks_are(world: &World) {
     assert!(listed.is_empty(), "{listed:?}");
     let shown = keeper.admin().show(world.lock()).await.unwrap();
     assert_eq!((shown.holders.len(), shown.unknown.len()), (1, 0));
-    run.finish(RunEnd::succeeded()).await;
+    run.finish(RunEnd::succeeded()).await.recorded.unwrap();
     assert!(world.queue().await.is_empty());
 }
 
@@ -435,7 +435,7 @@ async fn a_run_whose_lock_is_lost_records_that_itself(world: &World) {
     let run = claimed(&build(world, &keeper, "1")).await;
     world.remove(&run.guard().node()).await;
     let loss = run.guard().lost().await;
-    let finished = run.finish(RunEnd::of(EndKind::Lost).with_why(loss.to_string())).await;
+    let finished = run.finish(RunEnd::of(EndKind::Lost).with_reason(loss.to_string())).await;
     assert!(finished.recorded.is_ok() && finished.loss.is_some(), "{finished:?}");
     let status = JobsAdmin::new(&keeper).job(world.lock()).await.unwrap().unwrap();
     assert_eq!((status.state, status.last()), (JobState::Crashed, Some(&finished.record)));
@@ -486,7 +486,7 @@ async fn following_jobs_reads_only_what_changed(world: &World) {
     let watcher = world.connect(&format!("{}{chroot}", proxy.connect_string()), STEADY).await;
     let quiet = Job::new(&one, format!("{}/quiet", world.lock())).slot("1");
     for job in [&quiet, &build(world, &one, "1")] {
-        claimed(job).await.finish(RunEnd::succeeded()).await;
+        claimed(job).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     }
     let mut follow = JobsAdmin::new(&watcher).follow(world.lock());
     let states = |jobs: Vec<JobStatus>| jobs.iter().map(|job| job.state).collect::<Vec<_>>();
@@ -494,7 +494,7 @@ async fn following_jobs_reads_only_what_changed(world: &World) {
     let before = proxy.counts();
     let run = claimed(&build(world, &one, "2")).await;
     assert_eq!(states(follow.next().await.unwrap()), [JobState::Running, JobState::Ok]);
-    run.finish(RunEnd::failed("x")).await;
+    run.finish(RunEnd::failed("x")).await.recorded.unwrap();
     assert_eq!(states(follow.next().await.unwrap()), [JobState::Failed, JobState::Ok]);
     let asked = proxy.counts().since(&before).requested;
     // The log and the node of the run, then the log.
@@ -520,7 +520,7 @@ async fn a_program_without_async_runs_a_job(world: &World) {
 async fn a_claim_is_decided_anew_when_the_records_change(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    claimed(&build(world, &keeper, "1")).await.finish(RunEnd::succeeded()).await;
+    claimed(&build(world, &keeper, "1")).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     let (log, job) = (log_node(world), build(world, &keeper, "2"));
     let hold = || proxy.on(OpCode::Multi).hold_request();
     let change = async |held: &Hold| {
@@ -560,7 +560,7 @@ async fn a_claim_is_decided_anew_when_the_records_change(world: &World) {
 async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
-    claimed(&build(world, &keeper, "1")).await.finish(RunEnd::succeeded()).await;
+    claimed(&build(world, &keeper, "1")).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     let client = Client::connect(&world.servers()).await.unwrap();
     let acl = [Acl::new(Permission::ADMIN, AuthId::anyone())];
     client.set_acl(&log_node(world), &acl, None).await.unwrap();
@@ -590,7 +590,7 @@ async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {
         let found = states(jobs);
         assert!(expected.iter().all(|job| found.contains(job)), "{found:?}");
     }
-    run.finish(RunEnd::succeeded()).await;
+    run.finish(RunEnd::succeeded()).await.recorded.unwrap();
     let expected = [expected[0].clone(), (other.clone(), JobState::Ok)];
     loop {
         let found = states(follow.next().await.unwrap());

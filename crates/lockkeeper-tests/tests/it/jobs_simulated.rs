@@ -93,7 +93,7 @@ async fn world(seed: u64, on_crash: Rule) -> (Ledger, BTreeMap<String, Vec<EndKi
         let job = Job::new(&keeper, JOB).slot(slot.to_string()).on_crash(on_crash);
         while let Ok(Claim::Run(run)) = job.claim().await {
             *ledger.lock().unwrap().began.entry(slot.to_string()).or_default() += 1;
-            run.finish(RunEnd::succeeded()).await;
+            _ = run.finish(RunEnd::succeeded()).await;
         }
     }
     let mut ends: BTreeMap<String, Vec<EndKind>> = BTreeMap::new();
@@ -198,7 +198,7 @@ fn a_slot_is_of_the_servers_clock_and_never_of_the_hosts() {
             match job.claim().await.unwrap() {
                 Claim::Run(run) => {
                     names.push(run.slot().name.clone());
-                    run.finish(RunEnd::succeeded()).await;
+                    _ = run.finish(RunEnd::succeeded()).await;
                 }
                 Claim::Skipped(skipped) => assert!(matches!(skipped, Skipped::Done { .. }), "{skipped}"),
             }

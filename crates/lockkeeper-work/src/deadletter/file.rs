@@ -32,6 +32,7 @@ const ASIDE: usize = 8;
 ///
 /// The file must be on a disk on which file locks work for all its users: a local disk, not a network disk.
 #[derive(Clone, Debug)]
+#[must_use = "a sink does nothing until it is written or read"]
 pub struct FileSink {
     path: PathBuf,
     large: u64,
@@ -286,7 +287,7 @@ mod tests {
         let (dir, sink) = sink();
         assert_eq!(block(sink.records()).unwrap(), Records::default());
         assert!(!dir.path().join("deep").exists(), "looking makes nothing");
-        let records = [letter("a"), mark(&letter("a"), LetterEvent::Failed { why: "x\ny".to_owned() })];
+        let records = [letter("a"), mark(&letter("a"), LetterEvent::Failed { reason: "x\ny".to_owned() })];
         records.iter().for_each(|record| append(&sink, record));
         assert_eq!(block(sink.records()).unwrap().records, records);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -372,7 +373,7 @@ mod tests {
         for at in 0..2 * ASIDE {
             let letter = letter(&format!("{at}"));
             append(sink, &letter);
-            append(sink, &mark(&letter, LetterEvent::Dropped { why: None }));
+            append(sink, &mark(&letter, LetterEvent::Dropped { reason: None }));
         }
     }
 
@@ -468,7 +469,7 @@ mod tests {
         for at in 0..20 {
             let letter = letter(&format!("{at}"));
             append(&sink, &letter);
-            append(&sink, &mark(&letter, LetterEvent::Dropped { why: None }));
+            append(&sink, &mark(&letter, LetterEvent::Dropped { reason: None }));
         }
         assert_eq!(open(&sink), ["second"]);
         let oldest = sink.beside(".1");

@@ -47,7 +47,7 @@ pub enum Fate {
         /// The process that dropped it.
         by: Owner,
         /// The reason.
-        why: Option<String>,
+        reason: Option<String>,
     },
 }
 
@@ -103,11 +103,11 @@ impl Filed {
         match event {
             LetterEvent::Begun => self.fate = Fate::Begun { at_ms, by },
             LetterEvent::Replayed => self.fate = Fate::Replayed { at_ms, by },
-            LetterEvent::Dropped { why } => self.fate = Fate::Dropped { at_ms, by, why },
-            LetterEvent::Failed { why } => {
+            LetterEvent::Dropped { reason } => self.fate = Fate::Dropped { at_ms, by, reason },
+            LetterEvent::Failed { reason } => {
                 self.fate = Fate::Waiting;
                 self.failures += 1;
-                self.last_failure = Some(why);
+                self.last_failure = Some(reason);
             }
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn failed() -> LetterEvent {
-        LetterEvent::Failed { why: "taken".to_owned() }
+        LetterEvent::Failed { reason: "taken".to_owned() }
     }
 
     /// C-47: once, however often its sink returns it.
@@ -171,9 +171,9 @@ mod tests {
     #[test]
     fn a_settled_letter_stays_settled() {
         let a = letter("a");
-        for settled in [LetterEvent::Replayed, LetterEvent::Dropped { why: None }] {
+        for settled in [LetterEvent::Replayed, LetterEvent::Dropped { reason: None }] {
             let name = if settled == LetterEvent::Replayed { "replayed" } else { "dropped" };
-            for later in [LetterEvent::Begun, failed(), LetterEvent::Replayed, LetterEvent::Dropped { why: None }] {
+            for later in [LetterEvent::Begun, failed(), LetterEvent::Replayed, LetterEvent::Dropped { reason: None }] {
                 let filed = fold([kept(&a), mark(&a, settled.clone()), mark(&a, later)]);
                 assert_eq!((filed[0].fate.name(), filed[0].failures), (name, 0));
             }

@@ -197,8 +197,8 @@ impl Sink for KafkaSink {
                 Ok(()) => forwarded.recv_timeout(shared.patience).map_err(|_| "no answer yet".to_owned()),
                 Err(_) => Err("its thread has ended".to_owned()),
             };
-            if let Err(why) | Ok(Err(why)) = reply {
-                tracing::warn!(operation = record.operation(), %sink, %spool, %why, "dead letter waits in the spool");
+            if let Err(reason) | Ok(Err(reason)) = reply {
+                tracing::warn!(operation = record.operation(), %sink, %spool, %reason, "dead letter waits in the spool");
                 return Ok(in_spool);
             }
             Ok(sink)

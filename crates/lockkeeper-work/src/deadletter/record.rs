@@ -108,12 +108,14 @@ pub enum LetterEvent {
     /// It was replayed and failed; the letter stays.
     Failed {
         /// The reason as one line.
-        why: String,
+        #[serde(rename = "why")]
+        reason: String,
     },
     /// It is no longer wanted.
     Dropped {
         /// The reason as one line.
-        why: Option<String>,
+        #[serde(rename = "why")]
+        reason: Option<String>,
     },
 }
 

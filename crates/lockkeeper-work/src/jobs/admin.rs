@@ -267,7 +267,7 @@ impl JobsAdmin {
     pub async fn rerun(&self, path: impl AsRef<str>, slot: Option<&str>) -> Result<RunRecord, JobError> {
         let (by, slot) = (self.keeper.owner().clone(), slot.map(str::to_owned));
         self.decide(path.as_ref(), move |path, log| {
-            let no = |why| JobError::NoRerun { path: path.to_owned(), why };
+            let no = |reason| JobError::NoRerun { path: path.to_owned(), reason };
             let log = log.ok_or_else(|| no(NoRerun::NeverRan { slot: slot.clone() }))?;
             log.rerun(slot.as_deref(), by.clone()).map_err(no)
         })
@@ -453,7 +453,7 @@ mod tests {
         assert_eq!((empty.state, empty.runs.len(), empty.unreadable), (JobState::NeverRan, 0, None));
         let damaged = status(Err(LogError::Newer(9)), false);
         assert_eq!(damaged.state, JobState::Unreadable);
-        assert!(damaged.unreadable.is_some_and(|why| why.contains("version 9")));
+        assert!(damaged.unreadable.is_some_and(|reason| reason.contains("version 9")));
     }
 
     #[test]

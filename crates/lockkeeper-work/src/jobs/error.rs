@@ -57,12 +57,12 @@ pub enum JobError {
         path: String,
     },
     /// The slot of the job is not marked to run again. Nothing was changed.
-    #[error("{path}: {why}")]
+    #[error("{path}: {reason}")]
     NoRerun {
         /// The job.
         path: String,
         /// Why not.
-        why: NoRerun,
+        reason: NoRerun,
     },
 }
 
@@ -78,7 +78,7 @@ impl JobError {
             JobError::Refused { .. } => ErrorKind::Refused,
             JobError::Unreadable { .. } => ErrorKind::Mismatch,
             // The slot may run again later.
-            JobError::NoRerun { why: NoRerun::Running { .. } | NoRerun::Waits { .. }, .. } => ErrorKind::Taken,
+            JobError::NoRerun { reason: NoRerun::Running { .. } | NoRerun::Waits { .. }, .. } => ErrorKind::Taken,
             JobError::NothingToDecide { .. } | JobError::NoRerun { .. } => ErrorKind::NotFound,
         }
     }
@@ -158,9 +158,9 @@ mod tests {
             (unreadable(LogError::Newer(2)), ErrorKind::Mismatch),
             (unreadable(LogError::Damaged(text())), ErrorKind::Mismatch),
             (JobError::NothingToDecide { path: path() }, ErrorKind::NotFound),
-            (JobError::NoRerun { path: path(), why: NoRerun::NeverRan { slot: None } }, ErrorKind::NotFound),
-            (JobError::NoRerun { path: path(), why: NoRerun::Running { slot: text(), by: by() } }, ErrorKind::Taken),
-            (JobError::NoRerun { path: path(), why: NoRerun::Waits { slot: text(), by: by() } }, ErrorKind::Taken),
+            (JobError::NoRerun { path: path(), reason: NoRerun::NeverRan { slot: None } }, ErrorKind::NotFound),
+            (JobError::NoRerun { path: path(), reason: NoRerun::Running { slot: text(), by: by() } }, ErrorKind::Taken),
+            (JobError::NoRerun { path: path(), reason: NoRerun::Waits { slot: text(), by: by() } }, ErrorKind::Taken),
         ];
         for (error, kind) in all {
             assert_eq!((error.kind(), Error::from(error.clone()).kind()), (kind, kind), "{error}");

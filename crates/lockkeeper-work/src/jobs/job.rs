@@ -16,7 +16,23 @@ use lockkeeper::error::Misuse;
 ///
 /// Exactly one of [`Job::once_per`], [`Job::every`] and [`Job::slot`] must be called. All hosts of a job should state the same schedule. If
 /// a host states another one than the host before, a run that has started within its slot counts as the run of it.
+///
+/// # Examples
+///
+/// ```
+/// use lockkeeper_work::jobs::{Job, Ran, Slot};
+///
+/// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
+/// let job = Job::new(keeper, "/jobs/nightly-index").once_per(Slot::Day);
+/// match job.run(async |_run| std::fs::write("/tmp/index", "done")).await? {
+///     Ran::Done(()) => println!("done"),
+///     other => println!("not done: {other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a job does nothing until it is claimed or run"]
 pub struct Job {
     pub(super) keeper: Lockkeeper,
     pub(super) path: Result<LockPath, PathError>,

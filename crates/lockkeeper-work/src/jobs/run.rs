@@ -47,6 +47,7 @@ pub(super) struct Before {
 /// The end of a run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[must_use = "`recorded` says whether the end of the run is recorded"]
 pub struct FinishedRun {
     /// The record of the run. Its end time is known if it was written.
     pub record: RunRecord,

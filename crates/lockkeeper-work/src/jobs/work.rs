@@ -14,6 +14,7 @@ use super::run::{NotRecorded, Run};
 /// The result of [`Job::run`].
 // Exhaustive on purpose: a caller that forgets an outcome would take undone work for done.
 #[derive(Debug)]
+#[must_use = "the work may have failed, may have lost the lock, or may not be recorded"]
 pub enum Ran<T, E> {
     /// The work succeeded, and the records say so.
     Done(T),
@@ -25,7 +26,7 @@ pub enum Ran<T, E> {
         /// The result of the work.
         work: Result<T, E>,
         /// Why its end is not recorded.
-        why: NotRecorded,
+        reason: NotRecorded,
     },
     /// The lock was lost, so the work was dropped at its next await. The run counts as crashed, whether or not its end is
     /// recorded.
@@ -63,12 +64,12 @@ impl Job {
         let end = match &done {
             Ok(Ok(_)) => RunEnd::succeeded(),
             Ok(Err(error)) => RunEnd::failed(error.to_string()),
-            Err(loss) => RunEnd::of(EndKind::Lost).with_why(loss.to_string()),
+            Err(loss) => RunEnd::of(EndKind::Lost).with_reason(loss.to_string()),
         };
         let recorded = run.finish(end).await.recorded;
         Ok(match (done, recorded) {
             (Err(loss), _) => Ran::Lost(loss),
-            (Ok(work), Err(why)) => Ran::Unrecorded { work, why },
+            (Ok(work), Err(reason)) => Ran::Unrecorded { work, reason },
             (Ok(Ok(value)), Ok(())) => Ran::Done(value),
             (Ok(Err(error)), Ok(())) => Ran::Failed(error),
         })

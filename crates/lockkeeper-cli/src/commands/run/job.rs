@@ -422,11 +422,11 @@ fn record(ended: &CommandEnd, output: Option<&str>, max_run: Option<Duration>) -
         None => end.with_status(ended.status.into()),
     };
     if let (true, Some(limit)) = (ended.too_long, max_run) {
-        end = end.with_why(format!("ran longer than {}", spell(limit)));
+        end = end.with_reason(format!("ran longer than {}", spell(limit)));
     }
     match (&ended.why, ended.loss) {
-        (Some(why), _) if ended.asked_to_end || kind == EndKind::Lost => end = end.with_why(why),
-        (None, Some(loss)) => end = end.with_why(loss.to_string()),
+        (Some(why), _) if ended.asked_to_end || kind == EndKind::Lost => end = end.with_reason(why),
+        (None, Some(loss)) => end = end.with_reason(loss.to_string()),
         _ => {}
     }
     match output {

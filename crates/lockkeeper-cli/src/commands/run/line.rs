@@ -225,7 +225,7 @@ impl Line {
         let decided = self.lock.as_ref().filter(|_| unfinished).and_then(|lock| lock.decisions().pop());
         let Some(decision) = decided.map(|decided| decided.decision) else { return failure };
         let has_answer = decision != Decision::no_answer();
-        let Decision::Reject { by, why } = decision else { return failure };
+        let Decision::Reject { by, reason: why } = decision else { return failure };
         let (decision, hint) = match by.as_str() {
             _ if !has_answer => (format!("nobody decided about the transfer: {why}"), "ask for longer with --ask"),
             // A decision has no effect before it is recorded.

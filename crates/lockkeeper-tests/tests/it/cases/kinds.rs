@@ -6,10 +6,15 @@ use std::time::Duration;
 
 use lockkeeper::error::AcquireError;
 use lockkeeper::guard::{Permit, UpgradeableGuard};
-use lockkeeper::{Guard, Holding, Lockkeeper, WriteGuard};
+use lockkeeper::{DistributedLock, Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
+use lockkeeper_election::{Candidate, Election};
+use lockkeeper_helix::HelixLock;
 use lockkeeper_server::Server;
 use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_work::contentserv::MonitorLock;
+use lockkeeper_work::jobs::{Job, JobError, Run, RunEnd};
+use lockkeeper_work::retry::Retrying;
 
 use crate::support::{Kind, STEADY, World, block_on, config, eventually, for_every_kind, for_every_kind_embedded};
 
@@ -137,4 +142,44 @@ fn case_51_every_guard_can_move_to_any_thread() {
     anywhere::<WriteGuard>();
     anywhere::<UpgradeableGuard>();
     anywhere::<Permit>();
+}
+
+/// Each of these lines looks like a call that does something. That this compiles shows that the compiler warns of each.
+#[test]
+#[deny(unfulfilled_lint_expectations)]
+fn a_dropped_option_or_outcome_is_reported_by_the_compiler() {
+    macro_rules! warns {
+        ($($call:expr;)*) => {$(
+            #[expect(unused_must_use, reason = "the claim of this test")]
+            {
+                $call;
+            }
+        )*};
+    }
+    async fn outcomes(job: Job, run: Run) -> Result<(), JobError> {
+        warns! {
+            job.run(async |_run| Ok::<_, std::io::Error>(())).await?;
+            run.finish(RunEnd::succeeded()).await;
+        }
+        Ok(())
+    }
+    fn options(keeper: &Lockkeeper, lock: HelixLock, candidate: Candidate) {
+        warns! {
+            keeper.mutex("/locks/a").node_format(NodeFormat::Kazoo);
+            keeper.mutex("/locks/a").keep();
+            keeper.rwlock("/locks/a").read();
+            keeper.semaphore("/locks/a", 3);
+            keeper.priority_lock("/locks/a").background();
+            DistributedLock::new(keeper, "/locks", "a").node_format(NodeFormat::Kazoo);
+            keeper.admin().follow("/locks/a").or_absent();
+            lock.priority(1);
+            candidate.with(|request| request.message("x"));
+            Election::new(keeper, "/elections/a").node_format(NodeFormat::Kazoo);
+            Job::new(keeper, "/jobs/a").slot("1");
+            RunEnd::failed("x").with_status(1);
+            Retrying::new(keeper, 3).delay(Duration::ZERO);
+            MonitorLock::new("a", keeper, "a").background();
+        }
+    }
+    _ = (outcomes, options);
 }

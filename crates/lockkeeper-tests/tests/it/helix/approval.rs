@@ -29,17 +29,17 @@ on_every_record_server!(
 
 const SHORT: Duration = Duration::from_millis(200);
 
-fn approved(why: &str) -> Decision {
-    Decision::Approve { by: "shift lead".to_owned(), why: why.to_owned() }
+fn approved(reason: &str) -> Decision {
+    Decision::Approve { by: "shift lead".to_owned(), reason: reason.to_owned() }
 }
 
 /// The client itself decides.
-fn rejected(why: &str) -> Decision {
-    Decision::Reject { by: String::new(), why: why.to_owned() }
+fn rejected(reason: &str) -> Decision {
+    Decision::Reject { by: String::new(), reason: reason.to_owned() }
 }
 
 fn approve() -> Decision {
-    Decision::Approve { by: "sre".to_owned(), why: "it hangs".to_owned() }
+    Decision::Approve { by: "sre".to_owned(), reason: "it hangs".to_owned() }
 }
 
 /// Acquires for an owner that never finishes its cleanup.
@@ -77,7 +77,7 @@ async fn an_alert_has_all_facts_and_an_approval_transfers_the_lock(world: &World
 /// H-76: the requestor gets the same error as without an approver.
 async fn a_rejection_leaves_the_lock_to_its_owner(world: &World) {
     let guard = acquire_without_cleanup(world, "a").await;
-    let reject = || Decision::Reject { by: "sre".to_owned(), why: "let it finish".to_owned() };
+    let reject = || Decision::Reject { by: "sre".to_owned(), reason: "let it finish".to_owned() };
     let b = lock(world, &world.keeper().await, "b").priority(4);
     let b = b.waiting(Duration::ZERO).on_unfinished(PATIENCE, move |_| async move { reject() });
     assert!(matches!(b.acquire().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
@@ -96,7 +96,7 @@ async fn a_request_that_is_withdrawn_is_not_seen_a_second_time(world: &World) {
         let owner = owner.clone();
         async move {
             owner.preemption().await;
-            Decision::Reject { by: "sre".to_owned(), why: "let it finish".to_owned() }
+            Decision::Reject { by: "sre".to_owned(), reason: "let it finish".to_owned() }
         }
     });
     for _ in 0..20 {
@@ -129,7 +129,7 @@ async fn no_answer_in_time_is_a_rejection(world: &World) {
     let audited = HelixAdmin::new(&world.keeper().await).decisions(&world.lock()).await.unwrap();
     let [audited] = &audited[..] else { panic!("{audited:?}") };
     assert_eq!((audited.approved, audited.by_rule, audited.on_behalf_of.as_deref()), (false, false, Some("nobody")));
-    assert_eq!((audited.why.as_str(), audited.facts.owner.as_str()), ("no answer in time", "a"));
+    assert_eq!((audited.reason.as_str(), audited.facts.owner.as_str()), ("no answer in time", "a"));
     assert_eq!(stored(world).await.request, None);
     guard.release().await.unwrap();
 }
@@ -202,7 +202,7 @@ async fn an_operator_elsewhere_approves(world: &World) {
     assert_eq!(misused(&admin.decide(&request, approved(" ")).await), Some("reason"));
     assert!(asking.waits() && guard.is_held());
     let decision = admin.decide(&request, approved("its host crashed")).await.unwrap();
-    assert!(decision.approved && decision.why == "its host crashed");
+    assert!(decision.approved && decision.reason == "its host crashed");
     assert_eq!(decision.on_behalf_of.as_deref(), Some("shift lead"));
     let next = asking.granted().await;
     assert_eq!(guard.lost().await, Loss::Preempted);
@@ -256,7 +256,7 @@ async fn an_operators_late_decision_is_refused(world: &World) {
     assert!(matches!(asking.outcome().await, Err(AcquireLeaseError::CleanupUnfinished { .. })));
     let late = admin.decide(&request, approved("late")).await;
     assert!(
-        matches!(&late, Err(LeaseError::Decided { approved: false, why, .. }) if why == "no answer in time"),
+        matches!(&late, Err(LeaseError::Decided { approved: false, reason, .. }) if reason == "no answer in time"),
         "{late:?}"
     );
     assert_eq!(admin.decisions(&world.lock()).await.unwrap().len(), 1);

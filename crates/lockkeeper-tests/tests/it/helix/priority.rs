@@ -59,7 +59,7 @@ async fn the_emergency_priority_is_above_all_others(world: &World) {
     let second = lock(world, &one, "c").emergency("me too").message("urgent").forceful(true).waiting(Duration::ZERO);
     assert!(!second.try_lock().await.unwrap());
     let recorded = HelixAdmin::new(&one).emergencies(world.lock()).await.unwrap();
-    let said: Vec<_> = recorded.iter().map(|use_| (use_.requestor.as_str(), use_.why.as_str())).collect();
+    let said: Vec<_> = recorded.iter().map(|use_| (use_.requestor.as_str(), use_.reason.as_str())).collect();
     assert_eq!(said, [("b", "the index is corrupt"), ("c", "me too")]);
     assert_eq!((recorded[1].message.as_deref(), recorded[1].by.pid), (Some("urgent"), std::process::id()));
     assert_eq!(HelixAdmin::new(&one).emergencies(world.path("elsewhere")).await.unwrap(), []);

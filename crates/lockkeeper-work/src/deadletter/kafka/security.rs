@@ -51,6 +51,7 @@ impl FromStr for SaslMechanism {
 /// assert!(!format!("{security:?}").contains("secret"));
 /// ```
 #[derive(Clone, Default)]
+#[must_use = "the options do nothing until a sink is opened with them"]
 pub struct KafkaSecurity {
     tls: Option<TlsFiles>,
     login: Option<Login>,

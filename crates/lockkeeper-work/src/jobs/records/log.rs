@@ -225,7 +225,8 @@ impl JobLog {
     /// Ends an open run as crashed: its host no longer holds the lock. Returns whether there was one.
     pub fn close_crashed(&mut self) -> bool {
         let Some(run) = self.runs.last_mut().filter(|run| run.end.is_none()) else { return false };
-        run.end = Some(RunEnd::of(EndKind::Crashed).with_why("the host no longer holds the lock, and recorded no end"));
+        run.end =
+            Some(RunEnd::of(EndKind::Crashed).with_reason("the host no longer holds the lock, and recorded no end"));
         true
     }
 

@@ -80,6 +80,7 @@ impl fmt::Display for EndKind {
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use = "the end of a run is recorded by `Run::finish`"]
 pub struct RunEnd {
     /// How it ended.
     pub kind: EndKind,
@@ -90,8 +91,8 @@ pub struct RunEnd {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// Why it ended, for people. At most 1 KiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    #[serde(rename = "why", default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// The last output. At most 16 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
@@ -103,7 +104,7 @@ pub struct RunEnd {
 impl RunEnd {
     /// An end of this kind.
     pub const fn of(kind: EndKind) -> Self {
-        RunEnd { kind, status: None, signal: None, why: None, output: None, output_cut: false }
+        RunEnd { kind, status: None, signal: None, reason: None, output: None, output_cut: false }
     }
 
     /// The work succeeded.
@@ -112,8 +113,8 @@ impl RunEnd {
     }
 
     /// The work failed for this reason.
-    pub fn failed(why: impl Into<String>) -> Self {
-        Self::of(EndKind::Failed).with_why(why)
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self::of(EndKind::Failed).with_reason(reason)
     }
 
     /// Sets the exit status of the command.
@@ -129,8 +130,8 @@ impl RunEnd {
     }
 
     /// Sets why it ended. More than 1 KiB is cut.
-    pub fn with_why(mut self, why: impl Into<String>) -> Self {
-        self.why = Some(marked(why.into(), MAX_WHY_BYTES));
+    pub fn with_reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(marked(reason.into(), MAX_WHY_BYTES));
         self
     }
 
@@ -251,11 +252,11 @@ mod tests {
     #[test]
     fn a_text_that_is_too_long_is_cut_at_a_character_with_a_mark() {
         let end = RunEnd::failed("ä".repeat(2000)).with_output("ö".repeat(20_000) + "x");
-        let (why, output) = (end.why.expect("set"), end.output.expect("set"));
-        assert!(why.len() <= MAX_WHY_BYTES && why.ends_with('…'), "{}", why.len());
+        let (reason, output) = (end.reason.expect("set"), end.output.expect("set"));
+        assert!(reason.len() <= MAX_WHY_BYTES && reason.ends_with('…'), "{}", reason.len());
         assert!(output.len() <= MAX_OUTPUT_BYTES && output.ends_with("öx") && end.output_cut);
         // As long as possible: a character and the mark take up to five bytes.
-        assert!(why.len() > MAX_WHY_BYTES - 5, "{}", why.len());
+        assert!(reason.len() > MAX_WHY_BYTES - 5, "{}", reason.len());
         assert!(!RunEnd::succeeded().with_output("short").output_cut);
     }
 }
