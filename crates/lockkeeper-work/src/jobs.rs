@@ -11,7 +11,7 @@
 //! match job.run(async |run| make_report(&run.slot().name).await).await? {
 //!     Ran::Done(()) => println!("done"),
 //!     Ran::Failed(error) => println!("failed: {error}"),
-//!     Ran::Unrecorded { work, why } => println!("ended ({work:?}), but the records may show a crash: {why}"),
+//!     Ran::Unrecorded { work, reason } => println!("ended ({work:?}), but the records may show a crash: {reason}"),
 //!     Ran::Lost(loss) => println!("stopped: {loss}"),
 //!     Ran::Skipped(skipped) => println!("{skipped}"),
 //! }
