@@ -82,16 +82,16 @@ pub struct RecordedEnd {
     /// How it was lost, if it was.
     pub loss: Option<Loss>,
     /// Who asked for it and why, or more about the loss.
-    pub why: Option<String>,
+    pub reason: Option<String>,
 }
 
 impl RecordedEnd {
     /// Reads the record in a node below the side tree of the history; `None` if it has none of a hold.
     pub(crate) fn read(node: &str, data: &[u8]) -> Option<Self> {
         let (lock, slot) = node.strip_prefix(HISTORY)?.strip_prefix('/')?.split_once('/')?;
-        let StoredHold { owner, token, end, loss, why, .. } =
+        let StoredHold { owner, token, end, loss, reason, .. } =
             is_slot(slot).then(|| StoredHold::read(data)).flatten()?;
-        Some(RecordedEnd { path: records::lock_of(lock), owner, token, end, loss, why })
+        Some(RecordedEnd { path: records::lock_of(lock), owner, token, end, loss, reason })
     }
 
     /// Whether it is that of the hold of this contender. Permits have no tokens; then it is that of the owner.

@@ -36,7 +36,7 @@ pub(super) struct Unexplained {
 
 /// How a hold ended, by the record of its owner.
 pub(super) fn of_record(record: &RecordedEnd) -> End {
-    let why = || record.why.clone().or_else(|| Some(record.loss?.to_string())).unwrap_or_default();
+    let why = || record.reason.clone().or_else(|| Some(record.loss?.to_string())).unwrap_or_default();
     match record.end {
         HoldEnd::Released => End::Released,
         HoldEnd::Revoked => End::Revoked { by: why() },
