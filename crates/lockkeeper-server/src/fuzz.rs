@@ -253,7 +253,8 @@ fn machine() {
                     Effect::Committed(_)
                     | Effect::Counted { .. }
                     | Effect::Connected { .. }
-                    | Effect::QuotaExceeded { .. } => {}
+                    | Effect::QuotaExceeded { .. }
+                    | Effect::Refused { .. } => {}
                 }
                 all.push(shape(&effect));
             }

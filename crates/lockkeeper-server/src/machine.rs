@@ -19,6 +19,7 @@ mod sessions;
 pub(crate) mod tree;
 pub(crate) mod txn;
 mod watches;
+mod work;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -33,6 +34,7 @@ pub use self::sessions::{ConnectionId, Session, Sessions};
 pub use self::tree::{Applied, Node, Tree, TreeEvent};
 pub use self::txn::{Owner, Txn, TxnOp};
 pub use self::watches::Watches;
+pub use self::work::{Limit, Work};
 
 use self::identity::{permit, same_bytes};
 use self::prepare::Requester;
@@ -124,6 +126,8 @@ pub enum Effect {
         /// The transaction that must be durable first.
         zxid: i64,
     },
+    /// Report that a request was refused because of a limit. A client can cause as many of them as it likes.
+    Refused { connection: ConnectionId, limit: Limit },
     /// Report that a subtree has more than the soft limit of its quota. A client can cause as many of them as it likes.
     QuotaExceeded {
         /// The root of the subtree.
@@ -165,8 +169,8 @@ pub struct Machine {
     identity_bytes: u64,
     /// Maximum bytes of the next answers, if that is less than the limit.
     room: usize,
-    /// Nodes that requests have visited besides those that they name, since the driver has taken the number.
-    visited: usize,
+    /// The work since the driver has taken the number.
+    worked: usize,
     zxid: i64,
     next_session: i64,
     next_container_check: Duration,
@@ -184,7 +188,7 @@ impl Machine {
             promised: HashMap::new(),
             identity_bytes: 0,
             room: usize::MAX,
-            visited: 0,
+            worked: 0,
             zxid,
             next_session: config.next_session,
             next_container_check: now.monotonic + config.container_check,
@@ -270,15 +274,17 @@ impl Machine {
             enforce_quotas: false,
             limits: &self.config.limits,
             others: self.cost() - self.tree.cost(),
+            watches: &self.watches,
         };
+        let work = &mut Work::default();
         let SharedNode { path, data, acl } = node;
         let op = match self.tree.get(path) {
             None => {
                 let create = Create { acl: acl.clone(), ..Create::new(path, data.clone(), CreateMode::Persistent) };
-                prepare::single(&self.tree, requester, &WriteOp::Create(create))?
+                prepare::single(&self.tree, requester, &WriteOp::Create(create), work)?
             }
             Some(found) if identity::others_administrate(&found.acl, owners) => {
-                prepare::set_acl(&self.tree, requester, path, acl, -1)?
+                prepare::set_acl(&self.tree, requester, path, acl, -1, work)?
             }
             Some(_) => return Ok(()),
         };
@@ -309,10 +315,9 @@ impl Machine {
         self.room = bytes;
     }
 
-    /// Returns how many nodes the requests since the last call have visited besides those that they name. A few bytes of a
-    /// request can make it as many as the tree has.
-    pub fn take_visited(&mut self) -> usize {
-        std::mem::take(&mut self.visited)
+    /// Returns the work of the requests since the last call; see [`work`].
+    pub fn take_work(&mut self) -> usize {
+        std::mem::take(&mut self.worked)
     }
 
     /// Returns the bytes that clients make this server keep; see [`budget`].
@@ -345,6 +350,12 @@ impl Machine {
     fn has_room_for_watch(&self, path: &str) -> bool {
         let fits = self.cost() + budget::watch(path) <= self.config.limits.data_bytes;
         fits && self.has_room_for_watches(std::iter::once(path))
+    }
+
+    /// Counts the watches that a request sets again; returns whether they may be set.
+    fn may_set_watches(&self, request: &SetWatches, work: &mut Work) -> bool {
+        let units: usize = request.paths().map(|path| work::WATCH + work::path(path)).sum();
+        work.take(units).is_some() && self.has_room_for_watches(request.paths())
     }
 
     fn has_room_for_a_session(&self) -> bool {
@@ -472,18 +483,28 @@ impl Machine {
 
     /// Carries out a request. It is ignored if the connection has no session, because another one has replaced it.
     pub fn request(&mut self, connection: ConnectionId, xid: i32, request: Request, now: Now, out: &mut Vec<Effect>) {
+        let (mut work, before) = (Work::default(), out.len());
+        self.carry_out(connection, xid, request, now, &mut work, out);
+        self.worked += work::REQUEST + work.done();
+        if let Some(limit) = work.exceeded() {
+            out.insert(before, Effect::Refused { connection, limit });
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        connection: ConnectionId,
+        xid: i32,
+        request: Request,
+        now: Now,
+        work: &mut Work,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(SessionConnection { session, who }) = self.connections.get(&connection) else { return };
         let session = *session;
         self.sessions.touch(session, now.monotonic);
         let longest = self.config.limits.answer_bytes.min(self.room);
-        if let Some(mut result) = answer(&self.tree, session, who, &request, longest) {
-            self.visited += match result {
-                Ok(Response::Count(nodes)) => usize::try_from(nodes).unwrap_or(0),
-                // The names were counted until there was no room.
-                Err(ErrorCode::MarshallingError) => longest / size_of::<Arc<str>>(),
-                // Such an answer has the length of what was visited, and a client with too long answers waits.
-                _ => 0,
-            };
+        if let Some(mut result) = answer(&self.tree, session, who, &request, longest, work) {
             match watch_left(&request, &result) {
                 // Without the watch that it asked for, a client would wait forever.
                 Some((path, _)) if !self.has_room_for_watch(path) => {
@@ -503,18 +524,27 @@ impl Machine {
             enforce_quotas: self.config.enforce_quotas,
             limits: &self.config.limits,
             others: self.cost() - self.tree.cost(),
+            watches: &self.watches,
         };
-        let single = |op| prepare::single(&self.tree, requester, &op);
         let result = match request {
-            Request::Create(request) => self.write(session, single(WriteOp::Create(request)), now, out),
-            Request::Delete(request) => self.write(session, single(WriteOp::Delete(request)), now, out),
-            Request::SetData(request) => self.write(session, single(WriteOp::SetData(request)), now, out),
+            Request::Create(request) => {
+                let prepared = prepare::single(&self.tree, requester, &WriteOp::Create(request), work);
+                self.write(session, prepared, now, out)
+            }
+            Request::Delete(request) => {
+                let prepared = prepare::single(&self.tree, requester, &WriteOp::Delete(request), work);
+                self.write(session, prepared, now, out)
+            }
+            Request::SetData(request) => {
+                let prepared = prepare::single(&self.tree, requester, &WriteOp::SetData(request), work);
+                self.write(session, prepared, now, out)
+            }
             Request::SetAcl { path, acl, version } => {
-                let prepared = prepare::set_acl(&self.tree, requester, &path, &acl, version);
+                let prepared = prepare::set_acl(&self.tree, requester, &path, &acl, version, work);
                 self.write(session, prepared, now, out)
             }
             Request::Multi(ops) => {
-                let prepared = prepare::multi(&self.tree, requester, &ops);
+                let prepared = prepare::multi(&self.tree, requester, &ops, work);
                 self.multi(session, &ops, prepared, now, out)
             }
             Request::AddWatch { path, .. } if !self.has_room_for_watch(&path) => Err(ErrorCode::QuotaExceeded),
@@ -523,9 +553,7 @@ impl Machine {
                 self.watches.add(connection, &path, kind);
                 Response::WatchAdded
             }),
-            Request::SetWatches(request) if !self.has_room_for_watches(request.paths()) => {
-                Err(ErrorCode::QuotaExceeded)
-            }
+            Request::SetWatches(request) if !self.may_set_watches(&request, work) => Err(ErrorCode::QuotaExceeded),
             Request::SetWatches(request) => {
                 self.set_watches(connection, &request, out);
                 Ok(Response::Done)
@@ -683,13 +711,14 @@ impl Machine {
         let txn = Txn { zxid: self.zxid, time_ms: now.wall_ms, session, op };
         let mut events = std::mem::take(&mut self.events);
         let applied = self.tree.apply(&txn, &mut events);
-        self.visited += self.tree.visited();
         out.push(Effect::Committed(txn));
         out.extend(self.tree.counted_nodes().map(|path| Effect::Counted { path }));
         let exceeded = self.tree.exceeded_quotas();
         out.extend(exceeded.map(|(path, nodes, bytes)| Effect::QuotaExceeded { path, nodes, bytes }));
         for TreeEvent { kind, path, acl } in events.drain(..) {
-            for connection in self.watches.fire(&path, kind) {
+            let concerned = self.watches.fire(&path, kind);
+            self.worked += work::events(concerned.len(), &path, acl.len());
+            for connection in concerned {
                 let who = self.connections.get(&connection).map(|peer| &peer.who);
                 if who.is_none_or(|who| permit(&acl, Perms::READ, who).is_err()) {
                     continue;

@@ -380,7 +380,10 @@ impl World {
         for effect in effects {
             let mut bytes = BytesMut::new();
             let connection = match effect {
-                Effect::Committed(_) | Effect::Counted { .. } | Effect::QuotaExceeded { .. } => continue,
+                Effect::Committed(_)
+                | Effect::Counted { .. }
+                | Effect::QuotaExceeded { .. }
+                | Effect::Refused { .. } => continue,
                 Effect::Connected { connection, response, has_read_only, .. } => {
                     response::encode_connect(&mut bytes, &response, has_read_only);
                     connection

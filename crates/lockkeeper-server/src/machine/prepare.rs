@@ -9,14 +9,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockkeeper_wire::{Acl, Create, CreateMode, ErrorCode, OpCode, OpResult, Perms, SetData, VersionedPath, WriteOp};
+use lockkeeper_wire::{
+    Acl, Create, CreateMode, ErrorCode, EventKind, OpCode, OpResult, Perms, SetData, VersionedPath, WriteOp,
+};
 
 use crate::machine::budget;
 use crate::machine::identity::{Identities, Schemes, permit, resolve};
 use crate::machine::limits::Limits;
 use crate::machine::path;
+use crate::machine::quota;
 use crate::machine::tree::Tree;
 use crate::machine::txn::{Owner, TxnOp};
+use crate::machine::watches::Watches;
+use crate::machine::work::{self, Work};
 
 /// The longest time to live that fits beside the marker in ZooKeeper's owner field: 2^40 − 1 ms, 34 years.
 const MAX_TTL_MS: i64 = 0xff_ffff_ffff;
@@ -36,6 +41,7 @@ pub(crate) struct Requester<'a> {
     pub(crate) limits: &'a Limits,
     /// The part of the budget that others than nodes have spent.
     pub(crate) others: u64,
+    pub(crate) watches: &'a Watches,
 }
 
 /// The part of a node that the checks need.
@@ -53,6 +59,11 @@ struct NodeSummary {
 #[derive(Debug)]
 struct View<'a> {
     tree: &'a Tree,
+    work: &'a mut Work,
+    /// The watches, if there are so many that the events of the request may be too many.
+    watches: Option<&'a Watches>,
+    /// How many clients get each further event of a path: their watches do not end with the first one.
+    told: HashMap<(EventKind, String), usize>,
     /// Nodes that differ from the tree; `None` is a deleted one.
     pending: HashMap<String, Option<NodeSummary>>,
     /// Whether to keep the changes. A single request needs none of them.
@@ -64,8 +75,59 @@ struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    fn new(tree: &'a Tree, keep_changes: bool) -> Self {
-        Self { tree, pending: HashMap::new(), keep_changes, added: (0, 0), quotas: HashMap::new() }
+    fn new(tree: &'a Tree, requester: Requester<'a>, work: &'a mut Work, ops: usize) -> Self {
+        Self {
+            tree,
+            work,
+            watches: Some(requester.watches).filter(|watches| watches.may_need_counting(ops)),
+            told: HashMap::new(),
+            pending: HashMap::new(),
+            keep_changes: ops > 1,
+            added: (0, 0),
+            quotas: HashMap::new(),
+        }
+    }
+
+    /// Counts work; fails if the request takes too much.
+    fn work(&mut self, units: usize) -> Result<(), ErrorCode> {
+        self.work.take(units).ok_or(ErrorCode::QuotaExceeded)
+    }
+
+    /// Checks that the client has one of these permissions.
+    fn permit(&mut self, acl: &[Acl], perms: i32, who: &Identities) -> Result<(), ErrorCode> {
+        self.work(acl.len())?;
+        permit(acl, perms, who)
+    }
+
+    /// Counts the node as a part of the next batch. A request alone has one such node; many operations of a few bytes can
+    /// have many with much data.
+    fn write_again(&mut self, path: &str, node: &NodeSummary) -> Result<(), ErrorCode> {
+        if self.keep_changes && !self.pending.contains_key(path) {
+            self.work(work::batch(usize::try_from(node.bytes).unwrap_or(usize::MAX)))?;
+        }
+        Ok(())
+    }
+
+    /// Counts the nodes of a subtree that a new stats node counts.
+    fn count_below(&mut self, root: &str) -> Result<(), ErrorCode> {
+        let Some((root, node)) = self.tree.get_with_path(root) else { return Ok(()) };
+        // Once here, and once when the change is made.
+        let visited = self.tree.visit_below(root, node, |_| self.work.take(2 * work::VISIT));
+        visited.ok_or(ErrorCode::QuotaExceeded)
+    }
+
+    /// Counts the events of a change before it is made, because it cannot be taken back.
+    fn tell(&mut self, path: &str, kind: EventKind, acl: &[Acl]) -> Result<(), ErrorCode> {
+        let Some(watches) = self.watches else { return Ok(()) };
+        let clients = match self.told.get(&(kind, path.to_owned())) {
+            Some(clients) => *clients,
+            None => {
+                let (first, later) = watches.concerned(path, kind);
+                self.told.insert((kind, path.to_owned()), later);
+                first
+            }
+        };
+        self.work.foresee(work::events(clients, path, acl.len())).ok_or(ErrorCode::QuotaExceeded)
     }
 
     fn node(&self, path: &str) -> Result<NodeSummary, ErrorCode> {
@@ -122,14 +184,19 @@ impl<'a> View<'a> {
 }
 
 /// Checks one write outside a multi.
-pub(crate) fn single(tree: &Tree, requester: Requester<'_>, op: &WriteOp) -> Result<TxnOp, ErrorCode> {
-    let mut view = View::new(tree, false);
+pub(crate) fn single(tree: &Tree, requester: Requester<'_>, op: &WriteOp, work: &mut Work) -> Result<TxnOp, ErrorCode> {
+    let mut view = View::new(tree, requester, work, 1);
     one(&mut view, requester, op)
 }
 
 /// Checks a multi; the error is the complete answer.
-pub(crate) fn multi(tree: &Tree, requester: Requester<'_>, ops: &[WriteOp]) -> Result<Vec<TxnOp>, Vec<OpResult>> {
-    let mut view = View::new(tree, true);
+pub(crate) fn multi(
+    tree: &Tree,
+    requester: Requester<'_>,
+    ops: &[WriteOp],
+    work: &mut Work,
+) -> Result<Vec<TxnOp>, Vec<OpResult>> {
+    let mut view = View::new(tree, requester, work, ops.len());
     let mut txns = Vec::with_capacity(ops.len());
     let mut room = requester.limits.answer_bytes;
     for (at, op) in ops.iter().enumerate() {
@@ -164,9 +231,10 @@ fn one(view: &mut View<'_>, requester: Requester<'_>, op: &WriteOp) -> Result<Tx
         WriteOp::Delete(request) => delete(view, requester, request),
         WriteOp::SetData(request) => set_data(view, requester, request),
         WriteOp::Check(VersionedPath { path, version }) => {
+            view.work(work::LOOK_UP + work::path(path))?;
             path::validate(path)?;
             let node = view.node(path)?;
-            permit(&node.acl, Perms::READ, requester.who)?;
+            view.permit(&node.acl, Perms::READ, requester.who)?;
             expect_version(node.version, *version)?;
             Ok(TxnOp::Check)
         }
@@ -175,6 +243,7 @@ fn one(view: &mut View<'_>, requester: Requester<'_>, op: &WriteOp) -> Result<Tx
 
 fn create(view: &mut View<'_>, requester: Requester<'_>, request: &Create) -> Result<TxnOp, ErrorCode> {
     let Create { path, data, acl, mode, ttl_ms, opcode } = request;
+    view.work(work::CHANGE + work::path(path))?;
     let owner = owner(*mode, *ttl_ms, *opcode, requester.session)?;
     if mode.is_sequential() {
         path::validate_prefix(path)?
@@ -182,9 +251,9 @@ fn create(view: &mut View<'_>, requester: Requester<'_>, request: &Create) -> Re
         path::validate(path)?
     }
     let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
-    let acl = resolved(view.tree, requester, acl)?;
+    let acl = resolved(view, requester, acl)?;
     let mut parent = view.node(parent_path)?;
-    permit(&parent.acl, Perms::CREATE, requester.who)?;
+    view.permit(&parent.acl, Perms::CREATE, requester.who)?;
     let full: Arc<str> = if mode.is_sequential() {
         Arc::from(format!("{path}{:010}", parent.creates))
     } else {
@@ -198,6 +267,12 @@ fn create(view: &mut View<'_>, requester: Requester<'_>, request: &Create) -> Re
     }
     let bytes = data_len(data.as_ref());
     view.grow(requester, &full, (1, bytes, signed(budget::name(&full) + budget::acl(&acl))))?;
+    view.write_again(parent_path, &parent)?;
+    if let Some(counted) = quota::counted_path(&full) {
+        view.count_below(counted)?;
+    }
+    view.tell(&full, EventKind::Created, &acl)?;
+    view.tell(parent_path, EventKind::ChildrenChanged, &parent.acl)?;
     parent.creates = parent.creates.wrapping_add(1);
     parent.children += 1;
     let parent_creates = parent.creates;
@@ -225,19 +300,23 @@ fn owner(mode: CreateMode, ttl_ms: i64, opcode: OpCode, session: i64) -> Result<
 
 fn delete(view: &mut View<'_>, requester: Requester<'_>, request: &VersionedPath) -> Result<TxnOp, ErrorCode> {
     let VersionedPath { path, version } = request;
+    view.work(work::CHANGE + work::path(path))?;
     path::validate(path)?;
     if SPECIAL.contains(&path.as_str()) {
         return Err(ErrorCode::BadArguments);
     }
     let (parent_path, _) = path::split(path).ok_or(ErrorCode::BadArguments)?;
     let mut parent = view.node(parent_path)?;
-    permit(&parent.acl, Perms::DELETE, requester.who)?;
+    view.permit(&parent.acl, Perms::DELETE, requester.who)?;
     let node = view.node(path)?;
     expect_version(node.version, *version)?;
     if node.children > 0 {
         return Err(ErrorCode::NotEmpty);
     }
     view.grow(requester, path, (-1, -node.bytes, -signed(budget::name(path) + budget::acl(&node.acl))))?;
+    view.write_again(parent_path, &parent)?;
+    view.tell(path, EventKind::Deleted, &node.acl)?;
+    view.tell(parent_path, EventKind::ChildrenChanged, &parent.acl)?;
     parent.children -= 1;
     view.set(parent_path, Some(parent));
     view.set(path, None);
@@ -246,12 +325,14 @@ fn delete(view: &mut View<'_>, requester: Requester<'_>, request: &VersionedPath
 
 fn set_data(view: &mut View<'_>, requester: Requester<'_>, request: &SetData) -> Result<TxnOp, ErrorCode> {
     let SetData { path, data, version } = request;
+    view.work(work::CHANGE + work::path(path))?;
     path::validate(path)?;
     let mut node = view.node(path)?;
-    permit(&node.acl, Perms::WRITE, requester.who)?;
+    view.permit(&node.acl, Perms::WRITE, requester.who)?;
     expect_version(node.version, *version)?;
     let bytes = data_len(data.as_ref());
     view.grow(requester, path, (0, bytes - node.bytes, 0))?;
+    view.tell(path, EventKind::DataChanged, &node.acl)?;
     node.bytes = bytes;
     node.version = node.version.wrapping_add(1);
     let version = node.version;
@@ -266,24 +347,30 @@ pub(crate) fn set_acl(
     path: &str,
     acl: &[Acl],
     version: i32,
+    work: &mut Work,
 ) -> Result<TxnOp, ErrorCode> {
+    let mut view = View::new(tree, requester, work, 1);
+    view.work(work::CHANGE + work::path(path))?;
     path::validate(path)?;
-    let acl = resolved(tree, requester, acl)?;
+    let acl = resolved(&mut view, requester, acl)?;
     let (path, node) = tree.get_with_path(path).ok_or(ErrorCode::NoNode)?;
-    permit(&node.acl, Perms::ADMIN, requester.who)?;
+    view.permit(&node.acl, Perms::ADMIN, requester.who)?;
     expect_version(node.aversion, version)?;
     let texts = signed(budget::acl(&acl)) - signed(budget::acl(&node.acl));
-    View::new(tree, false).grow(requester, path, (0, 0, texts))?;
+    view.grow(requester, path, (0, 0, texts))?;
     Ok(TxnOp::SetAcl { path: Arc::clone(path), acl, version: node.aversion.wrapping_add(1) })
 }
 
 /// Returns the list to store for a requested list.
-fn resolved(tree: &Tree, requester: Requester<'_>, acl: &[Acl]) -> Result<Arc<[Acl]>, ErrorCode> {
+fn resolved(view: &mut View<'_>, requester: Requester<'_>, acl: &[Acl]) -> Result<Arc<[Acl]>, ErrorCode> {
     // Nearly every request has this list, and it needs no allocation.
     if acl == [Acl::OPEN] {
-        return Ok(tree.share_acl(acl));
+        return Ok(view.tree.share_acl(acl));
     }
-    Ok(tree.share_acl(&resolve(acl, requester.who, requester.schemes)?))
+    let resolved = resolve(acl, requester.who, requester.schemes)?;
+    // Each entry is compared with those before it.
+    view.work(resolved.len() * resolved.len() / 16)?;
+    Ok(view.tree.share_acl(&resolved))
 }
 
 fn data_len(data: Option<&Bytes>) -> i64 {

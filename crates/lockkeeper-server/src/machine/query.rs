@@ -10,35 +10,45 @@ use crate::machine::budget;
 use crate::machine::identity::{Identities, masked, permit};
 use crate::machine::path;
 use crate::machine::tree::{Node, Tree};
+use crate::machine::work::{self, Work};
 use lockkeeper_wire::{Acl, ErrorCode, OpResult, Perms, ReadOp, Request, Response, WatchKind};
 
 /// The fixed part of an answer or of an operation's result: headers and a stat.
 const FIXED: usize = 128;
 
-/// The most operations of one request and entries of access lists that it compares, together: tens of milliseconds.
-const MOST_WORK: usize = 200_000;
-
 /// What an answer may still get: bytes, and work.
 ///
 /// An answer is counted before its parts are copied, so a refused one costs nothing. ZooKeeper has no such limit. Its
 /// code for an answer that cannot be built is `MarshallingError`, and every client knows that code.
-#[derive(Clone, Copy, Debug)]
-struct Room {
+#[derive(Debug)]
+struct Room<'a> {
     bytes: usize,
-    work: usize,
+    work: &'a mut Work,
 }
 
-impl Room {
+impl Room<'_> {
     fn take(&mut self, bytes: usize) -> Result<(), ErrorCode> {
         self.bytes = self.bytes.checked_sub(bytes).ok_or(ErrorCode::MarshallingError)?;
-        Ok(())
+        self.work(work::answer(bytes))
+    }
+
+    fn work(&mut self, units: usize) -> Result<(), ErrorCode> {
+        self.work.take(units).ok_or(ErrorCode::MarshallingError)
     }
 
     /// Counts an operation on this node, whose access list it compares.
-    fn look_at(&mut self, node: Option<&Node>) -> Result<(), ErrorCode> {
-        let work = 1 + node.map_or(0, |node| node.acl.len());
-        self.work = self.work.checked_sub(work).ok_or(ErrorCode::MarshallingError)?;
-        Ok(())
+    fn look_at(&mut self, path: &str, node: Option<&Node>) -> Result<(), ErrorCode> {
+        self.work(work::LOOK_UP + work::path(path) + node.map_or(0, |node| node.acl.len()))
+    }
+
+    /// Returns a node that this client may read.
+    fn readable<'a>(&mut self, tree: &'a Tree, path: &str, who: &Identities) -> Result<&'a Node, ErrorCode> {
+        let node = node_at(tree, path);
+        // A list that does not let the client in is compared whole too.
+        self.look_at(path, node.ok())?;
+        let node = node?;
+        permit(&node.acl, Perms::READ, who)?;
+        Ok(node)
     }
 
     fn data(&mut self, node: &Node) -> Result<Option<Bytes>, ErrorCode> {
@@ -54,6 +64,7 @@ impl Room {
         self.take(FIXED)?;
         let mut count = 0;
         for text in texts() {
+            self.work(1)?;
             self.take(size_of::<Arc<str>>() + text.len())?;
             count += 1;
         }
@@ -69,25 +80,29 @@ impl Room {
 }
 
 /// Answers a read of `session`, which has the identities `who`, in at most `longest` bytes; `None` if the request is not
-/// a read.
+/// a read. Counts the work.
 pub fn answer(
     tree: &Tree,
     session: i64,
     who: &Identities,
     request: &Request,
     longest: usize,
+    work: &mut Work,
 ) -> Option<Result<Response, ErrorCode>> {
-    let mut room = Room { bytes: longest, work: MOST_WORK };
+    let mut room = Room { bytes: longest, work };
     Some(match request {
-        Request::Exists(request) => readable(tree, &request.path, who).map(|node| Response::Stat(node.stat())),
-        Request::GetData(request) => readable(tree, &request.path, who)
+        Request::Exists(request) => room.readable(tree, &request.path, who).map(|node| Response::Stat(node.stat())),
+        Request::GetData(request) => room
+            .readable(tree, &request.path, who)
             .and_then(|node| Ok(Response::Data { data: room.data(node)?, stat: node.stat() })),
-        Request::GetChildren(request) => readable(tree, &request.path, who)
+        Request::GetChildren(request) => room
+            .readable(tree, &request.path, who)
             .and_then(|node| Ok(Response::Children { names: room.list(|| node.children.iter())?, stat: None })),
-        Request::GetChildren2(request) => readable(tree, &request.path, who).and_then(|node| {
+        Request::GetChildren2(request) => room.readable(tree, &request.path, who).and_then(|node| {
             Ok(Response::Children { names: room.list(|| node.children.iter())?, stat: Some(node.stat()) })
         }),
         Request::GetAcl { path } => node_at(tree, path).and_then(|node| {
+            room.look_at(path, Some(node))?;
             permit(&node.acl, Perms::READ | Perms::ADMIN, who)?;
             room.acl(&node.acl)?;
             let acl = match permit(&node.acl, Perms::ADMIN, who) {
@@ -96,8 +111,10 @@ pub fn answer(
             };
             Ok(Response::Acl { acl, stat: node.stat() })
         }),
-        Request::GetAllChildrenNumber { path } => readable(tree, path, who)
-            .map(|node| Response::Count(i32::try_from(descendants(tree, path, node)).unwrap_or(i32::MAX))),
+        Request::GetAllChildrenNumber { path } => room.readable(tree, path, who).and_then(|node| {
+            let count = descendants(tree, path, node, room.work).ok_or(ErrorCode::MarshallingError)?;
+            Ok(Response::Count(i32::try_from(count).unwrap_or(i32::MAX)))
+        }),
         Request::GetEphemerals { prefix } => {
             room.list(|| tree.ephemerals_with_prefix(session, prefix)).map(Response::Ephemerals)
         }
@@ -133,20 +150,12 @@ fn node_at<'a>(tree: &'a Tree, path: &str) -> Result<&'a Node, ErrorCode> {
     }
 }
 
-fn readable<'a>(tree: &'a Tree, path: &str, who: &Identities) -> Result<&'a Node, ErrorCode> {
-    let node = node_at(tree, path)?;
-    permit(&node.acl, Perms::READ, who)?;
-    Ok(node)
-}
-
 /// The result of an operation may be its own error. The error of this function is that of the whole answer.
-fn read_op(tree: &Tree, op: &ReadOp, who: &Identities, room: &mut Room) -> Result<OpResult, ErrorCode> {
+fn read_op(tree: &Tree, op: &ReadOp, who: &Identities, room: &mut Room<'_>) -> Result<OpResult, ErrorCode> {
     let (ReadOp::GetData { path } | ReadOp::GetChildren { path }) = op;
-    let node = node_at(tree, path);
-    // Those that fail too: a list that does not let the client in is compared whole.
-    room.look_at(node.ok())?;
-    let node = match node.and_then(|node| permit(&node.acl, Perms::READ, who).map(|()| node)) {
+    let node = match room.readable(tree, path, who) {
         Ok(node) => node,
+        Err(ErrorCode::MarshallingError) => return Err(ErrorCode::MarshallingError),
         Err(error) => return Ok(OpResult::Failed(error)),
     };
     Ok(match op {
@@ -155,11 +164,15 @@ fn read_op(tree: &Tree, op: &ReadOp, who: &Identities, room: &mut Room) -> Resul
     })
 }
 
-fn descendants(tree: &Tree, path: &str, node: &Node) -> usize {
+/// Returns how many nodes are below this one; `None` if they are too many to be counted.
+fn descendants(tree: &Tree, path: &str, node: &Node, work: &mut Work) -> Option<usize> {
     if path == "/" {
-        return tree.len() - 1;
+        return Some(tree.len() - 1);
     }
     let mut count = 0;
-    tree.visit_below(path, node, |_| count += 1);
-    count
+    tree.visit_below(path, node, |_| {
+        count += 1;
+        work.take(work::VISIT)
+    })?;
+    Some(count)
 }

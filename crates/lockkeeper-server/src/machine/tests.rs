@@ -183,7 +183,8 @@ proptest! {
                     Effect::Reply { .. }
                     | Effect::Connected { .. }
                     | Effect::Counted { .. }
-                    | Effect::QuotaExceeded { .. } => {}
+                    | Effect::QuotaExceeded { .. }
+                    | Effect::Refused { .. } => {}
                 }
             }
             machine.tree().assert_consistent();
@@ -626,8 +627,9 @@ fn a_lagging_copy_of_the_tree_answers_from_its_own_past() {
     let create = Request::Create(Create::new("/a", "", CreateMode::Persistent));
     machine.request(ConnectionId(1), 5, create, at(0), &mut out);
     let read = Request::Exists(WatchedPath { path: "/a".to_owned(), watch: false });
-    assert_eq!(answer(&lagging, 1, &Identities::default(), &read, 1_000), Some(Err(ErrorCode::NoNode)));
-    assert!(matches!(answer(machine.tree(), 1, &Identities::default(), &read, 1_000), Some(Ok(Response::Stat(_)))));
+    let answer = |tree| answer(tree, 1, &Identities::default(), &read, 1_000, &mut Work::default());
+    assert_eq!(answer(&lagging), Some(Err(ErrorCode::NoNode)));
+    assert!(matches!(answer(machine.tree()), Some(Ok(Response::Stat(_)))));
 }
 
 /// Sets watches as a client does that has seen the changes up to `seen`; returns the effects.
@@ -722,51 +724,164 @@ fn the_numbers_of_a_quota_stop_at_the_largest_and_the_smallest() {
     }
 }
 
+/// Carries out a request of connection 1; returns its answer and its work.
+fn ask(machine: &mut Machine, request: Request) -> (Result<Response, ErrorCode>, usize) {
+    let mut out = Vec::new();
+    machine.take_work();
+    machine.request(ConnectionId(1), 1, request, at(0), &mut out);
+    let Some(Effect::Reply { result, .. }) = out.pop() else { panic!("no answer") };
+    (result, machine.take_work())
+}
+
+/// Returns the error of the first operation that a transaction failed with.
+fn failed((result, _): (Result<Response, ErrorCode>, usize)) -> Option<ErrorCode> {
+    let Ok(Response::Multi(results)) = result else { panic!("{result:?}") };
+    results.into_iter().find_map(|result| match result {
+        OpResult::Failed(error) => Some(error),
+        _ => None,
+    })
+}
+
+/// Creates a node with a list of as many entries as it may have, which name others.
+fn create_closed(machine: &mut Machine, path: &str) {
+    let strangers = (0..identity::ENTRIES - 1).map(|n| Acl {
+        perms: lockkeeper_wire::Perms::ALL,
+        id: lockkeeper_wire::AclId::Other { scheme: "ip".to_owned(), id: format!("10.0.0.{n}") },
+    });
+    let own = Acl { perms: lockkeeper_wire::Perms::ALL & !lockkeeper_wire::Perms::READ, ..Acl::OPEN };
+    let acl = strangers.chain([own]).collect();
+    let closed = Create { acl, ..Create::new(path, "", CreateMode::Persistent) };
+    assert!(ask(machine, Request::Create(closed)).0.is_ok());
+}
+
 /// A read of a node that a client may not read compares its whole access list and gets an answer of a few bytes. So a request of 160 kB
 /// took seconds, in which no other client was served.
 #[test]
 fn a_read_of_many_operations_ends_when_it_has_compared_too_many_entries() {
     let mut machine = machine();
     connect(&mut machine, 1);
-    let mut ask = |request| {
-        let mut out = Vec::new();
-        machine.request(ConnectionId(1), 1, request, at(0), &mut out);
-        out.into_iter().find_map(|effect| match effect {
-            Effect::Reply { result, .. } => Some(result),
-            _ => None,
-        })
-    };
-    let strangers = (0..identity::ENTRIES).map(|n| Acl {
-        perms: lockkeeper_wire::Perms::ALL,
-        id: lockkeeper_wire::AclId::Other { scheme: "ip".to_owned(), id: format!("10.0.0.{n}") },
-    });
-    let closed = Create { acl: strangers.collect(), ..Create::new("/closed", "", CreateMode::Persistent) };
-    assert!(ask(Request::Create(closed)).unwrap().is_ok());
+    create_closed(&mut machine, "/closed");
     let mut reads = |count, path: &str| {
-        ask(Request::MultiRead((0..count).map(|_| ReadOp::GetData { path: path.to_owned() }).collect())).unwrap()
+        let reads = (0..count).map(|_| ReadOp::GetData { path: path.to_owned() }).collect();
+        let (result, work) = ask(&mut machine, Request::MultiRead(reads));
+        assert!(work < work::MOST + 200, "{work}");
+        result
     };
-    assert!(reads(1_500, "/closed").is_ok());
-    assert_eq!(reads(1_600, "/closed"), Err(ErrorCode::MarshallingError));
+    assert!(reads(3_500, "/closed").is_ok());
+    assert_eq!(reads(4_000, "/closed"), Err(ErrorCode::MarshallingError));
     // As many as fit into a frame.
-    assert!(reads(30_000, "/").is_ok() && reads(30_000, "/none").is_ok());
+    assert!(reads(50_000, "/").is_ok() && reads(30_000, "/none").is_ok());
 }
 
-/// The driver ends the turn of a client whose requests have visited many nodes.
+/// The operations of a transaction have the budget of any other request.
 #[test]
-fn a_request_tells_how_many_nodes_it_visits_besides_its_own() {
+fn a_transaction_is_refused_before_it_takes_too_much_work() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    create_closed(&mut machine, "/closed");
+    let delete = |path: String| WriteOp::Delete(VersionedPath { path, version: -1 });
+    let create = |path: String, data| WriteOp::Create(Create::new(path, vec![7; data], CreateMode::Persistent));
+    let mut transact = |ops: Vec<WriteOp>| {
+        let zxid = machine.zxid();
+        let (result, work) = ask(&mut machine, Request::Multi(ops));
+        assert!(work < work::MOST + 200 && machine.zxid() == zxid + 1, "{work}");
+        failed((result, work))
+    };
+    // As many as fit into a frame.
+    assert_eq!(transact((0..16_000).map(|n| create(format!("/n{n}"), 0)).collect()), None);
+    assert_eq!(transact((0..16_000).map(|n| delete(format!("/n{n}"))).collect()), None);
+    // Each one compares a long list.
+    let creates = |count| (0..count).map(|n| create(format!("/closed/{count}-{n}"), 0)).collect();
+    assert_eq!((transact(creates(3_000)), transact(creates(4_000))), (None, Some(ErrorCode::QuotaExceeded)));
+    // Each one makes the next batch longer by the data of its parent.
+    (0..40).for_each(|n| assert_eq!(transact(vec![create(format!("/big{n}"), 1_000_000)]), None));
+    let below = |count| (0..count).map(|n| create(format!("/big{n}/{count}"), 0)).collect();
+    assert_eq!((transact(below(15)), transact(below(40))), (None, Some(ErrorCode::QuotaExceeded)));
+    // Each one counts all nodes of a subtree.
+    let stats = || create(quota::stats_node("/closed"), 0);
+    assert_eq!(transact(vec![create("/zookeeper/quota/closed".to_owned(), 0)]), None);
+    let again = |count| -> Vec<_> {
+        std::iter::repeat_with(|| [stats(), delete(quota::stats_node("/closed"))]).take(count).flatten().collect()
+    };
+    assert_eq!((transact(again(10)), transact(again(100))), (None, Some(ErrorCode::QuotaExceeded)));
+}
+
+/// A transaction of 828 kB made 36 000 events for each of 900 clients: 5.6 GB, and nobody was served for a minute.
+#[test]
+fn a_transaction_with_too_many_events_is_refused_and_changes_nothing() {
+    const CLIENTS: u64 = 900;
+    let set = |count| {
+        let set = SetData { path: "/w".to_owned(), data: None, version: -1 };
+        Request::Multi(vec![WriteOp::SetData(set); count])
+    };
+    let everything = |kind: fn(&str) -> Request| {
+        let mut machine = machine();
+        connect(&mut machine, 1);
+        ask(&mut machine, Request::Create(Create::new("/w", "", CreateMode::Persistent))).0.unwrap();
+        for client in 2..2 + CLIENTS {
+            connect(&mut machine, client);
+            machine.request(ConnectionId(client), 1, kind("/w"), at(0), &mut Vec::new());
+        }
+        machine
+    };
+    let persistent = |path: &str| Request::AddWatch { path: path.to_owned(), recursive: false };
+    let above = |_: &str| Request::AddWatch { path: "/".to_owned(), recursive: true };
+    for kind in [persistent as fn(&str) -> Request, above] {
+        let mut machine = everything(kind);
+        assert_eq!(failed(ask(&mut machine, set(100))), None);
+        let mut refused = None;
+        let taken = allocation_counter::measure(|| refused = failed(ask(&mut machine, set(36_000))));
+        assert_eq!(refused, Some(ErrorCode::QuotaExceeded));
+        assert!(taken.bytes_max < 36_000 * 1_000, "{} bytes", taken.bytes_max);
+        assert_eq!(machine.tree().get("/w").map(|node| node.version), Some(100));
+    }
+    // A watch that fires once is counted once.
+    let once = |path: &str| Request::GetData(WatchedPath { path: path.to_owned(), watch: true });
+    let mut machine = everything(once);
+    assert_eq!(failed(ask(&mut machine, set(10_000))), None);
+}
+
+/// A thousand waiters of a lock, each of which watches the one before it and the list, may all be deleted at once.
+#[test]
+fn a_transaction_may_delete_a_thousand_contenders_that_are_watched() {
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let create = |path: String| Request::Create(Create::new(path, "", CreateMode::Persistent));
+    ask(&mut machine, create("/lock".to_owned())).0.unwrap();
+    for n in 0..1_000 {
+        connect(&mut machine, 2 + n);
+        ask(&mut machine, create(format!("/lock/{n}"))).0.unwrap();
+        let watch = WatchedPath { path: format!("/lock/{}", n.saturating_sub(1)), watch: true };
+        let list = WatchedPath { path: "/lock".to_owned(), watch: true };
+        for request in [Request::GetData(watch), Request::GetChildren(list)] {
+            machine.request(ConnectionId(2 + n), 1, request, at(0), &mut Vec::new());
+        }
+        machine.request(
+            ConnectionId(2 + n),
+            1,
+            Request::AddWatch { path: "/".to_owned(), recursive: n < 3 },
+            at(0),
+            &mut Vec::new(),
+        );
+    }
+    let delete = |n| WriteOp::Delete(VersionedPath { path: format!("/lock/{n}"), version: -1 });
+    assert_eq!(failed(ask(&mut machine, Request::Multi((0..1_000).map(delete).collect()))), None);
+}
+
+/// The driver ends the turn of a client whose requests are much work.
+#[test]
+fn a_request_tells_its_work() {
     let mut machine = machine();
     connect(&mut machine, 1);
     let create = |path: String| Request::Create(Create::new(path, "", CreateMode::Ephemeral));
-    let mut visited = |request| {
-        machine.request(ConnectionId(1), 1, request, at(0), &mut Vec::new());
-        machine.take_visited()
-    };
+    let mut work = |request| ask(&mut machine, request).1;
     let place = ["/t", "/zookeeper/quota/t"].map(|path| Create::new(path, "", CreateMode::Persistent));
-    assert_eq!(visited(Request::Multi(place.map(WriteOp::Create).into())), 0);
-    (0..10).for_each(|node| assert_eq!(visited(create(format!("/t/{node}"))), 0));
+    work(Request::Multi(place.map(WriteOp::Create).into()));
+    (0..100).for_each(|node| assert!(work(create(format!("/t/{node}"))) < 50));
     let exists = WatchedPath { path: "/t".to_owned(), watch: false };
-    assert_eq!(visited(Request::Exists(exists)), 0);
-    assert_eq!(visited(Request::GetAllChildrenNumber { path: "/t".to_owned() }), 10);
-    assert_eq!(visited(create(quota::stats_node("/t"))), 11, "the new stats node counts the subtree");
-    assert_eq!(visited(Request::GetEphemerals { prefix: "/none".to_owned() }), 0);
+    assert!(work(Request::Exists(exists)) < 20);
+    assert!(work(Request::GetAllChildrenNumber { path: "/t".to_owned() }) >= 300);
+    assert!(work(create(quota::stats_node("/t"))) >= 600, "the new stats node counts the subtree");
+    assert!(work(Request::GetEphemerals { prefix: "/none".to_owned() }) < 20);
+    assert!(work(Request::GetEphemerals { prefix: "/".to_owned() }) >= 100);
 }

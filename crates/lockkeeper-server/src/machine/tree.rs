@@ -173,8 +173,6 @@ pub struct Tree {
     exceeded: Vec<(Arc<str>, i64, i64)>,
     /// The stats nodes whose numbers the last transaction has changed.
     counted: Vec<Arc<str>>,
-    /// How many nodes the last transaction has counted for new stats nodes.
-    visited: usize,
     data_bytes: u64,
     /// The cost of all names and access lists; see [`budget`].
     text_bytes: u64,
@@ -214,7 +212,6 @@ impl Tree {
             quotas: Quotas::default(),
             exceeded: Vec::new(),
             counted: Vec::new(),
-            visited: 0,
             data_bytes: 0,
             text_bytes: 0,
             open,
@@ -326,7 +323,6 @@ impl Tree {
     pub fn apply(&mut self, txn: &Txn, events: &mut Vec<TreeEvent>) -> Applied {
         self.exceeded.clear();
         self.counted.clear();
-        self.visited = 0;
         self.apply_op(txn, &txn.op, events)
     }
 
@@ -411,7 +407,6 @@ impl Tree {
         self.quotas.node_changed(path, true);
         if let Some(counted) = quota::counted_path(path) {
             let (nodes, bytes) = self.holdings(counted);
-            self.visited += usize::try_from(nodes).unwrap_or(usize::MAX);
             self.set_holdings(path, nodes, bytes);
         } else {
             self.count(path, 1, i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -458,32 +453,36 @@ impl Tree {
         self.counted.iter().cloned()
     }
 
-    /// Returns how many nodes the last transaction has visited besides those that it names.
-    pub(crate) fn visited(&self) -> usize {
-        self.visited
-    }
-
     /// Returns the nodes and bytes of a subtree, its root included.
     fn holdings(&self, root: &str) -> (i64, i64) {
         let Some((root, node)) = self.get_with_path(root) else { return (0, 0) };
         let mut found = (1, budget::data(node.data.as_ref()));
-        self.visit_below(root, node, |node| found = (found.0 + 1, found.1 + budget::data(node.data.as_ref())));
+        let _ = self.visit_below(root, node, |node| {
+            found = (found.0 + 1, found.1 + budget::data(node.data.as_ref()));
+            Some(())
+        });
         (found.0, i64::try_from(found.1).unwrap_or(i64::MAX))
     }
 
-    /// Visits the nodes below a node, without copies of their paths.
-    pub(crate) fn visit_below<'a>(&'a self, path: &'a str, node: &'a Node, mut visit: impl FnMut(&'a Node)) {
+    /// Visits the nodes below a node, without copies of their paths, until `visit` returns `None`.
+    pub(crate) fn visit_below<'a>(
+        &'a self,
+        path: &'a str,
+        node: &'a Node,
+        mut visit: impl FnMut(&'a Node) -> Option<()>,
+    ) -> Option<()> {
         let mut open = vec![(path, node)];
         while let Some((path, node)) = open.pop() {
             let parent = if path == "/" { "" } else { path };
             for name in &node.children {
                 let Some((path, node)) = self.get_with_path(&format!("{parent}/{name}")) else { continue };
-                visit(node);
+                visit(node)?;
                 if !node.children.is_empty() {
                     open.push((path, node));
                 }
             }
         }
+        Some(())
     }
 
     /// Adds to the numbers of the quota that the node counts for.

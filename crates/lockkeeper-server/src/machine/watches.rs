@@ -15,6 +15,7 @@ use lockkeeper_wire::{EventKind, WatchKind};
 use crate::machine::budget;
 use crate::machine::path;
 use crate::machine::sessions::ConnectionId;
+use crate::machine::work;
 
 /// The watches of one connection on one path: a set of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +123,27 @@ impl Watches {
         self.count -= removed.len();
         self.recursive -= usize::from(removed.0 & Modes::RECURSIVE != 0);
         removed != Modes(0)
+    }
+
+    /// Returns whether the events of so many operations may be too much work, whatever the paths are.
+    pub(crate) fn may_need_counting(&self, ops: usize) -> bool {
+        // Each operation has at most two events.
+        self.by_connection.len().saturating_mul(2 * ops).saturating_mul(work::LONGEST_EVENT) > work::MOST
+    }
+
+    /// Returns how many connections a change concerns, and how many of them the next change of this kind concerns too. A
+    /// connection that watches a node and one above it counts twice.
+    pub(crate) fn concerned(&self, path: &str, kind: EventKind) -> (usize, usize) {
+        let recursive = if kind == EventKind::ChildrenChanged { 0 } else { Modes::RECURSIVE };
+        let lasting = Modes::PERSISTENT | recursive;
+        let count = |path: &str, modes: u8| {
+            self.by_path.get(path).into_iter().flatten().filter(|(_, found)| found.0 & modes != 0).count()
+        };
+        let above = match self.recursive > 0 && recursive != 0 {
+            true => path::ancestors(path).map(|ancestor| count(ancestor, recursive)).sum(),
+            false => 0,
+        };
+        (count(path, Modes::once(kind) | lasting) + above, count(path, lasting) + above)
     }
 
     /// Returns the connections that a change concerns, each once, in order of connection. Removes the one-shot watches

@@ -355,7 +355,7 @@ impl Receiving {
             return Ok(());
         }
         let taken = self.engine.borrow_mut().frame(self.id, frame);
-        self.visited += self.engine.borrow_mut().machine.take_visited();
+        self.visited += self.engine.borrow_mut().machine.take_work();
         #[cfg(feature = "faults")]
         frame_faults.end(&self.outbox);
         if self.greeting.is_some() && !self.engine.borrow().is_half_open(self.id) {

@@ -33,8 +33,8 @@ use half_open::{HalfOpen, Places};
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::machine::identity::shown;
-use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Machine, Txn};
 use crate::net::exceeded::{Exceeded, share};
+use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Limit, Machine, Txn};
 use crate::net::outbox::{Buffers, Outbox, WaitingFrames};
 use crate::net::peer::{self, Origin, Peer};
 use crate::net::quiet::Quiet;
@@ -469,6 +469,7 @@ impl Engine {
                     self.counters.events_sent.fetch_add(1, Relaxed);
                     self.send(connection, zxid, |out| response::encode_event(out, event_zxid, kind, &path));
                 }
+                Effect::Refused { connection, limit } => self.log_refusal(connection, limit),
                 Effect::QuotaExceeded { path, nodes, bytes } => {
                     if let Some(left_out) = self.line() {
                         warn!(path = shown(&path), nodes, bytes, left_out, "quota exceeded");
@@ -483,6 +484,13 @@ impl Engine {
             self.flush.notify_one();
         }
         self.publish();
+    }
+
+    fn log_refusal(&mut self, connection: ConnectionId, limit: Limit) {
+        let Some(client) = self.peers.get(&connection).map(|peer| peer.address) else { return };
+        if let Some(left_out) = self.line() {
+            warn!(%client, %limit, left_out, "refusing a request");
+        }
     }
 
     fn close_for(&self, connection: ConnectionId, reason: CloseReason) {

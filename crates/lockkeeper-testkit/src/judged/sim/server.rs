@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
 use lockkeeper_server::machine::{
-    ConnectionId, Effect, Identities, Tree, TreeEvent, TxnOp, Watches, answer, watch_left,
+    ConnectionId, Effect, Identities, Tree, TreeEvent, TxnOp, Watches, Work, answer, watch_left,
 };
 use lockkeeper_wire::request::{self, Packet};
 use lockkeeper_wire::{ErrorCode, EventKind, Request, Response, SetWatches, WatchKind, WriteOp, frame, response};
@@ -303,7 +303,9 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, xid: i32, reques
         _ => {}
     }
     let replica = &mut world.replicas[at];
-    if let Some(result) = answer(&replica.tree, session, &Identities::default(), &request, usize::MAX) {
+    if let Some(result) =
+        answer(&replica.tree, session, &Identities::default(), &request, usize::MAX, &mut Work::default())
+    {
         if let Some((path, kind)) = watch_left(&request, &result) {
             replica.watches.add(connection, path, kind);
         }

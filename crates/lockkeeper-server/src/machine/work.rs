@@ -1,0 +1,106 @@
+//! Work: what the one thread that serves all clients does for a request.
+//!
+//! Everything whose amount a request can choose is counted here where it is done: operations, entries of access lists that are
+//! compared, visited nodes, names of a list, events, and bytes that the next batch gets besides those of the request. A unit
+//! is about a tenth of a microsecond of an optimised build.
+//!
+//! A request takes [`MOST`] units at most, and is refused before it changes anything if it would take more. The driver gets
+//! the number of units, so that one client with many requests does not keep the others waiting.
+
+use std::fmt;
+
+/// The most that one request may take: about 50 ms.
+pub(crate) const MOST: usize = 500_000;
+
+/// A request, whatever it asks for.
+pub(crate) const REQUEST: usize = 5;
+/// An operation of a read, or a check: a look-up.
+pub(crate) const LOOK_UP: usize = 3;
+/// An operation that changes a node, with its place in the next batch.
+pub(crate) const CHANGE: usize = 25;
+/// A watch that is set again.
+pub(crate) const WATCH: usize = 6;
+/// A node that is visited besides those that the request names.
+pub(crate) const VISIT: usize = 3;
+/// An event for a client, without its path.
+const EVENT: usize = 3;
+
+/// An event with a path and an access list of the usual limits.
+pub(crate) const LONGEST_EVENT: usize = EVENT + 128 + (4 << 10) / 64;
+
+/// Returns the units of an operation with this path: it is checked, hashed and copied.
+pub(crate) fn path(path: &str) -> usize {
+    path.len() / 16
+}
+
+/// Returns the units of bytes that are copied into an answer.
+pub(crate) fn answer(bytes: usize) -> usize {
+    bytes / 512
+}
+
+/// Returns the units of bytes that the next batch gets: they are copied, and the disk writes them.
+pub(crate) fn batch(bytes: usize) -> usize {
+    bytes / 32
+}
+
+/// Returns the units of the events of one change: each client's identities are compared with the list, and each gets a copy of
+/// the path.
+pub(crate) fn events(clients: usize, path: &str, entries: usize) -> usize {
+    clients.saturating_mul(EVENT + entries + path.len() / 64)
+}
+
+/// A limit that a request exceeds, for the log: the client gets a code only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The work of one request.
+    Work,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Work => "it is too much work: split it into several requests",
+        })
+    }
+}
+
+/// The work of one request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    done: usize,
+    /// Events that the request will cause, counted before it changes anything.
+    foreseen: usize,
+    exceeded: Option<Limit>,
+}
+
+impl Work {
+    /// Counts units; `None` if the request takes too many.
+    pub(crate) fn take(&mut self, units: usize) -> Option<()> {
+        self.done = self.done.saturating_add(units);
+        self.fits()
+    }
+
+    /// Counts the units of events that the request will cause; `None` if it takes too many.
+    pub(crate) fn foresee(&mut self, units: usize) -> Option<()> {
+        self.foreseen = self.foreseen.saturating_add(units);
+        self.fits()
+    }
+
+    fn fits(&mut self) -> Option<()> {
+        if self.done.saturating_add(self.foreseen) <= MOST {
+            return Some(());
+        }
+        self.exceeded = Some(Limit::Work);
+        None
+    }
+
+    /// Returns the units that are done.
+    pub(crate) fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Returns the limit that the request exceeds.
+    pub(crate) fn exceeded(&self) -> Option<Limit> {
+        self.exceeded
+    }
+}
