@@ -100,6 +100,14 @@ pub(crate) const DEEP: &[Step] = &[
     (0, 'a', 40, "figures", "xtask figures"),
     (0, 'a', 20, "healthy", "xtask healthy"),
     (0, 'a', 20, "crash", "xtask crash"),
+    // The longest wait of a quiet client, which only an optimised server can keep.
+    (
+        0,
+        'a',
+        30,
+        "greedy clients",
+        "env LOCKKEEPER_GREEDY_SECONDS=600 cargo test --quiet --release --test cli -- random_legal_requests",
+    ),
     (0, 'a', 25, "fuzz", "xtask fuzz"),
     (0, 'a', 5, "versions", "xtask skew"),
     (0, 'a', 5, "interop: TLS", "xtask interop tls"),

@@ -27,7 +27,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::identity::{Identities, Identity, Schemes};
+pub use self::identity::{AccessList, Identities, Identity, Schemes};
 pub use self::limits::Limits;
 pub use self::query::{answer, watch_left};
 pub use self::sessions::{ConnectionId, Session, Sessions};
@@ -154,7 +154,19 @@ pub enum CloseReason {
     ClientAhead,
     /// The limit of sessions is reached.
     TooManySessions,
+    /// One change has more events than the server sends at once, so nothing more may be sent: the client reconnects and sets its
+    /// watches again.
+    TooManyEvents,
 }
+
+/// When this work is done, the rest of what the server does by itself is put off, so that clients have their turns.
+const SLICE: usize = 10_000;
+/// How many slices of old watches are removed to make room for those of one request: about as many as a frame has.
+const MOST_SLICES: usize = 32;
+/// How many events have room in the list that is kept.
+const KEPT_EVENTS: usize = 1_000;
+/// How many containers and TTL nodes are looked at at once.
+const REAPED: usize = 100;
 
 /// The server's state. Only its methods change it.
 #[derive(Clone, Debug)]
@@ -174,6 +186,10 @@ pub struct Machine {
     zxid: i64,
     next_session: i64,
     next_container_check: Duration,
+    /// Sessions that had expired at this moment are still to be ended.
+    expiring: Option<Duration>,
+    /// Containers and TTL nodes behind this path are still to be looked at.
+    reaping: Option<Arc<str>>,
     /// Kept for its capacity.
     events: Vec<TreeEvent>,
 }
@@ -192,6 +208,8 @@ impl Machine {
             zxid,
             next_session: config.next_session,
             next_container_check: now.monotonic + config.container_check,
+            expiring: None,
+            reaping: None,
             events: Vec::new(),
             tree,
             config,
@@ -352,10 +370,33 @@ impl Machine {
         fits && self.has_room_for_watches(std::iter::once(path))
     }
 
-    /// Counts the watches that a request sets again; returns whether they may be set.
-    fn may_set_watches(&self, request: &SetWatches, work: &mut Work) -> bool {
+    /// Returns whether a path may be watched: one that is too long for a new node must have an old one.
+    fn is_watchable(&self, path: &str) -> bool {
+        prepare::check_path(path, &self.config.limits, &mut Work::default()).is_ok() || self.tree.get(path).is_some()
+    }
+
+    /// Returns whether a new watch of this path may be added. Makes room for it, if connections have gone.
+    fn may_watch(&mut self, path: &str) -> bool {
+        if !self.has_room_for_watch(path) {
+            self.watches.forget();
+        }
+        self.has_room_for_watch(path) && self.is_watchable(path)
+    }
+
+    /// Counts the watches that a request sets again; returns whether they may be set. Makes room for them, if connections have
+    /// gone: the old watches of the client itself may be among them.
+    fn may_set_watches(&mut self, request: &SetWatches, work: &mut Work) -> bool {
         let units: usize = request.paths().map(|path| work::WATCH + work::path(path)).sum();
-        work.take(units).is_some() && self.has_room_for_watches(request.paths())
+        if work.take(units).is_none() {
+            return false;
+        }
+        for _ in 0..MOST_SLICES {
+            if self.has_room_for_watches(request.paths()) || !self.watches.has_gone() {
+                break;
+            }
+            self.watches.forget();
+        }
+        self.has_room_for_watches(request.paths()) && request.paths().all(|path| self.is_watchable(path))
     }
 
     fn has_room_for_a_session(&self) -> bool {
@@ -507,7 +548,7 @@ impl Machine {
         if let Some(mut result) = answer(&self.tree, session, who, &request, longest, work) {
             match watch_left(&request, &result) {
                 // Without the watch that it asked for, a client would wait forever.
-                Some((path, _)) if !self.has_room_for_watch(path) => {
+                Some((path, _)) if !self.may_watch(path) => {
                     result = Err(ErrorCode::QuotaExceeded);
                 }
                 Some((path, kind)) => self.watches.add(connection, path, kind),
@@ -547,7 +588,7 @@ impl Machine {
                 let prepared = prepare::multi(&self.tree, requester, &ops, work);
                 self.multi(session, &ops, prepared, now, out)
             }
-            Request::AddWatch { path, .. } if !self.has_room_for_watch(&path) => Err(ErrorCode::QuotaExceeded),
+            Request::AddWatch { path, .. } if !self.may_watch(&path) => Err(ErrorCode::QuotaExceeded),
             Request::AddWatch { path, recursive } => path::validate(&path).map(|()| {
                 let kind = if recursive { WatchKind::PersistentRecursive } else { WatchKind::Persistent };
                 self.watches.add(connection, &path, kind);
@@ -691,18 +732,48 @@ impl Machine {
         true
     }
 
-    /// Ends expired sessions, and removes containers and TTL nodes that are due.
+    /// Passes the time: ends expired sessions, and removes containers and TTL nodes that are due. If there are many, it
+    /// does a slice of that and puts off the rest; see [`Machine::go_on`].
     pub fn tick(&mut self, now: Now, out: &mut Vec<Effect>) {
-        for session in self.sessions.expired(now.monotonic) {
-            self.expire(session, now, out);
+        self.expiring = Some(now.monotonic);
+        if now.monotonic >= self.next_container_check {
+            self.next_container_check = now.monotonic + self.config.container_check;
+            self.reaping = Some(Arc::from(""));
         }
-        if now.monotonic < self.next_container_check {
-            return;
+        self.go_on(now, out);
+    }
+
+    /// Returns whether something is put off.
+    pub fn has_put_off(&self) -> bool {
+        self.expiring.is_some() || self.reaping.is_some() || self.watches.has_gone()
+    }
+
+    /// Does a slice of what was put off. A session ends as a whole, with all its nodes, as other clients see it.
+    pub fn go_on(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let before = self.worked;
+        while let Some(until) = self.expiring {
+            if self.worked - before >= SLICE {
+                return;
+            }
+            match { self.sessions.expired(until).next() } {
+                Some(session) => _ = self.expire(session, now, out),
+                None => self.expiring = None,
+            }
         }
-        self.next_container_check = now.monotonic + self.config.container_check;
         let unused_after = i64::try_from(self.config.container_unused.as_millis()).unwrap_or(i64::MAX);
-        for path in self.tree.reapable(now.wall_ms, unused_after) {
-            self.commit(0, TxnOp::Delete { path }, now, out);
+        while let Some(last) = &self.reaping {
+            if self.worked - before >= SLICE {
+                return;
+            }
+            let (due, last) = self.tree.reapable(last, REAPED, now.wall_ms, unused_after);
+            self.worked += REAPED * work::VISIT;
+            for path in due {
+                self.commit(0, TxnOp::Delete { path }, now, out);
+            }
+            self.reaping = last;
+        }
+        if self.worked == before {
+            self.watches.forget();
         }
     }
 
@@ -711,14 +782,26 @@ impl Machine {
         let txn = Txn { zxid: self.zxid, time_ms: now.wall_ms, session, op };
         let mut events = std::mem::take(&mut self.events);
         let applied = self.tree.apply(&txn, &mut events);
+        if session == 0 || matches!(txn.op, TxnOp::CloseSession { .. }) {
+            // Other requests were counted before.
+            self.worked += work::CHANGE * events.len() / 2;
+        }
         out.push(Effect::Committed(txn));
         out.extend(self.tree.counted_nodes().map(|path| Effect::Counted { path }));
         let exceeded = self.tree.exceeded_quotas();
         out.extend(exceeded.map(|(path, nodes, bytes)| Effect::QuotaExceeded { path, nodes, bytes }));
+        let mut told = 0;
         for TreeEvent { kind, path, acl } in events.drain(..) {
             let concerned = self.watches.fire(&path, kind);
             self.worked += work::events(concerned.len(), &path, acl.len());
             for connection in concerned {
+                told += work::events(1, &path, acl.len());
+                if told > work::MOST {
+                    // Requests were refused before. This is the end of a session, which cannot be.
+                    self.watches.remove_connection(connection);
+                    out.push(Effect::Close { connection, reason: CloseReason::TooManyEvents });
+                    continue;
+                }
                 let who = self.connections.get(&connection).map(|peer| &peer.who);
                 if who.is_none_or(|who| permit(&acl, Perms::READ, who).is_err()) {
                     continue;
@@ -727,6 +810,7 @@ impl Machine {
                 out.push(Effect::Event { connection, kind, path, event_zxid: self.zxid, zxid: self.zxid });
             }
         }
+        events.shrink_to(KEPT_EVENTS);
         self.events = events;
         applied
     }

@@ -85,6 +85,15 @@ pub(crate) struct LimitArgs {
     /// Maximum data, paths, access lists, watches, identities and sessions together: bytes, or 512M, 4G [default: 1G]
     #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = size)]
     pub max_data: Option<u64>,
+    /// Maximum length of a new node's path: bytes, or 8K [default: 4K]
+    #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = frame)]
+    pub max_path: Option<usize>,
+    /// Maximum names in a new node's path [default: 64]
+    #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(8..))]
+    pub max_depth: Option<u64>,
+    /// Maximum ephemeral nodes of one session; they end in one transaction [default: 20000]
+    #[arg(long, hide_short_help = true, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    pub max_ephemerals: Option<u64>,
     /// Maximum length of one answer: bytes, or 16M, 128M [default: 64M, or --max-frame if that is more]
     #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = frame)]
     pub max_answer: Option<usize>,
@@ -127,6 +136,9 @@ impl LimitArgs {
         let count = |given: Option<u64>, default| given.map_or(default, |n| usize::try_from(n).unwrap_or(usize::MAX));
         limits.nodes = count(self.max_nodes, limits.nodes);
         limits.data_bytes = self.max_data.unwrap_or(limits.data_bytes);
+        limits.path_bytes = self.max_path.unwrap_or(limits.path_bytes);
+        limits.path_depth = count(self.max_depth, limits.path_depth);
+        limits.ephemerals = count(self.max_ephemerals, limits.ephemerals);
         let longest = limits.answer_bytes.max(self.max_frame.unwrap_or(config.max_frame));
         limits.answer_bytes = self.max_answer.unwrap_or(longest);
         limits.watches = self.max_watches.unwrap_or(limits.watches);

@@ -228,8 +228,11 @@ fn a_service_manager_that_cannot_be_told_is_named() {
 fn what_the_limits_of_the_unit_file_allow_fits_into_its_memory() {
     let unit = text(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/lockkeeper.service"));
     let nodes: u64 = unit.split("--max-nodes=").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
-    let (data, answers) = (1 << 30, 4 * (64 << 20));
-    assert!(unit.contains("MemoryMax=2G") && nodes * 400 + data + answers < 2 << 30);
+    // Requests that have not arrived as a whole, and the log while it is folded.
+    let (data, answers, requests, log) = (1 << 30, 4 * (64 << 20), 64 << 20, 144 << 20);
+    // A node took 440 bytes when a million was measured. The rest is what the allocator keeps.
+    let needed: u64 = nodes * 440 + data + answers + requests + log;
+    assert!(unit.contains("MemoryMax=3G") && needed + needed / 4 < 3 << 30, "{needed}");
 }
 
 /// systemd's own rating, where its tool is.
@@ -245,7 +248,7 @@ fn the_unit_file_is_rated_ok() {
     let last = String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_owned();
     assert!(output.status.success() && last.contains(" OK "), "{last}");
     let unit = text(&unit);
-    for line in ["Type=notify", "StartLimitIntervalSec=0", "RestartSec=1s", "MemoryMax=2G", "LimitNOFILE=65536"] {
+    for line in ["Type=notify", "StartLimitIntervalSec=0", "RestartSec=1s", "MemoryMax=3G", "LimitNOFILE=65536"] {
         assert!(unit.lines().any(|is| is == line), "{line}");
     }
 }

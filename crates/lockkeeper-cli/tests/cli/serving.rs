@@ -68,6 +68,7 @@ fn serve_tells_operators_of_a_lock_that_is_held() {
 fn every_limit_is_a_flag_and_shown() {
     let home = Home::new();
     let flags = "--max-frame 2M --max-nodes 50 --max-data 3M --max-watches 60 --max-answer 5M --max-sessions 70 --max-connections 80 \
+                 --max-path 6K --max-depth 65 --max-ephemerals 66 \
                  --max-connections-per-address 90 --enforce-quotas --tick 100ms --min-session-timeout 300ms \
                  --max-session-timeout 9s --container-check 700ms --container-unused 8s";
     let served = serve(&home, &flags.split(' ').collect::<Vec<_>>());
@@ -78,6 +79,9 @@ fn every_limit_is_a_flag_and_shown() {
         ("maxDataBytes", json!(3 << 20)),
         ("maxAnswerBytes", json!(5 << 20)),
         ("maxWatches", json!(60)),
+        ("maxPathBytes", json!(6 << 10)),
+        ("maxPathDepth", json!(65)),
+        ("maxEphemerals", json!(66)),
         ("maxSessions", json!(70)),
         ("maxCnxns", json!(80)),
         ("maxClientCnxns", json!(90)),
@@ -111,6 +115,9 @@ fn limits_that_make_no_sense_are_refused_by_name() {
         ("--max-frame", "12", "between 1K and 1G"),
         ("--max-data", "a lot", "512K, 64M, 2G"),
         ("--max-answer", "12", "between 1K and 1G"),
+        ("--max-path", "12", "between 1K and 1G"),
+        ("--max-depth", "7", "8.."),
+        ("--max-ephemerals", "0", "1.."),
         ("--words", "stats", "write all, or some of"),
         ("--max-nodes", "3", "4.."),
         ("--max-connections", "0", "1.."),

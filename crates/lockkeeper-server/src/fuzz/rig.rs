@@ -32,6 +32,8 @@ pub(super) struct Target {
     pub(super) inputs: u32,
     /// Maximum bytes that it may have allocated at once for one input, its own data included.
     pub(super) memory: u64,
+    /// Returns how much more an input may have.
+    pub(super) more: fn(&[u8]) -> u64,
     /// Returns where an input can be cut and joined so that its parts keep their meaning; empty means everywhere.
     pub(super) cuts: fn(&[u8]) -> Vec<usize>,
 }
@@ -62,6 +64,11 @@ impl Options {
     }
 }
 
+/// Returns whether the targets run for a time that was asked for, and not for a number of inputs.
+pub(super) fn is_timed() -> bool {
+    Options::read().time.is_some()
+}
+
 /// Runs a target on its corpus and on mutated copies. `one` returns the shape of the result of an input.
 pub(super) fn fuzz(target: &Target, mut one: impl FnMut(&[u8]) -> u64) {
     let options = Options::read();
@@ -86,7 +93,11 @@ pub(super) fn fuzz(target: &Target, mut one: impl FnMut(&[u8]) -> u64) {
             resume_unwind(panic)
         });
         let held = taken.bytes_max;
-        assert!(held <= target.memory, "{}", failure(name, &input, &format!("allocates {held} bytes")));
+        assert!(
+            held <= target.memory + (target.more)(&input),
+            "{}",
+            failure(name, &input, &format!("allocates {held} bytes"))
+        );
         most = most.max(held);
         if shapes.insert(shape) && at >= seeds {
             if pool.len() < POOL {

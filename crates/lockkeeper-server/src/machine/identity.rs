@@ -3,7 +3,10 @@
 //! This module has only proved identities; `account` checks the proofs. The rules are ZooKeeper's, scheme by scheme,
 //! because an access list must keep its meaning after a move to an ensemble.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use lockkeeper_wire::{Acl, AclId, ErrorCode, Perms};
 
@@ -108,11 +111,10 @@ impl Identities {
         self.proven.iter().map(|Identity { scheme, id }| budget::identity(scheme, id)).sum()
     }
 
-    /// Returns whether an entry of an access list matches this client.
+    /// Returns whether an entry of an access list matches this client, if it is no network.
     fn matches(&self, id: &AclId) -> bool {
         let AclId::Other { scheme, id } = id else { return true };
         match scheme.as_str() {
-            "ip" => self.address.is_some_and(|address| Network::parse(id).is_some_and(|net| net.contains(address))),
             // As with Apache's server, the SASL user named `super` matches every SASL entry.
             Identity::SASL => self.ids_of(Identity::SASL).any(|own| own == id || own == "super"),
             Identity::DIGEST | Identity::X509 | Identity::UID => self.ids_of(scheme).any(|own| own == id),
@@ -139,10 +141,78 @@ impl Identities {
     }
 }
 
+/// The access list of a node, with its networks parsed once: it is compared for each operation on the node and each event.
+#[derive(Clone)]
+pub struct AccessList(Arc<Entries>);
+
+struct Entries {
+    entries: Arc<[Acl]>,
+    /// What the entries of the scheme `ip` mean, in their order; `None` for a text that means nothing.
+    networks: Box<[Option<Network>]>,
+}
+
+impl AccessList {
+    /// Returns the entries as an answer contains them.
+    pub(crate) fn shared(&self) -> Arc<[Acl]> {
+        Arc::clone(&self.0.entries)
+    }
+}
+
+impl<const N: usize> From<[Acl; N]> for AccessList {
+    fn from(entries: [Acl; N]) -> Self {
+        Self::from(&entries[..])
+    }
+}
+
+impl From<&[Acl]> for AccessList {
+    fn from(entries: &[Acl]) -> Self {
+        let entries: Arc<[Acl]> = entries.into();
+        let networks = entries.iter().filter_map(|entry| match &entry.id {
+            AclId::Other { scheme, id } if scheme == Network::SCHEME => Some(Network::parse(id)),
+            _ => None,
+        });
+        let networks = networks.collect();
+        Self(Arc::new(Entries { entries, networks }))
+    }
+}
+
+impl Deref for AccessList {
+    type Target = [Acl];
+
+    fn deref(&self) -> &[Acl] {
+        &self.0.entries
+    }
+}
+
+impl PartialEq for AccessList {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for AccessList {}
+
+impl fmt::Debug for AccessList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.entries.fmt(f)
+    }
+}
+
 /// Checks that one of the entries gives one of the permissions.
-pub(crate) fn permit(acl: &[Acl], perms: i32, who: &Identities) -> Result<(), ErrorCode> {
+pub(crate) fn permit(acl: &AccessList, perms: i32, who: &Identities) -> Result<(), ErrorCode> {
+    let mut networks = acl.0.networks.iter();
+    let mut matches = |entry: &Acl| {
+        let is_network = matches!(&entry.id, AclId::Other { scheme, .. } if scheme == Network::SCHEME);
+        let network = if is_network { networks.next().and_then(Option::as_ref) } else { None };
+        entry.perms & perms != 0
+            && if is_network {
+                network.zip(who.address).is_some_and(|(network, address)| network.contains(address))
+            } else {
+                who.matches(&entry.id)
+            }
+    };
     let mends = who.mends_lists && perms & Perms::ADMIN != 0;
-    let granted = who.is_super || mends || acl.iter().any(|entry| entry.perms & perms != 0 && who.matches(&entry.id));
+    let granted = who.is_super || mends || acl.iter().any(&mut matches);
     if granted { Ok(()) } else { Err(ErrorCode::NoAuth) }
 }
 
@@ -159,9 +229,11 @@ pub(crate) fn others_administrate(acl: &[Acl], owners: &[Identity]) -> bool {
 /// `auth`.
 ///
 /// An entry that can never match is refused: it would protect nothing or lock a node forever. `schemes` are the
-/// optional schemes of this server. So is a list that is too long, before and after that.
+/// optional schemes of this server. So is a list that is too long. The returned one may be too long as well.
 pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result<Vec<Acl>, ErrorCode> {
-    check_length(acl)?;
+    if !is_short(acl) {
+        return Err(ErrorCode::InvalidAcl);
+    }
     let mut resolved: Vec<Acl> = Vec::with_capacity(acl.len());
     let mut add = |entry: Acl| {
         if resolved.len() <= ENTRIES && !resolved.contains(&entry) {
@@ -181,7 +253,7 @@ pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result
             }
             AclId::Other { scheme, id } => {
                 let valid = match scheme.as_str() {
-                    "ip" => Network::parse(id).is_some(),
+                    Network::SCHEME => Network::parse(id).is_some(),
                     // Java's split drops empty parts at the end.
                     Identity::DIGEST => id.trim_end_matches(':').split(':').count() == 2,
                     Identity::SASL => schemes.sasl && is_principal(id),
@@ -197,14 +269,12 @@ pub(crate) fn resolve(acl: &[Acl], who: &Identities, schemes: Schemes) -> Result
             }
         }
     }
-    check_length(&resolved)?;
     if resolved.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(resolved) }
 }
 
-/// Refuses a list with too many entries or bytes.
-fn check_length(acl: &[Acl]) -> Result<(), ErrorCode> {
-    let fits = acl.len() <= ENTRIES && acl.iter().map(budget::texts).sum::<usize>() <= LIST_BYTES;
-    if fits { Ok(()) } else { Err(ErrorCode::InvalidAcl) }
+/// Returns whether a list has as few entries and bytes as it must have, before and after it is resolved.
+pub(crate) fn is_short(acl: &[Acl]) -> bool {
+    acl.len() <= ENTRIES && acl.iter().map(budget::texts).sum::<usize>() <= LIST_BYTES
 }
 
 /// Returns the list for a client that may read but not change it: without the hashes of passwords.
@@ -280,6 +350,8 @@ struct Network {
 }
 
 impl Network {
+    const SCHEME: &'static str = "ip";
+
     fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
             None => (text, None),
@@ -329,7 +401,7 @@ mod tests {
 
     #[test]
     fn an_entry_matches_its_identity_and_the_superuser() {
-        let may = |acl: &[Acl], who: &Identities| permit(acl, Perms::READ, who).is_ok();
+        let may = |acl: &[Acl], who: &Identities| permit(&acl.into(), Perms::READ, who).is_ok();
         let acl = [entry(Perms::READ, "digest", "u:h"), entry(Perms::WRITE, "digest", "w:h")];
         assert!(may(&acl, &user(&[("digest", "u:h")])));
         assert!(!may(&acl, &user(&[("digest", "w:h")])), "has another permission");
@@ -353,7 +425,7 @@ mod tests {
             ("10.0.0.0/0", true),
             ("::1", false),
         ] {
-            assert_eq!(here.matches(&entry(1, "ip", net).id), expected, "{net}");
+            assert_eq!(permit(&[entry(1, "ip", net)].into(), 1, &here).is_ok(), expected, "{net}");
         }
         let here = Identities { address: Some("2001:db8::1".parse().unwrap()), ..Identities::default() };
         for (net, expected) in [
@@ -365,8 +437,32 @@ mod tests {
             ("::/0", true),
             ("127.0.0.1/0", false),
         ] {
-            assert_eq!(here.matches(&entry(1, "ip", net).id), expected, "{net}");
+            assert_eq!(permit(&[entry(1, "ip", net)].into(), 1, &here).is_ok(), expected, "{net}");
         }
+    }
+
+    /// Each network belongs to its own entry, whatever stands between them.
+    #[test]
+    fn the_networks_of_a_list_are_parsed_once_and_keep_their_permissions() {
+        let acl: AccessList = [
+            entry(Perms::WRITE, "ip", "10.0.0.0/8"),
+            entry(Perms::ALL, "digest", "u:h"),
+            entry(Perms::ALL, "ip", "no network"),
+            entry(Perms::READ, "ip", "127.0.0.0/8"),
+            entry(Perms::CREATE, "ip", "10.0.0.1"),
+        ]
+        .into();
+        let networks: Vec<_> =
+            acl.0.networks.iter().map(|network| network.as_ref().map(|network| network.bits)).collect();
+        assert_eq!(networks, [Some(8), None, Some(8), Some(32)]);
+        let may = |address: [u8; 4], perms| {
+            let who = Identities { address: Some(address.into()), ..Identities::default() };
+            permit(&acl, perms, &who).is_ok()
+        };
+        assert!(may([127, 0, 0, 1], Perms::READ) && !may([127, 0, 0, 1], Perms::WRITE));
+        assert!(may([10, 0, 0, 1], Perms::WRITE) && may([10, 0, 0, 1], Perms::CREATE));
+        assert!(may([10, 0, 0, 2], Perms::WRITE) && !may([10, 0, 0, 2], Perms::CREATE));
+        assert!(!may([192, 168, 0, 1], Perms::ALL));
     }
 
     #[test]
@@ -410,7 +506,10 @@ mod tests {
     fn a_list_that_is_too_long_is_refused_before_it_is_resolved() {
         let many: Vec<_> = (0..IDENTITIES).map(|n| format!("u:{n}")).collect();
         let who = user(&many.iter().map(|id| ("digest", id.as_str())).collect::<Vec<_>>());
-        let resolve = |acl: &[Acl]| resolve(acl, &who, Schemes::default());
+        let resolve = |acl: &[Acl]| {
+            let resolved = resolve(acl, &who, Schemes::default())?;
+            if is_short(&resolved) { Ok(resolved) } else { Err(ErrorCode::InvalidAcl) }
+        };
         let list = |count: usize, scheme: &str| -> Vec<_> {
             (0..count).map(|n| entry(1, scheme, &format!("10.0.{}.{}", n / 256, n % 256))).collect()
         };
@@ -438,7 +537,7 @@ mod tests {
     #[test]
     fn one_who_mends_lists_may_change_every_list_and_nothing_else() {
         let mender = Identities { mends_lists: true, ..user(&[("uid", "0")]) };
-        let list = [entry(Perms::ALL, "uid", "1000")];
+        let list = AccessList::from([entry(Perms::ALL, "uid", "1000")]);
         assert!(permit(&list, Perms::ADMIN, &mender).is_ok());
         assert!(permit(&list, Perms::READ | Perms::ADMIN, &mender).is_ok(), "getACL");
         for perms in [Perms::READ, Perms::WRITE, Perms::CREATE, Perms::DELETE] {
@@ -461,8 +560,8 @@ mod tests {
         for other in ["0", "01000", "1001", "", "1000 "] {
             assert_eq!(resolve(&[Acl::READ, entry(1, "uid", other)]), Err(ErrorCode::InvalidAcl), "{other:?}");
         }
-        assert!(permit(&[entry(Perms::READ, "uid", "1000")], Perms::READ, &who).is_ok());
-        assert!(permit(&[entry(Perms::READ, "uid", "1001")], Perms::READ, &who).is_err());
+        assert!(permit(&[entry(Perms::READ, "uid", "1000")].into(), Perms::READ, &who).is_ok());
+        assert!(permit(&[entry(Perms::READ, "uid", "1001")].into(), Perms::READ, &who).is_err());
         assert!(who.names().contains(&("uid".to_owned(), Some("1000".to_owned()))));
     }
 

@@ -16,6 +16,12 @@ pub struct Limits {
     /// identities and sessions. Sessions and identities are counted, but never refused for it, and watches cost at most half
     /// of it. The fixed memory of a node, about 400 bytes, is not included. Default 1 GiB.
     pub data_bytes: u64,
+    /// Maximum bytes of a new node's path. Default 4 096.
+    pub path_bytes: usize,
+    /// Maximum names in it. Default 64.
+    pub path_depth: usize,
+    /// Maximum ephemeral nodes of one session, because they end together. Default 20 000.
+    pub ephemerals: usize,
     /// Maximum bytes of one answer. A name in a list counts 16 bytes more than its text. Default 64 MiB.
     pub answer_bytes: usize,
     /// Maximum number of watches. Default 10 million.
@@ -33,6 +39,9 @@ impl Default for Limits {
         Self {
             nodes: 10_000_000,
             data_bytes: 1 << 30,
+            path_bytes: 4 << 10,
+            path_depth: 64,
+            ephemerals: 20_000,
             answer_bytes: 64 << 20,
             watches: 10_000_000,
             sessions: 1_000_000,
@@ -48,6 +57,12 @@ impl Limits {
         with_nodes(nodes: usize) = nodes;
         /// Sets the maximum bytes that all clients together make the server keep.
         with_data_bytes(data_bytes: u64) = data_bytes;
+        /// Sets the maximum bytes of a new node's path.
+        with_path_bytes(path_bytes: usize) = path_bytes;
+        /// Sets the maximum names in a new node's path.
+        with_path_depth(path_depth: usize) = path_depth;
+        /// Sets the maximum ephemeral nodes of one session.
+        with_ephemerals(ephemerals: usize) = ephemerals;
         /// Sets the maximum bytes of one answer.
         with_answer_bytes(answer_bytes: usize) = answer_bytes;
         /// Sets the maximum number of watches.

@@ -14,14 +14,14 @@ use lockkeeper_wire::{
 };
 
 use crate::machine::budget;
-use crate::machine::identity::{Identities, Schemes, permit, resolve};
+use crate::machine::identity::{AccessList, Identities, Schemes, is_short, permit, resolve};
 use crate::machine::limits::Limits;
 use crate::machine::path;
 use crate::machine::quota;
 use crate::machine::tree::Tree;
 use crate::machine::txn::{Owner, TxnOp};
 use crate::machine::watches::Watches;
-use crate::machine::work::{self, Work};
+use crate::machine::work::{self, Limit, Work};
 
 /// The longest time to live that fits beside the marker in ZooKeeper's owner field: 2^40 − 1 ms, 34 years.
 const MAX_TTL_MS: i64 = 0xff_ffff_ffff;
@@ -47,7 +47,7 @@ pub(crate) struct Requester<'a> {
 /// The part of a node that the checks need.
 #[derive(Clone, Debug)]
 struct NodeSummary {
-    acl: Arc<[Acl]>,
+    acl: AccessList,
     owner: Owner,
     version: i32,
     creates: i32,
@@ -70,6 +70,8 @@ struct View<'a> {
     keep_changes: bool,
     /// Nodes and costs added to the tree.
     added: (i64, i64),
+    /// Ephemeral nodes added to the session.
+    ephemerals: usize,
     /// Nodes and bytes added to each quota.
     quotas: HashMap<String, (i64, i64)>,
 }
@@ -84,6 +86,7 @@ impl<'a> View<'a> {
             pending: HashMap::new(),
             keep_changes: ops > 1,
             added: (0, 0),
+            ephemerals: 0,
             quotas: HashMap::new(),
         }
     }
@@ -94,7 +97,7 @@ impl<'a> View<'a> {
     }
 
     /// Checks that the client has one of these permissions.
-    fn permit(&mut self, acl: &[Acl], perms: i32, who: &Identities) -> Result<(), ErrorCode> {
+    fn permit(&mut self, acl: &AccessList, perms: i32, who: &Identities) -> Result<(), ErrorCode> {
         self.work(acl.len())?;
         permit(acl, perms, who)
     }
@@ -138,7 +141,7 @@ impl<'a> View<'a> {
         }
         let node = self.tree.get(path).ok_or(ErrorCode::NoNode)?;
         Ok(NodeSummary {
-            acl: Arc::clone(&node.acl),
+            acl: node.acl.clone(),
             owner: node.owner,
             version: node.version,
             creates: node.creates,
@@ -262,8 +265,15 @@ fn create(view: &mut View<'_>, requester: Requester<'_>, request: &Create) -> Re
     if view.node(&full).is_ok() {
         return Err(ErrorCode::NodeExists);
     }
+    check_path(&full, requester.limits, view.work)?;
     if matches!(parent.owner, Owner::Session(_)) {
         return Err(ErrorCode::NoChildrenForEphemerals);
+    }
+    if matches!(owner, Owner::Session(_)) {
+        if view.tree.ephemerals_of(requester.session) + view.ephemerals >= requester.limits.ephemerals {
+            return Err(view.work.refuse(Limit::Ephemerals, ErrorCode::QuotaExceeded));
+        }
+        view.ephemerals += 1;
     }
     let bytes = data_len(data.as_ref());
     view.grow(requester, &full, (1, bytes, signed(budget::name(&full) + budget::acl(&acl))))?;
@@ -277,9 +287,21 @@ fn create(view: &mut View<'_>, requester: Requester<'_>, request: &Create) -> Re
     parent.children += 1;
     let parent_creates = parent.creates;
     view.set(parent_path, Some(parent));
-    view.set(&full, Some(NodeSummary { acl: Arc::clone(&acl), owner, version: 0, creates: 0, children: 0, bytes }));
+    view.set(&full, Some(NodeSummary { acl: acl.clone(), owner, version: 0, creates: 0, children: 0, bytes }));
     let with_stat = *opcode != OpCode::Create;
     Ok(TxnOp::Create { path: full, data: data.clone(), acl, owner, parent_creates, with_stat })
+}
+
+/// Checks the length and the depth of a new node's path.
+pub(crate) fn check_path(path: &str, limits: &Limits, work: &mut Work) -> Result<(), ErrorCode> {
+    let limit = if path.len() > limits.path_bytes {
+        Limit::PathBytes
+    } else if path.bytes().filter(|byte| *byte == b'/').count() > limits.path_depth {
+        Limit::PathDepth
+    } else {
+        return Ok(());
+    };
+    Err(work.refuse(limit, ErrorCode::QuotaExceeded))
 }
 
 fn owner(mode: CreateMode, ttl_ms: i64, opcode: OpCode, session: i64) -> Result<Owner, ErrorCode> {
@@ -362,12 +384,18 @@ pub(crate) fn set_acl(
 }
 
 /// Returns the list to store for a requested list.
-fn resolved(view: &mut View<'_>, requester: Requester<'_>, acl: &[Acl]) -> Result<Arc<[Acl]>, ErrorCode> {
+fn resolved(view: &mut View<'_>, requester: Requester<'_>, acl: &[Acl]) -> Result<AccessList, ErrorCode> {
     // Nearly every request has this list, and it needs no allocation.
     if acl == [Acl::OPEN] {
         return Ok(view.tree.share_acl(acl));
     }
+    if !is_short(acl) {
+        return Err(view.work.refuse(Limit::AccessList, ErrorCode::InvalidAcl));
+    }
     let resolved = resolve(acl, requester.who, requester.schemes)?;
+    if !is_short(&resolved) {
+        return Err(view.work.refuse(Limit::AccessList, ErrorCode::InvalidAcl));
+    }
     // Each entry is compared with those before it.
     view.work(resolved.len() * resolved.len() / 16)?;
     Ok(view.tree.share_acl(&resolved))

@@ -106,7 +106,7 @@ pub fn answer(
             permit(&node.acl, Perms::READ | Perms::ADMIN, who)?;
             room.acl(&node.acl)?;
             let acl = match permit(&node.acl, Perms::ADMIN, who) {
-                Ok(()) => Arc::clone(&node.acl),
+                Ok(()) => node.acl.shared(),
                 Err(_) => masked(&node.acl).into(),
             };
             Ok(Response::Acl { acl, stat: node.stat() })

@@ -868,6 +868,151 @@ fn a_transaction_may_delete_a_thousand_contenders_that_are_watched() {
     assert_eq!(failed(ask(&mut machine, Request::Multi((0..1_000).map(delete).collect()))), None);
 }
 
+/// Counts the sessions, the nodes and the watches that are left, and the most work of a slice, until nothing is put off.
+fn slices(machine: &mut Machine, now: Now) -> (usize, usize) {
+    let (mut out, mut slices, mut most) = (Vec::new(), 0, 0);
+    while machine.has_put_off() {
+        machine.take_work();
+        machine.go_on(now, &mut out);
+        machine.tree().assert_consistent();
+        (slices, most) = (slices + 1, most.max(machine.take_work()));
+    }
+    (slices, most)
+}
+
+/// Else the end of a time to live, of many sessions, or of a connection with many watches stopped all clients for a second.
+#[test]
+fn what_the_server_does_by_itself_is_done_in_slices() {
+    const NODES: usize = 3_000;
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    for n in 0..NODES {
+        let mut ttl = Create::new(format!("/ttl-{n}"), "", CreateMode::PersistentTtl);
+        (ttl.ttl_ms, ttl.opcode) = (1, OpCode::CreateTtl);
+        ask(&mut machine, Request::Create(ttl)).0.unwrap();
+        let lasting = Create {
+            ttl_ms: 1 << 30,
+            opcode: OpCode::CreateTtl,
+            ..Create::new(format!("/n-{n}"), "", CreateMode::PersistentTtl)
+        };
+        ask(&mut machine, Request::Create(lasting)).0.unwrap();
+    }
+    let before = machine.tree().len();
+    machine.tick(at(1_000), &mut Vec::new());
+    let first = before - machine.tree().len();
+    assert!(first < NODES / 2, "{first} in the first slice");
+    let (count, most) = slices(&mut machine, at(1_000));
+    assert!(count > 5 && most < SLICE + REAPED * 100, "{count} slices, {most}");
+    assert_eq!(machine.tree().len(), before - NODES);
+
+    // Sessions end one by one, each as a whole.
+    let (first, create) = (10_000, |n| Request::Create(Create::new(format!("/e-{n}"), "", CreateMode::Ephemeral)));
+    for session in first..first + 1_000 {
+        connect(&mut machine, session);
+        for n in 0..2 {
+            machine.request(ConnectionId(session), 1, create(2 * session + n), at(1_000), &mut Vec::new());
+        }
+    }
+    let before = machine.sessions().len();
+    machine.tick(at(1_500), &mut Vec::new());
+    assert_eq!((machine.sessions().len(), machine.has_put_off()), (before - 1, false), "the first one has expired");
+    machine.tick(at(10_000), &mut Vec::new());
+    assert!(machine.sessions().len() > 100 && machine.has_put_off());
+    let late = machine.sessions().iter().last().map(|(id, _)| id).unwrap();
+    let nodes = machine.tree().ephemerals_of(late);
+    assert_eq!(nodes, 2, "no session has ended in part");
+    assert!(machine.sessions.touch(late, Duration::from_secs(10)));
+    let (count, most) = slices(&mut machine, at(10_000));
+    assert!(count > 2 && most < SLICE + 1_000, "{count} slices, {most}");
+    assert_eq!((machine.sessions().len(), machine.tree().ephemeral_count()), (1, 2), "its client was heard meanwhile");
+}
+
+/// The nodes of a session end in one transaction, so that no client sees a part of them.
+#[test]
+fn a_session_has_no_more_ephemeral_nodes_than_can_end_at_once() {
+    let limits = Limits::default().with_ephemerals(3);
+    let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
+    connect(&mut machine, 1);
+    let create = |n: usize| Create::new(format!("/{n}"), "", CreateMode::Ephemeral);
+    let delete = |n: usize| VersionedPath { path: format!("/{n}"), version: -1 };
+    let multi = |count| Request::Multi((0..count).map(|n| WriteOp::Create(create(n))).collect());
+    assert_eq!(failed(ask(&mut machine, multi(4))), Some(ErrorCode::QuotaExceeded));
+    assert_eq!(failed(ask(&mut machine, multi(3))), None);
+    let mut out = Vec::new();
+    machine.request(ConnectionId(1), 1, Request::Create(create(3)), at(0), &mut out);
+    assert_eq!(out[0], Effect::Refused { connection: ConnectionId(1), limit: Limit::Ephemerals });
+    assert!(matches!(out.last(), Some(Effect::Reply { result: Err(ErrorCode::QuotaExceeded), .. })));
+    ask(&mut machine, Request::Delete(delete(0))).0.unwrap();
+    assert!(ask(&mut machine, Request::Create(create(3))).0.is_ok());
+    // Others are not concerned, and neither are nodes that stay.
+    connect(&mut machine, 2);
+    machine.request(ConnectionId(2), 1, Request::Create(create(7)), at(0), &mut Vec::new());
+    ask(&mut machine, Request::Create(Create::new("/p", "", CreateMode::Persistent))).0.unwrap();
+    assert_eq!(machine.tree().ephemeral_count(), 4);
+}
+
+/// The end of a session cannot be refused, so clients that would get too many events at once are disconnected instead.
+#[test]
+fn the_end_of_a_session_sends_a_bounded_number_of_events() {
+    const CLIENTS: u64 = 400;
+    let mut machine = machine();
+    connect(&mut machine, 1);
+    let create = |n| WriteOp::Create(Create::new(format!("/{n}"), "", CreateMode::Ephemeral));
+    assert_eq!(failed(ask(&mut machine, Request::Multi((0..2_000).map(create).collect()))), None);
+    for client in 2..2 + CLIENTS {
+        connect(&mut machine, client);
+        let watch = Request::AddWatch { path: "/".to_owned(), recursive: true };
+        machine.request(ConnectionId(client), 1, watch, at(0), &mut Vec::new());
+    }
+    let mut out = Vec::new();
+    machine.request(ConnectionId(1), 1, Request::CloseSession, at(0), &mut out);
+    let events = out.iter().filter(|effect| matches!(effect, Effect::Event { .. })).count();
+    let cut = |effect: &&Effect| matches!(effect, Effect::Close { reason: CloseReason::TooManyEvents, .. });
+    let cut = out.iter().filter(cut).count();
+    assert_eq!(machine.tree().ephemeral_count(), 0);
+    assert!((100_000..250_000).contains(&events) && (1..=400).contains(&cut), "{events} events, {cut} closed");
+    // Those that are not closed got all events.
+    let whole = usize::try_from(CLIENTS).unwrap() - cut;
+    assert_eq!(machine.watches().len(), whole);
+    assert!(machine.take_work() < 2 * work::MOST);
+}
+
+#[test]
+fn a_path_has_a_length_and_a_depth() {
+    let limits = Limits::default().with_path_bytes(30).with_path_depth(3);
+    let mut machine = Machine::new(MachineConfig { limits, ..config() }, Tree::new(), 0, at(0));
+    connect(&mut machine, 1);
+    let create = |path: &str, mode| Request::Create(Create::new(path, "", mode));
+    let (long, deep) = (format!("/{}", "n".repeat(29)), "/a/b/c");
+    for path in ["/a", "/a/b", deep, &long] {
+        assert!(ask(&mut machine, create(path, CreateMode::Persistent)).0.is_ok(), "{path}");
+    }
+    for (path, mode, limit) in [
+        ("/a/b/c/d", CreateMode::Persistent, Limit::PathDepth),
+        (&format!("{long}n")[..], CreateMode::Persistent, Limit::PathBytes),
+        // With its number.
+        (&long[..21], CreateMode::PersistentSequential, Limit::PathBytes),
+    ] {
+        let mut out = Vec::new();
+        machine.request(ConnectionId(1), 1, create(path, mode), at(0), &mut out);
+        assert_eq!(out[0], Effect::Refused { connection: ConnectionId(1), limit }, "{path}");
+        assert!(matches!(out.last(), Some(Effect::Reply { result: Err(ErrorCode::QuotaExceeded), .. })));
+    }
+    // Nor can it be watched, unless the node is there from before.
+    let exists = |path: &str| Request::Exists(WatchedPath { path: path.to_owned(), watch: true });
+    let again = |path: &str| Request::SetWatches(SetWatches { exist: vec![path.to_owned()], ..SetWatches::default() });
+    for request in [exists as fn(&str) -> Request, again] {
+        assert_eq!(ask(&mut machine, request(&"/n".repeat(40))).0, Err(ErrorCode::QuotaExceeded));
+    }
+    let limits = Limits::default().with_path_bytes(5);
+    let mut later = Machine::new(MachineConfig { limits, ..config() }, machine.tree().clone(), 9, at(0));
+    connect(&mut later, 1);
+    assert!(
+        ask(&mut later, exists(deep)).0.is_ok()
+            && ask(&mut later, Request::Delete(VersionedPath { path: long, version: -1 })).0.is_ok()
+    );
+}
+
 /// The driver ends the turn of a client whose requests are much work.
 #[test]
 fn a_request_tells_its_work() {

@@ -3,7 +3,7 @@
 //! The tree does not check requests (see `prepare`) and does not know watches or sessions. Applying a transaction
 //! cannot fail, because a transaction is created only after its checks.
 //!
-//! Invariant: a node exists if and only if its parent lists it. The three indexes (ephemerals, containers, TTLs)
+//! Invariant: a node exists if and only if its parent lists it. The two indexes (ephemerals; containers and TTL nodes)
 //! contain exactly the nodes with such an owner.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::machine::budget;
+use crate::machine::identity::AccessList;
 use crate::machine::path;
 use crate::machine::quota::{self, Quota, Quotas};
 use crate::machine::txn::{Owner, Txn, TxnOp};
@@ -21,7 +22,7 @@ use lockkeeper_wire::{Acl, EventKind, Stat};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub(crate) data: Option<Bytes>,
-    pub(crate) acl: Arc<[Acl]>,
+    pub(crate) acl: AccessList,
     pub(crate) owner: Owner,
     pub(crate) czxid: i64,
     pub(crate) mzxid: i64,
@@ -37,10 +38,10 @@ pub struct Node {
 
 impl Node {
     /// Returns a node of the initial tree, older than every transaction.
-    fn primordial(acl: &Arc<[Acl]>) -> Self {
+    fn primordial(acl: &AccessList) -> Self {
         Self {
             data: Some(Bytes::new()),
-            acl: Arc::clone(acl),
+            acl: acl.clone(),
             owner: Owner::None,
             czxid: 0,
             mzxid: 0,
@@ -106,7 +107,7 @@ pub struct TreeEvent {
     pub kind: EventKind,
     pub path: Arc<str>,
     /// The node's access list. Clients that may not read the node get no event.
-    pub acl: Arc<[Acl]>,
+    pub acl: AccessList,
 }
 
 /// Rebuilds a tree from stored nodes in path order.
@@ -124,7 +125,7 @@ pub(crate) struct Loader {
 impl Loader {
     /// Creates a loader for about this many nodes. `open` is the shared copy of the access list that nearly every node
     /// has.
-    pub(crate) fn new(nodes: usize, open: Arc<[Acl]>) -> Self {
+    pub(crate) fn new(nodes: usize, open: AccessList) -> Self {
         Self { tree: Tree::with_capacity(nodes, open), parent: Arc::from("/"), names: Vec::new() }
     }
 
@@ -166,8 +167,8 @@ pub struct Tree {
     /// Boxed: a hash table of a million entries has about another million free slots.
     nodes: HashMap<Arc<str>, Box<Node>>,
     ephemerals: BTreeMap<i64, BTreeSet<Arc<str>>>,
-    containers: BTreeSet<Arc<str>>,
-    ttls: BTreeSet<Arc<str>>,
+    /// Containers and TTL nodes, which the server removes itself.
+    reapable: BTreeSet<Arc<str>>,
     quotas: Quotas,
     /// The quotas whose soft limits the last transaction has exceeded: path, nodes and bytes.
     exceeded: Vec<(Arc<str>, i64, i64)>,
@@ -176,7 +177,7 @@ pub struct Tree {
     data_bytes: u64,
     /// The cost of all names and access lists; see [`budget`].
     text_bytes: u64,
-    open: Arc<[Acl]>,
+    open: AccessList,
 }
 
 impl Default for Tree {
@@ -188,8 +189,8 @@ impl Default for Tree {
 impl Tree {
     /// Creates a tree of the root and ZooKeeper's own nodes.
     pub fn new() -> Self {
-        let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
-        let read: Arc<[Acl]> = Arc::from([Acl::READ]);
+        let open: AccessList = AccessList::from([Acl::OPEN]);
+        let read: AccessList = AccessList::from([Acl::READ]);
         let nodes = [
             ("/", Node::primordial(&open)),
             ("/zookeeper", Node::primordial(&open)),
@@ -203,12 +204,11 @@ impl Tree {
         loader.finish().expect("the root is among them")
     }
 
-    fn with_capacity(nodes: usize, open: Arc<[Acl]>) -> Self {
+    fn with_capacity(nodes: usize, open: AccessList) -> Self {
         Self {
             nodes: HashMap::with_capacity(nodes),
             ephemerals: BTreeMap::new(),
-            containers: BTreeSet::new(),
-            ttls: BTreeSet::new(),
+            reapable: BTreeSet::new(),
             quotas: Quotas::default(),
             exceeded: Vec::new(),
             counted: Vec::new(),
@@ -263,6 +263,11 @@ impl Tree {
         self.ephemerals.get(&session).into_iter().flatten()
     }
 
+    /// Returns how many ephemeral nodes a session has.
+    pub(crate) fn ephemerals_of(&self, session: i64) -> usize {
+        self.ephemerals.get(&session).map_or(0, BTreeSet::len)
+    }
+
     /// Returns those of them that begin with `prefix`, and visits no others.
     pub(crate) fn ephemerals_with_prefix<'a>(
         &'a self,
@@ -299,24 +304,31 @@ impl Tree {
         self.ephemerals.values().map(BTreeSet::len).sum()
     }
 
-    /// Returns the containers and TTL nodes that may be removed now.
+    /// Looks at the containers and TTL nodes behind a path: returns those that may be removed now, and the last path that it
+    /// has looked at if there may be more behind it.
     ///
     /// A container that never had a child is kept for `unused_after_ms`. Otherwise it could be removed between its
     /// creation and the creation of its first child.
-    pub(crate) fn reapable(&self, now_ms: i64, unused_after_ms: i64) -> Vec<Arc<str>> {
-        let childless = |path: &&Arc<str>| self.nodes.get(*path).filter(|node| node.children.is_empty());
-        let containers = self.containers.iter().filter(|path| {
-            childless(path).is_some_and(|node| node.creates != 0 || now_ms - node.mtime > unused_after_ms)
-        });
-        let ttls = self.ttls.iter().filter(|path| {
-            childless(path).is_some_and(|node| matches!(node.owner, Owner::Ttl(ttl) if now_ms - node.mtime > ttl))
-        });
-        containers.chain(ttls).cloned().collect()
+    pub(crate) fn reapable(
+        &self,
+        behind: &str,
+        most: usize,
+        now_ms: i64,
+        unused_after_ms: i64,
+    ) -> (Vec<Arc<str>>, Option<Arc<str>>) {
+        let is_due = |node: &Node| match node.owner {
+            Owner::Container => node.creates != 0 || now_ms - node.mtime > unused_after_ms,
+            Owner::Ttl(ttl) => now_ms - node.mtime > ttl,
+            Owner::None | Owner::Session(_) => false,
+        };
+        let seen = || self.reapable.range::<str, _>((Excluded(behind), Unbounded)).take(most);
+        let due = seen().filter(|path| self.get(path).is_some_and(|node| node.children.is_empty() && is_due(node)));
+        (due.cloned().collect(), seen().nth(most - 1).cloned())
     }
 
     /// Returns the shared copy if the list is `world:anyone:cdrwa`, which nearly every node has.
-    pub(crate) fn share_acl(&self, acl: &[Acl]) -> Arc<[Acl]> {
-        if acl == &*self.open { Arc::clone(&self.open) } else { Arc::from(acl) }
+    pub(crate) fn share_acl(&self, acl: &[Acl]) -> AccessList {
+        if *acl == *self.open { self.open.clone() } else { AccessList::from(acl) }
     }
 
     /// Applies a transaction, and appends the events in ZooKeeper's order.
@@ -338,7 +350,7 @@ impl Tree {
             TxnOp::Create { path, data, acl, owner, parent_creates, with_stat } => {
                 let node = Node {
                     data: data.clone(),
-                    acl: Arc::clone(acl),
+                    acl: acl.clone(),
                     owner: *owner,
                     czxid: txn.zxid,
                     mzxid: txn.zxid,
@@ -367,7 +379,7 @@ impl Tree {
                 node.version = *version;
                 node.mzxid = txn.zxid;
                 node.mtime = txn.time_ms;
-                let acl = Arc::clone(&node.acl);
+                let acl = node.acl.clone();
                 events.push(TreeEvent { kind: EventKind::DataChanged, path: Arc::clone(path), acl });
                 let stat = node.stat();
                 self.count(path, 0, more);
@@ -377,7 +389,7 @@ impl Tree {
                 let Some(node) = self.nodes.get_mut(path) else { return Applied::Done };
                 self.text_bytes += budget::acl(acl);
                 self.text_bytes -= budget::acl(&node.acl);
-                node.acl = Arc::clone(acl);
+                node.acl = acl.clone();
                 node.aversion = *version;
                 Applied::Stat(node.stat())
             }
@@ -401,7 +413,7 @@ impl Tree {
         let bytes = budget::data(node.data.as_ref());
         self.data_bytes += bytes;
         self.text_bytes += budget::name(path) + budget::acl(&node.acl);
-        let (parent_acl, acl) = (Arc::clone(&parent.acl), Arc::clone(&node.acl));
+        let (parent_acl, acl) = (parent.acl.clone(), node.acl.clone());
         self.index_owner(path, node.owner, true);
         self.nodes.insert(Arc::clone(path), Box::new(node));
         self.quotas.node_changed(path, true);
@@ -430,7 +442,7 @@ impl Tree {
         let parent = self.nodes.get_mut(&parent_path).expect("found one line above");
         parent.children.remove(name);
         parent.pzxid = zxid;
-        let acl = Arc::clone(&parent.acl);
+        let acl = parent.acl.clone();
         events.push(TreeEvent { kind: EventKind::ChildrenChanged, path: parent_path, acl });
     }
 
@@ -511,8 +523,7 @@ impl Tree {
     fn index_owner(&mut self, path: &Arc<str>, owner: Owner, present: bool) {
         let index = match owner {
             Owner::None => return,
-            Owner::Container => &mut self.containers,
-            Owner::Ttl(_) => &mut self.ttls,
+            Owner::Container | Owner::Ttl(_) => &mut self.reapable,
             Owner::Session(session) => self.ephemerals.entry(session).or_default(),
         };
         if present {
@@ -531,7 +542,7 @@ impl Tree {
     #[cfg(test)]
     pub(crate) fn assert_consistent(&self) {
         let mut listed = 1;
-        let (mut ephemerals, mut containers, mut ttls) = (0, 0, 0);
+        let (mut ephemerals, mut reapable) = (0, 0);
         for (path, node) in &self.nodes {
             for child in &node.children {
                 let child = if &**path == "/" { format!("/{child}") } else { format!("{path}/{child}") };
@@ -545,20 +556,15 @@ impl Tree {
                     assert!(self.ephemerals[&id].contains(path));
                     ephemerals += 1;
                 }
-                Owner::Container => {
-                    assert!(self.containers.contains(path));
-                    containers += 1;
-                }
-                Owner::Ttl(_) => {
-                    assert!(self.ttls.contains(path));
-                    ttls += 1;
+                Owner::Container | Owner::Ttl(_) => {
+                    assert!(self.reapable.contains(path));
+                    reapable += 1;
                 }
             }
         }
         assert_eq!(listed, self.nodes.len(), "a node is not listed by its parent");
         assert_eq!(ephemerals, self.ephemeral_count());
-        assert_eq!(containers, self.containers.len());
-        assert_eq!(ttls, self.ttls.len());
+        assert_eq!(reapable, self.reapable.len());
         let data: u64 = self.nodes.values().map(|node| budget::data(node.data.as_ref())).sum();
         assert_eq!(self.data_bytes, data);
         let texts = self.nodes.iter().map(|(path, node)| budget::name(path) + budget::acl(&node.acl));

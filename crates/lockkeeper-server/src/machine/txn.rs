@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_wire::{Acl, ErrorCode};
+use lockkeeper_wire::ErrorCode;
+
+use crate::machine::identity::AccessList;
 
 /// One change of the server's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +39,7 @@ pub enum TxnOp {
     Create {
         path: Arc<str>,
         data: Option<Bytes>,
-        acl: Arc<[Acl]>,
+        acl: AccessList,
         owner: Owner,
         /// The parent's number of creates after this one.
         parent_creates: i32,
@@ -56,7 +58,7 @@ pub enum TxnOp {
     /// A node's access list is replaced.
     SetAcl {
         path: Arc<str>,
-        acl: Arc<[Acl]>,
+        acl: AccessList,
         /// The new version of the list.
         version: i32,
     },

@@ -7,7 +7,10 @@
 //! A request takes [`MOST`] units at most, and is refused before it changes anything if it would take more. The driver gets
 //! the number of units, so that one client with many requests does not keep the others waiting.
 
-use std::fmt;
+use lockkeeper_wire::ErrorCode;
+
+use crate::machine::identity::{ENTRIES, LIST_BYTES};
+use crate::machine::limits::Limits;
 
 /// The most that one request may take: about 50 ms.
 pub(crate) const MOST: usize = 500_000;
@@ -26,7 +29,7 @@ pub(crate) const VISIT: usize = 3;
 const EVENT: usize = 3;
 
 /// An event with a path and an access list of the usual limits.
-pub(crate) const LONGEST_EVENT: usize = EVENT + 128 + (4 << 10) / 64;
+pub(crate) const LONGEST_EVENT: usize = EVENT + ENTRIES + (4 << 10) / 64;
 
 /// Returns the units of an operation with this path: it is checked, hashed and copied.
 pub(crate) fn path(path: &str) -> usize {
@@ -54,13 +57,27 @@ pub(crate) fn events(clients: usize, path: &str, entries: usize) -> usize {
 pub enum Limit {
     /// The work of one request.
     Work,
+    /// Bytes of a new node's path.
+    PathBytes,
+    /// Names in it.
+    PathDepth,
+    /// Ephemeral nodes of a session.
+    Ephemerals,
+    /// Entries and bytes of an access list.
+    AccessList,
 }
 
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Work => "it is too much work: split it into several requests",
-        })
+impl Limit {
+    /// Returns what is limited, its value and the flag of `lockkeeper serve`, or what to do.
+    pub(crate) fn explain(self, limits: &Limits) -> String {
+        let Limits { path_bytes, path_depth, ephemerals, .. } = limits;
+        match self {
+            Self::Work => format!("a request takes at most {MOST} units of work: send several requests"),
+            Self::PathBytes => format!("a path has at most {path_bytes} bytes (--max-path)"),
+            Self::PathDepth => format!("a path has at most {path_depth} names (--max-depth)"),
+            Self::Ephemerals => format!("a session has at most {ephemerals} ephemeral nodes (--max-ephemerals)"),
+            Self::AccessList => format!("an access list has at most {ENTRIES} entries and {LIST_BYTES} bytes"),
+        }
     }
 }
 
@@ -74,24 +91,32 @@ pub struct Work {
 }
 
 impl Work {
-    /// Counts units; `None` if the request takes too many.
+    /// Counts units; `None` if the request takes too many with them.
     pub(crate) fn take(&mut self, units: usize) -> Option<()> {
-        self.done = self.done.saturating_add(units);
-        self.fits()
+        self.room_for(units)?;
+        self.done += units;
+        Some(())
     }
 
-    /// Counts the units of events that the request will cause; `None` if it takes too many.
+    /// Counts the units of events that the request will cause; `None` if it takes too many with them.
     pub(crate) fn foresee(&mut self, units: usize) -> Option<()> {
-        self.foreseen = self.foreseen.saturating_add(units);
-        self.fits()
+        self.room_for(units)?;
+        self.foreseen += units;
+        Some(())
     }
 
-    fn fits(&mut self) -> Option<()> {
-        if self.done.saturating_add(self.foreseen) <= MOST {
-            return Some(());
+    fn room_for(&mut self, units: usize) -> Option<()> {
+        let room = MOST.checked_sub(self.done + self.foreseen).and_then(|left| left.checked_sub(units));
+        if room.is_none() {
+            self.exceeded = Some(Limit::Work);
         }
-        self.exceeded = Some(Limit::Work);
-        None
+        room.map(drop)
+    }
+
+    /// Notes the limit that the request exceeds, and returns the answer.
+    pub(crate) fn refuse(&mut self, limit: Limit, answer: ErrorCode) -> ErrorCode {
+        self.exceeded = Some(limit);
+        answer
     }
 
     /// Returns the units that are done.

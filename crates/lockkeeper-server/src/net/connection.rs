@@ -2,14 +2,15 @@
 //!
 //! The engine sends the bytes that a socket accepts immediately. This task sends the rest and reads the requests, both
 //! at the same time. So a client that does not read is still served, and a client that does not send still gets its
-//! events. The engine never waits for a socket. The task stops taking requests while too many answers wait, and a turn ends when
-//! its requests have visited many nodes. So others wait for one turn of a connection, and for one request that is long itself:
-//! the count of a large subtree, or a large multi.
+//! events. The engine never waits for a socket. The task stops taking requests while too many answers wait or the next batch is
+//! full, and a turn ends when its requests were much work. The work beyond that is a debt: until later turns have paid it, this
+//! connection has its turns late, when all others had theirs, and one such connection only each time. So a client waits for one
+//! long request of others at most, however many clients send such requests again and again.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -37,8 +38,10 @@ const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the client to read the last answer before the socket is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// When the requests of a turn have visited so many nodes besides those that they name, the next ones wait for the next turn.
-const MAX_VISITED: usize = 10_000;
+/// When the requests of a turn were so much work, the next ones wait for the next turn: about 1 ms.
+const TURN: usize = 10_000;
+/// The most that later turns pay: one request of the most work.
+const MOST_DEBT: usize = 50 * TURN;
 
 /// The socket of a new connection.
 pub(crate) enum Socket {
@@ -63,8 +66,19 @@ pub(crate) async fn serve(engine: Rc<RefCell<Engine>>, stream: Socket, address: 
     let greeting = Some(Box::pin(greeting));
     let (id, outbox) = engine.borrow_mut().accept(address, identity, write, half_open);
     let buffers = Rc::clone(engine.borrow().buffers());
-    let mut receiving =
-        Receiving { engine, id, outbox, buffers, read, rest: received, max_frame, visited: 0, greeting };
+    let mut receiving = Receiving {
+        engine,
+        id,
+        outbox,
+        buffers,
+        read,
+        rest: received,
+        max_frame,
+        worked: 0,
+        debt: 0,
+        is_late: false,
+        greeting,
+    };
     let ended = poll_fn(|cx| receiving.poll(cx)).await;
     let Receiving { engine, outbox, mut read, buffers, .. } = receiving;
     if let Err(error) = ended {
@@ -232,8 +246,11 @@ struct Receiving {
     /// Received bytes that were not taken yet.
     rest: BytesMut,
     max_frame: usize,
-    /// Nodes that the requests of this turn have visited.
-    visited: usize,
+    /// The work of the requests of this turn, and that of earlier ones that their turns did not cover.
+    worked: usize,
+    debt: usize,
+    /// Whether this is a turn after all others had theirs.
+    is_late: bool,
     /// The timer for the first frame. Boxed to free its memory afterwards.
     greeting: Option<Pin<Box<Sleep>>>,
 }
@@ -256,7 +273,14 @@ impl Receiving {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let (mut heard, mut more) = (false, false);
-        self.visited = 0;
+        if self.worked >= TURN {
+            self.debt = (self.debt + self.worked).min(MOST_DEBT);
+        }
+        self.worked = 0;
+        self.is_late = self.outbox.takes_late_turn();
+        if self.is_late {
+            self.debt = self.debt.saturating_sub(TURN);
+        }
         loop {
             // The engine sends the answers of this turn after all connections were read. This sends what a socket did
             // not accept then.
@@ -272,9 +296,8 @@ impl Receiving {
             if self.must_wait() {
                 return Poll::Pending;
             }
-            if self.is_turn_over() {
-                // Not `wake_by_ref`: what others have sent meanwhile is looked at first.
-                let _ = pin!(yield_now()).poll(cx);
+            if self.is_turn_over() && !matches!(frame::first(&self.rest, self.max_frame), Ok(None)) {
+                self.engine.borrow_mut().wait_for_a_late_turn(&self.outbox);
                 return Poll::Pending;
             }
             if more {
@@ -296,19 +319,19 @@ impl Receiving {
         }
     }
 
-    /// Returns whether requests wait for room in the outbox, or because the server is frozen. The outbox wakes this
-    /// task afterwards.
+    /// Returns whether requests wait for room in the outbox or in the next batch, or because the server is frozen. The outbox
+    /// wakes this task afterwards.
     fn must_wait(&self) -> bool {
         #[cfg(feature = "faults")]
         if self.engine.borrow().faults.is_frozen() {
             return true;
         }
-        self.outbox.is_full()
+        self.outbox.is_full() || self.engine.borrow_mut().waits_for_the_disk(&self.outbox)
     }
 
-    /// Returns whether the requests of this turn have visited so many nodes that the next ones wait.
+    /// Returns whether the next requests wait for the next turn.
     fn is_turn_over(&self) -> bool {
-        self.visited >= MAX_VISITED
+        self.worked >= TURN || (self.debt > 0 && !self.is_late)
     }
 
     /// Receives bytes, takes the complete frames, and returns the number of received bytes.
@@ -355,7 +378,7 @@ impl Receiving {
             return Ok(());
         }
         let taken = self.engine.borrow_mut().frame(self.id, frame);
-        self.visited += self.engine.borrow_mut().machine.take_work();
+        self.worked += self.engine.borrow_mut().take_work();
         #[cfg(feature = "faults")]
         frame_faults.end(&self.outbox);
         if self.greeting.is_some() && !self.engine.borrow().is_half_open(self.id) {
@@ -414,7 +437,9 @@ mod tests {
             read,
             rest,
             max_frame: 1_000,
-            visited: 0,
+            worked: 0,
+            debt: 0,
+            is_late: false,
             greeting,
         };
         let mut sent = BytesMut::new();
@@ -433,8 +458,9 @@ mod tests {
             let now = usize::try_from(now).unwrap();
             most = most.max(now - answered);
             answered = now;
+            engine.borrow_mut().work_in_the_background();
             yield_now().await;
         }
-        assert!(most > 1 && most * NODES <= MAX_VISITED + NODES, "{most} requests in one turn");
+        assert!(most > 1 && most * NODES <= TURN, "{most} requests in one turn");
     }
 }

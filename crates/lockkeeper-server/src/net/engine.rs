@@ -33,8 +33,8 @@ use half_open::{HalfOpen, Places};
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::machine::identity::shown;
-use crate::net::exceeded::{Exceeded, share};
 use crate::machine::{CloseReason, ConnectionId, Effect, Identity, Limit, Machine, Txn};
+use crate::net::exceeded::{Exceeded, share};
 use crate::net::outbox::{Buffers, Outbox, WaitingFrames};
 use crate::net::peer::{self, Origin, Peer};
 use crate::net::quiet::Quiet;
@@ -45,6 +45,9 @@ use crate::store::Batch;
 /// An operation that panics when it has changed the tree, for tests.
 #[cfg(test)]
 pub(crate) const PANICS_IN_TESTS: i32 = 666;
+
+/// How many effects have room in the list that is kept.
+const KEPT_EFFECTS: usize = 1_000;
 
 /// The state of a running server.
 #[derive(Debug)]
@@ -75,6 +78,12 @@ pub(crate) struct Engine {
     sendable: Vec<Rc<Outbox>>,
     /// Wakes the task that sends them.
     pub(crate) send: Rc<Notify>,
+    /// Connections whose next turn comes after those of all others, in order.
+    late: VecDeque<Rc<Outbox>>,
+    /// Connections whose requests wait until the disk takes the next batch, which is full.
+    waits_for_disk: Vec<Rc<Outbox>>,
+    /// Wakes the task that works in the background.
+    pub(crate) background: Rc<Notify>,
     /// Wakes the task that hands batches to the disk.
     pub(crate) flush: Rc<Notify>,
     /// Notified when a batch has become durable.
@@ -114,6 +123,9 @@ impl Engine {
             waiting: VecDeque::new(),
             sendable: Vec::new(),
             send: Rc::default(),
+            late: VecDeque::new(),
+            waits_for_disk: Vec::new(),
+            background: Rc::default(),
             flush: Rc::default(),
             settled: Rc::default(),
             stopped: false,
@@ -374,6 +386,49 @@ impl Engine {
         }
     }
 
+    /// Returns the work of the last frame.
+    pub(crate) fn take_work(&mut self) -> usize {
+        let work = self.machine.take_work();
+        self.counters.most_work.fetch_max(work as u64, Relaxed);
+        work
+    }
+
+    /// Gives a connection its next turn when all others had theirs, and those that already wait.
+    pub(crate) fn wait_for_a_late_turn(&mut self, outbox: &Rc<Outbox>) {
+        if outbox.wait_for_turn() {
+            self.late.push_back(Rc::clone(outbox));
+            self.background.notify_one();
+        }
+    }
+
+    /// Returns whether requests wait, because the next batch is full. The outbox then wakes its task when the disk has taken
+    /// that batch.
+    pub(crate) fn waits_for_the_disk(&mut self, outbox: &Rc<Outbox>) -> bool {
+        let waits = self.dirty.is_full();
+        if waits && outbox.wait_for_disk() {
+            self.waits_for_disk.push(Rc::clone(outbox));
+        }
+        waits
+    }
+
+    /// Does what others need not wait for: a late turn, and a slice of what the machine has put off. Returns whether there is
+    /// more, for after the next turn of all connections.
+    pub(crate) fn work_in_the_background(&mut self) -> bool {
+        let late = self.late.pop_front();
+        if let Some(outbox) = &late {
+            outbox.give_late_turn();
+        }
+        let mut more = !self.late.is_empty();
+        if !self.is_broken() && !self.stopped && !self.dirty.is_full() && self.machine.has_put_off() {
+            let now = self.clock.now();
+            self.stepping = true;
+            self.machine.go_on(now, &mut self.effects);
+            self.carry_out();
+            more |= self.machine.has_put_off();
+        }
+        more
+    }
+
     /// Closes the connection that keeps the most bytes of unfinished requests.
     pub(crate) fn close_greediest(&mut self) {
         let greediest = self.peers.values().max_by_key(|peer| peer.outbox.unfinished());
@@ -417,9 +472,9 @@ impl Engine {
         self.peers.get(&id).is_some_and(|peer| peer.greeted)
     }
 
-    /// Passes the time to the machine.
+    /// Passes the time to the machine, unless requests wait for the disk: then no session expires, because pings may wait too.
     pub(crate) fn tick(&mut self) {
-        if !self.is_broken() && !self.stopped {
+        if !self.is_broken() && !self.stopped && !self.dirty.is_full() {
             let now = self.clock.now();
             self.stepping = true;
             self.machine.tick(now, &mut self.effects);
@@ -478,10 +533,14 @@ impl Engine {
                 Effect::Close { connection, reason } => self.close_for(connection, reason),
             }
         }
+        effects.shrink_to(KEPT_EFFECTS);
         self.effects = effects;
         self.stepping = false;
         if self.dirty.any() {
             self.flush.notify_one();
+        }
+        if self.machine.has_put_off() {
+            self.background.notify_one();
         }
         self.publish();
     }
@@ -489,7 +548,8 @@ impl Engine {
     fn log_refusal(&mut self, connection: ConnectionId, limit: Limit) {
         let Some(client) = self.peers.get(&connection).map(|peer| peer.address) else { return };
         if let Some(left_out) = self.line() {
-            warn!(%client, %limit, left_out, "refusing a request");
+            let limit = limit.explain(&self.config.limits);
+            warn!(%client, limit, left_out, "refusing a request");
         }
     }
 
@@ -497,7 +557,7 @@ impl Engine {
         let Some(peer) = self.peers.get(&connection) else { return };
         debug!(client = %peer.address, ?reason, "closing a connection");
         match reason {
-            CloseReason::Replaced => peer.outbox.abort(),
+            CloseReason::Replaced | CloseReason::TooManyEvents => peer.outbox.abort(),
             _ => peer.outbox.close(),
         }
     }
@@ -549,7 +609,12 @@ impl Engine {
     /// Takes the changes for the disk. `spare` is an old batch whose buffers are used again.
     pub(crate) fn take_batch(&mut self, spare: &mut Batch) -> Option<Batch> {
         // The half-finished step of a panic must not reach the disk.
-        if self.stepping { None } else { self.dirty.take(&self.machine, spare) }
+        let batch = if self.stepping { None } else { self.dirty.take(&self.machine, spare) };
+        self.waits_for_disk.drain(..).for_each(|outbox| outbox.disk_is_ready());
+        if self.machine.has_put_off() {
+            self.background.notify_one();
+        }
+        batch
     }
 
     /// Releases everything that waited for transactions up to `zxid`, and sends it as far as the sockets accept it

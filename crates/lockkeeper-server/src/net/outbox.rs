@@ -204,6 +204,11 @@ pub(crate) struct Outbox {
     stalled: Cell<bool>,
     /// Whether the engine has this outbox in its list of sendable ones.
     sendable_marked: Cell<bool>,
+    /// Whether the engine has it in its list of those that wait for a late turn, and whether the task has got one.
+    waits_for_turn: Cell<bool>,
+    has_late_turn: Cell<bool>,
+    /// Whether the engine has it in its list of those that wait until the disk takes the next batch.
+    waits_for_disk: Cell<bool>,
     /// Bytes that the task keeps of unfinished requests.
     unfinished: Cell<usize>,
     pub(crate) sent: Cell<u64>,
@@ -271,6 +276,34 @@ impl Outbox {
     /// Marks it as sendable until the engine sends; returns whether it was not marked before.
     pub(crate) fn mark_sendable(&self) -> bool {
         !self.sendable_marked.replace(true)
+    }
+
+    /// Marks it as waiting for a late turn; returns whether it was not marked before.
+    pub(crate) fn wait_for_turn(&self) -> bool {
+        !self.waits_for_turn.replace(true)
+    }
+
+    /// Gives the task a late turn.
+    pub(crate) fn give_late_turn(&self) {
+        self.waits_for_turn.set(false);
+        self.has_late_turn.set(true);
+        self.wake();
+    }
+
+    /// Takes the late turn, if the task has got one.
+    pub(crate) fn takes_late_turn(&self) -> bool {
+        self.has_late_turn.take()
+    }
+
+    /// Marks it as waiting for the disk; returns whether it was not marked before.
+    pub(crate) fn wait_for_disk(&self) -> bool {
+        !self.waits_for_disk.replace(true)
+    }
+
+    /// Lets the task go on, because the disk has taken a batch.
+    pub(crate) fn disk_is_ready(&self) {
+        self.waits_for_disk.set(false);
+        self.wake();
     }
 
     /// Sends what the socket accepts immediately; the rest is for the connection's task.

@@ -354,6 +354,7 @@ impl Parts {
                 let mut connections = JoinSet::new();
                 tokio::select! {
                     () = tick(&engine, tick_interval) => {}
+                    () = background(&engine) => {}
                     () = accept(&engine, listener, local, max_frame, &mut connections) => {}
                 }
             }
@@ -563,6 +564,21 @@ async fn tick(engine: &RefCell<Engine>, interval: Duration) {
             warn!(late = ?due.elapsed(), "the server did not run for a while; sessions get one more tick");
         } else {
             engine.borrow_mut().tick();
+        }
+    }
+}
+
+/// Does what others need not wait for, one piece after each turn of all ready connections.
+async fn background(engine: &RefCell<Engine>) {
+    let woken = Rc::clone(&engine.borrow().background);
+    loop {
+        woken.notified().await;
+        loop {
+            // What clients have sent meanwhile is looked at first.
+            tokio::task::yield_now().await;
+            if !engine.borrow_mut().work_in_the_background() {
+                break;
+            }
         }
     }
 }

@@ -73,6 +73,8 @@ pub(crate) struct Counters {
     pub(crate) nodes: AtomicU64,
     pub(crate) watches: AtomicU64,
     pub(crate) outstanding: AtomicU64,
+    /// The most work of a request.
+    pub(crate) most_work: AtomicU64,
     pub(crate) zxid: AtomicI64,
     latency: Latency,
 }

@@ -105,7 +105,7 @@ fn server(engine: &Engine) -> String {
 pub(crate) fn measurements(engine: &Engine) -> Vec<(String, String)> {
     let stats = engine.counters.snapshot();
     let tree = engine.machine.tree();
-    let numbers: [(&str, &dyn Display); 19] = [
+    let numbers: [(&str, &dyn Display); 20] = [
         ("min_latency", &millis(stats.latency_min)),
         ("avg_latency", &format_args!("{:.4}", stats.latency_mean.as_secs_f64() * 1e3)),
         ("max_latency", &millis(stats.latency_max)),
@@ -124,6 +124,7 @@ pub(crate) fn measurements(engine: &Engine) -> Vec<(String, String)> {
         ("watch_events_sent", &stats.events_sent),
         ("transactions", &stats.transactions),
         ("commits", &stats.commits),
+        ("max_request_work", &engine.counters.most_work.load(Relaxed)),
         ("uptime", &millis(engine.clock.now().monotonic)),
     ];
     let numbers = numbers.map(|(name, number)| (name.to_owned(), number.to_string()));
@@ -244,6 +245,9 @@ pub(crate) fn settings(engine: &Engine) -> Vec<(&'static str, String)> {
         ("maxNodes", limit_text(config.limits.nodes)),
         ("maxDataBytes", config.limits.data_bytes.to_string()),
         ("maxAnswerBytes", config.limits.answer_bytes.to_string()),
+        ("maxPathBytes", limit_text(config.limits.path_bytes)),
+        ("maxPathDepth", limit_text(config.limits.path_depth)),
+        ("maxEphemerals", limit_text(config.limits.ephemerals)),
         ("maxWatches", limit_text(config.limits.watches)),
         ("enforceQuota", config.enforce_quotas.to_string()),
         ("jute.maxbuffer", config.max_frame.to_string()),

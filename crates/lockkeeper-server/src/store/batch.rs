@@ -79,7 +79,24 @@ pub(crate) struct Batch {
     pub(crate) bytes: BytesMut,
 }
 
+/// Buffers with more room than this are freed after their batch: few batches are so long.
+pub(super) const KEPT_BYTES: usize = 1 << 20;
+/// The same, for lists of nodes and sessions.
+const KEPT_RECORDS: usize = 4_096;
+
 impl Batch {
+    /// Empties it for another one, and keeps its buffers unless they are long.
+    pub(crate) fn clear(&mut self) {
+        self.nodes.clear();
+        self.nodes.shrink_to(KEPT_RECORDS);
+        self.sessions.clear();
+        self.sessions.shrink_to(KEPT_RECORDS);
+        self.bytes.clear();
+        if self.bytes.capacity() > KEPT_BYTES {
+            self.bytes = BytesMut::new();
+        }
+    }
+
     pub(crate) fn put_node(&mut self, path: Arc<str>, node: Option<&Node>) {
         let range = node.map(|node| {
             let start = self.bytes.len();
@@ -102,6 +119,20 @@ pub(crate) trait Store: Send {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Else a server would keep several times the longest batch that it ever had.
+    #[test]
+    fn a_long_batch_leaves_no_long_buffers() {
+        let mut batch = Batch::default();
+        for (bytes, kept) in [(KEPT_BYTES / 2, true), (KEPT_BYTES * 8, false)] {
+            batch.bytes.resize(bytes, 7);
+            batch.nodes = (0..bytes / 64).map(|_| (Arc::from("/a"), None)).collect();
+            batch.clear();
+            assert_eq!(batch.bytes.capacity() >= bytes, kept, "{bytes}");
+            assert!(batch.bytes.is_empty() && batch.nodes.is_empty());
+            assert!(batch.bytes.capacity() <= KEPT_BYTES && batch.nodes.capacity() <= 2 * KEPT_RECORDS);
+        }
+    }
 
     #[test]
     fn the_least_zxid_follows_the_clock_from_2020_to_2088_and_leaves_room() {

@@ -12,7 +12,7 @@ use redb::StorageBackend;
 use tracing::warn;
 
 use crate::error::ServerError;
-use crate::store::batch::Batch;
+use crate::store::batch::{Batch, KEPT_BYTES};
 use crate::store::directory::{self, Files, log_name};
 use crate::store::record::{self, Changes, End, Origin};
 
@@ -79,6 +79,9 @@ impl Log {
         }
         self.file.write(self.end, &self.buffer)?;
         self.file.sync_data()?;
+        if self.buffer.capacity() > KEPT_BYTES {
+            self.buffer = Vec::new();
+        }
         self.end = end;
         self.next += 1;
         Ok(())

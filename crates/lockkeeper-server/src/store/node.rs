@@ -1,11 +1,9 @@
 //! The bytes of a node, the same in the snapshot and in the log. They do not include its children, which have records
 //! of their own.
 
-use std::sync::Arc;
-
 use bytes::{BufMut, BytesMut};
 
-use crate::machine::{Node, Owner};
+use crate::machine::{AccessList, Node, Owner};
 use lockkeeper_wire::jute::{self, Malformed, Reader};
 use lockkeeper_wire::{Acl, put_acl, read_acl};
 
@@ -31,7 +29,7 @@ pub(crate) fn encode_node(out: &mut BytesMut, node: &Node) {
 }
 
 /// `open` is the shared copy of the list that nearly every node has.
-pub(crate) fn decode_node(bytes: &[u8], open: &Arc<[Acl]>) -> Result<Node, Malformed> {
+pub(crate) fn decode_node(bytes: &[u8], open: &AccessList) -> Result<Node, Malformed> {
     let mut reader = Reader::new(bytes);
     let tag = reader.u8()?;
     let value = reader.i64()?;
@@ -46,7 +44,7 @@ pub(crate) fn decode_node(bytes: &[u8], open: &Arc<[Acl]>) -> Result<Node, Malfo
     let (ctime, mtime) = (reader.i64()?, reader.i64()?);
     let (version, aversion, creates) = (reader.i32()?, reader.i32()?, reader.i32()?);
     let acl = read_acl(&mut reader)?;
-    let acl = if acl.is_empty() { Arc::clone(open) } else { Arc::from(acl) };
+    let acl = if acl.is_empty() { open.clone() } else { AccessList::from(&acl[..]) };
     let data = reader.data()?;
     let children = Default::default();
     Ok(Node { data, acl, owner, czxid, mzxid, pzxid, ctime, mtime, version, aversion, creates, children })

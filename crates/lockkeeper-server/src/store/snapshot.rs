@@ -24,7 +24,7 @@ use redb::{
 
 use crate::error::ServerError;
 use crate::machine::tree::Loader;
-use crate::machine::{Node, Tree};
+use crate::machine::{AccessList, Node, Tree};
 use crate::store::batch::{State, StoredSession, Totals};
 use crate::store::directory::{Files, STATE, STATE_NEW, has};
 use crate::store::guarded::{Backend, Guarded};
@@ -495,8 +495,8 @@ fn read_tree(
 ) -> Result<(Result<Tree, String>, u64), redb::Error> {
     // Two threads with about the same amount of work: one reads and checks the records, the other builds the tree.
     std::thread::scope(|scope| {
-        let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
-        let mut loader = Loader::new(expected, Arc::clone(&open));
+        let open = AccessList::from([Acl::OPEN]);
+        let mut loader = Loader::new(expected, open.clone());
         let (chunks, inbox) = mpsc::sync_channel::<Vec<(Arc<str>, Node)>>(CHUNKS);
         let building = std::thread::Builder::new().spawn_scoped(scope, move || {
             for (path, node) in inbox.into_iter().flatten() {

@@ -3,14 +3,25 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::machine::path;
 use crate::machine::{Machine, Tree, TxnOp};
 use crate::store::{Batch, Totals};
+
+/// When the next batch has so many bytes, requests wait until the disk takes it. So a batch has at most these and those of one
+/// request, and a client waits no longer than the disk takes for two such batches.
+const FULL: usize = 4 << 20;
+
+/// A record of a node or a session without its path and data, or a little more.
+const RECORD: usize = 128;
 
 /// The nodes and sessions that the next batch writes.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     any: bool,
+    /// About the bytes of the batch.
+    bytes: usize,
     nodes: BTreeSet<Arc<str>>,
     sessions: BTreeSet<i64>,
 }
@@ -21,34 +32,50 @@ impl Dirty {
         self.any
     }
 
+    /// Returns whether the next batch has as many bytes as it may have.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= FULL
+    }
+
+    fn insert(&mut self, path: &Arc<str>, data: usize) {
+        if self.nodes.insert(Arc::clone(path)) {
+            self.bytes += RECORD + path.len() + data;
+        }
+    }
+
     /// Adds a session whose timeout has changed without a transaction.
     pub(super) fn mark_session(&mut self, session: i64) {
         self.any = true;
+        self.bytes += RECORD;
         self.sessions.insert(session);
     }
 
     /// Adds a node that a transaction has changed and does not name.
     pub(super) fn mark_node(&mut self, path: Arc<str>) {
         self.any = true;
-        self.nodes.insert(path);
+        self.insert(&path, 0);
     }
 
     /// Adds the changes of a transaction of this session. The tree is the one after it, or a later one.
     pub(super) fn mark(&mut self, tree: &Tree, session: i64, op: &TxnOp) {
         self.any = true;
         match op {
-            TxnOp::CreateSession { .. } => {
-                self.sessions.insert(session);
-            }
+            TxnOp::CreateSession { .. } => self.mark_session(session),
             TxnOp::CloseSession { ephemerals } => {
-                self.sessions.insert(session);
+                self.mark_session(session);
                 for path in ephemerals {
-                    self.mark_with_parent(tree, path);
+                    self.mark_with_parent(tree, path, 0);
                 }
             }
-            TxnOp::Create { path, .. } | TxnOp::Delete { path } => self.mark_with_parent(tree, path),
-            TxnOp::SetData { path, .. } | TxnOp::SetAcl { path, .. } | TxnOp::SetChildCounter { path, .. } => {
-                self.nodes.insert(Arc::clone(path));
+            TxnOp::Create { path, data, .. } => self.mark_with_parent(tree, path, len(data.as_ref())),
+            TxnOp::Delete { path } => self.mark_with_parent(tree, path, 0),
+            TxnOp::SetData { path, data, .. } => {
+                // The node may be there already, with less data.
+                self.bytes += len(data.as_ref());
+                self.insert(path, 0);
+            }
+            TxnOp::SetAcl { path, .. } | TxnOp::SetChildCounter { path, .. } => {
+                self.insert(path, tree.get(path).map_or(0, |node| len(node.data())));
             }
             TxnOp::Multi(ops) => {
                 for op in ops {
@@ -59,11 +86,12 @@ impl Dirty {
         }
     }
 
-    fn mark_with_parent(&mut self, tree: &Tree, path: &Arc<str>) {
-        self.nodes.insert(Arc::clone(path));
+    fn mark_with_parent(&mut self, tree: &Tree, path: &Arc<str>, data: usize) {
+        self.insert(path, data);
         // A transaction that has deleted the parent since then marks the parent itself.
-        let parent = path::split(path).and_then(|(parent, _)| tree.get_with_path(parent));
-        self.nodes.extend(parent.map(|(parent, _)| Arc::clone(parent)));
+        if let Some((parent, node)) = path::split(path).and_then(|(parent, _)| tree.get_with_path(parent)) {
+            self.insert(parent, len(node.data()));
+        }
     }
 
     /// Takes all changes as a batch. `spare` is an old batch whose buffers are used again.
@@ -71,10 +99,9 @@ impl Dirty {
         if !std::mem::take(&mut self.any) {
             return None;
         }
+        self.bytes = 0;
         let mut batch = std::mem::take(spare);
-        batch.nodes.clear();
-        batch.sessions.clear();
-        batch.bytes.clear();
+        batch.clear();
         batch.zxid = machine.zxid();
         batch.next_session = machine.next_session();
         batch.totals = Totals::of(machine.tree(), machine.sessions().len());
@@ -90,6 +117,10 @@ impl Dirty {
     }
 }
 
+fn len(data: Option<&Bytes>) -> usize {
+    data.map_or(0, Bytes::len)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -97,11 +128,13 @@ mod tests {
     use lockkeeper_wire::{Acl, ConnectRequest, Create, CreateMode, Request, SetData, VersionedPath, WriteOp};
     use proptest::prelude::*;
 
-    use super::super::{Clock, Config, ConnectionId, Engine};
+    use super::super::{Clock, Config, ConnectionId, Engine, Outbox};
+    use super::FULL;
     use crate::machine::tests::config;
     use crate::machine::tree::Loader;
-    use crate::machine::{Machine, Node, Tree};
+    use crate::machine::{AccessList, Machine, Node, Tree};
     use crate::store::{Batch, DiskStore, State, Store, Totals, decode_node};
+    use std::rc::Rc;
     use std::sync::Arc;
 
     const LIMITS: &str = "/zookeeper/quota/a/zookeeper_limits";
@@ -180,6 +213,35 @@ mod tests {
         }
     }
 
+    /// Else one client could make a batch of all data, which is copied twice while all others wait for it.
+    #[test]
+    fn a_batch_is_full_at_some_megabytes_until_the_disk_takes_it() {
+        let set = |path: &str, len| {
+            let data = Some(vec![7; len].into());
+            Request::SetData(SetData { path: path.to_owned(), data, version: -1 })
+        };
+        let child = |n: usize| persistent(&[&format!("/a/{n}")]);
+        let mut engine = engine();
+        engine.take_batch(&mut Batch::default()).unwrap();
+        let outbox = Rc::new(Outbox::default());
+        let mut written = 0;
+        while !engine.waits_for_the_disk(&outbox) {
+            request(&mut engine, set("/a/b", 1_000_000));
+            written += 1;
+        }
+        assert_eq!(written, FULL.div_ceil(1_000_000));
+        assert!(!outbox.wait_for_disk(), "it is woken");
+        assert!(engine.take_batch(&mut Batch::default()).unwrap().bytes.len() < 2 * FULL);
+        assert!(outbox.wait_for_disk() && !engine.waits_for_the_disk(&outbox));
+        // A node that is written again because of its children counts with its data.
+        request(&mut engine, set("/a", 1_000_000));
+        engine.take_batch(&mut Batch::default()).unwrap();
+        request(&mut engine, child(77));
+        assert!((1_000_000..1_001_000).contains(&engine.dirty.bytes), "{}", engine.dirty.bytes);
+        request(&mut engine, child(78));
+        assert!((1_000_000..1_002_000).contains(&engine.dirty.bytes), "its parent is in the batch once");
+    }
+
     fn operation() -> impl Strategy<Value = WriteOp> {
         let path =
             proptest::sample::select(vec!["/a/x", "/a/b/x", "/a/b/y", LIMITS, NEARER_LIMITS, STATS, NEARER_STATS]);
@@ -199,7 +261,7 @@ mod tests {
             history in proptest::collection::vec((proptest::collection::vec(operation(), 1..4), 0..8_u8), 1..30),
         ) {
             let mut engine = engine();
-            let open: Arc<[Acl]> = Arc::from([Acl::OPEN]);
+            let open = AccessList::from([Acl::OPEN]);
             let mut stored = BTreeMap::new();
             Tree::new().iter().for_each(|(path, node)| drop(stored.insert(Arc::clone(path), node.clone())));
             for (operations, kind) in history {
@@ -217,7 +279,7 @@ mod tests {
                         None => stored.remove(&path),
                     };
                 }
-                let mut loader = Loader::new(stored.len(), Arc::clone(&open));
+                let mut loader = Loader::new(stored.len(), open.clone());
                 for (path, node) in &stored {
                     loader.add(Arc::clone(path), node.clone()).unwrap();
                 }

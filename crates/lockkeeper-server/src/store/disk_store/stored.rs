@@ -37,7 +37,7 @@ fn batch(zxid: i64, nodes: &[StoredNode<'_>], sessions: &[i64], totals: Totals) 
     for (path, owner, acl, data) in nodes {
         let node = Node {
             data: data.map(Bytes::copy_from_slice),
-            acl: Arc::from(*acl),
+            acl: (*acl).into(),
             owner: *owner,
             czxid: zxid - 3,
             mzxid: zxid - 2,

@@ -37,7 +37,7 @@ fn path(directory: &Path, number: u64) -> PathBuf {
 }
 
 fn node(data: Vec<u8>, zxid: i64) -> Node {
-    let acl = Arc::from([Acl::OPEN]);
+    let acl = [Acl::OPEN].into();
     let (czxid, mzxid, pzxid) = (zxid, zxid, zxid);
     let data = Some(Bytes::from(data));
     let children = Default::default();
