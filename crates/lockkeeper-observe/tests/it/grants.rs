@@ -309,7 +309,7 @@ async fn judged(servers: &str, queues: &[(&'static str, NodeFormat, Start<'_>)],
         looked.send_modify(|count| *count += 1);
         // It begins while the clients are at work: it finds holders whose grants it has not seen.
         if observer.is_none() && *looked.borrow() > 10 {
-            let observing = Observer::new(&keeper, "/locks", Vec::new(), &observation).unwrap();
+            let observing = Observer::new(&keeper, "/locks", Vec::<String>::new(), &observation).unwrap();
             observer = Some(tokio::spawn(async move { _ = observing.run().await }));
         }
         while let Some(ended) = clients.try_join_next() {
