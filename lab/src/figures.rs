@@ -14,7 +14,7 @@ use clap::Args;
 use lockkeeper_testkit::Stalls;
 
 use crate::campaign::chaos;
-use crate::testbed::{SESSION_TIMEOUT, TICK, Testbed};
+use crate::testbed::{LONG_TICK, SESSION_TIMEOUT, TICK, Testbed};
 use crate::tools::{Tools, load, machine, urgently};
 use bench::{Bench, Figure};
 pub(crate) use clients::Stand;
@@ -35,14 +35,14 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["runs", "cuts", "chaos", "only"])]
     few: bool,
     /// Measure only these figures, by their letters
-    #[arg(long, value_name = "LETTERS", default_value = "abcdefgh")]
+    #[arg(long, value_name = "LETTERS", default_value = "abcdefghi")]
     only: String,
 }
 
 impl Options {
     /// Returns the options of CI: few of each figure. Chaos has a step of its own.
     fn few() -> Options {
-        Options { runs: 3, cuts: 100, chaos: 0, few: true, only: "abdefgh".into() }
+        Options { runs: 3, cuts: 100, chaos: 0, few: true, only: "abdefghi".into() }
     }
 }
 
@@ -55,7 +55,7 @@ const STALLED: Duration = SESSION_TIMEOUT.checked_div(8).expect("8 is not 0");
 
 /// The figures about order, which a machine that stalls can reverse. A stale write or an abandoned node is never
 /// excused by a stall.
-const ORDER: &str = "agh";
+const ORDER: &str = "aghi";
 
 pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
     let few = options.few.then(Options::few);
@@ -66,17 +66,22 @@ pub(crate) fn run(options: &Options, tools: &Tools) -> Result<()> {
 fn measure(options: &Options, urgent: bool, tools: &Tools) -> Result<()> {
     let (start, distribution) = (Instant::now(), (tools.servers)()?);
     println!(
-        "{}; ensemble of three, tick {TICK:?}, sessions {SESSION_TIMEOUT:?}{}",
+        "{}; ensemble of three, tick {TICK:?} ({LONG_TICK:?} for i), sessions {SESSION_TIMEOUT:?}{}",
         machine(&distribution),
         if urgent { "; before all other work (nice -20)" } else { "" }
     );
     let mut figures = Vec::new();
-    {
+    let (few_ticks, enough): (String, String) =
+        options.only.chars().filter(|letter| *letter != 'c').partition(|letter| *letter == 'i');
+    for (tick, letters) in [(TICK, enough), (LONG_TICK, few_ticks)] {
+        if letters.is_empty() {
+            continue;
+        }
         // The servers' timeouts are long, so that a disconnected follower answers for longer than sessions live.
-        let testbed = Testbed::start(tools, false, false, SESSION_TIMEOUT * 2)?;
+        let testbed = Testbed::start(tools, tick, false, false, SESSION_TIMEOUT * 2)?;
         let bench = Arc::new(Bench { testbed, runs: options.runs, cuts: options.cuts });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        for letter in options.only.chars().filter(|letter| *letter != 'c') {
+        for letter in letters.chars() {
             for left in (0..=AGAIN).rev() {
                 let (since, stalls) = (Instant::now(), Stalls::watch());
                 let figure = runtime.block_on(figure(letter, &bench));
@@ -132,13 +137,13 @@ fn measure(options: &Options, urgent: bool, tools: &Tools) -> Result<()> {
 
 async fn figure(letter: char, bench: &Arc<Bench>) -> Result<Figure> {
     match letter {
-        'a' => network::follower_cut(bench).await,
+        'a' | 'i' => network::follower_cut(letter, bench).await,
         'b' => clients::stopped(bench).await,
         'd' => network::cut_creates(bench).await,
         'e' => network::black_hole(bench).await,
         'f' => clients::killed(bench).await,
         'g' => clients::partitioned_run(bench).await,
         'h' => clients::saturated(bench).await,
-        other => bail!("there is no figure {other}: they are a to h"),
+        other => bail!("there is no figure {other}: they are a to i"),
     }
 }

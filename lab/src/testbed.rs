@@ -24,6 +24,9 @@ const DISK: u64 = 512 << 20;
 
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 
+/// The longest tick with which servers grant [`SESSION_TIMEOUT`] by default.
+pub(crate) const LONG_TICK: Duration = Duration::from_secs(2);
+
 /// The session timeout of the contenders.
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -46,9 +49,15 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
-    /// Starts the servers. `loopback`: without namespaces. `clocks`: with clocks that can be moved. `silence`: how long
+    /// Starts the servers with this tick. `loopback`: without namespaces. `clocks`: with clocks that can be moved. `silence`: how long
     /// servers continue without hearing from each other.
-    pub(crate) fn start(tools: &Tools, loopback: bool, clocks: bool, silence: Duration) -> Result<Testbed> {
+    pub(crate) fn start(
+        tools: &Tools,
+        tick: Duration,
+        loopback: bool,
+        clocks: bool,
+        silence: Duration,
+    ) -> Result<Testbed> {
         let mut missing = Vec::new();
         let root = rustix::process::geteuid().is_root();
         let net = if !loopback && Net::possible() { Some(Net::new(SERVERS + MACHINES)?) } else { None };
@@ -62,9 +71,9 @@ impl Testbed {
             // Without a clock of its own: a Java server never serves under libfaketime.
             places.push(place);
         }
-        let mut options = Options::default().tick(TICK).session_timeouts(TICK * 2, SESSION_TIMEOUT * 10).places(places);
+        let mut options = Options::default().tick(tick).session_timeouts(tick * 2, SESSION_TIMEOUT * 10).places(places);
         options = options.distribution((tools.servers)()?);
-        options = options.config("syncLimit", silence.div_duration_f64(TICK).ceil().to_string());
+        options = options.config("syncLimit", silence.div_duration_f64(tick).ceil().to_string());
         // The log is extended by this many KiB at a time; the default is 64 MiB.
         options = options.property("zookeeper.preAllocSize", "256");
         // A server refuses a write for which the client has no right by itself, also if it is cut off from the others.

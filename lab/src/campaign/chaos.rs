@@ -27,7 +27,7 @@ use super::observer::Observer;
 use super::plan::{self, Job, Kind, Library, Moment, Trouble, Whom, between, name};
 use super::runner::{OVER, POLL, Runner};
 use crate::site::Site;
-use crate::testbed::{MACHINES, SESSION_TIMEOUT, TICK, Testbed};
+use crate::testbed::{LONG_TICK, MACHINES, SESSION_TIMEOUT, TICK, Testbed};
 use crate::tools::{Tools, now, urgently};
 use fault::Fault;
 
@@ -103,7 +103,10 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tool
     println!("chaos for {minutes} min by seed {seed}");
     // Before the testbed: it outlives the proxies.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let testbed = Testbed::start(tools, loopback, true, TICK * 4)?;
+    // Every second seed: a session timeout of two ticks.
+    let tick = if seed % 2 == 0 { TICK } else { LONG_TICK };
+    println!("a tick of {tick:?}, sessions of {SESSION_TIMEOUT:?}");
+    let testbed = Testbed::start(tools, tick, loopback, true, tick * 4)?;
     let made = Fault::ALL.into_iter().filter(|fault| fault.can(&testbed)).map(|fault| (fault, 0)).collect();
     let rng = Rng::with_seed(seed);
     let mut chaos = Chaos { testbed: &testbed, rng, runtime: &runtime, made, stuck: Vec::new() };
@@ -128,7 +131,7 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tool
         }
     });
     let observer = Observer::start(site)?;
-    let storm = observed(site, LOCKS, SESSION_TIMEOUT + TICK * 2, contenders, || {
+    let storm = observed(site, LOCKS, SESSION_TIMEOUT + tick * 2, contenders, || {
         let made = chaos.faults(Duration::from_secs(minutes * 60));
         println!("       stopping all contenders");
         fs::write(site.file(OVER), "")?;

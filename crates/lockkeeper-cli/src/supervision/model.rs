@@ -57,8 +57,10 @@ enum Step {
     Heartbeat,
     Stop,
     Continue,
-    /// The group and lockkeeper are stopped, as by Ctrl-Z.
-    Suspend,
+    /// The group and lockkeeper are stopped for so long, as by Ctrl-Z. Nothing else changes meanwhile.
+    Suspend {
+        seconds: u64,
+    },
     /// The shell continues lockkeeper, which asks for its locks before it continues the group.
     Foreground,
     KillLockkeeper,
@@ -208,14 +210,16 @@ impl Model for World {
             return;
         }
         let due = state.is_due();
-        // Nothing else changes while the group is stopped.
-        let ends = if state.suspended { state.trusted + 1 } else { END };
-        if due.is_empty() && state.now < ends {
+        if state.suspended && state.lockkeeper == Lockkeeper::Stopped {
+            steps.push(Step::Foreground);
+            return;
+        }
+        if due.is_empty() && state.now < END {
             steps.push(Step::Tick);
         }
         steps.extend(due);
         if state.lockkeeper == Lockkeeper::Stopped {
-            steps.push(if state.suspended { Step::Foreground } else { Step::Continue });
+            steps.push(Step::Continue);
         }
         if state.lockkeeper != Lockkeeper::Runs {
             return;
@@ -229,7 +233,7 @@ impl Model for World {
         }
         // A command that has got its SIGTERM may be stopped too, but a lost lock has its end already.
         if state.stops > 0 && state.left() > 0 {
-            steps.push(Step::Suspend);
+            steps.extend([0, state.left()].map(|seconds| Step::Suspend { seconds }));
         }
         if state.heartbeats > 0 && state.left() > 0 {
             steps.push(Step::Heartbeat);
@@ -265,8 +269,9 @@ impl Model for World {
                 state.lockkeeper = Lockkeeper::Stopped;
             }
             Step::Continue => state.lockkeeper = Lockkeeper::Runs,
-            Step::Suspend => {
+            Step::Suspend { seconds } => {
                 state.stops -= 1;
+                state.now += seconds;
                 let order = state.told.pause();
                 state.obey(Some(order));
                 (state.lockkeeper, state.suspended) = (Lockkeeper::Stopped, true);
