@@ -56,6 +56,8 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "SIZE", value_parser = output_size, requires = "schedule", hide_short_help = true)]
     pub keep_output: Option<usize>,
     /// Keep the records of this many runs, at most 1000 [env: LOCKKEEPER_JOBS_KEEP_RUNS] [default: 100]
+    ///
+    /// A text of --slot whose record is no longer kept runs again.
     #[arg(long, value_name = "COUNT", requires = "schedule", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub keep_runs: Option<u32>,
     /// Say why the command was not run, also without a terminal

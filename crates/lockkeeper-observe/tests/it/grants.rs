@@ -192,6 +192,37 @@ fn falsehood(claim: &Claim, truths: &[Truth]) -> Option<String> {
     latest.map(|_| format!("it was granted the lock later: {:?}", truth.granted))
 }
 
+/// The sentences that were printed once: a holder is held since it joined the queue, and one that is not known since the observer came.
+#[test]
+fn the_judge_finds_false_sentences() {
+    let at = |ms| UNIX_EPOCH + Duration::from_millis(ms);
+    let truth = |node: &str, granted, left| Truth {
+        node: node.to_owned(),
+        granted: Between(at(granted), at(granted + 5)),
+        left: Between(at(left), at(left + 5)),
+    };
+    let truths = [truth("a", 0, 60_000), truth("b", 60_000, 60_300)];
+    let said = |node: &str, asked, earliest, latest: Option<u64>| {
+        let claim = Claim {
+            lock: String::new(),
+            node: node.to_owned(),
+            asked: Between(at(asked), at(asked + 10)),
+            granted: (at(earliest), latest.map(at)),
+            text: String::new(),
+        };
+        falsehood(&claim, &truths).is_none()
+    };
+    assert!(
+        said("b", 60_100, 1_000, None)
+            && said("b", 60_100, 59_000, Some(60_050))
+            && said("b", 60_100, 60_002, Some(60_002))
+    );
+    assert!(!said("b", 60_100, 1_000, Some(1_000)), "it queued since then");
+    assert!(!said("b", 60_100, 60_100, None), "it was granted the lock before");
+    assert!(!said("a", 60_100, 0, None), "it holds the lock no more");
+    assert!(!said("c", 60_100, 0, None), "it never held it");
+}
+
 fn block_on(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("the test hangs") });

@@ -211,7 +211,8 @@ fn an_idle_waiter_sends_only_heartbeats() {
         }
         first.release().await.unwrap();
         let second = second.await.unwrap().unwrap();
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        // After 10 s, the holder writes when it was granted the lock.
+        tokio::time::sleep(Duration::from_secs(11)).await;
         let mut before = sim.requests();
         tokio::time::sleep(Duration::from_secs(60)).await;
         let mut after = sim.requests();

@@ -243,6 +243,7 @@ pub(crate) mod tests {
     fn a_search_for_rings_gets_the_contenders_of_locks_with_a_waiter_only() {
         let (observation, _) = busy(3, 0);
         let tree = Tree { observation: observation.clone(), index: 0, root: "/locks".into() };
+        tree.catch_up();
         let paths = || {
             let mut paths: Vec<_> = observation.contenders().into_iter().map(|(path, all)| (path, all.len())).collect();
             paths.sort();
