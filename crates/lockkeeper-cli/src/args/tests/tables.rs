@@ -207,7 +207,7 @@ const OTHERS: [(&str, &str); 4] = [
     ("LOCKKEEPER_IDLE_EXIT", "how long this user's server stays without a session; read when it is started"),
     (
         "LOCKKEEPER_LOG",
-        "what to log on standard error, such as `debug` or `lockkeeper=trace`; for `server.log`, read when the server is started",
+        "what to log on standard error, such as `debug` or `lockkeeper=trace`; without it, `serve` logs warnings; for `server.log`, read when the server is started",
     ),
 ];
 
