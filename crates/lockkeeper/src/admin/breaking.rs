@@ -11,6 +11,7 @@ use lockkeeper_core::HOLDER_MARKER;
 use lockkeeper_core::leased::Record;
 use tracing::warn;
 
+use super::contest::Marker;
 use super::{Admin, LockInfo, describe, lease};
 use crate::broken::{Broken, Proof};
 use crate::clock::as_millis_since_1970;
@@ -44,7 +45,7 @@ impl Admin {
     ///
     /// # Cost
     ///
-    /// That of [`Admin::show`] and five round trips.
+    /// That of [`Admin::show`] and five round trips; for a lock with classes, three more, of which one is a write.
     ///
     /// # Cancel safety
     ///
@@ -233,14 +234,35 @@ async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<BreakT
         return Err(gone());
     }
     let marker = match held {
-        true => match ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await {
-            Ok(seen) => (seen.owner == contender.session).then_some(seen.version),
-            Err(OpError::NoNode) => None,
-            Err(fault) => return Err(refused(path, fault)),
-        },
+        true => marker_of(ensemble, path, &contender).await.map_err(|fault| refused(path, fault))?,
         false => None,
     };
     Ok(BreakTarget { version: seen.version, contender, held, marker, freed: None })
+}
+
+/// The version of the holder marker's data, if it is the marker of this contender.
+///
+/// A holder that makes way deletes its marker and keeps its node, so the next marker may be that of another hold. A new marker has version
+/// 0, so the marker is written before: no later one has the version that is returned, unless that one is to be broken too.
+async fn marker_of(ensemble: &dyn Ensemble, path: &str, holder: &ContenderInfo) -> Result<Option<i32>, OpError> {
+    let marker = format!("{path}/{HOLDER_MARKER}");
+    loop {
+        let seen = match ensemble.read(&marker).await {
+            Ok(seen) if Marker::of(&seen).is_of(holder) => seen,
+            Ok(_) | Err(OpError::NoNode) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        if seen.version > 0 {
+            return Ok(Some(seen.version));
+        }
+        match ensemble.write(&marker, seen.data, Some(seen.version)).await {
+            // Another client may have deleted it or written to it: the next read shows that.
+            Ok(_) | Err(OpError::NoNode | OpError::BadVersion) => {}
+            // To delete it takes another right than to write to it.
+            Err(OpError::Refused(_)) => return Ok(Some(seen.version)),
+            Err(fault) => return Err(fault),
+        }
+    }
 }
 
 fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), AdminError> {

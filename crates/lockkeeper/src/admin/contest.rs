@@ -41,6 +41,14 @@ impl Marker {
     pub fn of(node: &Node) -> Self {
         Marker { id: NodeData::read(&node.data).id(), session: node.owner }
     }
+
+    /// Whether it is the marker of this contender. A marker without an id may be that of any contender of its session.
+    pub(super) fn is_of(&self, contender: &ContenderInfo) -> bool {
+        match self.id {
+            Some(id) => contender.id == Some(id),
+            None => contender.session == self.session,
+        }
+    }
 }
 
 /// The roles of the nodes of one lock.
@@ -121,12 +129,8 @@ impl<'a, 'k> Contest<'a, 'k> {
         let (mut holders, mut waiters, mut sessionless) = (Vec::new(), Vec::new(), Vec::new());
         for (at, entry) in entries.iter().enumerate() {
             let holds = match marker {
-                Some(marker) => {
-                    let info = self.known.get(entry.name);
-                    let is_named = marker.id.is_some() && marker.id == info.and_then(|info| info.id);
-                    let is_of_session = info.is_some_and(|info| info.session == marker.session);
-                    is_named || marker.id.is_none() && holders.is_empty() && is_of_session
-                }
+                // Only one contender holds a lock with classes.
+                Some(marker) => holders.is_empty() && self.known.get(entry.name).is_some_and(|info| marker.is_of(info)),
                 None => at < first,
             };
             // Only a node that the queue's contenders skip can block a holder.

@@ -8,7 +8,9 @@ use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_testkit::proxy::{Cut, OpCode};
 use zookeeper_client as zk;
 
-use crate::support::{STEADY, Waiter, World, eventually, misused, on_every_server, on_the_embedded_server};
+use crate::support::{
+    HOLDER_MARKER, STEADY, Waiter, World, eventually, misused, name, on_every_server, on_the_embedded_server,
+};
 
 on_every_server!(
     case_56_a_broken_lock_goes_to_the_next_waiter_and_the_journal_keeps_who_and_why,
@@ -18,6 +20,8 @@ on_every_server!(
     a_break_spares_a_newer_holder,
     a_break_spares_the_successor_of_a_holder_that_releases_meanwhile,
     a_break_removes_the_holder_that_writes_to_its_node_meanwhile,
+    a_break_spares_the_holder_that_the_one_before_makes_way_for_meanwhile,
+    a_break_spares_a_node_of_the_same_name_that_was_written_to,
     a_break_whose_reply_is_lost_is_carried_out_once,
     a_break_grants_the_lock_to_the_next_waiter_of_every_kind,
     a_hold_that_is_broken_at_once_learns_of_it_by_verify_and_by_itself,
@@ -35,6 +39,13 @@ async fn operator(world: &World) -> (Lockkeeper, Owner) {
     let keeper = keeper.unwrap();
     world.keep_open(&keeper);
     (keeper, owner)
+}
+
+/// The journal exists after this, so the operator's next transaction is a break.
+async fn break_once(world: &World, operator: &Lockkeeper) {
+    let guard = world.mutex(operator).acquire().await.unwrap();
+    operator.admin().break_lock(&world.lock(), "the first").await.unwrap();
+    guard.lost().await;
 }
 
 /// N-22, T-10: the holder loses its guard, the next waiter gets the lock with a greater token, and the journal shows later who
@@ -187,10 +198,7 @@ async fn a_break_spares_the_successor_of_a_holder_that_releases_meanwhile(world:
     let proxy = world.proxy().await;
     let operator = world.keeper_through(&proxy, STEADY).await;
     let (one, other) = (world.keeper().await, world.keeper().await);
-    // The journal exists now, so the next transaction is the break.
-    let guard = world.mutex(&one).acquire().await.unwrap();
-    operator.admin().break_lock(&world.lock(), "the first").await.unwrap();
-    guard.lost().await;
+    break_once(world, &operator).await;
     for arrives in [true, false] {
         let guard = world.mutex(&one).acquire().await.unwrap();
         let next = world.enqueue_mutex(&other).await;
@@ -234,16 +242,65 @@ async fn a_break_removes_the_holder_that_writes_to_its_node_meanwhile(world: &Wo
     assert_eq!(guard.lost().await, Loss::Removed);
 }
 
+/// Between the looks or right before the transaction, the holder makes way for another class and keeps its node. The holder marker is
+/// that of another hold then, of another session or of the same one.
+async fn a_break_spares_the_holder_that_the_one_before_makes_way_for_meanwhile(world: &World) {
+    let proxy = world.proxy().await;
+    let operator = world.keeper_through(&proxy, STEADY).await;
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    break_once(world, &operator).await;
+    let path = world.path("classes");
+    for (next, is_read) in [(&one, true), (&other, true), (&one, false), (&other, false)] {
+        let guard = one.priority_lock(&path).background().acquire().min_hold(Duration::ZERO).await.unwrap();
+        let held = match is_read {
+            // The first read of the holder marker shows who holds.
+            true => proxy.on(OpCode::GetData).path(HOLDER_MARKER).nth(2).hold_request(),
+            false => proxy.on(OpCode::Multi).path(JOURNAL).hold_request(),
+        };
+        let (admin, lock, node) = (operator.admin(), path.clone(), name(&guard));
+        let breaking = crate::support::spawn(async move { admin.break_lock(&lock, "it hangs").await });
+        held.caught().await;
+        let first = Waiter::spawn(next.priority_lock(&path).foreground().acquire());
+        guard.yield_requested().await;
+        let yields = Waiter::spawn(guard.yield_lock());
+        let first = first.granted().await;
+        held.release();
+        assert_eq!(breaking.await.unwrap().unwrap().node, node);
+        first.verify().await.unwrap();
+        first.release().await.unwrap();
+        assert!(matches!(yields.outcome().await, Err(AcquireError::Evicted { .. })));
+    }
+}
+
+/// Names without an id are used again once the parent was created again.
+async fn a_break_spares_a_node_of_the_same_name_that_was_written_to(world: &World) {
+    let proxy = world.proxy().await;
+    let operator = world.keeper_through(&proxy, STEADY).await;
+    break_once(world, &operator).await;
+    let (path, node) = (world.path("recipe"), format!("{}/lock-0000000000", world.path("recipe")));
+    world.make(&path).await;
+    world.make_foreign(&node).await;
+    let transaction = proxy.on(OpCode::Multi).path(JOURNAL).hold_request();
+    let (admin, lock) = (operator.admin(), path.clone());
+    let breaking = crate::support::spawn(async move { admin.break_lock(&lock, "it hangs").await });
+    transaction.caught().await;
+    world.remove(&node).await;
+    world.make_foreign(&node).await;
+    world.observer.set_data(&node, b"another holder", None).await.unwrap();
+    transaction.release();
+    let broken = breaking.await.unwrap();
+    assert!(matches!(broken, Err(AdminError::NotContending { .. })), "{broken:?}");
+    assert!(world.exists(&node).await);
+    world.remove(&node).await;
+}
+
 /// The connection breaks before or after the transaction: there is one record and one removal, and the next holder keeps the
 /// lock.
 async fn a_break_whose_reply_is_lost_is_carried_out_once(world: &World) {
     let proxy = world.proxy().await;
     let operator = world.keeper_through(&proxy, STEADY).await;
     let (one, other) = (world.keeper().await, world.keeper().await);
-    // The journal exists now, so the next transaction is the break.
-    let guard = world.mutex(&one).acquire().await.unwrap();
-    operator.admin().break_lock(&world.lock(), "the first").await.unwrap();
-    guard.lost().await;
+    break_once(world, &operator).await;
     for (times, effect) in [(2, true), (3, false)] {
         let guard = world.mutex(&one).acquire().await.unwrap();
         let next = world.enqueue_mutex(&other).await;
