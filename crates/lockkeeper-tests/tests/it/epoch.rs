@@ -10,7 +10,9 @@ use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client as zk;
 
 use crate::helix::LONG;
-use crate::support::{STEADY, World, block_on, config, eventually, on_the_embedded_server};
+use crate::support::{STEADY, World, block_on, config, eventually, on_every_server, on_the_embedded_server, watched};
+
+on_every_server!(a_grant_behind_a_raised_epoch_waits_until_its_session_has_read_it);
 
 on_the_embedded_server!(
     an_epoch_costs_one_read_per_session_and_none_per_lock,
@@ -83,6 +85,37 @@ fn tokens_of_a_rebuilt_ensemble_are_refused_until_its_epoch_is_raised() {
         }
         rebuilt.shutdown().await.unwrap();
     });
+}
+
+/// The holder before has a token of the new epoch. The next contender's session hears of the new epoch and of the release, and the old
+/// epoch, which it has read, counts no more.
+async fn a_grant_behind_a_raised_epoch_waits_until_its_session_has_read_it(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let first = world.mutex(&one).acquire().await.unwrap();
+    let second = world.enqueue_mutex(&other).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
+    watched(&proxy, &world.node(&world.queue().await[1])).await;
+    let (read, before) = (proxy.on(OpCode::Exists).path("/lockkeeper/epoch").hold_request(), proxy.counts());
+    let admin = one.admin();
+    // The ensemble may have had other claims.
+    let epoch = TokenEpoch::new(admin.token_epoch().await.unwrap().get() + 1).unwrap();
+    admin.raise_token_epoch(epoch).await.unwrap();
+    read.caught().await;
+    first.release().await.unwrap();
+    let second = second.granted().await;
+    let token = second.token();
+    assert!(token.get() > i64::from(epoch.get()) << 48, "{token} is not of the new epoch");
+    second.release().await.unwrap();
+    proxy.wait_until(|counts| counts.since(&before).watch_events >= 2).await;
+    // Behind this, the library's thread has handled the events.
+    other.mutex(world.path("other")).acquire().await.unwrap().release().await.unwrap();
+    assert!(waiter.waits(), "granted without the new epoch");
+    read.release();
+    let third = waiter.granted().await;
+    assert!(third.token() > token, "{} after {token}", third.token());
+    third.release().await.unwrap();
 }
 
 async fn an_epoch_costs_one_read_per_session_and_none_per_lock(world: &World) {
