@@ -6,10 +6,12 @@ use lockkeeper::Loss;
 use lockkeeper::error::WriteError;
 use lockkeeper::guard::FencedWritten;
 use lockkeeper_helix::HelixLock;
-use lockkeeper_testkit::proxy::{Cut, OpCode};
+use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 
 use crate::helix::{LONG, ask, lock, on_every_record_server, requested_by};
-use crate::support::{HOLDER_MARKER, STEADY, World, eventually, for_every_kind, on_every_server, watched, watches_set};
+use crate::support::{
+    DELETES, HOLDER_MARKER, STEADY, World, eventually, for_every_kind, on_every_server, watched, watches_set,
+};
 
 for_every_kind!(
     a_fenced_write_is_one_transaction_while_the_lock_is_held,
@@ -26,6 +28,8 @@ on_every_server!(
     a_dropped_fenced_write_changes_nothing_after_the_release,
     a_dropped_fenced_write_changes_nothing_while_the_next_task_holds,
     a_dropped_fenced_write_changes_nothing_in_the_next_use_of_a_kept_lock,
+    behind_a_fenced_write_of_unknown_result_the_next_task_waits_for_the_delete,
+    behind_a_fenced_write_of_unknown_result_a_kept_lock_is_acquired_again,
 );
 
 on_every_record_server!(
@@ -285,17 +289,18 @@ async fn a_dropped_fenced_write_changes_nothing_while_the_next_task_holds(world:
     next.release().await.unwrap();
 }
 
+/// Waits until a kept lock has listed its queue: to acquire it, and to see who comes.
+async fn can_be_kept(proxy: &Proxy) {
+    proxy.wait_until(|counts| counts.delivered.of_any(&[OpCode::GetChildren, OpCode::GetChildren2]) >= 2).await;
+}
+
 async fn a_dropped_fenced_write_changes_nothing_in_the_next_use_of_a_kept_lock(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let path = data(world, "data").await;
     let lock = world.mutex(&keeper).keep();
     let guard = lock.acquire().await.unwrap();
-    eventually("the lock can be kept", async || {
-        let replies = proxy.counts().delivered;
-        replies.of(OpCode::GetChildren) + replies.of(OpCode::GetChildren2) >= 2
-    })
-    .await;
+    can_be_kept(&proxy).await;
     let (write, token) = (proxy.on(OpCode::Multi).hold_request(), guard.token());
     drop(guard.fenced_write().set(&path, "of the first use").into_future());
     write.caught().await;
@@ -306,6 +311,52 @@ async fn a_dropped_fenced_write_changes_nothing_in_the_next_use_of_a_kept_lock(w
     let next = next.await.unwrap();
     assert!(next.token() > token);
     assert_eq!(read(world, &path).await, ("of the first use".to_owned(), 1));
+    next.release().await.unwrap();
+    lock.give_up().await.unwrap();
+}
+
+/// The write may still be on its way, and only the delete of the hold's node ends that.
+async fn behind_a_fenced_write_of_unknown_result_the_next_task_waits_for_the_delete(world: &World) {
+    let proxy = world.proxy().await;
+    let (keeper, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let path = data(world, "data").await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    watches_set(&proxy, 1).await;
+    let waiter = world.enqueue_mutex(&keeper).await;
+    watches_set(&proxy, 2).await;
+    let cut = proxy.on(OpCode::Multi).cut_before_request();
+    let wrote = guard.fenced_write().set(&path, "of the first").await;
+    assert!(matches!(wrote, Err(WriteError::Unknown { .. })) && cut.has_fired(), "{wrote:?}");
+    // The connection is back.
+    guard.verify().await.unwrap();
+    let (delete, token) = (proxy.on_any(DELETES).path(guard.node()).hold_request(), guard.token());
+    let mut released = std::pin::pin!(guard.release());
+    assert!(futures_util::poll!(&mut released).is_pending());
+    delete.caught().await;
+    // Behind this, the library's thread has handled the release.
+    other.mutex(world.path("other")).acquire().await.unwrap().release().await.unwrap();
+    assert!(waiter.waits(), "granted while a write of the holder before may take effect");
+    delete.release();
+    let next = waiter.granted().await;
+    assert!(next.token() > token);
+    released.await.unwrap();
+    next.release().await.unwrap();
+}
+
+async fn behind_a_fenced_write_of_unknown_result_a_kept_lock_is_acquired_again(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let path = data(world, "data").await;
+    let lock = world.mutex(&keeper).keep();
+    let guard = lock.acquire().await.unwrap();
+    can_be_kept(&proxy).await;
+    let (token, cut) = (guard.token(), proxy.on(OpCode::Multi).cut_before_request());
+    let wrote = guard.fenced_write().set(&path, "of the first use").await;
+    assert!(matches!(wrote, Err(WriteError::Unknown { .. })) && cut.has_fired(), "{wrote:?}");
+    guard.verify().await.unwrap();
+    drop(guard);
+    let next = lock.acquire().await.unwrap();
+    assert!(next.token() > token, "used again while a write of the use before may take effect");
     next.release().await.unwrap();
     lock.give_up().await.unwrap();
 }
