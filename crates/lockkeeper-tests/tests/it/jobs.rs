@@ -38,6 +38,7 @@ for_kinds!(
     an_end_whose_request_is_lost_is_recorded,
     an_end_is_recorded_however_many_reads_of_the_records_are_lost,
     work_whose_end_is_not_recorded_is_not_reported_as_done,
+    a_late_end_leaves_the_run_of_the_next_host_as_it_is,
     a_claim_is_decided_anew_when_the_records_change,
     records_that_may_not_be_read_refuse_the_claim,
     a_program_without_async_runs_a_job,
@@ -227,6 +228,27 @@ async fn work_whose_end_is_not_recorded_is_not_reported_as_done(world: &World) {
     let (ran, ()) = tokio::join!(job.run(work), again);
     let why = unrecorded(ran.unwrap());
     assert!(matches!(why, NotRecorded::Crashed), "{why:?}");
+}
+
+/// Between the read and the write of a host whose lock was lost, the next host finds the crash and runs the slot again.
+async fn a_late_end_leaves_the_run_of_the_next_host_as_it_is(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    let retry = Rule::Retry { most: None };
+    let run = claimed(&build(world, &one, "1").on_crash(retry)).await;
+    world.remove(&run.guard().node()).await;
+    let loss = run.guard().lost().await;
+    let late = proxy.on(OpCode::SetData).path(log_node(world)).hold_request();
+    let finished = crate::support::spawn(run.finish(RunEnd::of(EndKind::Lost).with_why(loss.to_string())));
+    late.caught().await;
+    let next = claimed(&build(world, &other, "1").on_crash(retry)).await;
+    assert_eq!((next.record().attempt, next.crashed_before().is_some()), (2, true));
+    late.release();
+    let finished = finished.await.unwrap();
+    assert!(matches!(finished.recorded, Err(NotRecorded::Crashed)), "{finished:?}");
+    let status = JobsAdmin::new(&other).job(world.lock()).await.unwrap().unwrap();
+    assert_eq!((status.state, status.last()), (JobState::Running, Some(next.record())));
+    assert!(next.finish(RunEnd::succeeded()).await.recorded.is_ok());
 }
 
 /// Hosts of one job should state the same schedule. Names of slots are no schedule that could differ.
