@@ -449,6 +449,44 @@ fn work_is_dropped_when_the_leadership_is_lost() {
     });
 }
 
+/// The work notices nothing of it, because it does not await. It ends by itself, or because the candidate stops.
+#[test]
+fn a_loss_in_the_last_part_of_the_work_is_reported_as_a_loss() {
+    block_on(async {
+        let (server, reports) = (server().await, Arc::new(Mutex::new(Vec::new())));
+        for stops_first in [false, true] {
+            let (keeper, stop) = (keeper(&server).await, CancellationToken::new());
+            let candidate = Election::new(&keeper, ELECTION).candidate("a");
+            let running = candidate.run(
+                &stop,
+                |leadership, demoted| {
+                    let (operator, stop) = (keeper.clone(), stop.clone());
+                    Box::pin(async move {
+                        if stops_first {
+                            stop.cancel();
+                            demoted.cancelled().await;
+                        }
+                        let lost = leadership.cancelled_when_lost();
+                        let breaks = move || {
+                            operator.block_on(operator.admin().break_lock(ELECTION, "it hangs")).unwrap();
+                            operator.block_on(lost.cancelled());
+                        };
+                        std::thread::spawn(breaks).join().unwrap();
+                    })
+                },
+                |demotion| {
+                    reports.lock().unwrap().push(demotion.clone());
+                    stop.cancel();
+                    Box::pin(async {})
+                },
+            );
+            running.await?;
+        }
+        assert_eq!(*reports.lock().unwrap(), [Demotion::Lost(Loss::Removed), Demotion::Lost(Loss::Removed)]);
+        Ok(())
+    });
+}
+
 #[test]
 fn leader_latch_names_are_their_own_format() {
     block_on(async {
