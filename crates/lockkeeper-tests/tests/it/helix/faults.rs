@@ -11,7 +11,7 @@ use lockkeeper_testkit::proxy::OpCode;
 use lockkeeper_testkit::sim::{Settings, Sim};
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, server_time, stored};
-use crate::support::{STEADY, World, eventually};
+use crate::support::{STEADY, World, asked, eventually};
 
 on_every_record_server!(
     case_40_force_that_comes_too_late_is_refused,
@@ -22,6 +22,7 @@ on_every_record_server!(
     a_grant_whose_caller_has_gone_is_given_back,
     a_lost_reply_is_neither_an_error_nor_a_second_hold,
     a_renewal_whose_reply_is_lost_keeps_its_hold,
+    a_record_is_read_behind_an_ordered_write_after_a_lost_reply,
     a_hold_that_ends_while_it_renews_gives_the_new_lease_back,
     a_hold_outlives_its_session,
     closing_the_handle_releases_the_lock,
@@ -211,6 +212,23 @@ async fn a_renewal_whose_reply_is_lost_keeps_its_hold(world: &World) {
     }
     guard.release().await.unwrap();
     lock(world, &other, "b").try_acquire().await.unwrap().release().await.unwrap();
+}
+
+/// The next server of the session may not have applied the write whose reply was lost.
+async fn a_record_is_read_behind_an_ordered_write_after_a_lost_reply(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = lock(world, &keeper, "a").acquire().await.unwrap();
+    let (parent, since) = (world.lock().trim_end_matches("/lock").to_owned(), proxy.records().len());
+    let lost = proxy.on(OpCode::Multi).path(&parent).cut_before_reply();
+    guard.renew().await.unwrap();
+    assert!(lost.has_fired());
+    let requests = asked(world, &proxy, since);
+    let behind = requests.iter().skip_while(|(op, path)| (*op, path) != (OpCode::Multi, &parent)).skip(1);
+    let paths: Vec<_> = behind.map(|(_, path)| path.as_str()).take(3).collect();
+    // A heartbeat checks the root. The record is read together with its parent.
+    assert_eq!(paths, ["/", &parent, ""], "{requests:?}");
+    guard.release().await.unwrap();
 }
 
 /// The record shows an end that the owner wrote without knowing it; the requestor does not wait for it.
