@@ -346,7 +346,7 @@ fn a_leader_that_is_asked_to_step_down_ends_its_work_first() {
         let keeper = keeper(&server).await;
         let election = Election::new(&keeper, ELECTION);
         let (work_ended, terms) = (CancellationToken::new(), Arc::new(Mutex::new(Vec::new())));
-        let (ended, stopping, counted) = (work_ended.clone(), stop.clone(), terms.clone());
+        let (ended, stopping, counted, looks) = (work_ended.clone(), stop.clone(), terms.clone(), election.clone());
         let (heard, mut hears) = mpsc::unbounded_channel();
         let candidate = election.candidate("steps down");
         let running = tokio::spawn(async move {
@@ -367,7 +367,9 @@ fn a_leader_that_is_asked_to_step_down_ends_its_work_first() {
                         Demotion::Asked(asked) => assert_eq!(asked.reason.as_deref(), Some("update")),
                         other => assert_eq!(*other, Demotion::Stopped),
                     }
-                    Box::pin(async {})
+                    let looks = looks.clone();
+                    // It leads until the hook has ended.
+                    Box::pin(async move { assert!(looks.leader().await.unwrap().is_some()) })
                 },
             );
             running.await

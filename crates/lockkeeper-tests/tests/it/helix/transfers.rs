@@ -15,6 +15,7 @@ on_every_record_server!(
     case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step,
     case_35_a_requestor_keeps_waiting_when_the_lock_is_handed_over,
     case_35_a_transfer_whose_reply_was_lost_is_carried_out_once,
+    case_35_an_owner_relies_on_the_lock_no_more_when_the_next_one_may,
     a_transfer_to_a_client_that_has_preempted_the_owner_fails,
     only_a_client_with_the_owners_id_can_hand_a_lock_over,
     a_leased_lock_is_shown_with_its_owner_its_end_and_its_requestor,
@@ -50,6 +51,21 @@ async fn case_35_a_lock_outlives_its_session_and_is_handed_over_in_one_step(worl
     assert!(taken.is_held());
     taken.release().await.unwrap();
     assert!(stored(world).await.is_free());
+}
+
+/// The reply of the write is held back, and the next owner may act.
+async fn case_35_an_owner_relies_on_the_lock_no_more_when_the_next_one_may(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = lock(world, &keeper, "a").acquire().await.unwrap();
+    let reply = proxy.on(OpCode::Multi).path(world.parent().trim_end_matches("/lock")).hold_reply();
+    let (transferred, ()) = tokio::join!(guard.transfer("b"), async {
+        reply.caught().await;
+        assert_eq!((info(world).await.owner.as_str(), guard.loss()), ("b", Some(Loss::Transferred)));
+        reply.release();
+    });
+    transferred.unwrap();
+    lock(world, &keeper, "b").acquire().await.unwrap().release().await.unwrap();
 }
 
 /// The new owner takes over the request with its position and its time, and gets the notice.

@@ -6,6 +6,7 @@ use futures_util::FutureExt;
 use lockkeeper::admin::{Owner, RevokeAnswer};
 use lockkeeper::error::{AcquireError, AdminError};
 use lockkeeper::{Lockkeeper, NodeFormat};
+use lockkeeper_testkit::proxy::OpCode;
 use tokio::time::Instant;
 
 use super::on_every_server;
@@ -16,6 +17,7 @@ on_every_server!(
     case_57_every_kind_sees_a_revocation_request,
     a_holder_may_refuse_and_is_asked_again,
     a_request_that_replaces_another_is_heard_apart_from_it,
+    a_request_keeps_what_the_node_says_when_it_is_written,
     foreign_revocation_words_are_seen_and_the_nodes_data_is_restored,
     a_waiter_that_is_asked_withdraws,
     a_revocation_request_takes_nothing_by_force,
@@ -72,6 +74,28 @@ async fn case_57_every_kind_sees_a_revocation_request(world: &World) {
         assert!(holding.is_held());
         holding.release().await.unwrap();
     }
+}
+
+/// Between the read and the write of the request, the data changes.
+async fn a_request_keeps_what_the_node_says_when_it_is_written(world: &World) {
+    let proxy = world.proxy().await;
+    let (keeper, operator) = (world.keeper().await, world.keeper_through(&proxy, STEADY).await);
+    let guard = keeper.mutex(world.lock()).acquire().message("stage one").await.unwrap();
+    let (admin, lock) = (operator.admin(), world.lock());
+    // The journal exists after this, so the next transaction is the request.
+    admin.revoke(&lock, Some("first")).await.unwrap();
+    let write = proxy.on(OpCode::Multi).path(guard.node()).hold_request();
+    let asking = crate::support::spawn(async move { admin.revoke(&lock, Some("second")).await });
+    write.caught().await;
+    let (data, _) = world.observer.get_data(&guard.node()).await.unwrap();
+    let data = String::from_utf8(data).unwrap().replace("stage one", "stage two");
+    world.observer.set_data(&guard.node(), data.as_bytes(), None).await.unwrap();
+    write.release();
+    asking.await.unwrap().unwrap();
+    let shown = keeper.admin().show(&world.lock()).await.unwrap().holders.remove(0);
+    assert_eq!(shown.message.as_deref(), Some("stage two"));
+    assert_eq!(shown.revocation.unwrap().reason.as_deref(), Some("second"));
+    guard.release().await.unwrap();
 }
 
 async fn a_request_that_replaces_another_is_heard_apart_from_it(world: &World) {
