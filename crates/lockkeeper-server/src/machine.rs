@@ -755,7 +755,8 @@ impl Machine {
             if self.worked - before >= SLICE {
                 return;
             }
-            match { self.sessions.expired(until).next() } {
+            let expired = self.sessions.expired(until).next();
+            match expired {
                 Some(session) => _ = self.expire(session, now, out),
                 None => self.expiring = None,
             }
