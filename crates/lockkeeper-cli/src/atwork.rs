@@ -179,7 +179,7 @@ mod tests {
     fn the_lines_say_what_the_processes_do() {
         let written = SystemTime::UNIX_EPOCH;
         let output = Some(Output { path: "/var/log/x\n.log".to_owned(), written });
-        let own_output = Some(Output { path: "/var/log/x.err".to_owned(), written: written });
+        let own_output = Some(Output { path: "/var/log/x.err".to_owned(), written });
         let many = AtWork { processes: 3, state: "running", cpu_ms: 12_000, output, own_output };
         assert_eq!(
             many.lines(written + Duration::from_secs(3 * 3600)),

@@ -44,11 +44,11 @@ pub(crate) struct Failure {
     /// What the failure means for another attempt at the lock.
     pub cause: Cause,
     /// The holder of the lock, if it is known.
-    pub behind: Option<String>,
+    pub behind: Option<Box<str>>,
     /// The holder as the library has seen it.
     pub holder: Option<Box<ContenderInfo>>,
     /// In which way others use the lock, if the request does not fit to it and that is known.
-    pub used_as: Option<LockUse>,
+    pub used_as: Option<Box<LockUse>>,
     /// The place of the locks, if it is known.
     pub place: Option<Box<Place>>,
 }
@@ -59,7 +59,7 @@ impl NotGranted for Failure {
     }
 
     fn behind(&self) -> Option<String> {
-        self.behind.clone()
+        self.behind.clone().map(String::from)
     }
 }
 
@@ -174,9 +174,9 @@ impl From<Error> for Failure {
             advice,
             of_any_server,
             cause: error.cause(),
-            behind: error.behind(),
+            behind: error.behind().map(String::into_boxed_str),
             holder: seen,
-            used_as: used_as(&error),
+            used_as: used_as(&error).map(Box::new),
             place: None,
         }
     }
@@ -217,7 +217,7 @@ from_errors!(AcquireError, AdminError, ConnectError, EmbeddedError, LeaseError, 
 /// The owner is what a letter of this operation names.
 impl From<AcquireLeaseError> for Failure {
     fn from(error: AcquireLeaseError) -> Self {
-        Failure { behind: error.behind(), ..Error::from(error).into() }
+        Failure { behind: error.behind().map(String::into_boxed_str), ..Error::from(error).into() }
     }
 }
 

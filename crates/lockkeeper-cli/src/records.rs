@@ -98,7 +98,7 @@ impl Records {
         let mut kept = Vec::new();
         for Unrecorded { problem, kept: hold, .. } in unrecorded {
             not_recorded(problem);
-            kept.extend(hold.map(|hold| UnsentRecord::Hold { hold }));
+            kept.extend(hold.map(|hold| UnsentRecord::Hold { hold: Box::new(hold) }));
         }
         if let Some(shelf) = self.shelf {
             shelf.keep(kept);
@@ -129,7 +129,8 @@ pub(crate) async fn refuse(
     let Some(path) = refused_one(paths, &failure.message) else { return };
     let mut refusal = NewRefusal::new(reason, waited);
     refusal.message.clone_from(&terms.message);
-    refusal.used_as = if reason == RefusalReason::Mismatch { failure.used_as } else { Some(terms.used_as) };
+    refusal.used_as =
+        if reason == RefusalReason::Mismatch { failure.used_as.as_deref().copied() } else { Some(terms.used_as) };
     if let Some(holder) = &failure.holder {
         refusal.holder = Some(holder.described.clone());
         refusal.holder_message.clone_from(&holder.message);

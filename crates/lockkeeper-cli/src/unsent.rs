@@ -33,7 +33,7 @@ pub(crate) struct Unsent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum UnsentRecord {
-    Hold { hold: KeptHold },
+    Hold { hold: Box<KeptHold> },
     Refusal(UnsentRefusal),
 }
 

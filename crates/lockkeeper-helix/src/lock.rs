@@ -104,7 +104,6 @@ impl HelixLock {
 
     /// Sets the user id. The default is `host-pid-random`. It must be unique, because the same id means the same owner. The acquire
     /// refuses one of more than 1024 bytes with [`AcquireLeaseError::Misuse`](crate::AcquireLeaseError::Misuse).
-    #[must_use]
     pub fn user_id(mut self, id: impl Into<String>) -> Self {
         self.terms.id = id.into();
         self
@@ -112,14 +111,12 @@ impl HelixLock {
 
     /// Sets a message for clients that find the lock held. The acquire refuses one of more than 4096 bytes with
     /// [`AcquireLeaseError::Misuse`](crate::AcquireLeaseError::Misuse).
-    #[must_use]
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.terms.message = Some(message.into());
         self
     }
 
     /// Sets the priority. The default is 0, the lowest. A strictly higher priority preempts an owner.
-    #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.terms.priority = priority;
         self
@@ -135,7 +132,6 @@ impl HelixLock {
     /// # Cost
     ///
     /// Each acquire costs one more write, and a listing of the journal.
-    #[must_use]
     pub fn emergency(mut self, reason: impl Into<String>) -> Self {
         self.terms.priority = crate::protocol::EMERGENCY;
         self.emergency = Some(reason.into());
@@ -144,7 +140,6 @@ impl HelixLock {
 
     /// Sets how long to wait for the cleanup of an owner of lower priority. The default is no limit; zero means not to
     /// wait. It takes precedence over a longer cleanup timeout of the owner.
-    #[must_use]
     pub fn waiting(mut self, timeout: Duration) -> Self {
         self.terms.waiting_ms = Some(millis(timeout));
         self
@@ -153,7 +148,6 @@ impl HelixLock {
     /// Sets how long a cleanup takes when this lock is preempted. The default is zero: the lock is given up
     /// immediately. The cleanup is part of the lease, not added to it. [`HelixLock::on_cleanup`] or
     /// [`HelixLock::cleanup_by_guard`] says what does it.
-    #[must_use]
     pub fn cleanup(mut self, timeout: Duration) -> Self {
         self.terms.cleanup_ms = millis(timeout);
         self
@@ -161,7 +155,6 @@ impl HelixLock {
 
     /// Sets whether to take the lock by force when the wait for the owner's cleanup ends, whether the cleanup is finished or
     /// not. The default is `false`.
-    #[must_use]
     pub fn forceful(mut self, forceful: bool) -> Self {
         self.terms.forceful = forceful;
         self
@@ -169,7 +162,6 @@ impl HelixLock {
 
     /// Continues to wait after the owner's cleanup timeout, up to the waiting timeout. Without this, the wait ends at
     /// the earlier of the two.
-    #[must_use]
     pub fn wait_past_cleanup(mut self) -> Self {
         self.terms.wait_past_cleanup = true;
         self
@@ -179,7 +171,6 @@ impl HelixLock {
     ///
     /// It runs on a separate thread, within the runtime in which this method is called, if there is one. It may block;
     /// no part of the library waits on that thread. A panic counts as done.
-    #[must_use]
     pub fn on_cleanup<F, Fut>(mut self, cleanup: F) -> Self
     where
         F: Fn(Preemption) -> Fut + Send + Sync + 'static,
@@ -193,7 +184,6 @@ impl HelixLock {
     /// Leaves the cleanup to the code that has the guard: [`HelixGuard::preemption`] announces it, and releasing the
     /// guard ends it. After the loss of the lock, statistics count the cleanup as finished if the guard is released, and
     /// as cut off if it is dropped.
-    #[must_use]
     pub fn cleanup_by_guard(mut self) -> Self {
         self.cleanup = Cleanup::Guard;
         self
@@ -205,7 +195,6 @@ impl HelixLock {
     ///
     /// `decide` runs on a separate thread, as a cleanup does. The request stays in the record meanwhile, so if the
     /// owner finishes, this request is granted the lock. No effect for a forceful request.
-    #[must_use]
     pub fn on_unfinished<F, Fut>(mut self, timeout: Duration, decide: F) -> Self
     where
         F: Fn(CleanupAlert) -> Fut + Send + Sync + 'static,
@@ -223,14 +212,12 @@ impl HelixLock {
     /// answer counts.
     ///
     /// The cost is one node of this session, deleted with the answer; no polling.
-    #[must_use]
     pub fn ask_operators(mut self, timeout: Duration) -> Self {
         self.approval.ask_operators(timeout);
         self
     }
 
     /// Adds a rule that takes the lock by force from an owner that has not finished its cleanup in time.
-    #[must_use]
     pub fn transfer_rule(mut self, rule: TransferRule) -> Self {
         self.approval.add_rule(rule);
         self
@@ -248,7 +235,6 @@ impl HelixLock {
     /// writes its request, and gets the lock when this owner has released it, at the latest after this session's timeout
     /// and the [`skew`](HelixLock::skew). The hold also ends when the session cannot be trusted any more, because a
     /// request could not be reported then.
-    #[must_use]
     pub fn strict(mut self) -> Self {
         self.strict = true;
         self
@@ -258,7 +244,6 @@ impl HelixLock {
     /// not expect deleted nodes, and could write to one that was deleted and created again.
     ///
     /// Implies [`HelixLock::strict`], because a Helix client takes a lock whose lease is over without asking the owner.
-    #[must_use]
     pub fn keep_node(mut self) -> Self {
         self.keep = true;
         self
@@ -266,7 +251,6 @@ impl HelixLock {
 
     /// Sets how long after its end an expired lease is taken; the default is 1 s. It covers the differences between the
     /// clocks of the ensemble's servers and those of Helix clients, which use their own clocks.
-    #[must_use]
     pub fn skew(mut self, skew: Duration) -> Self {
         self.rules.skew_ms = millis(skew);
         self
@@ -284,7 +268,6 @@ impl HelixLock {
     ///
     /// One read and one write after each hold and each preemption, in the background, or fewer if several end while a
     /// write is under way. No acquire and no release waits for them.
-    #[must_use]
     pub fn publish_statistics(mut self) -> Self {
         if let Ok(path) = &self.path {
             self.recorder.publish(self.context.clone(), path.to_string());
@@ -295,7 +278,6 @@ impl HelixLock {
     /// Labels the metrics of this object with `group="…"`, instead of the setting of
     /// [`Builder::metrics_group`](lockkeeper::Builder::metrics_group), which says what makes a good name.
     #[cfg(feature = "metrics")]
-    #[must_use]
     pub fn metrics_group(mut self, group: impl Into<String>) -> Self {
         self.recorder.group = Group::named(group);
         self

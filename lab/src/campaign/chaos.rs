@@ -104,7 +104,7 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tool
     // Before the testbed: it outlives the proxies.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     // Every second seed: a session timeout of two ticks.
-    let tick = if seed % 2 == 0 { TICK } else { LONG_TICK };
+    let tick = if seed.is_multiple_of(2) { TICK } else { LONG_TICK };
     println!("a tick of {tick:?}, sessions of {SESSION_TIMEOUT:?}");
     let testbed = Testbed::start(tools, tick, loopback, true, tick * 4)?;
     let made = Fault::ALL.into_iter().filter(|fault| fault.can(&testbed)).map(|fault| (fault, 0)).collect();

@@ -207,7 +207,7 @@ fn questions_about_locks_say_by_how_much_this_machines_clock_differs() {
     };
     let mut first = clock.home.spawn("early", &[], "echo up; cat");
     assert_eq!(first.line(), "up");
-    let (text, said) = told("why", "early");
+    let (text, _) = told("why", "early");
     let ahead = |said: &str| said.matches("lockkeeper: this machine's clock is ").count() == 1;
     assert!(ahead(&told("jobs", "first").1), "its slots are by the servers' clock");
     let job = clock.home.output(&["run", "hourly", "--once-per", "hour", "--", "true"]);

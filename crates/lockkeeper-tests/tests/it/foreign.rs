@@ -60,14 +60,14 @@ fn kazoos_semaphore_is_shown_with_its_leases_as_holders_and_those_that_ask_as_wa
         directories(&clients[0], &["/apps", "/apps/pool-__lock__"]).await;
         create(&clients[0], "/apps/pool", "2", NodeKind::Persistent).await;
         let mut leases = Vec::new();
-        for at in 0..2 {
+        for (at, client) in clients.iter().enumerate().take(2) {
             let lease = format!("/apps/pool/{HEX}{at}");
-            leases.push(create(&clients[at], lease, &format!("worker {at}"), NodeKind::Ephemeral).await);
+            leases.push(create(client, lease, &format!("worker {at}"), NodeKind::Ephemeral).await);
         }
         let mut asking = Vec::new();
-        for at in 2..4 {
+        for (at, client) in clients.iter().enumerate().skip(2) {
             let node = format!("/apps/pool-__lock__/{HEX}{at}__lock__");
-            asking.push(create(&clients[at], node, &format!("worker {at}"), NodeKind::EphemeralSequential).await);
+            asking.push(create(client, node, &format!("worker {at}"), NodeKind::EphemeralSequential).await);
         }
         let lock = only(&clients[0], "/apps/pool").await;
         assert_eq!((lock.semaphore, lock.permits), (Some("kazoo"), Some(2)));
@@ -95,9 +95,9 @@ fn curators_semaphore_is_shown_with_its_leases_as_holders_and_those_that_ask_as_
         assert_eq!(lock.holders[0].granted, Some(lock.holders[0].since), "nothing has changed since");
         // The second has created its lease, and waits until the first is given back. The third waits for the second.
         let mut asking = Vec::new();
-        for at in 1..3 {
+        for (at, client) in clients.iter().enumerate().skip(1) {
             let node = format!("/csem/locks/_c_{UUID}-lock-");
-            asking.push(create(&clients[at], node, &format!("10.0.0.{at}"), NodeKind::EphemeralSequential).await);
+            asking.push(create(client, node, &format!("10.0.0.{at}"), NodeKind::EphemeralSequential).await);
         }
         let second = create(&clients[1], lease, "10.0.0.1", NodeKind::EphemeralSequential).await;
         let lock = only(&clients[0], "/csem").await;

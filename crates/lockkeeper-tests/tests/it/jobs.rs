@@ -239,7 +239,7 @@ async fn a_late_end_leaves_the_run_of_the_next_host_as_it_is(world: &World) {
     world.remove(&run.guard().node()).await;
     let loss = run.guard().lost().await;
     let late = proxy.on(OpCode::SetData).path(log_node(world)).hold_request();
-    let finished = crate::support::spawn(run.finish(RunEnd::of(EndKind::Lost).with_why(loss.to_string())));
+    let finished = crate::support::spawn(run.finish(RunEnd::of(EndKind::Lost).with_reason(loss.to_string())));
     late.caught().await;
     let next = claimed(&build(world, &other, "1").on_crash(retry)).await;
     assert_eq!((next.record().attempt, next.crashed_before().is_some()), (2, true));
