@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{Error, ErrorKind};
 use lockkeeper_server::Server as EmbeddedServer;
-use lockkeeper_testkit::proxy::{Hold, OpCode, Proxy, What};
+use lockkeeper_testkit::proxy::{Cut, Hold, OpCode, Proxy, What};
 use lockkeeper_work::jobs::{
     Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, NotRecorded, Ran, Resolve, Rule, Run,
     RunEnd, Schedule, Skipped, Slot,
@@ -21,6 +21,7 @@ for_kinds!(
     a_release_with_a_record_grants_no_one_before_it_is_written,
     an_end_whose_reply_is_lost_is_recorded_once,
     a_claim_whose_reply_is_lost_is_claimed_once,
+    a_claim_whose_reply_and_lock_are_lost_is_unknown,
     a_dropped_run_counts_as_crashed,
     a_crash_is_at_most_once_or_at_least_once_as_the_rule_says,
     a_failure_is_retried_as_often_as_the_rule_says,
@@ -39,7 +40,9 @@ for_kinds!(
     an_end_is_recorded_however_many_reads_of_the_records_are_lost,
     work_whose_end_is_not_recorded_is_not_reported_as_done,
     a_late_end_leaves_the_run_of_the_next_host_as_it_is,
+    an_end_replaces_no_records_that_someone_has_changed,
     a_claim_is_decided_anew_when_the_records_change,
+    a_person_decides_about_the_records_as_they_are_when_the_decision_is_written,
     records_that_may_not_be_read_refuse_the_claim,
     a_program_without_async_runs_a_job,
 );
@@ -251,6 +254,18 @@ async fn a_late_end_leaves_the_run_of_the_next_host_as_it_is(world: &World) {
     assert!(next.finish(RunEnd::succeeded()).await.recorded.is_ok());
 }
 
+/// The run still holds the lock then.
+async fn an_end_replaces_no_records_that_someone_has_changed(world: &World) {
+    let keeper = world.keeper().await;
+    let run = claimed(&build(world, &keeper, "1")).await;
+    let (data, stat) = world.observer.get_data(&log_node(world)).await.unwrap();
+    world.observer.set_data(&log_node(world), &data, None).await.unwrap();
+    let finished = run.finish(RunEnd::succeeded()).await;
+    assert!(matches!(finished.recorded, Err(NotRecorded::Crashed)) && finished.loss.is_none(), "{finished:?}");
+    let (left, now) = world.observer.get_data(&log_node(world)).await.unwrap();
+    assert_eq!((left, now.version), (data, stat.version + 1));
+}
+
 /// Hosts of one job should state the same schedule. Names of slots are no schedule that could differ.
 async fn a_run_says_that_the_one_before_had_another_schedule(world: &World) {
     let keeper = world.keeper().await;
@@ -276,6 +291,20 @@ async fn a_claim_whose_reply_is_lost_is_claimed_once(world: &World) {
     let status = JobsAdmin::new(&keeper).job(world.lock()).await.unwrap().unwrap();
     let slots: Vec<_> = status.runs.iter().map(|run| (run.slot.name.as_str(), run.has_succeeded())).collect();
     assert_eq!(slots, [("first", true), ("1", true)]);
+}
+
+async fn a_claim_whose_reply_and_lock_are_lost_is_unknown(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, SHORT).await;
+    claimed(&build(world, &keeper, "first")).await.finish(RunEnd::succeeded()).await;
+    let (job, reply) = (build(world, &keeper, "1"), proxy.on(OpCode::Multi).hold_reply());
+    let (claim, ()) = tokio::join!(job.claim(), async {
+        reply.caught().await;
+        proxy.refuse();
+        proxy.cut(Cut::Reset);
+    });
+    assert!(matches!(claim, Err(JobError::Unknown { .. })), "{claim:?}");
+    proxy.heal();
 }
 
 async fn a_dropped_run_counts_as_crashed(world: &World) {
@@ -577,6 +606,22 @@ async fn a_claim_is_decided_anew_when_the_records_change(world: &World) {
     }
     proxy.heal();
     world.queued(0).await;
+}
+
+/// A host has run another slot between the read and the write.
+async fn a_person_decides_about_the_records_as_they_are_when_the_decision_is_written(world: &World) {
+    let proxy = world.proxy().await;
+    let (person, host) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
+    claimed(&build(world, &host, "1")).await.finish(RunEnd::failed("x")).await;
+    let (lock, write) = (world.lock(), proxy.on(OpCode::SetData).path(log_node(world)).hold_request());
+    let deciding = crate::support::spawn(async move { JobsAdmin::new(&person).rerun(lock, Some("1")).await });
+    write.caught().await;
+    claimed(&build(world, &host, "2")).await.finish(RunEnd::succeeded()).await;
+    write.release();
+    assert_eq!(deciding.await.unwrap().unwrap().slot.name, "1");
+    let runs = JobsAdmin::new(&host).job(world.lock()).await.unwrap().unwrap().runs;
+    let runs: Vec<_> = runs.iter().map(|run| (run.slot.name.as_str(), run.is_to_run_again())).collect();
+    assert_eq!(runs, [("1", true), ("2", false)]);
 }
 
 async fn records_that_may_not_be_read_refuse_the_claim(world: &World) {

@@ -181,9 +181,10 @@ impl ClaimRequest {
             let (own, read) = (guard.node(), jobs::node(&self.path));
             // Behind the grant, this session sees everything that the holder before wrote.
             let both = async { tokio::join!(biased; ensemble.read(&own), ensemble.read(&read)) };
+            let both = async { Ok(both.await) };
             let seen = match unsure {
-                true => linearizable(&*ensemble, async { Ok(both.await) }).await,
-                false => Ok(both.await),
+                true => while_held(&guard, linearizable(&*ensemble, both)).await,
+                false => while_held(&guard, both).await,
             };
             let (own, seen) = match seen.and_then(|(own, seen)| Ok((own?, seen))) {
                 Ok(seen) => seen,
@@ -197,7 +198,7 @@ impl ClaimRequest {
             let stored = match seen {
                 Ok(seen) => StoredLog::of(&seen),
                 Err(OpError::NoNode) => {
-                    if let Err(fault) = jobs::make(&*ensemble, &self.path).await {
+                    if let Err(fault) = while_held(&guard, jobs::make(&*ensemble, &self.path)).await {
                         self.passing(&guard, fault, is_sent)?;
                     }
                     continue;
@@ -227,7 +228,7 @@ impl ClaimRequest {
             let mut decided = self.decide(&log, own.ctime_ms, own.ctime_ms);
             if decided.ahead.is_some() {
                 // The runs after the host asked may count, if it has waited for long.
-                match engine::session::server_now_ms(&*ensemble).await {
+                match while_held(&guard, engine::session::server_now_ms(&*ensemble)).await {
                     Ok(now_ms) => decided = self.decide(&log, own.ctime_ms, now_ms.max(own.ctime_ms)),
                     Err(fault) => {
                         self.passing(&guard, fault, is_sent)?;
@@ -312,6 +313,15 @@ impl ClaimRequest {
             true => JobError::Unknown { path },
             false => JobError::Lost { path, loss: guard.loss().unwrap_or(lockkeeper::Loss::Removed) },
         }
+    }
+}
+
+/// Waits for the servers as long as the lock is held. An operation on a lost connection would wait for the next one, however long that takes.
+async fn while_held<T>(guard: &Guard, operation: impl Future<Output = Result<T, OpError>>) -> Result<T, OpError> {
+    tokio::select! {
+        biased;
+        done = operation => done,
+        _ = guard.lost() => Err(OpError::SessionOver),
     }
 }
 
