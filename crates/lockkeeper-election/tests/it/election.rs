@@ -346,7 +346,9 @@ fn a_leader_that_is_asked_to_step_down_ends_its_work_first() {
         let keeper = keeper(&server).await;
         let election = Election::new(&keeper, ELECTION);
         let (work_ended, terms) = (CancellationToken::new(), Arc::new(Mutex::new(Vec::new())));
-        let (ended, stopping, counted, looks) = (work_ended.clone(), stop.clone(), terms.clone(), election.clone());
+        let (ended, stopping, counted) = (work_ended.clone(), stop.clone(), terms.clone());
+        let (looks, leads) = (election.clone(), Arc::new(Mutex::new(Vec::new())));
+        let demotions = leads.clone();
         let (heard, mut hears) = mpsc::unbounded_channel();
         let candidate = election.candidate("steps down");
         let running = tokio::spawn(async move {
@@ -367,9 +369,11 @@ fn a_leader_that_is_asked_to_step_down_ends_its_work_first() {
                         Demotion::Asked(asked) => assert_eq!(asked.reason.as_deref(), Some("update")),
                         other => assert_eq!(*other, Demotion::Stopped),
                     }
-                    let looks = looks.clone();
-                    // It leads until the hook has ended.
-                    Box::pin(async move { assert!(looks.leader().await.unwrap().is_some()) })
+                    let (looks, leads) = (looks.clone(), leads.clone());
+                    Box::pin(async move {
+                        let leader = looks.leader().await;
+                        leads.lock().unwrap().push(leader.is_ok_and(|leader| leader.is_some()));
+                    })
                 },
             );
             running.await
@@ -387,6 +391,7 @@ fn a_leader_that_is_asked_to_step_down_ends_its_work_first() {
         stop.cancel();
         running.await.unwrap()?;
         assert_eq!(terms.lock().unwrap().len(), 2);
+        assert_eq!(*demotions.lock().unwrap(), [true, true], "it resigned before the hook had ended");
         assert!(election.leader().await?.is_none());
         Ok(())
     });
