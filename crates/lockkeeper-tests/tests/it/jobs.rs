@@ -296,7 +296,7 @@ async fn a_claim_whose_reply_is_lost_is_claimed_once(world: &World) {
 async fn a_claim_whose_reply_and_lock_are_lost_is_unknown(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, SHORT).await;
-    claimed(&build(world, &keeper, "first")).await.finish(RunEnd::succeeded()).await;
+    claimed(&build(world, &keeper, "first")).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     let (job, reply) = (build(world, &keeper, "1"), proxy.on(OpCode::Multi).hold_reply());
     let (claim, ()) = tokio::join!(job.claim(), async {
         reply.caught().await;
@@ -612,11 +612,11 @@ async fn a_claim_is_decided_anew_when_the_records_change(world: &World) {
 async fn a_person_decides_about_the_records_as_they_are_when_the_decision_is_written(world: &World) {
     let proxy = world.proxy().await;
     let (person, host) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
-    claimed(&build(world, &host, "1")).await.finish(RunEnd::failed("x")).await;
+    claimed(&build(world, &host, "1")).await.finish(RunEnd::failed("x")).await.recorded.unwrap();
     let (lock, write) = (world.lock(), proxy.on(OpCode::SetData).path(log_node(world)).hold_request());
     let deciding = crate::support::spawn(async move { JobsAdmin::new(&person).rerun(lock, Some("1")).await });
     write.caught().await;
-    claimed(&build(world, &host, "2")).await.finish(RunEnd::succeeded()).await;
+    claimed(&build(world, &host, "2")).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     write.release();
     assert_eq!(deciding.await.unwrap().unwrap().slot.name, "1");
     let runs = JobsAdmin::new(&host).job(world.lock()).await.unwrap().unwrap().runs;
