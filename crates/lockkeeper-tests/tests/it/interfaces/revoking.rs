@@ -135,7 +135,9 @@ async fn a_wait_for_an_answer_ends_in_time_although_no_server_answers(world: &Wo
     }
     proxy.heal();
     guard.release().await.unwrap();
-    assert_eq!(asked[0].answer(PATIENCE).await.unwrap(), RevokeAnswer::Released);
+    // The connection may end, because the black hole has swallowed bytes of it.
+    eventually("the release is seen", async || matches!(asked[0].answer(PATIENCE).await, Ok(RevokeAnswer::Released)))
+        .await;
 }
 
 /// N-32, N-33, T-25, T-26, T-29, T-30: the word is read at whatever time it was written, and other data means nothing. The same
