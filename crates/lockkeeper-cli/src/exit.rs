@@ -38,8 +38,8 @@ pub(crate) struct Failure {
     pub hint: Option<String>,
     /// Commands that help: what each one does, and the command.
     pub advice: Vec<(&'static str, Suggested)>,
-    /// Whether the hint is the library's about servers that do not answer. [`Failure::scoped`] has a better one for a server of
-    /// this machine.
+    /// Whether the hint is the library's about servers that do not answer. [`Failure::at`] has a better one for an ensemble, and
+    /// [`Failure::scoped`] for a server of this machine.
     pub of_any_server: bool,
     /// What the failure means for another attempt at the lock.
     pub cause: Cause,
@@ -111,6 +111,10 @@ impl Failure {
     #[must_use]
     pub(crate) fn at(mut self, place: &Place) -> Self {
         if let Place::Ensemble(servers) = place {
+            if std::mem::take(&mut self.of_any_server) {
+                self.hint = None;
+                self = self.advise("see how each server is", Suggested::new(["doctor"]));
+            }
             // With realms, it is refused without servers.
             let named = |command: Suggested| if command.verb() == Some(INIT) { command.at(servers) } else { command };
             self.advice = self.advice.into_iter().map(|(what, command)| (what, named(command))).collect();
@@ -166,7 +170,8 @@ impl From<Error> for Failure {
             seen = Some(holder.clone());
         }
         let (code, hint, advice) = (code(&error), hint(&error), advice(&error));
-        let of_any_server = matches!(error, Error::Session(SessionError::Unreachable { .. }));
+        let of_any_server =
+            matches!(&error, Error::Session(error @ SessionError::Unreachable { .. }) if error.tls_problem().is_none());
         Failure {
             code,
             message,
@@ -553,10 +558,12 @@ mod tests {
             let (servers, detail) = ("zk1:2181".to_owned(), "zk1:2181 does not answer".to_owned());
             Failure::from(Error::from(SessionError::Unreachable { servers, waited: std::time::Duration::ZERO, detail }))
         };
-        let hint = |failure: Failure, place: &Place| failure.scoped(place).hint.unwrap();
+        let hint = |failure: Failure, place: &Place| failure.scoped(place).hint.unwrap_or_default();
         let log = directory.path().join(LOG).display().to_string();
         assert_eq!(hint(failure(), &machine), format!("lockkeeper server status says how it is now; its log is {log}"));
-        assert!(hint(failure(), &ensemble).contains("a ZooKeeper server runs at zk1:2181"));
+        assert_eq!(hint(failure(), &ensemble), "");
+        let advice = failure().scoped(&ensemble).advice;
+        assert_eq!(advice, [("see how each server is", Suggested::new(["doctor"]))]);
         assert_eq!(hint(failure().hint("wait"), &machine), "wait");
     }
 

@@ -72,6 +72,9 @@ pub(crate) const UNUSED: Duration = Duration::from_secs(24 * 3600);
 /// How many empty nodes are reported: each costs a listing of all locks two reads.
 const MANY: usize = 1000;
 
+/// Servers are said to be slow from this time on.
+const SLOW: Duration = Duration::from_secs(1);
+
 /// A smaller difference between the clocks is not reported.
 const TOLERATED: Duration = Duration::from_secs(2);
 
@@ -116,6 +119,15 @@ impl Apart {
     }
 }
 
+/// How long the servers took. What is missing was not measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Times {
+    /// How long it took to open a session, or until an attempt ended that no server accepted.
+    pub session: Option<Duration>,
+    /// How long the session took for a write, which the leader orders.
+    pub write: Option<Duration>,
+}
+
 /// What was seen of one place: an ensemble, or a server of this machine. What is missing was not seen.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
@@ -124,6 +136,7 @@ pub(crate) struct Facts {
     pub servers: Vec<ServerReport>,
     /// The session timeout that they grant to this client.
     pub session_timeout: Option<Duration>,
+    pub times: Times,
     /// The servers that do not list their connections, if a holder has a session.
     pub without_cons: Vec<String>,
     /// Why nothing else was seen.
@@ -152,7 +165,8 @@ pub(crate) struct Facts {
 
 /// Returns all findings, in the order of the screen.
 pub(crate) fn all(facts: &Facts, late: Option<Duration>) -> Vec<Finding> {
-    let mut found = servers(&facts.servers);
+    let mut found = servers(&facts.servers, facts.times);
+    found.extend(slow(&facts.servers, facts.times));
     found.extend(facts.session_timeout.and_then(|timeout| few_ticks(&facts.servers, timeout)));
     if let Some((why, command)) = &facts.no_session {
         found.push(Finding { command: command.clone(), ..Finding::serious(Section::Servers, plain(why)) });
@@ -208,8 +222,16 @@ pub(crate) fn problem(state: &ServerState) -> Option<String> {
     })
 }
 
+/// Servers that serve, and take seconds.
+fn slow(reports: &[ServerReport], times: Times) -> Option<Finding> {
+    let write = times.write.filter(|time| *time >= SLOW)?;
+    let (answer, which) = if reports.len() > 1 { ("answer", "these servers") } else { ("answers", "this server") };
+    let text = format!("{which} {answer} slowly: a write took {}, and each grant needs one", spell(write));
+    Some(Finding::notice(Section::Servers, text))
+}
+
 /// What the servers say of themselves, and what follows for a majority.
-fn servers(reports: &[ServerReport]) -> Vec<Finding> {
+fn servers(reports: &[ServerReport], times: Times) -> Vec<Finding> {
     let name = |report: &ServerReport| plain(&report.name);
     let mode = |report: &ServerReport| report.state.vitals().and_then(|vitals| vitals.mode);
     let of = |wanted: ServerMode| reports.iter().filter(move |report| mode(report) == Some(wanted));
@@ -239,6 +261,17 @@ fn servers(reports: &[ServerReport]) -> Vec<Finding> {
         );
         found.push(Finding::notice(Section::Servers, text));
     }
+    // The leader may be a server that the connect string does not name; without one, no session opens.
+    let is_leaderless = follows && !leads && times.session.is_some_and(|time| time >= SLOW);
+    if is_leaderless {
+        let text = match (times.write, times.session) {
+            (Some(_), Some(waited)) => {
+                format!("no leader among the servers that answered: a session was opened only after {}", spell(waited))
+            }
+            _ => "no leader among the servers that answer: no lock is granted now".to_owned(),
+        };
+        found.push(Finding::serious(Section::Servers, text));
+    }
     let told = reports.iter().filter_map(|report| report.limits.as_ref()?.voters).max();
     // Without a membership, the servers of the connect string are taken for all.
     let named = reports.len() - strangers.len() - of(ServerMode::Observer).count();
@@ -249,7 +282,7 @@ fn servers(reports: &[ServerReport]) -> Vec<Finding> {
     let is_ensemble = reports.len() > 1 && alone == 0;
     let consequence = match is_ensemble {
         true if down.len() < reports.len() - strangers.len() && maybe_up < majority => ": no majority is left",
-        true if maybe_up == majority => ": one more failure stops every lock",
+        true if maybe_up == majority && !is_leaderless => ": one more failure stops every lock",
         _ => "",
     };
     let is_spare = is_ensemble && maybe_up > majority;

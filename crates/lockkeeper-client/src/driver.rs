@@ -18,7 +18,7 @@ use tracing::debug;
 
 use crate::feed::{FeedEvent, FeedSender};
 use crate::problem::TlsProblem;
-use crate::servers::{Connect, Connecting, Searching, Stream};
+use crate::servers::{CLOSED, Connect, Connecting, Searching, Stream, is_close};
 use crate::session::Session;
 use crate::types::{ConnectionState, RequestError, RequestId, SessionEvent, Transport, WatchEvent};
 
@@ -26,7 +26,6 @@ use crate::types::{ConnectionState, RequestError, RequestId, SessionEvent, Trans
 const READ: usize = 64 << 10;
 /// What is said of a server that gave no reason.
 const SILENT: &str = "does not answer";
-const CLOSED: &str = "closes the connection without an answer";
 /// Why a session has no connection to a server whose address is not known in time.
 const NOT_FOUND: &str = "cannot be found in time (if this is a name: DNS does not answer)";
 /// Maximum bytes of memory that an empty buffer keeps.
@@ -490,9 +489,7 @@ impl Driver {
                 WakeReason::Read(end) => {
                     let connected = inner.session.is_connected();
                     let why = || match end {
-                        Err(error) if connected || error.kind() != std::io::ErrorKind::ConnectionReset => {
-                            breaks(&error)
-                        }
+                        Err(error) if connected || !is_close(&error) => breaks(&error),
                         Ok(_) if connected => "closes the connection".to_owned(),
                         _ => CLOSED.to_owned(),
                     };

@@ -284,10 +284,19 @@ async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
+/// What is said of a server that closes a connection before it has answered.
+pub(crate) const CLOSED: &str = "closes the connection without an answer";
+
+/// Whether the server has closed the connection: Linux reports that as a reset, or as a pipe without a reader.
+pub(crate) fn is_close(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+}
+
 /// Returns the error with the words of a message about the server.
 fn unreachable(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => io::Error::new(error.kind(), "refuses connections (nothing listens there)"),
+        kind if is_close(&error) => io::Error::new(kind, CLOSED),
         kind => io::Error::new(kind, format!("cannot be reached ({error})")),
     }
 }
@@ -306,6 +315,15 @@ mod tests {
         assert_eq!(read("zk1:1, zk2:,10.0.0.7/app/locks").unwrap(), "zk1:1,zk2:2181,10.0.0.7:2181/app/locks");
         assert_eq!(read(" unix:/run/a,b:c ").unwrap(), "unix:/run/a,b:c");
         assert_eq!(read("[::1],[fe80::1%eth0]:7/").unwrap(), "[::1]:2181,[fe80::1%eth0]:7");
+    }
+
+    #[test]
+    fn a_connection_that_is_reset_while_it_opens_was_closed_by_the_server() {
+        for kind in [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe] {
+            let error = unreachable(kind.into());
+            assert_eq!((error.kind(), error.to_string().as_str()), (kind, CLOSED));
+        }
+        assert!(unreachable(io::ErrorKind::HostUnreachable.into()).to_string().starts_with("cannot be reached ("));
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
@@ -115,6 +115,7 @@ pub(crate) async fn doctor(args: DoctorArgs, printer: &Printer) -> Result<u8, Fa
 async fn examine(part: &Part, root: String, printer: &Printer) -> Result<Facts, Failure> {
     let settings = &part.settings;
     let mut facts = Facts { root, ..Facts::default() };
+    let mut started = Instant::now();
     let connected = match &settings.place {
         Place::Ensemble(servers) => {
             facts.servers = servers::ask(&settings.builder(), servers, ASKING).await?;
@@ -123,6 +124,7 @@ async fn examine(part: &Part, root: String, printer: &Printer) -> Result<Facts, 
                     Some(("no server is known to serve clients, so nothing else was asked".to_owned(), None));
                 return Ok(facts);
             }
+            started = Instant::now();
             connect_running(settings, &settings.builder()).await
         }
         Place::Machine(home) => match control::find(home) {
@@ -132,15 +134,23 @@ async fn examine(part: &Part, root: String, printer: &Printer) -> Result<Facts, 
             Ok(_) => connect_to_records(settings, printer).await,
         },
     };
+    let waited = started.elapsed();
     let keeper = match connected {
-        Ok(keeper) => keeper,
+        Ok(keeper) => {
+            facts.times.session = Some(waited);
+            keeper
+        }
         // The chroot of one realm hides no other realm.
         Err(failure) if part.realm.is_none() && matches!(failure.code, Code::Usage | Code::Mismatch) => {
             return Err(failure);
         }
         Err(failure) => {
             let hint = failure.hint.map_or_else(String::new, |hint| format!("; {hint}"));
-            let command = failure.advice.into_iter().next().map(|(_, command)| command);
+            // A refusal says nothing about how long the servers take.
+            facts.times.session = (failure.code == Code::Unreachable).then_some(waited);
+            // Its own name is no advice.
+            let commands = failure.advice.into_iter().map(|(_, command)| command);
+            let command = commands.into_iter().find(|command| command.verb() != Some("doctor"));
             facts.no_session = Some((format!("{}{hint}", failure.message), command));
             return Ok(facts);
         }
@@ -239,10 +249,13 @@ async fn look(keeper: &Lockkeeper, part: &Part, facts: &mut Facts) {
     }
 }
 
-/// Compares the servers' clock with this machine's.
+/// Compares the servers' clock with this machine's, by a write, and notes how long that takes.
 async fn time(admin: &Admin, facts: &mut Facts) {
-    let sent = SystemTime::now();
-    match admin.known_server_now_ms().await {
+    let (sent, asked) = (SystemTime::now(), Instant::now());
+    let answer = admin.known_server_now_ms().await;
+    // The leader orders the write even if it finds no node.
+    facts.times.write = answer.is_ok().then(|| asked.elapsed());
+    match answer {
         Ok(Some(ms)) => {
             let now = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0));
             (facts.clock, facts.now) = (Some(Apart::of(sent, now, SystemTime::now())), Some(now));
@@ -508,6 +521,8 @@ struct PlaceView<'a> {
     origin: String,
     servers: &'a [ServerReport],
     clock_ms: Option<i64>,
+    session_ms: Option<f64>,
+    write_ms: Option<f64>,
     locks: Option<usize>,
     findings: Vec<FindingView<'a>>,
     unseen: Vec<String>,
@@ -536,6 +551,8 @@ impl<'a> PlaceView<'a> {
             origin: origin(part).to_string(),
             servers: &facts.servers,
             clock_ms: facts.clock.map(Apart::ms),
+            session_ms: facts.times.session.map(|time| time.as_secs_f64() * 1e3),
+            write_ms: facts.times.write.map(|time| time.as_secs_f64() * 1e3),
             locks: facts.locks.as_ref().map(Vec::len),
             findings: findings.collect(),
             unseen: unseen_of(facts),

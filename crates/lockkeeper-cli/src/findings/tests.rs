@@ -35,8 +35,14 @@ fn follows(name: &str) -> ServerReport {
 
 /// The findings about these servers, each with its mark before it.
 fn told(reports: &[ServerReport]) -> Vec<String> {
+    told_with(reports, Times::default())
+}
+
+/// The same with what their answers took.
+fn told_with(reports: &[ServerReport], times: Times) -> Vec<String> {
     let mark = |severity| if severity == Severity::Serious { "!!" } else { "!" };
-    servers(reports).iter().map(|finding| format!("{} {}", mark(finding.severity), finding.text)).collect()
+    let found = servers(reports, times).into_iter().chain(slow(reports, times));
+    found.map(|finding| format!("{} {}", mark(finding.severity), finding.text)).collect()
 }
 
 const NO_TEXT: [String; 0] = [];
@@ -66,6 +72,34 @@ fn a_stopped_server_is_as_serious_as_its_consequence() {
     assert!(
         told.len() == 2 && told.iter().all(|text| text.starts_with("!!") && text.ends_with(": no majority is left"))
     );
+}
+
+/// Its followers serve until they miss it, and no session opens meanwhile.
+#[test]
+fn followers_without_a_leader_grant_no_lock() {
+    let hangs = [follows("zk1:1"), follows("zk2:1"), report("zk3:1", ServerState::Silent)];
+    let waited = |session: u64, write| Times { session: Some(Duration::from_secs(session)), write };
+    let silent = "!! zk3:1 accepts connections and does not answer";
+    let none = "!! no leader among the servers that answer: no lock is granted now";
+    assert_eq!(told_with(&hangs, waited(10, None)), [none, silent]);
+    let write = Some(Duration::from_millis(2));
+    let later = "!! no leader among the servers that answered: a session was opened only after 16 s";
+    assert_eq!(told_with(&hangs, waited(16, write)), [later, silent]);
+    // A server that the connect string does not name leads.
+    let consequence = format!("{silent}: one more failure stops every lock");
+    assert_eq!(told_with(&hangs, waited(0, write)), [consequence]);
+    assert_eq!(told_with(&[follows("zk1:1"), follows("zk2:1")], waited(0, write)), NO_TEXT);
+}
+
+#[test]
+fn servers_that_take_a_second_for_a_write_are_slow() {
+    let took = |ms| Times { session: Some(Duration::ZERO), write: Some(Duration::from_millis(ms)) };
+    let reports = [leads("zk1:1"), follows("zk2:1"), follows("zk3:1")];
+    let slow = "! these servers answer slowly: a write took 1.8 s, and each grant needs one";
+    assert_eq!(told_with(&reports, took(1_800)), [slow]);
+    assert_eq!(told_with(&reports, took(999)), NO_TEXT);
+    let alone = [serves("zk1:1", ServerMode::Standalone)];
+    assert!(told_with(&alone, took(2_000))[0].starts_with("! this server answers slowly: a write took 2 s"));
 }
 
 /// The connect string may name some of the servers. Their membership says how many there are.
