@@ -116,6 +116,18 @@ impl FromStr for Servers {
         if list.ends_with(':') && path.starts_with("//") {
             return Err(invalid(format!("{list}// is the beginning of a URL: leave it out")));
         }
+        // A comma is allowed in a name of a node; a list of servers behind it is a mistake.
+        let servers = path.split_once(',').map(|(_, rest)| rest.split(',')).into_iter().flatten();
+        let is_server = |part: &str| {
+            let (server, _) = part.split_once('/').unwrap_or((part, ""));
+            server.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+        };
+        if servers.into_iter().any(is_server) {
+            return Err(invalid(format!("{path:?} has servers behind a chroot: write the chroot once, at the end")));
+        }
+        if path.len() > 1 && path.ends_with('/') {
+            return Err(invalid(format!("the chroot {path:?} ends with a slash: leave that out")));
+        }
         let chroot = Chroot::new(path).map_err(|problem| invalid(format!("the chroot {path:?} {problem}")))?;
         let endpoints = list
             .split(',')
@@ -340,6 +352,8 @@ mod tests {
         for (text, problem) in [
             ("", "\"\" is not a server"),
             ("zk1,,zk2", "\"\" is not a server"),
+            ("zk1:1/app,zk2:2/app", "has servers behind a chroot: write the chroot once, at the end"),
+            ("zk1:1/app/", "the chroot \"/app/\" ends with a slash: leave that out"),
             ("zk 1", "has ' ' in it"),
             ("zk1:1;zk2:1", "has ';' in it: write commas"),
             ("zk://zk1:1", "zk:// is the beginning of a URL"),
@@ -351,7 +365,7 @@ mod tests {
             ("[::1]2", "after ']'"),
             ("[zk1]:2", "no IPv6 address"),
             ("zk1//a", "empty"),
-            ("zk1/a/", "empty"),
+            ("zk1/a//b", "empty"),
             ("zk1/a/..", "\"..\""),
             ("unix:", "no absolute path"),
             ("unix:run/x", "write unix:/path"),

@@ -358,7 +358,7 @@ fn routing_servers_that_do_not_help_are_named() {
         (["--routing-servers", &empty], 78, &[&empty, "there is no routing data", "name the servers of Helix's"]),
         (["--routing-servers", &missing], 78, &[&missing, "hint: "]),
         (["--routing-servers", &wrong], 78, &["/a/b", "is below the sharding key /a", "leave the sharding key"]),
-        (["--routing-servers", "zk:x"], 64, &["--routing-servers", "zk:x", "host:port"]),
+        (["--routing-servers", "zk:x"], 64, &["--routing-servers", "zk:x", "; as in zk1:2181"]),
         (["--config", "both.toml"], 64, &["both.toml:1", "zk:1", "both.toml:3", "[realms]"]),
         (["--config", "two.toml"], 64, &["two.toml:1", "zk:1", "two.toml:2", "leave out one of the two"]),
     ] {

@@ -34,7 +34,7 @@ pub(super) fn realms(table: &DeTable<'_>, place: impl Fn(usize) -> Origin, layer
             continue;
         };
         if let Err(error) = check_servers(servers) {
-            layers.faults.push(fault(error.to_string(), "write host:port, with commas between several"));
+            layers.faults.push(fault(error.to_string(), "as in zk1:2181,zk2:2181/app"));
             continue;
         }
         layers.realms.retain(|realm| realm.value.prefix != prefix);

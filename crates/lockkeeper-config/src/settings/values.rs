@@ -170,7 +170,7 @@ fn belong_together(tls: &TlsSettings, layers: &mut Layers) {
 fn servers(given: &Given) -> Result<String, Wrong> {
     match check_servers(&given.text) {
         Ok(_) => Ok(given.text.clone()),
-        Err(error) => Err((error.to_string(), "write host:port, with commas between several".to_owned())),
+        Err(error) => Err((error.to_string(), "as in zk1:2181,zk2:2181/app".to_owned())),
     }
 }
 

@@ -518,7 +518,7 @@ async fn realms_are_read_from_the_file() {
     for (text, say) in [
         ("[realms]\nsearch = \"a:1\"", ["config.toml:2", "\"search\"", "absolute path"]),
         ("[realms]\n\"/a\" = 5", ["config.toml:2", "integer", "zk1:2181"]),
-        ("[realms]\n\"/a\" = \"a:x\"", ["config.toml:2", "a:x", "host:port"]),
+        ("[realms]\n\"/a\" = \"a:x\"", ["config.toml:2", "a:x", "as in zk1:2181"]),
         ("servers = \"a:1\"\n[realms]\n\"/a\" = \"a:1\"", ["config.toml:1", "realms as well", "[realms]"]),
     ] {
         let error = toml(text).unwrap_err();
