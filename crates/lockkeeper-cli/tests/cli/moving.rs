@@ -163,6 +163,24 @@ fn a_copy_refuses_other_content_and_tokens_that_fall() {
     }
 }
 
+/// Nobody misses the records of holds that the target had itself, and a copy that replaces other nodes is dangerous.
+#[test]
+fn a_copy_leaves_the_records_of_holds_that_the_target_has() {
+    let machine = Home::new();
+    let (from, to) = (Served::start(&machine), Served::start_after(&machine, 1 << 46));
+    let homes = [&from, &to].map(|served| Home::with_servers(&served.address));
+    for home in &homes {
+        assert!(home.output(&["run", "tried", "--", "true"]).status.success());
+    }
+    let history = |home: &Home| home.output(&["history", "tried", "--json"]).stdout;
+    let before = homes.each_ref().map(history);
+    assert_ne!(before[0], before[1]);
+    let output = homes[0].output(&["copy", "--to", &to.address, "--json"]);
+    assert!(output.status.success() && copied(&output)["conflicts"] == serde_json::json!([]), "{output:?}");
+    let entries = |json: &[u8]| serde_json::from_slice::<serde_json::Value>(json).unwrap()["entries"].clone();
+    assert_eq!(entries(&history(&homes[1])), entries(&before[1]));
+}
+
 /// The page's steps on an ensemble of Apache's servers, and back.
 #[cfg(deep)]
 #[test]

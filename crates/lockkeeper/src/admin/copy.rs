@@ -16,6 +16,7 @@ use super::Admin;
 use crate::ensemble::paths::is_below;
 use crate::ensemble::{Copies, EPOCH_NODE, Ensemble, NodeKind, NodeWithAcl, OpError, READS_IN_FLIGHT, refused};
 use crate::error::{AdminError, SessionError};
+use crate::registers::HISTORY;
 
 /// How many conflicts are reported by path.
 const NAMED: usize = 20;
@@ -151,7 +152,8 @@ struct SourceNode {
 
 impl Admin {
     /// Copies persistent nodes to other servers, with data and access lists. Ephemeral nodes are counted and left out,
-    /// so no locks are held at the target. `/zookeeper`, with its quotas, and the epoch of tokens are left out too.
+    /// so no locks are held at the target. `/zookeeper`, with its quotas, and the epoch of tokens are left out too. A record of a hold
+    /// that the target has already stays as it is there.
     ///
     /// The copy makes two passes over the source. The first compares and changes nothing. The second runs only if there
     /// is no conflict and the target's tokens are greater than the source's. A repeated copy is harmless: identical
@@ -327,6 +329,8 @@ impl Copying {
             None => CopyStep::Create,
             Some(there) if there.same_content(whole) => CopyStep::Same,
             // Never replace an ephemeral node: it belongs to a session.
+            // The records of holds that the target had itself stay.
+            Some(_) if is_below(path, HISTORY) => CopyStep::Same,
             Some(there) if self.overwrite && !there.ephemeral => CopyStep::Replace,
             Some(_) => CopyStep::Conflict,
         })
