@@ -17,7 +17,7 @@ use lockkeeper_observe::table::Row;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::commands::show::connect_running;
+use crate::commands::show::connect_to_ask;
 use crate::evidence::Overview;
 use crate::exit::Failure;
 use crate::servertime::ServerTime;
@@ -122,7 +122,7 @@ impl<'p> Source<'p> {
         let part = self.part;
         let keeper = match self.keeper.clone() {
             Some(keeper) => keeper,
-            None => connect_running(&part.settings, &part.settings.builder()).await?,
+            None => connect_to_ask(&part.settings).await?,
         };
         self.keeper = Some(keeper.clone());
         if self.changes.is_none() && !self.unwatched {

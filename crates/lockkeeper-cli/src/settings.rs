@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     pub all: lockkeeper_config::settings::Settings,
     /// Whether a missing chroot is created.
     pub create_chroot: bool,
+    /// Prints for the caller what happens to this user's own server.
+    pub printer: Printer,
 }
 
 impl Settings {
@@ -47,7 +49,7 @@ impl Settings {
         let create_chroot = args.create_chroot;
         let (all, place) = Self::read_all(args, printer)?;
         let place = place?;
-        let settings = Settings { place, all, create_chroot };
+        let settings = Settings { place, all, create_chroot, printer: *printer };
         if matches!(settings.place, Place::Machine(_)) && !settings.has_realms() {
             refuse_options_of_ensembles(&settings.all, &settings.place, sets_list)?;
         }

@@ -25,7 +25,7 @@ use crate::advice::Suggested;
 use crate::args::doctor::DoctorArgs;
 use crate::commands::gc::{Group, time_of};
 use crate::commands::jobs;
-use crate::commands::show::{connect_running, connect_to_records};
+use crate::commands::show::{connect_running, connect_to_ask};
 use crate::control;
 use crate::evidence::{habits, is_used};
 use crate::exit::{Code, Failure};
@@ -64,8 +64,7 @@ pub(crate) async fn doctor(args: DoctorArgs, printer: &Printer) -> Result<u8, Fa
         _ => part.root.clone(),
     };
     let mut seen = Vec::new();
-    for (part, facts) in parts.iter().zip(join_all(parts.iter().map(|part| examine(part, locks(part), printer))).await)
-    {
+    for (part, facts) in parts.iter().zip(join_all(parts.iter().map(|part| examine(part, locks(part)))).await) {
         seen.push((part, facts?));
     }
     // They are this user's, whatever the realm.
@@ -112,7 +111,7 @@ pub(crate) async fn doctor(args: DoctorArgs, printer: &Printer) -> Result<u8, Fa
 ///
 /// # Errors
 /// The settings are wrong. A place that cannot be reached is no error.
-async fn examine(part: &Part, root: String, printer: &Printer) -> Result<Facts, Failure> {
+async fn examine(part: &Part, root: String) -> Result<Facts, Failure> {
     let settings = &part.settings;
     let mut facts = Facts { root, ..Facts::default() };
     let mut started = Instant::now();
@@ -131,7 +130,7 @@ async fn examine(part: &Part, root: String, printer: &Printer) -> Result<Facts, 
             Err(failure) => Err(failure),
             // It would have nothing to say.
             Ok(None) if !home.is_shared() && is_absent(&home.dir().join("data")) => return Ok(facts),
-            Ok(_) => connect_to_records(settings, printer).await,
+            Ok(_) => connect_to_ask(settings).await,
         },
     };
     let waited = started.elapsed();

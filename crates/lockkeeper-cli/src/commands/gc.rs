@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::advice::Suggested;
 use crate::args::doctor::GcArgs;
 use crate::commands::realms::ask_each;
-use crate::commands::show::inquire_records;
+use crate::commands::show::inquire_of;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
 use crate::place::Place;
@@ -117,7 +117,7 @@ pub(crate) async fn gc(args: GcArgs, printer: &Printer) -> Result<u8, Failure> {
         return log(&parts, &root, printer).await;
     }
     let answers = ask_each(&parts, printer, async |part| {
-        inquire_records(&part.settings, printer, async |keeper| collect(&keeper, part, &root, &args).await).await
+        inquire_of(&part.settings, async |keeper| collect(&keeper, part, &root, &args).await).await
     })
     .await?;
     let source = answers.source();
@@ -289,7 +289,7 @@ struct CleanupView<'a> {
 /// Lists the recorded deletions.
 async fn log(parts: &[Part], root: &str, printer: &Printer) -> Result<u8, Failure> {
     let answers = ask_each(parts, printer, async |part| {
-        inquire_records(&part.settings, printer, async |keeper| cleanups(&keeper, &part.root).await).await
+        inquire_of(&part.settings, async |keeper| cleanups(&keeper, &part.root).await).await
     })
     .await?;
     let source = answers.source();

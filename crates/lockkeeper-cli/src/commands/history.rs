@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::advice::Suggested;
 use crate::args::history::HistoryArgs;
 use crate::commands::realms::ask_each;
-use crate::commands::show::{connect_to_records, inquire_records};
+use crate::commands::show::{connect_to_ask, inquire_of};
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
 use crate::pastview::{self, EntryView, Row};
@@ -76,7 +76,7 @@ async fn of_one(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u
     let settings = Settings::read(args.connect.clone(), printer)?.at([path.as_str()]).await?;
     let printer = &printer.at(&settings.place);
     let at = path.clone();
-    let answer = inquire_records(&settings, printer, async move |keeper| ask(&keeper, &at).await).await?;
+    let answer = inquire_of(&settings, async move |keeper| ask(&keeper, &at).await).await?;
     let Answer { mut entries, lock, now } = answer;
     let flapping = Flapping::of(&entries, now);
     let kept = entries.iter().filter(|entry| entry.hold().is_some()).count();
@@ -127,7 +127,7 @@ async fn of_all(args: HistoryArgs, printer: &Printer) -> Result<u8, Failure> {
     let root = list_root(args.name.as_deref())?;
     let parts = Settings::read(args.connect, printer)?.parts(&root).await?;
     let answers = ask_each(&parts, printer, async |part| {
-        inquire_records(&part.settings, printer, async |keeper| {
+        inquire_of(&part.settings, async |keeper| {
             let entries = History::new(&keeper).below(&part.root).await?;
             let now = server_time(keeper.admin().known_server_now_ms().await.ok().flatten());
             Ok::<_, Error>((entries, now))
@@ -174,7 +174,7 @@ fn columns() -> Option<usize> {
 async fn follow(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u8, Failure> {
     let settings = Settings::read(args.connect.clone(), printer)?.at([path.as_str()]).await?;
     let printer = &printer.at(&settings.place);
-    let keeper = connect_to_records(&settings, printer).await?;
+    let keeper = connect_to_ask(&settings).await?;
     if !printer.is_json() {
         printer.scope(&settings.place);
     }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::advice::Suggested;
 use crate::args::jobs::{ExpectArgs, ForgetArgs, ImportArgs, JobsArgs, JobsVerb, RerunArgs, ResolveArgs};
 use crate::commands::realms::ask_each;
-use crate::commands::show::{connect_with, inquire_records};
+use crate::commands::show::{connect_with, inquire_of};
 use crate::crontab::{self, Format};
 use crate::evidence::is_used;
 use crate::exit::{Code, Failure};
@@ -71,7 +71,7 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         return watch::watch(&args, path.as_deref(), &parts, printer).await;
     }
     let answers = ask_each(&parts, printer, async |part| {
-        inquire_records(&part.settings, printer, async |keeper| {
+        inquire_of(&part.settings, async |keeper| {
             let admin = JobsAdmin::new(&keeper);
             let mut jobs: Vec<_> = match &path {
                 Some(path) => admin.job(path).await?.into_iter().collect(),
@@ -176,7 +176,7 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let how = if args.again { Resolve::RunAgain } else { Resolve::Accept };
-    let deciding = decide(&settings, printer, &path, async |admin: &JobsAdmin| admin.resolve(&path, how).await);
+    let deciding = decide(&settings, &path, async |admin: &JobsAdmin| admin.resolve(&path, how).await);
     let (run, job) = deciding.await?;
     let next = if args.again { who_runs(&job) } else { "it counts as done" };
     decided(&settings, &path, &run, next, printer)
@@ -185,8 +185,7 @@ async fn resolve(args: ResolveArgs, printer: &Printer) -> Result<u8, Failure> {
 async fn rerun(args: RerunArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
-    let deciding =
-        decide(&settings, printer, &path, async |admin: &JobsAdmin| admin.rerun(&path, args.slot.as_deref()).await);
+    let deciding = decide(&settings, &path, async |admin: &JobsAdmin| admin.rerun(&path, args.slot.as_deref()).await);
     let (run, job) = deciding.await?;
     decided(&settings, &path, &run, who_runs(&job), printer)
 }
@@ -194,7 +193,6 @@ async fn rerun(args: RerunArgs, printer: &Printer) -> Result<u8, Failure> {
 /// Makes a decision about a run of a job; returns the run, and the job before.
 async fn decide(
     settings: &Settings,
-    printer: &Printer,
     path: &str,
     decision: impl AsyncFnOnce(&JobsAdmin) -> Result<RunRecord, JobError>,
 ) -> Result<(RunRecord, JobStatus), Failure> {
@@ -203,7 +201,7 @@ async fn decide(
         let Some(job) = admin.job(path).await? else { return Ok(None) };
         Ok::<_, JobError>(Some((decision(&admin).await, job)))
     };
-    let asked = inquire_records(settings, printer, asked).await?;
+    let asked = inquire_of(settings, asked).await?;
     let (run, job) = asked.ok_or_else(|| not_recorded(path).scoped(&settings.place))?;
     let error = match run {
         Ok(run) => return Ok((run, job)),
@@ -312,7 +310,7 @@ async fn forget(args: ForgetArgs, printer: &Printer) -> Result<u8, Failure> {
             None => admin.forget(&at).await.map(Ok),
         }
     };
-    match inquire_records(&settings, printer, forgetting).await? {
+    match inquire_of(&settings, forgetting).await? {
         Ok(true) if printer.is_json() => output::answer(&settings.place, &ForgottenView { path: &path })?,
         Ok(true) => printer.note(&format!("the records of {path} are deleted")),
         Ok(false) => {

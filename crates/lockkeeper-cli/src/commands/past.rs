@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::advice::{LockCommands, Suggested};
 use crate::args::ask::ShowArgs;
-use crate::commands::show::inquire_records;
+use crate::commands::show::inquire_of;
 use crate::exit::{Code, Failure};
 use crate::jobsview;
 use crate::output::{self, Printer};
@@ -49,7 +49,7 @@ pub(crate) async fn why_at(args: ShowArgs, at: &str, printer: &Printer) -> Resul
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let printer = &printer.at(&settings.place);
     let of = path.to_string();
-    let (entries, lock, job) = inquire_records(&settings, printer, async move |keeper| {
+    let (entries, lock, job) = inquire_of(&settings, async move |keeper| {
         let (history, admin, jobs) = (History::new(&keeper), keeper.admin(), JobsAdmin::new(&keeper));
         let (entries, lock, job) = tokio::join!(history.of(&of), admin.show(&of), jobs.job(&of));
         let lock = match lock {

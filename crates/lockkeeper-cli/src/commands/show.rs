@@ -72,10 +72,10 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     Ok(0)
 }
 
-/// Runs a query in a session of its own. It starts no server.
+/// Runs a query in a session of its own, as [`connect_to_ask`] opens it.
 ///
 /// # Errors
-/// [`local::not_running`], if the place is this user's own server and it does not run.
+/// [`local::not_running`], if the place is this user's own server, it does not run, and it has no data.
 pub(crate) async fn inquire<T>(
     settings: &Settings,
     question: impl AsyncFnOnce(Admin) -> Result<T, AdminError>,
@@ -91,38 +91,18 @@ pub(crate) async fn inquire_of<T, E>(
 where
     Failure: From<E>,
 {
-    ask(connect_running(settings, &settings.builder()).await?, settings, question).await
-}
-
-/// The same for what the server keeps while nobody uses it: this user's own server is started if it has data.
-pub(crate) async fn inquire_records<T, E>(
-    settings: &Settings,
-    printer: &Printer,
-    question: impl AsyncFnOnce(Lockkeeper) -> Result<T, E>,
-) -> Result<T, Failure>
-where
-    Failure: From<E>,
-{
-    ask(connect_to_records(settings, printer).await?, settings, question).await
-}
-
-async fn ask<T, E>(
-    keeper: Lockkeeper,
-    settings: &Settings,
-    question: impl AsyncFnOnce(Lockkeeper) -> Result<T, E>,
-) -> Result<T, Failure>
-where
-    Failure: From<E>,
-{
+    let keeper = connect_to_ask(settings).await?;
     let answer = question(keeper.clone()).await;
     keeper.close().await;
     answer.map_err(|error| Failure::from(error).scoped(&settings.place))
 }
 
-/// Opens a session; like [`inquire_records`], it starts this user's own server if that has data.
-pub(crate) async fn connect_to_records(settings: &Settings, printer: &Printer) -> Result<Lockkeeper, Failure> {
+/// Opens a session to ask for what the server keeps. It starts this user's own server if that has data: it ended because nobody used it.
+/// Without data there is nothing to ask for, and nothing is started.
+pub(crate) async fn connect_to_ask(settings: &Settings) -> Result<Lockkeeper, Failure> {
     let builder = settings.builder();
-    connect_with(settings, &builder, async |home| local::connect_to_records(home, &builder, printer).await).await
+    let to_home = async |home: &Home| local::connect_to_records(home, &builder, &settings.printer).await;
+    connect_with(settings, &builder, to_home).await
 }
 
 /// Returns the session timeout that the server grants.
@@ -133,7 +113,7 @@ pub(crate) async fn inquire_session_timeout(settings: &Settings) -> Result<Optio
     Ok(timeout)
 }
 
-/// Opens a session; like [`inquire`], it starts no server.
+/// Opens a session, and starts no server.
 pub(crate) async fn connect_running(settings: &Settings, builder: &Builder) -> Result<Lockkeeper, Failure> {
     connect_with(settings, builder, async |home| local::connect_running(home, builder).await).await
 }

@@ -127,9 +127,20 @@ fn a_killed_server_is_replaced() {
 
 /// No running server is another answer than a lock without holders.
 #[test]
-fn queries_start_no_server_and_say_that_none_runs() {
+fn queries_start_no_server_where_none_has_data_and_the_ended_one_where_it_has() {
     let home = Home::new();
-    for question in [&["list"][..], &["list", "--broken"], &["show", "a"], &["why", "a"], &["revoke", "a"]] {
+    let questions: [&[&str]; 9] = [
+        &["list"],
+        &["list", "--broken"],
+        &["show", "a"],
+        &["why", "a"],
+        &["revoke", "a"],
+        &["deadlocks"],
+        &["history", "a"],
+        &["gc", "--log"],
+        &["jobs"],
+    ];
+    for question in questions {
         let (code, line) = failure(&home.output(question));
         assert_eq!(code, Some(69), "{question:?}: {line}");
         assert!(line.contains("own server is not running"), "{question:?}: {line}");
@@ -140,8 +151,14 @@ fn queries_start_no_server_and_say_that_none_runs() {
     assert_eq!((output.status.code(), &event["exit_code"]), (Some(69), &69.into()));
     assert!(output.stdout.is_empty());
     assert!(!home.state().exists());
-    // A server without locks gives another answer.
+    // A server without locks gives another answer, also if it has ended meanwhile, because nobody used it.
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    for question in questions {
+        assert!(home.output(&["server", "stop"]).status.success(), "{question:?}: the one before has started it");
+        let output = home.output(question);
+        let expected = if question[0] == "revoke" { 1 } else { 0 };
+        assert_eq!(output.status.code(), Some(expected), "{question:?}: {output:?}");
+    }
     let output = home.output(&["list"]);
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("has a holder or a waiter"), "{output:?}");
@@ -215,7 +232,7 @@ fn a_program_and_a_command_share_this_users_own_server() {
     assert!(home.output(&["run", "a", "--try", "--", "true"]).status.success());
 }
 
-/// Without sessions the server stays ended until the next command.
+/// Without sessions the server stays ended until the next command that uses its data.
 #[test]
 fn an_unused_server_stays_ended() {
     let home = Home::new();
@@ -223,7 +240,7 @@ fn an_unused_server_stays_ended() {
     let server = home.server().unwrap();
     rustix::process::kill_process(server, Signal::TERM).unwrap();
     until("it is gone", || !is_alive(server));
-    assert_eq!(failure(&home.output(&["list"])).0, Some(69));
+    assert_eq!(home.output(&["server", "status"]).status.code(), Some(69));
     assert_eq!(home.server(), None);
 }
 

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::advice::Suggested;
 use crate::args::jobs::JobsArgs;
-use crate::commands::show::connect_to_records;
+use crate::commands::show::connect_to_ask;
 use crate::evidence::is_used;
 use crate::exit::{Code, Failure};
 use crate::jobsview::{self, JobView, Requests, is_idle};
@@ -47,7 +47,7 @@ pub(super) async fn watch(
     }
     let mut signals = Signals::default();
     signals.add(&[Signal::INT, Signal::TERM, Signal::HUP])?;
-    let keeper = connect_to_records(settings, printer).await?;
+    let keeper = connect_to_ask(settings).await?;
     let shown = tokio::select! {
         biased;
         _ = signals.next() => Ok(0),
