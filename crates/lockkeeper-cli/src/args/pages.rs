@@ -13,7 +13,10 @@ use crate::output;
 use crate::statuses::{self, EXIT_STATUS};
 
 /// The sections behind that of the exit statuses.
-const LATER: [&str; 3] = [".SH EXTRA", ".SH VERSION", ".SH AUTHORS"];
+const LATER: [&str; 2] = [".SH VERSION", ".SH AUTHORS"];
+
+/// What begins the examples of a help text.
+const EXAMPLES: &str = "Example";
 
 /// Prints a manual page, or writes them all.
 pub(crate) fn man(command: clap::Command, args: ManArgs) -> Result<u8, Failure> {
@@ -60,16 +63,21 @@ fn page_name(page: &clap::Command) -> &str {
     page.get_display_name().unwrap_or_else(|| page.get_name())
 }
 
-/// Returns a page. The renderer puts all text behind the options into one section, so the exit statuses are taken out of it.
+/// Returns a page. The renderer would put all text behind the options into one section and fill its lines.
 fn rendered(page: clap::Command) -> Result<Vec<u8>, Failure> {
     let failed = |error| Failure::system("cannot make the page", error);
     let source = format!("lockkeeper {}", env!("CARGO_PKG_VERSION"));
     let help = page.get_after_long_help().or(page.get_after_help()).map_or_else(String::new, ToString::to_string);
     let (statuses, others): (Vec<_>, Vec<_>) = help.split("\n\n").partition(|text| text.starts_with(EXIT_STATUS));
-    let others = others.join("\n\n");
-    let others = if others.is_empty() { Resettable::Reset } else { Resettable::Value(others.into()) };
-    let section = exit_statuses(page_name(&page), statuses.first().copied().unwrap_or_default());
-    let page = page.after_help(Resettable::Reset).after_long_help(others);
+    let name = page_name(&page).to_owned();
+    let verbs: Vec<_> =
+        page.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|verb| page_name(verb).to_owned()).collect();
+    let mut section = exit_statuses(&name, statuses.first().copied().unwrap_or_default());
+    let (examples, notes): (Vec<_>, Vec<_>) = others.into_iter().partition(|text| text.starts_with(EXAMPLES));
+    prose(&mut section, "NOTES", &notes);
+    prose(&mut section, "EXAMPLES", &examples);
+    surroundings(&mut section, &name, &verbs);
+    let page = page.after_help(Resettable::Reset).after_long_help(Resettable::Reset);
     let mut text = Vec::new();
     clap_mangen::Man::new(page).source(source).render(&mut text).map_err(failed)?;
     // The usual order of sections.
@@ -112,6 +120,64 @@ fn exit_statuses(page: &str, help: &str) -> Roff {
     roff
 }
 
+/// Adds paragraphs of a help text. Indented lines stay as they are.
+fn prose(roff: &mut Roff, heading: &str, paragraphs: &[&str]) {
+    if !paragraphs.is_empty() {
+        roff.control("SH", [heading]);
+    }
+    for paragraph in paragraphs {
+        roff.control("PP", []);
+        for lines in
+            paragraph.lines().collect::<Vec<_>>().chunk_by(|one, other| one.starts_with(' ') == other.starts_with(' '))
+        {
+            let is_literal = lines.first().is_some_and(|line| line.starts_with(' '));
+            if is_literal {
+                roff.control("nf", []);
+            }
+            lines.iter().for_each(|line| _ = roff.text([roman(*line)]));
+            if is_literal {
+                roff.control("fi", []);
+            }
+        }
+    }
+}
+
+/// Adds what is the same for every page, and the pages that belong to it.
+fn surroundings(roff: &mut Roff, page: &str, verbs: &[String]) {
+    let mut entries = |heading: &str, entries: &[(&str, &str)]| {
+        roff.control("SH", [heading]);
+        for (name, means) in entries {
+            roff.control("TP", []);
+            roff.text([bold(*name)]);
+            roff.text([roman(*means)]);
+        }
+    };
+    entries(
+        "ENVIRONMENT",
+        &[
+            (
+                "LOCKKEEPER_SERVERS",
+                "the servers, as --servers names them; lockkeeper config shows every setting, its variable and its value",
+            ),
+            ("LOCKKEEPER_STATE_DIR", "the directory of this user's own server"),
+            ("LOCKKEEPER_CONFIG", "a settings file that is read beside the usual ones"),
+            ("NO_COLOR", "no colours, also on a terminal"),
+        ],
+    );
+    entries(
+        "FILES",
+        &[
+            ("/etc/lockkeeper/config.toml", "the settings of this machine"),
+            ("~/.config/lockkeeper/config.toml", "the settings of this user"),
+            ("~/.local/state/lockkeeper", "the data, the log and the socket of this user's own server"),
+        ],
+    );
+    roff.control("SH", ["SEE ALSO"]);
+    let above = page.rsplit_once('-').map(|(above, _)| above.to_owned());
+    let pages: Vec<_> = above.iter().chain(verbs).map(|page| format!("{page}(1)")).collect();
+    roff.text([roman(pages.join(", "))]);
+}
+
 fn print(text: &[u8]) -> Result<u8, Failure> {
     crate::output::tolerate_closed(std::io::stdout().write_all(text))?;
     Ok(0)
@@ -137,6 +203,25 @@ mod tests {
             let bare = lines.windows(3).find(|lines| lines[0] == ".TP" && lines[2].is_empty());
             assert_eq!(bare, None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_page_has_its_examples_line_by_line_and_names_its_surroundings() {
+        let page = |name: &str| {
+            let found = pages(crate::args::definitions()).into_iter().find(|page| page_name(page) == name);
+            String::from_utf8(rendered(found.unwrap()).unwrap()).unwrap()
+        };
+        let text = page("lockkeeper-jobs-import");
+        for says in [
+            ".SH EXAMPLES\n",
+            ".nf\n  crontab \\-l | lockkeeper jobs import",
+            ".SH ENVIRONMENT\n",
+            ".SH FILES\n",
+            "lockkeeper\\-jobs(1)",
+        ] {
+            assert!(text.contains(says), "{says:?} is missing in {text}");
+        }
+        assert!(!text.contains("EXTRA") && page("lockkeeper").contains("lockkeeper\\-run(1)"));
     }
 
     #[test]
