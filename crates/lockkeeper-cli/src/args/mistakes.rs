@@ -69,7 +69,7 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
             return help(failure.advise("let a shell run it", shell(&words[1..])));
         }
         if let Some(meant) = of_flock(typed, words) {
-            return help(failure.hint(format!("write {meant}")));
+            return help(failure.hint(meant));
         }
     }
     // An option that needs another one, and not the name of the lock.
@@ -88,6 +88,9 @@ pub(super) fn failure(root: &clap::Command, error: &clap::Error, words: &[OsStri
     {
         let message = format!("{option} needs {others}");
         return help(Failure { message, ..failure.hint(format!("add {others}, or leave {option} out")) });
+    }
+    if verbs == ["jobs", "import"] && error.kind() == ErrorKind::MissingRequiredArgument {
+        return help(failure.hint("name the crontab, or - for standard input: crontab -l | lockkeeper jobs import -"));
     }
     help(match (error.kind(), tip, unknown()) {
         (_, _, Some(meant)) => failure.hint(meant),
@@ -113,10 +116,10 @@ fn command_of<'a>(root: &'a clap::Command, words: &'a [OsString]) -> (&'a clap::
     (command, verbs)
 }
 
-/// Returns the option of `run` for one of flock, and of programs like it.
+/// Returns what to write for an option of flock, and of programs like it.
 fn of_flock(typed: &str, words: &[OsString]) -> Option<String> {
     let (option, joined) = typed.split_once('=').map_or((typed, None), |(option, value)| (option, Some(value)));
-    match option {
+    let meant = match option {
         "-n" | "--nb" | "--nonblock" | "--nonblocking" | "--non-blocking" | "--nowait" | "--no-wait" => {
             Some("--try".to_owned())
         }
@@ -136,8 +139,12 @@ fn of_flock(typed: &str, words: &[OsString]) -> Option<String> {
             Some(format!("--retries {}", count.unwrap_or("COUNT")))
         }
         "-s" => Some("--shared".to_owned()),
+        "-x" | "-e" | "--exclusive" => {
+            return Some(format!("leave {option} out: a lock without --shared is exclusive"));
+        }
         _ => None,
-    }
+    };
+    meant.map(|meant| format!("write {meant}"))
 }
 
 /// Options of `run` that need another one: one of those in the same row, with their values.
@@ -372,7 +379,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
     };
     let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
     Some(match typed {
-        "lock" | "acquire" | "hold" | "take" | "exec" => {
+        "lock" | "acquire" | "hold" | "take" | "exec" | "flock" | "wait" => {
             failure.advise("run a command under the lock", run(about("run", name.as_ref())))
         }
         "unlock" | "release" | "free" => failure
@@ -385,6 +392,17 @@ fn instead(words: &[OsString]) -> Option<Failure> {
         }
         "status" | "info" if named => failure.advise("see its holders and waiters", about("show", None)),
         "status" | "info" | "locks" => failure.advise("see which locks there are", about("list", None)),
+        "watch" if named => failure.advise("follow its holds", about("history", None).with(["--follow"])),
+        "watch" => failure
+            .advise("see the locks as they change", about("list", None).with(["--watch"]))
+            .advise("measure them", about("observe", None)),
+        "rm" | "delete" | "remove" => failure
+            .advise("take it from its holder", about("break", name.as_ref()).with(["--reason", "WHY"]))
+            .advise(
+                "delete the records of a job",
+                Suggested::new(["jobs", "forget"]).with(name.as_ref()).with(options).with(&place).elsewhere(),
+            )
+            .advise("list what is left of locks that nobody uses", Suggested::new(["gc"]).with(&place).elsewhere()),
         "log" => failure
             .advise("see the last holds", about("history", name.as_ref()))
             .advise("list the runs of a job", about("jobs", name.as_ref()).with(["--history"]))

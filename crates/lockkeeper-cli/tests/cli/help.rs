@@ -123,10 +123,17 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
-    let cases: [(&[&str], &str); 61] = [
+    let cases: [(&[&str], &str); 68] = [
         (&["jobs", "resolve", "a"], "<--again|--accept>"),
         (&["run", "a", "--nowait", "--", "b"], "hint: write --try\n"),
         (&["run", "a", "-n", "--", "b"], "hint: write --try\n"),
+        (&["run", "-x", "a", "--", "b"], "hint: leave -x out: a lock without --shared is exclusive\n"),
+        (&["flock", "a", "--", "b"], "run a command under the lock: lockkeeper run a --"),
+        (&["watch"], "see the locks as they change: lockkeeper list --config"),
+        (&["watch"], " --watch\n"),
+        (&["watch", "a"], "follow its holds: lockkeeper history a --config"),
+        (&["rm", "a"], "take it from its holder: lockkeeper break a --config"),
+        (&["jobs", "import"], "hint: name the crontab, or - for standard input"),
         (&["run", "-w", "3", "a", "--", "b"], "hint: write --wait 3s\n"),
         (&["run", "-w3", "a", "--", "b"], "hint: write --wait 3s\n"),
         (&["run", "a", "--timeout=2m", "--", "b"], "hint: write --wait 2m\n"),
