@@ -130,7 +130,7 @@ pub(crate) struct RevokeArgs {
     #[arg(add = Completes::Locks)]
     pub name: String,
     /// Ask the contender of this node, as show prints it; a waiter withdraws [default: all holders]
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", add = Completes::Nodes)]
     pub node: Option<String>,
     /// Send this reason
     #[arg(long, short, value_name = "TEXT")]
@@ -159,7 +159,7 @@ pub(crate) struct BreakArgs {
     #[arg(long, short, value_name = "TEXT")]
     pub reason: String,
     /// Remove the contender of this node, as show prints it; it may also be a waiter [default: the only holder]
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", add = Completes::Nodes)]
     pub node: Option<String>,
     /// Skip the confirmation
     #[arg(long, short)]

@@ -8,6 +8,8 @@ use std::time::Duration;
 pub(crate) enum Completes {
     /// The names of locks and jobs.
     Locks,
+    /// The nodes of the contenders of the lock that was typed.
+    Nodes,
     /// These words.
     Words(&'static [&'static str]),
     /// Time zones.

@@ -25,7 +25,7 @@ use crate::args::{Shell, definitions};
 use crate::commands::show::connect_running;
 use crate::exit::Failure;
 use crate::output::{Printer, tolerate_closed};
-use crate::settings::{Part, Settings};
+use crate::settings::{Part, Settings, lock_path};
 
 /// The argument that starts this part of the program.
 pub(crate) const WORD: &str = "__complete";
@@ -95,6 +95,10 @@ fn prepared(command: clap::Command, typed: &[OsString]) -> clap::Command {
                 let typed = typed.clone();
                 arg.add(ArgValueCompleter::new(move |name: &OsStr| candidates(name, names(connect(&typed), name))))
             }
+            Some(Completes::Nodes) => {
+                let typed = typed.clone();
+                arg.add(ArgValueCompleter::new(move |node: &OsStr| candidates(node, nodes(&typed))))
+            }
             Some(Completes::Words(words)) => {
                 let words = words.iter().map(|word| (*word).to_owned());
                 let words: Vec<_> = words.collect();
@@ -117,37 +121,67 @@ fn candidates(typed: &OsStr, all: impl IntoIterator<Item = String>) -> Vec<Compl
     all.into_iter().filter(|one| one.starts_with(&*typed)).map(CompletionCandidate::new).collect()
 }
 
+/// Returns what was typed for the verb.
+fn of_verb(typed: &[OsString]) -> Option<ArgMatches> {
+    let matches = definitions().ignore_errors(true).try_get_matches_from(typed).ok()?;
+    std::iter::successors(Some(&matches), |matches| matches.subcommand().map(|(_, matches)| matches)).last().cloned()
+}
+
 /// Returns the options of the place that were typed.
 fn connect(typed: &[OsString]) -> ConnectArgs {
-    let Ok(matches) = definitions().ignore_errors(true).try_get_matches_from(typed) else {
-        return ConnectArgs::default();
-    };
-    let verb = std::iter::successors(Some(&matches), |matches| matches.subcommand().map(|(_, matches)| matches)).last();
-    verb.and_then(|verb: &ArgMatches| ConnectArgs::from_arg_matches(verb).ok()).unwrap_or_default()
+    of_verb(typed).and_then(|verb| ConnectArgs::from_arg_matches(&verb).ok()).unwrap_or_default()
+}
+
+/// Returns the names of the nodes of the lock that was typed.
+fn nodes(typed: &[OsString]) -> Vec<String> {
+    // Without its value, the option would be a mistake.
+    let typed = typed.strip_suffix(&[OsString::from("--node")]).unwrap_or(typed);
+    let name = of_verb(typed).and_then(|verb| verb.try_get_one::<String>("name").ok().flatten().cloned());
+    let Some(path) = name.and_then(|name| lock_path(&name).ok()) else { return Vec::new() };
+    let connect = connect(typed);
+    let mut nodes = gathered(move |told| async move {
+        let settings = Settings::read(connect, &Printer::new(false)).ok()?.at([path.as_str()]).await.ok()?;
+        let keeper = connect_running(&settings, &settings.builder().connect_timeout(LIMIT)).await.ok()?;
+        let lock = keeper.admin().show(path.as_str()).await.ok()?;
+        let all = lock.holders.into_iter().chain(lock.waiters).chain(lock.sessionless);
+        for contender in all {
+            told.send(contender.node).ok()?;
+        }
+        keeper.close().await;
+        Some(())
+    });
+    nodes.retain(|node| is_plain(node));
+    nodes
+}
+
+/// Returns what is told within the limit.
+fn gathered<F: Future<Output = Option<()>>>(ask: impl FnOnce(Sender<String>) -> F + Send + 'static) -> Vec<String> {
+    let end = Instant::now() + LIMIT;
+    let (told, found) = channel();
+    // A thread, because a lookup of a host may block. The process ends without it.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map(|runtime| runtime.block_on(ask(told)))
+    });
+    let mut all = Vec::new();
+    // It ends when every session is closed.
+    while let Ok(one) = found.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        all.push(one);
+    }
+    all
 }
 
 /// Returns the names of locks in use and of jobs, as somebody types them who began like this. A name with characters that mean
 /// something to a shell is left out: another user may have chosen it.
 fn names(connect: ConnectArgs, typed: &OsStr) -> Vec<String> {
     let Some(typed) = typed.to_str().map(str::to_owned) else { return Vec::new() };
-    let end = Instant::now() + LIMIT;
-    let (told, found) = channel();
     let below = match typed.rsplit_once('/') {
         Some(("", _)) => "/".to_owned(),
         Some((above, _)) if above.starts_with('/') => above.to_owned(),
         Some((above, _)) => format!("{LOCKS}/{above}"),
         None => LOCKS.to_owned(),
     };
-    // A thread, because a lookup of a host may block. The process ends without it.
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map(|runtime| runtime.block_on(ask(connect, &below, &told)))
-    });
-    let mut names = Vec::new();
-    // It ends when every session is closed.
-    while let Ok(path) = found.recv_timeout(end.saturating_duration_since(Instant::now())) {
-        names.push(path);
-    }
+    let names = gathered(move |told| async move { ask(connect, &below, &told).await });
     let relative = format!("{LOCKS}/");
     let name = |path: String| match path.strip_prefix(&relative) {
         Some(name) if !typed.starts_with('/') => name.to_owned(),

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use zookeeper_client::Client;
 
-use crate::harness::{BINARY, Home, Served};
+use crate::harness::{BINARY, Home, Served, until};
 use crate::terminal::Screen;
 
 /// Ctrl-U: forget the line.
@@ -159,6 +159,14 @@ fn names_of_locks_and_jobs_come_from_the_servers_and_nothing_is_left_there() {
     });
     let odd = user.output(&["__complete", "bash", "lockkeeper", "show", "odd"]);
     assert_eq!(String::from_utf8(odd.stdout).unwrap(), "", "a name that a shell would run is not offered");
+    for verb in ["revoke", "break"] {
+        // A machine that is busy may need longer than a shell waits.
+        until("the node of the holder is offered", || {
+            let nodes = user.output(&["__complete", "bash", "lockkeeper", verb, "nightly/backup", "--node", ""]);
+            let nodes = String::from_utf8(nodes.stdout).unwrap();
+            nodes.lines().count() == 1 && nodes.starts_with("_c_")
+        });
+    }
     assert_eq!(tree(&served.address), before);
     assert!(!home.state().exists(), "no server was started");
     for holder in &mut holders {
