@@ -24,10 +24,6 @@ struct Report {
 /// Prints the epoch, or raises it; returns the exit status.
 pub(crate) async fn epoch(args: EpochArgs, printer: &Printer) -> Result<u8, Failure> {
     let wanted = args.above.map(above).transpose()?;
-    if wanted.is_some() {
-        // Checked before any server is contacted.
-        confirm::possible("epoch --above", args.yes)?;
-    }
     let settings = Settings::read(args.connect, printer)?.whole_servers()?;
     let epoch = match wanted {
         None => inquire(&settings, async |admin| admin.token_epoch().await).await?,
@@ -59,6 +55,7 @@ async fn raise(keeper: &Lockkeeper, wanted: TokenEpoch, yes: bool) -> Result<Tok
     if now.get() >= wanted.get() {
         return Ok(now);
     }
+    confirm::possible("epoch --above", yes)?;
     let question = format!(
         "the token epoch is {now}; after this it is {wanted}, and all tokens to come are above {}\n\
          It is never lowered again. Raise it?",

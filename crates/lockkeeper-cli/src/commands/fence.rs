@@ -18,6 +18,7 @@ use crate::args::ask::FenceArgs;
 use crate::confirm;
 use crate::exit::{Code, Failure};
 use crate::launcher::cannot_run;
+use crate::nested;
 use crate::output;
 use crate::settings;
 use crate::text::plain;
@@ -124,8 +125,14 @@ fn reset(file: &FencedFile, args: &FenceArgs) -> Result<u8, Failure> {
 
 fn own_token() -> Result<FencingToken, Failure> {
     let none = || {
-        Failure::new(Code::Usage, format!("no token: {TOKEN} is not set"))
-            .hint("run this in the command of a `lockkeeper run`, or give --token")
+        let failure = Failure::new(Code::Usage, format!("no token: {TOKEN} is not set"));
+        failure.hint(match nested::held().is_empty() {
+            true => "run this in the command of a `lockkeeper run`, or give --token",
+            // Holders at the same time have no order.
+            false => {
+                "this command holds permits or a shared lock, which have no token: give --token, or hold the lock alone"
+            }
+        })
     };
     let text = settings::variable(TOKEN).ok_or_else(none)?;
     if text.contains('\n') {

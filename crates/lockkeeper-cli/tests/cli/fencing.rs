@@ -97,6 +97,18 @@ fn fence_refuses_invalid_tokens() {
     assert!(!home.file("a.fence").exists() && !home.file("x.fence").exists());
 }
 
+/// Holders at the same time have no order.
+#[test]
+fn a_command_under_permits_is_told_that_it_has_no_token() {
+    let home = Home::new();
+    let script = "echo x | \"$0\" fence f";
+    let lockkeeper = crate::harness::BINARY;
+    let output = home.output(&["run", "a", "--permits", "3", "--", "sh", "-c", script, lockkeeper]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{told}");
+    assert!(told.contains("holds permits or a shared lock, which have no token"), "{told}");
+}
+
 /// A server begins anew with a clock that is behind.
 #[test]
 fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
@@ -130,7 +142,8 @@ fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
     assert!(first > tokens[2] && first > 1 << 48);
     // Raised again, above its own tokens; and never lowered.
     assert!(anew.output(&["epoch", "--yes", "--above", &first.to_string()]).status.success());
-    assert!(anew.output(&["epoch", "--yes", "--above", "1"]).status.success());
+    // Nothing changes, so nothing is to be confirmed.
+    assert!(anew.output(&["epoch", "--above", "1"]).status.success());
     let output = anew.output(&["epoch", "--json"]);
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&told["epoch"], &told["above"]), (&2.into(), &(2_i64 << 48).into()));
