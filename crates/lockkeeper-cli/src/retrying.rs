@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::MultiGuard;
+use lockkeeper::engine::text::spell;
 use lockkeeper_work::contentserv::TASK_TIMEOUT;
 use lockkeeper_work::deadletter::Sink;
 use lockkeeper_work::retry::{About, Kept, Operation, Retrying};
@@ -55,10 +56,11 @@ impl RetryPolicy {
         (self.retries > 0 || self.letters.is_some()).then_some(TASK_TIMEOUT)
     }
 
-    /// Makes attempts until the lock is granted or the retries are used up.
+    /// Makes attempts until the lock is granted or the retries are used up. Tells of each attempt that another one follows.
     pub(crate) async fn run(
         &self,
         about: About,
+        tell: impl Fn(&str),
         mut attempt: impl AsyncFnMut() -> Result<MultiGuard, Failure>,
     ) -> Result<MultiGuard, Failure> {
         let mut retrying = Retrying::on_tokio(self.retries).delay(self.delay);
@@ -69,7 +71,20 @@ impl RetryPolicy {
                 serde_json::to_value(typed).map_err(|error| Failure::system("cannot store the command line", error))?;
             operation = operation.payload(payload);
         }
-        let given_up = match retrying.attempt(&operation, about, &mut attempt).await {
+        let mut number = 0;
+        let told = async || {
+            number += 1;
+            let ended = attempt().await;
+            if let Err(failure) = &ended
+                && number <= self.retries
+                && failure.cause.is_passing()
+            {
+                let (all, delay) = (self.retries + 1, spell(self.delay));
+                tell(&format!("attempt {number} of {all} ended: {failure}; the next one begins after {delay} or more"));
+            }
+            ended
+        };
+        let given_up = match retrying.attempt(&operation, about, told).await {
             Ok(guard) => return Ok(guard),
             Err(given_up) => given_up,
         };

@@ -19,6 +19,7 @@ use lockkeeper_work::deadletter::{
 };
 use serde::Serialize;
 use tokio::time::timeout;
+use unicode_width::UnicodeWidthStr;
 
 use crate::advice::{Suggested, quoted};
 use crate::args::dlq::{DlqArgs, DlqPlace, DlqVerb};
@@ -34,6 +35,7 @@ use crate::letters::{self, CommandLine};
 use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
+use crate::screen::INDENT;
 use crate::settings::Settings;
 use crate::signals::{ENDING, RUNNING, Signals};
 use crate::streams::STDERR;
@@ -150,9 +152,7 @@ impl Desk {
         } else if filed.is_empty() {
             self.printer.note(&format!("no dead letter waits in {}", self.sink.name()));
         } else {
-            let has_others = |operation: &str| filed.iter().filter(|it| it.letter.operation == operation).count() > 1;
-            let lines = filed.iter().map(|filed| line(filed, has_others(&filed.letter.operation)) + "\n");
-            output::data(&lines.collect::<String>())?;
+            output::lines(&table(&filed), INDENT)?;
         }
         Ok(0)
     }
@@ -379,28 +379,61 @@ fn when(ms: u64) -> String {
     moment(SystemTime::UNIX_EPOCH + Duration::from_millis(ms))
 }
 
-/// `0c3f…  waiting  /locks/index  6 attempts until 10:42:03, InstanceLock (bulk): ./propagate.sh P1`. The letter's own id follows
-/// that of its operation if other letters have the same operation.
-fn line(filed: &Filed, has_others: bool) -> String {
+/// The heads of the table of letters.
+const HEADS: [&str; 6] = ["LETTER", "FATE", "LOCK", "ATTEMPTS", "LAST", "COMMAND"];
+
+/// Returns the table of letters. On a terminal, each line fits into its width but for the last cell, which is wrapped.
+fn table(filed: &[Filed]) -> String {
+    let has_others = |operation: &str| filed.iter().filter(|it| it.letter.operation == operation).count() > 1;
+    let heads = HEADS.map(str::to_owned);
+    let rows: Vec<_> = filed.iter().map(|filed| cells(filed, has_others(&filed.letter.operation))).collect();
+    let lines = || std::iter::once(&heads).chain(&rows);
+    let widths: [usize; 5] = std::array::from_fn(|at| lines().map(|cells| cells[at].width()).max().unwrap_or_default());
+    let line = |cells: &[String; 6]| {
+        let mut text = String::new();
+        for (cell, width) in cells.iter().zip(widths) {
+            // Writing to a string never fails.
+            _ = write!(text, "{cell}{}  ", " ".repeat(width - cell.width()));
+        }
+        (text + &cells[5]).trim_end().to_owned() + "\n"
+    };
+    lines().map(line).collect()
+}
+
+/// The id of the operation, or that of the letter if other letters have the same operation.
+fn cells(filed: &Filed, has_others: bool) -> [String; 6] {
     let Filed { letter, fate, failures, .. } = filed;
     let Letter { id, operation, path, attempts, error, last_ms, .. } = letter;
-    let operation = if has_others { format!("{operation} (letter {id})") } else { operation.clone() };
-    let mut line = format!(
-        "{operation}  {}  {path}  {} until {}, {error}",
-        fate.name(),
-        counted(*attempts, "attempt"),
-        when(*last_ms)
-    );
-    if let Some(info) = &letter.lock_info {
-        _ = write!(line, " ({info})");
+    let mut told = command(letter).unwrap_or_default();
+    let mut notes: Vec<_> = letter.lock_info.iter().cloned().collect();
+    if let Fate::Dropped { reason: Some(why), .. } = fate {
+        notes.push(format!("dropped: {why}"));
     }
     if *failures > 0 {
-        _ = write!(line, ", {}", counted(*failures, "failed replay"));
+        notes.push(counted(*failures, "failed replay"));
     }
-    if let Some(command) = command(letter) {
-        _ = write!(line, ": {command}");
+    if !notes.is_empty() {
+        _ = write!(told, "  ({})", notes.join("; "));
     }
-    plain(&line)
+    let cells = [
+        if has_others { id.clone() } else { operation.clone() },
+        fate.name().to_owned(),
+        path.clone(),
+        attempts.to_string(),
+        format!("{}, {}", when(*last_ms), said(error)),
+        told.trim_start().to_owned(),
+    ];
+    cells.map(|cell| plain(&cell))
+}
+
+/// Says in words why the last attempt ended. The names are those of Contentserv's specification; programs may have others.
+fn said(error: &str) -> &str {
+    match error {
+        "InstanceLock" => "not granted in time",
+        "SessionExpired" => "the session expired",
+        "ConnectionLoss" => "no server answered",
+        other => other,
+    }
 }
 
 /// Returns the command of a letter, if lockkeeper wrote it.
@@ -431,7 +464,7 @@ fn text(filed: &Filed) -> String {
     let waited = spell(Duration::from_millis(letter.waited_ms));
     row("attempts", &format!("{}, {waited} in the queue", letter.attempts));
     row("first, last", &format!("{}, {}", when(letter.first_ms), when(letter.last_ms)));
-    row("last error", &format!("{}: {}", letter.error, letter.detail));
+    row("last error", &format!("{}: {}", said(&letter.error), letter.detail));
     row("behind", letter.behind.as_deref().unwrap_or("-"));
     row("given up by", &letter.owner.to_string());
     row("replay failures", &failures.to_string());

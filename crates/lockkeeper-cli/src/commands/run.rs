@@ -165,7 +165,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
         stands_by: locked.leader.is_some(),
         builder: settings.builder().program(command_line(&args.command, args.publish_command)),
         connect_timeout: settings.connect_timeout(),
-        asked_timeout: Some(settings.all.session_timeout.value),
+        asked_timeout: settings.all.session_timeout.is_given().then_some(settings.all.session_timeout.value),
         on_deadlock: args.deadlock,
         tries_on: settings.all.reconnect().is_none(),
         place: settings.place,
@@ -182,10 +182,16 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
         return job::run(&args, line, signals, *printer).await;
     }
     let about = line.about();
+    let is_quiet = line.report.is_quiet();
+    let tell = |text: &str| {
+        if !is_quiet {
+            printer.note(text);
+        }
+    };
     let outcome = tokio::select! {
         biased;
         signal = locked.interrupted(signals) => Err(signal),
-        stood = retries.run(about, async || line.attempt().await) => Ok(stood),
+        stood = retries.run(about, tell, async || line.attempt().await) => Ok(stood),
     };
     let guard = match outcome {
         Ok(Ok(guard)) => {

@@ -69,7 +69,7 @@ pub(super) struct Line {
     /// Whether no setting limits the attempts to connect, so that a waiter keeps trying, also with new sessions.
     pub(super) tries_on: bool,
     pub(super) started: Instant,
-    /// The requested session timeout, until the granted one is compared with it.
+    /// The session timeout that a person requested, until the granted one is compared with it.
     pub(super) asked_timeout: Option<Duration>,
     /// Time limit for an attempt.
     pub(super) wait: Option<Duration>,
