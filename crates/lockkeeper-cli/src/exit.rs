@@ -26,6 +26,9 @@ use crate::place::Place;
 use crate::serverlog::{self, LOG};
 pub(crate) use crate::statuses::Code;
 
+/// What the library says of a list that a server refuses.
+const INVALID_LIST: &str = "invalid access list";
+
 /// The verb that sets up whole servers.
 const INIT: &str = "init";
 
@@ -290,6 +293,12 @@ fn hint(error: &Error) -> Option<String> {
         Error::Admin(AdminError::SeveralHold { .. }) => "choose one with --node",
         Error::Session(error) if error.tls_problem().is_some() => hint_about_tls(error.tls_problem()?),
         Error::Session(error) if error.needs_set_up() => "a client that may administrate that node opens it",
+        Error::Session(SessionError::Refused { reason, .. })
+        | Error::Acquire(AcquireError::Session(SessionError::Refused { reason, .. }))
+            if reason.starts_with(INVALID_LIST) =>
+        {
+            "correct --acl or the setting acl: the servers know other schemes than this list names, or read its names in another way"
+        }
         // These name no call of the library.
         Error::Misuse(_) | Error::Session(_) => return error.hint(),
         Error::Acquire(AcquireError::SessionLost { .. } | AcquireError::Evicted { .. }) => {
@@ -408,9 +417,10 @@ fn hint_of_mismatch(mismatch: &Mismatch) -> Option<String> {
                 "all clients of the path must use the same node format: {same}; change this command, or use another path"
             ))
         }
-        Mismatch::Permits { stated: Some(stated), .. } => {
-            Some(format!("all clients of the path must agree: use --permits {stated}, or another name"))
-        }
+        Mismatch::Permits { stated: Some(stated), .. } => Some(format!(
+            "all clients of the path must agree: use --permits {stated}, or another name; servers forget the number a few minutes \
+                 after the last use"
+        )),
         other => other.hint(),
     }
 }
@@ -510,13 +520,14 @@ impl From<PathError> for Failure {
 
 impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Self {
-        let hint = match error {
-            ServerError::NotLoopback { .. } => {
-                "listen on 127.0.0.1, or add --allow-remote, with --tls-cert unless you trust the network".to_owned()
-            }
-            _ => error.hint(),
+        let (code, hint) = match error {
+            ServerError::NotLoopback { .. } => (
+                Code::Usage,
+                "listen on 127.0.0.1, or add --allow-remote, with --tls-cert unless you trust the network".to_owned(),
+            ),
+            _ => (Code::CannotServe, error.hint()),
         };
-        Failure::new(Code::CannotServe, error.to_string()).hint(hint)
+        Failure::new(code, error.to_string()).hint(hint)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The meaning of the command line, together with the environment and the files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockkeeper::admin::LOCKS;
@@ -377,9 +377,31 @@ fn check_machine(machine: &Setting<Option<PathBuf>>) -> Result<(), Failure> {
     }
 }
 
+/// Refuses a relative directory of this user's server that was not typed: each directory that a command is run in would have other
+/// locks.
+fn check_absolute(settings: &lockkeeper_config::settings::Settings) -> Result<(), Failure> {
+    let relative = match (&settings.state_dir.value, &settings.state_dir.origin) {
+        (Some(dir), origin) => (!matches!(origin, Origin::Flag(_))).then(|| (origin.to_string(), dir.clone())),
+        (None, _) if settings.machine.value.is_some() => None,
+        (None, _) => variable("XDG_STATE_HOME")
+            .is_none_or(|dir| Path::new(&dir).is_relative())
+            .then(|| Some(("HOME".to_owned(), variable("HOME")?.into())))
+            .flatten(),
+    };
+    match relative.filter(|(_, dir): &(_, PathBuf)| dir.is_relative()) {
+        Some((origin, dir)) => {
+            let message = format!("{origin} names a directory, and {} is not an absolute path", dir.display());
+            Err(Failure::new(Code::Usage, message)
+                .hint("write an absolute path: elsewhere, a command would find other locks"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Returns the home of this machine's server.
 fn home(settings: &lockkeeper_config::settings::Settings) -> Result<Home, Failure> {
     check_machine(&settings.machine)?;
+    check_absolute(settings)?;
     let home = settings.home().map_err(|error| {
         Failure::new(Code::CannotServe, format!("this user's own server has no directory: {error}"))
             .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")

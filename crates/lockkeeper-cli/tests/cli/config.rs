@@ -187,3 +187,26 @@ fn the_settings_of_jobs_come_from_every_layer() {
         assert!(line.contains(&variable) && line.contains(value) && line.contains(remedy), "{line}");
     }
 }
+
+/// Each directory in which a command is run would have other locks.
+#[test]
+fn a_relative_directory_of_the_own_server_is_refused_unless_it_was_typed() {
+    let home = Home::new();
+    let list = |variables: &[(&str, Option<&str>)], args: &[&str]| {
+        let mut command = home.command(&[&["list"], args].concat());
+        for (name, value) in variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        crate::harness::failure(&command.output().unwrap())
+    };
+    let unset = [("LOCKKEEPER_STATE_DIR", None), ("XDG_STATE_HOME", None)];
+    let (code, line) = list(&[unset[0], unset[1], ("HOME", Some("here"))], &[]);
+    assert!(code == Some(64) && line.contains("HOME names a directory, and here is not an absolute path"), "{line}");
+    let (code, line) = list(&[("LOCKKEEPER_STATE_DIR", Some("state"))], &[]);
+    assert!(code == Some(64) && line.contains("LOCKKEEPER_STATE_DIR names a directory, and state is no"), "{line}");
+    let (code, line) = list(&[], &["--state-dir", "typed"]);
+    assert!(code == Some(69) && line.contains("is not running"), "{line}");
+}

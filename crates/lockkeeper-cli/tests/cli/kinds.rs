@@ -123,6 +123,8 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
 
     let output = home.output(&["run", "pool", "--permits", "4", "--", "touch", "ran"]);
     let (code, line) = failure(&output);
+    let told = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(told.contains("use --permits 3, or another name; servers forget the number a few minutes after"), "{told}");
     assert_eq!(code, Some(78), "{line}");
     assert!(line.starts_with("/locks/pool has 3 permits, not 4 (on "), "{line}");
     assert!(String::from_utf8(output.stderr).unwrap().contains("use --permits 3"));

@@ -284,6 +284,20 @@ fn the_hint_of_a_refused_command_works_as_it_is_printed() {
     }
 }
 
+#[test]
+fn a_list_of_a_scheme_that_the_servers_do_not_know_is_the_mistake_that_is_named() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let output = home.output(&["run", "a", "--acl", "unheard:of:cdrwa", "--", "true"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(77), "{told}");
+    assert!(
+        told.contains("invalid access list") && told.contains("  hint: correct --acl or the setting acl"),
+        "{told}"
+    );
+}
+
 /// A lock that may not be read may have a holder.
 #[test]
 fn a_listing_claims_nothing_about_locks_that_this_client_may_not_read() {

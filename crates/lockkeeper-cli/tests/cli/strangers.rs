@@ -59,6 +59,23 @@ fn serve(home: &Home) -> (Running, String) {
     (server, option)
 }
 
+/// `su` without a dash keeps HOME.
+#[test]
+fn settings_in_the_home_of_another_user_are_refused_with_a_remedy() {
+    if !is_root() {
+        return;
+    }
+    let home = open_home();
+    let closed = home.file("closed");
+    std::fs::create_dir_all(closed.join(".config/lockkeeper")).unwrap();
+    mode(&closed, 0o700);
+    let mut command = of_stranger(&home, &["list"]);
+    command.env_remove("LOCKKEEPER_CONFIG").env_remove("XDG_CONFIG_HOME").env("HOME", &closed);
+    let (code, line) = failure(&command.output().unwrap());
+    assert_eq!(code, Some(64), "{line}");
+    assert!(line.contains("Permission denied") && line.contains("; correct HOME or XDG_CONFIG_HOME"), "{line}");
+}
+
 #[test]
 fn a_stranger_cannot_connect_to_the_own_server_nor_enter_a_closed_machines_server() {
     if !is_root() {

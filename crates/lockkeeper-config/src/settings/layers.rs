@@ -54,7 +54,13 @@ impl Layers {
             Err(error) if may_miss && error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => {
                 let origin = Origin::File { path: path.to_owned(), line: None };
-                self.faults.push(Fault::new(origin, "", format!("cannot be read: {error}")));
+                let fault = Fault::new(origin, "", format!("cannot be read: {error}"));
+                self.faults.push(match error.kind() {
+                    std::io::ErrorKind::PermissionDenied if may_miss => {
+                        fault.remedy("correct HOME or XDG_CONFIG_HOME if they are another user's, or give this user the right to read it")
+                    }
+                    _ => fault,
+                });
                 None
             }
         }
