@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use crate::exit::{Code, Failure};
+use crate::screen::{Size, wrapped};
 use crate::streams::{self, STDERR};
 
 /// Checks that a confirmation is possible: `yes` replaces it, otherwise there must be a terminal.
@@ -24,7 +25,8 @@ pub(crate) fn on_terminal() -> bool {
 
 /// Asks on the terminal. Every answer except a yes is a no; so is the end of the input.
 pub(crate) fn agreed(question: &str) -> bool {
-    STDERR.push(format!("{question} [y/N] "));
+    let question = format!("{question} [y/N] ");
+    STDERR.push(Size::of(std::io::stderr()).map_or_else(|| question.clone(), |it| wrapped(&question, it.columns, 0)));
     // A terminal that was closed gives no answer either.
     streams::flush();
     let mut answer = String::new();

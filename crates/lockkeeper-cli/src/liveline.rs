@@ -29,8 +29,9 @@ impl LiveLine {
     pub(crate) fn show(&mut self, start: &str, end: &str) {
         let Some(size) = Size::of(std::io::stderr()) else { return };
         self.shown = true;
-        // The last column stays free: some terminals begin a new line there.
-        STDERR.push(format!("\r{}\x1b[K", fit(start, end, size.columns - 1)));
+        // The last column stays free: some terminals begin a new line there. The cursor waits at the first one, where a terminal prints
+        // `^C`, so that the line is still the one that is wiped.
+        STDERR.push(format!("\r{}\x1b[K\r", fit(start, end, size.columns - 1)));
     }
 }
 

@@ -45,6 +45,16 @@ pub(crate) fn counted(count: impl Into<u64>, one: &str) -> String {
     }
 }
 
+/// `812 bytes`, `1.8 MB`
+pub(crate) fn bytes(count: u64) -> String {
+    match count {
+        0..1_000 => counted(count, "byte"),
+        1_000..1_000_000 => format!("{:.1} kB", count as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", count as f64 / 1e6),
+        _ => format!("{:.1} GB", count as f64 / 1e9),
+    }
+}
+
 /// Returns the time of day, with the date if that is not today's.
 pub(crate) fn moment(time: SystemTime) -> String {
     let Ok(time) = Timestamp::try_from(time) else {

@@ -9,6 +9,11 @@ use serde::Serializer;
 
 /// A duration as a person types it in an option or a setting: `1m30s`.
 pub fn typed(time: Duration) -> String {
+    let hours = time.as_secs() / 3600;
+    // More than a day in whole hours: `26h`, as people write it.
+    if hours > 24 && hours < 100 && time == Duration::from_secs(hours * 3600) && hours % 24 != 0 {
+        return format!("{hours}h");
+    }
     humantime::format_duration(time).to_string().replace(' ', "")
 }
 
@@ -108,4 +113,16 @@ pub fn moment(ms: i64) -> Option<SystemTime> {
 /// The value of a time that a record does not have.
 pub fn unix_epoch() -> SystemTime {
     UNIX_EPOCH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_shown_as_it_is_typed() {
+        let hours = |hours: u64| typed(Duration::from_secs(hours * 3600));
+        assert_eq!([2, 24, 26, 48].map(hours), ["2h", "1day", "26h", "2days"]);
+        assert_eq!(typed(Duration::from_millis(1_500)), "1s500ms");
+    }
 }

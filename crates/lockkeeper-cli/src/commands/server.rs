@@ -146,8 +146,7 @@ impl Desk {
             counted(contenders, "holder or waiter").replace("holder or waiters", "holders or waiters"),
             status.directory,
             counted(nodes, "node"),
-            data_bytes
-                .map_or_else(|| "of a size that this user may not see".to_owned(), |bytes| format!("{bytes} bytes")),
+            data_bytes.map_or_else(|| "of a size that this user may not see".to_owned(), crate::text::bytes),
         );
         self.say(&text, &status)?;
         Ok(0)
@@ -228,7 +227,7 @@ impl Desk {
             true => format!("; the server was away for {}", spell(Duration::from_millis(paused_ms))),
             false => String::new(),
         };
-        let text = format!("{name}: {}, {bytes} bytes{away}\n", counted(files, "file"));
+        let text = format!("{name}: {}, {}{away}\n", counted(files, "file"), crate::text::bytes(bytes));
         self.say(&text, &BackedUp { directory: name, files, bytes, paused_ms })?;
         Ok(0)
     }
