@@ -66,8 +66,8 @@ fn row(job: &JobLine, command: &Command) -> Markup {
             td { (plain(&job.slot)) }
             td { (plain(&job.started)) }
             td.number { (plain(&job.took)) }
-            td.who { (plain(&job.host)) }
-            td.who {
+            td.host { (plain(&job.host)) }
+            td."who notes" {
                 (plain(&job.notes))
                 @if class.is_some() { (shown(command, &["jobs", &job.path, "--history"])) }
             }
