@@ -11,6 +11,7 @@ use lockkeeper_observe::history::{Entry, Habits, History, PastHold};
 use lockkeeper_observe::servers::{SessionConnection, SessionConnections};
 
 use crate::atwork::AtWork;
+use crate::colour::Severity;
 use crate::liveline::whole;
 use crate::place::Place;
 use crate::presence::HERE;
@@ -230,7 +231,10 @@ impl Evidence {
             }
             lines.push(line);
         }
-        lines.extend(self.at_work.iter().flat_map(|it| it.lines(SystemTime::now())));
+        // They stand below all holders.
+        let whose = if lock.holders.len() > 1 { "the first holder: " } else { "" };
+        let at_work = self.at_work.iter().flat_map(|it| it.lines(SystemTime::now()));
+        lines.extend(at_work.map(|line| format!("{whose}{line}")));
         if let Some(Slow { host, holds, half, others }) = &self.slow {
             let count = counted(*holds as u64, "recorded hold");
             lines.push(plain(&format!(
@@ -247,7 +251,10 @@ impl Evidence {
             lines.push(format!("and {} more that others wait for", counted(more as u64, "lock")));
         }
         for deadlock in &self.deadlocks {
-            let sure = if deadlock.certainty == Certainty::Certain { "deadlock" } else { "likely a deadlock" };
+            let sure = match deadlock.certainty {
+                Certainty::Certain => Severity::Serious.paint("deadlock"),
+                _ => Severity::Notice.paint("likely a deadlock"),
+            };
             lines.push(format!("{sure}: {deadlock}"));
         }
         lines

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::admin::{ContenderInfo, LockInfo};
+use lockkeeper::admin::{ContenderInfo, LockInfo, SessionId};
 use lockkeeper::engine::text::spell;
 use lockkeeper_helix::TransferRequest;
 use lockkeeper_observe::deadlock::{Certainty, Deadlock};
@@ -90,12 +90,20 @@ pub(crate) enum Apart {
 }
 
 impl Apart {
-    /// The servers' clock showed `servers`, at some moment between two moments of this machine's.
+    /// The servers' clock showed `servers` in whole milliseconds, at some moment between two moments of this machine's.
     pub(crate) fn of(sent: SystemTime, servers: SystemTime, heard: SystemTime) -> Self {
-        match (servers.duration_since(heard), sent.duration_since(servers)) {
+        match (servers.duration_since(heard), sent.duration_since(servers + Duration::from_millis(1))) {
             (Ok(ahead), _) => Apart::Ahead(ahead),
             (_, Ok(behind)) => Apart::Behind(behind),
             _ => Apart::Within(heard.duration_since(sent).unwrap_or_default()),
+        }
+    }
+
+    /// Whether it is reported.
+    pub(crate) fn is_far(self) -> bool {
+        match self {
+            Apart::Ahead(by) | Apart::Behind(by) => by > TOLERATED,
+            Apart::Within(_) => false,
         }
     }
 
@@ -139,6 +147,8 @@ pub(crate) struct Facts {
     pub times: Times,
     /// The servers that do not list their connections, if a holder has a session.
     pub without_cons: Vec<String>,
+    /// The sessions of holders that no server has a connection to.
+    pub unconnected: Vec<SessionId>,
     /// Why nothing else was seen.
     pub no_session: Option<(String, Option<Suggested>)>,
     pub clock: Option<Apart>,
@@ -176,6 +186,7 @@ pub(crate) fn all(facts: &Facts, late: Option<Duration>) -> Vec<Finding> {
     found.extend(facts.deadlocks.iter().filter_map(|it| deadlock(it, &facts.root)));
     for lock in facts.locks.iter().flatten() {
         found.extend(about(lock, facts.now));
+        found.extend(unconnected(lock, &facts.unconnected));
         let habits = facts.habits.get(&lock.path);
         found.extend(long(&Row::of(lock, facts.now, habits, &[])));
         let flapping = habits.and_then(|habits| habits.flapping.as_ref());
@@ -332,11 +343,8 @@ fn few_ticks(reports: &[ServerReport], timeout: Duration) -> Option<Finding> {
 }
 
 fn clock(apart: Apart) -> Option<Finding> {
-    let by = match apart {
-        Apart::Ahead(by) | Apart::Behind(by) => by,
-        Apart::Within(_) => return None,
-    };
-    (by > TOLERATED).then(|| Finding::notice(Section::Clock, apart.text()))
+    let text = || format!("{}: correct the one that is wrong", apart.text());
+    apart.is_far().then(|| Finding::notice(Section::Clock, text()))
 }
 
 fn also(names: &[String], list: &Suggested) -> Option<Finding> {
@@ -417,6 +425,19 @@ fn about(lock: &LockInfo, now: Option<SystemTime>) -> Vec<Finding> {
         found.push(notice(text).with(why()));
     }
     found
+}
+
+/// Holders whose clients no server hears, on other machines than this one.
+fn unconnected(lock: &LockInfo, sessions: &[SessionId]) -> Vec<Finding> {
+    let is_gone = |holder: &&ContenderInfo| !holder.process_has_ended() && sessions.contains(&holder.session);
+    let text = |holder: &ContenderInfo| {
+        let (path, who) = (plain(&lock.path), described(holder));
+        format!(
+            "{path}: no server is connected to {who}, whose machine or network may be down; its session ends by its timeout"
+        )
+    };
+    let finding = |holder| Finding::notice(Section::Locks, text(holder)).with(Suggested::new(["why", &lock.path]));
+    lock.holders.iter().filter(is_gone).map(finding).collect()
 }
 
 fn described(contender: &ContenderInfo) -> String {

@@ -1,7 +1,9 @@
 //! What people, monitoring and Prometheus see of jobs and their runs.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::engine::text::spell;
@@ -11,6 +13,7 @@ use lockkeeper_work::jobs::{EndKind, JobState, JobStatus, Resolution, RunEnd, Ru
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
+use crate::colour::Severity;
 use crate::liveline::whole;
 use crate::pastview;
 use crate::presence::GONE;
@@ -39,6 +42,9 @@ pub(crate) struct JobView<'a> {
     /// The last refused requests since its last run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<&'a Refusal>,
+    /// How many requests were refused since its last run, on how many machines.
+    #[serde(skip)]
+    refusals: (u32, usize),
     #[serde(skip)]
     late_at: Option<i64>,
     #[serde(skip)]
@@ -79,15 +85,17 @@ impl<'a> JobView<'a> {
         let late_at = late_at(job, now_ms, limit);
         let ahead = job.state != JobState::Running && job.last().is_some_and(|run| is_ahead(job, run, now_ms));
         let late = ahead || late_at.is_some_and(|at| now_ms > at);
-        JobView { job, late, ahead, asked: None, refused: None, late_at, now_ms }
+        JobView { job, late, ahead, asked: None, refused: None, refusals: (0, 0), late_at, now_ms }
     }
 
     /// Adds what is known of the requests for it.
     pub(crate) fn with_requests(mut self, requests: Option<&'a Requests>) -> Self {
         let Some(requests) = requests else { return self };
         let last = self.job.last().and_then(|run| run.end_ms.or(run.start_ms)).unwrap_or(i64::MIN);
-        let since = requests.refused.iter().filter(|refusal| ms(refusal.last) > last);
-        self.refused = since.max_by_key(|refusal| refusal.last);
+        let since: Vec<_> = requests.refused.iter().filter(|refusal| ms(refusal.last) > last).collect();
+        let hosts: HashSet<_> = since.iter().map(|refusal| &refusal.owner.host).collect();
+        self.refusals = (since.iter().map(|refusal| refusal.count).sum(), hosts.len());
+        self.refused = since.into_iter().max_by_key(|refusal| refusal.last);
         // Before that, a machine that asks is told that the slot is done, which leaves no record.
         let is_due = self.job.due_ms.is_some_and(|due| self.now_ms > due);
         self.asked = match self.refused {
@@ -121,6 +129,16 @@ impl<'a> JobView<'a> {
             JobState::Kept | JobState::Unreadable => Health::Failed,
             _ if self.late => Health::Late,
             _ => Health::InOrder,
+        }
+    }
+
+    /// Returns the colour of its state.
+    fn colour(&self) -> Severity {
+        match self.health() {
+            Health::Failed => Severity::Serious,
+            Health::Late => Severity::Notice,
+            Health::InOrder if self.asked.is_some() => Severity::Notice,
+            Health::InOrder => Severity::None,
         }
     }
 
@@ -188,9 +206,14 @@ impl<'a> JobView<'a> {
         }
         match (self.asked, self.refused) {
             (_, Some(refusal)) => {
-                let times = if refusal.count > 1 { format!(" {} x", refusal.count) } else { String::new() };
+                let (count, hosts) = self.refusals;
+                let times = if count > 1 { format!(" {count} x") } else { String::new() };
                 let (host, why) = (&refusal.owner.host, pastview::why_refused(refusal));
-                notes.push(format!("refused{times} on {host}, last at {}: {why}", moment(refusal.last)));
+                let at = moment(refusal.last);
+                notes.push(match hosts {
+                    0 | 1 => format!("refused{times} on {host}, last at {at}: {why}"),
+                    hosts => format!("refused{times} on {hosts} machines, last on {host} at {at}: {why}"),
+                });
             }
             (Some(Asked::Silent), None) => notes.push("no machine is recorded to have asked".to_owned()),
             _ => {}
@@ -340,7 +363,7 @@ fn sparkline(runs: &[RunRecord]) -> String {
 
 /// Returns the table of jobs. On a terminal of this many columns, what does not fit behind a job is below it.
 pub(crate) fn table(jobs: &[JobView<'_>], terminal: Option<usize>) -> String {
-    rows(&jobs.iter().collect::<Vec<_>>(), terminal).iter().map(|row| row.text(terminal)).collect()
+    rows(&jobs.iter().collect::<Vec<_>>(), terminal).iter().map(|row| row.painted(row.text(terminal))).collect()
 }
 
 /// Whether the job runs on no machine now, so that requests for it say why.
@@ -378,7 +401,8 @@ pub(crate) fn lines(jobs: &mut [JobView<'_>]) -> Vec<JobLine> {
 pub(crate) fn screen(jobs: &[JobView<'_>], size: Size) -> String {
     let mut jobs: Vec<_> = jobs.iter().collect();
     jobs.sort_by_key(|job| Reverse(job.health()));
-    let mut lines: Vec<_> = rows(&jobs, Some(size.columns)).iter().map(|row| cut(&row.line(), size.columns)).collect();
+    let mut lines: Vec<_> =
+        rows(&jobs, Some(size.columns)).iter().map(|row| row.painted(cut(&row.line(), size.columns))).collect();
     if lines.len() > size.rows {
         // The heading and the last line are no jobs.
         let shown = size.rows.saturating_sub(2);
@@ -398,7 +422,9 @@ fn rows(jobs: &[&JobView<'_>], terminal: Option<usize>) -> Vec<Row> {
         if !sparks {
             head[6] = String::new();
         }
-        columns(std::iter::once(head).chain(jobs.iter().map(|job| job.cells(sparks))))
+        let mut rows = columns(std::iter::once(head).chain(jobs.iter().map(|job| job.cells(sparks))));
+        rows.iter_mut().skip(1).zip(jobs).for_each(|(row, job)| row.colour = job.colour());
+        rows
     };
     let with_sparks = terminal.map(|width| (width, rows(true)));
     let fits = |(width, rows): &(usize, Vec<Row>)| rows.iter().all(|row| row.line().width() <= *width);
@@ -467,11 +493,25 @@ struct Row {
     /// The cells before the last one, each with the width of its column.
     cells: String,
     last: String,
+    /// Where the second cell is.
+    state: Range<usize>,
+    /// Its colour.
+    colour: Severity,
 }
 
 impl Row {
     fn line(&self) -> String {
         format!("{}{}", self.cells, self.last).trim_end().to_owned()
+    }
+
+    /// Colours the state in a text that begins with the cells of this line, as far as it was not cut.
+    fn painted(&self, text: String) -> String {
+        match (text.get(self.state.clone()), self.cells.get(self.state.clone())) {
+            (Some(state), Some(whole)) if state == whole => {
+                format!("{}{}{}", &text[..self.state.start], self.colour.paint(state), &text[self.state.end..])
+            }
+            _ => text,
+        }
     }
 
     /// The line, or on a terminal of this many columns the lines: the last cell is below the others if it does not fit.
@@ -501,14 +541,19 @@ fn columns(lines: impl Iterator<Item = Vec<String>>) -> Vec<Row> {
     };
     let widths: Vec<_> = (0..count).map(width).collect();
     let row = |cells: &Vec<String>| {
-        let Some((last, others)) = cells.split_last() else { return Row { cells: String::new(), last: String::new() } };
-        let mut line = String::new();
+        let (mut line, mut state) = (String::new(), 0..0);
+        let Some((last, others)) = cells.split_last() else {
+            return Row { cells: line, last: String::new(), state, colour: Severity::None };
+        };
         for (at, cell) in others.iter().enumerate().filter(|(at, _)| widths[*at] > 0) {
+            if at == 1 {
+                state = line.len()..line.len() + cell.len();
+            }
             line.push_str(cell);
             let pad = widths[at].saturating_sub(cell.width()) + 2;
             line.extend(std::iter::repeat_n(' ', pad));
         }
-        Row { cells: line, last: last.clone() }
+        Row { cells: line, last: last.clone(), state, colour: Severity::None }
     };
     lines.iter().map(row).collect()
 }

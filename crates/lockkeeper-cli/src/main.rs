@@ -20,6 +20,7 @@ mod atwork;
 mod backup;
 mod broken;
 mod child;
+mod colour;
 mod commands;
 mod confirm;
 mod control;

@@ -2,6 +2,7 @@
 //!
 //! All text passes through [`plain`] or is escaped as JSON.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +10,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use anstream::adapter::strip_str;
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
 use jiff::Timestamp;
 use lockkeeper::Revocation;
 use lockkeeper::admin::LockInfo;
@@ -16,6 +20,7 @@ use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
 use crate::advice::{self, PlaceOption, Suggested};
+use crate::colour::Severity;
 use crate::exit::{Code, Failure};
 use crate::place::{Place, Source};
 use crate::screen::{hint_columns, wrapped, wrapped_for_stdout};
@@ -204,7 +209,8 @@ impl Printer {
             let hint = hint.map(|hint| hint_text(&plain(&hint), columns));
             let advice = advice.iter().map(|(what, command)| command_hint(what, &plain(command), columns));
             let hints: String = hint.into_iter().chain(advice).collect();
-            STDERR.push(format!("{}{hints}", self.line(message)));
+            let line = Severity::Serious.paint(self.line(message).trim_end());
+            STDERR.push(format!("{}\n{hints}", shown(&line, &io::stderr())));
         }
     }
 
@@ -338,9 +344,9 @@ pub(crate) fn document(value: &impl Serialize) -> Result<(), Failure> {
     tolerate_closed(writeln!(io::stdout(), "{}", json(value)))
 }
 
-/// Prints text on stdout; wraps its lines if that is a terminal. The lines after a break begin with `indent` spaces.
+/// Prints text with styles on stdout as [`styled`] does; wraps its lines if that is a terminal. The lines after a break begin with `indent` spaces.
 pub(crate) fn lines(text: &str, indent: usize) -> Result<(), Failure> {
-    data(&wrapped_for_stdout(text, indent))
+    styled(&wrapped_for_stdout(text, indent))
 }
 
 /// Prints text on stdout.
@@ -350,8 +356,15 @@ pub(crate) fn data(text: &str) -> Result<(), Failure> {
 
 /// Prints text with styles on stdout, and without them if that is no terminal that shows them, or if a variable says so.
 pub(crate) fn styled(text: &str) -> Result<(), Failure> {
-    let mut stdout = anstream::stdout();
-    tolerate_closed(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+    data(&shown(text, &io::stdout()))
+}
+
+/// Returns a text with the styles that a stream shows.
+pub(crate) fn shown<'a>(text: &'a str, stream: &impl RawStream) -> Cow<'a, str> {
+    match AutoStream::choice(stream) {
+        ColorChoice::Never => strip_str(text).to_string().into(),
+        _ => text.into(),
+    }
 }
 
 /// Whether the reader of standard output has closed the pipe.

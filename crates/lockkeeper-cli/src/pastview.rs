@@ -12,6 +12,7 @@ use lockkeeper_observe::history::{Entry, Flapping, HoldEnd, LikelyCause, PastHol
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
+use crate::colour::Severity;
 use crate::screen::cut;
 use crate::text::{counted, plain};
 use crate::views::{AskedView, BrokenView};
@@ -34,6 +35,7 @@ pub(crate) struct Row {
     open: bool,
     who: String,
     ended: String,
+    colour: Severity,
 }
 
 impl Row {
@@ -49,6 +51,11 @@ impl Row {
                 open: false,
                 who: brief(hold.owner.as_ref(), &hold.described),
                 ended: plain(&with_message(ended(hold), hold.message.as_deref())),
+                colour: match hold.end {
+                    HoldEnd::Lost => Severity::Serious,
+                    HoldEnd::Broken | HoldEnd::Unrecorded => Severity::Notice,
+                    _ => Severity::None,
+                },
             },
             Entry::Refused(refusal) => Row {
                 path,
@@ -58,6 +65,7 @@ impl Row {
                 open: false,
                 who: brief(Some(&refusal.owner), ""),
                 ended: plain(&refused(refusal)),
+                colour: Severity::Notice,
             },
             Entry::Broken(broken) => Row {
                 path,
@@ -73,6 +81,7 @@ impl Row {
                     broken.proof,
                     broken.reason
                 )),
+                colour: Severity::Notice,
             },
             Entry::Asked(asked) => Row {
                 path,
@@ -82,6 +91,7 @@ impl Row {
                 open: false,
                 who: brief(asked.owner.as_ref(), &asked.described),
                 ended: plain(&was_asked(asked)),
+                colour: Severity::None,
             },
             _ => Row {
                 path,
@@ -91,6 +101,7 @@ impl Row {
                 open: false,
                 who: "?".to_owned(),
                 ended: String::new(),
+                colour: Severity::None,
             },
         }
     }
@@ -113,6 +124,7 @@ impl Row {
             open: true,
             who: brief(holder.owner.as_ref(), &holder.described),
             ended: plain(&with_message(what.to_owned(), holder.message.as_deref())),
+            colour: Severity::None,
         }
     }
 
@@ -154,7 +166,8 @@ pub(crate) fn table(mut rows: Vec<Row>, with_lock: bool, columns: Option<usize>)
     let width = |column: usize| lines.iter().map(|line| line[column].width()).max().unwrap_or_default();
     let widths: Vec<_> = (0..last).map(width).collect();
     let mut text = String::new();
-    for line in &lines {
+    let colours = std::iter::once(Severity::None).chain(rows.iter().map(|row| row.colour));
+    for (line, colour) in lines.iter().zip(colours) {
         let mut start = String::new();
         for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
             let fill = " ".repeat(width - cell.width());
@@ -162,21 +175,22 @@ pub(crate) fn table(mut rows: Vec<Row>, with_lock: bool, columns: Option<usize>)
             let is_number = (last - 3..last - 1).contains(&column);
             start += &if is_number { format!("{fill}{cell}  ") } else { format!("{cell}{fill}  ") };
         }
-        text += &hanging(&start, &line[last], columns);
+        text += &hanging(&start, &line[last], columns, colour);
     }
     text
 }
 
 /// Returns the line about one entry, for a listing that grows.
 pub(crate) fn line(entry: &Entry, columns: Option<usize>) -> String {
-    let cells = Row::of(entry).cells(false, SystemTime::now());
+    let row = Row::of(entry);
+    let cells = row.cells(false, SystemTime::now());
     let [at, waited, held, who, ended] = &cells[..] else { return String::new() };
     let who = if columns.is_some() { cut(who, WHO) } else { who.clone() };
-    hanging(&format!("{at}  {waited:>6}  {held:>6}  {who:<WHO$}  "), ended, columns)
+    hanging(&format!("{at}  {waited:>6}  {held:>6}  {who:<WHO$}  "), ended, columns, row.colour)
 }
 
 /// The last column, wrapped below itself.
-fn hanging(start: &str, text: &str, columns: Option<usize>) -> String {
+fn hanging(start: &str, text: &str, columns: Option<usize>, colour: Severity) -> String {
     let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(start.width()).max(12));
     let (mut lines, mut line) = (Vec::new(), String::new());
     for word in text.split(' ') {
@@ -189,7 +203,7 @@ fn hanging(start: &str, text: &str, columns: Option<usize>) -> String {
     let indent = " ".repeat(start.width());
     let lines = lines.iter().enumerate().map(|(at, line)| {
         let start = if at == 0 { start } else { &indent };
-        format!("{start}{line}").trim_end().to_owned() + "\n"
+        format!("{start}{}", colour.paint(line)).trim_end().to_owned() + "\n"
     });
     lines.collect()
 }
@@ -425,7 +439,10 @@ mod tests {
 
     #[test]
     fn the_last_column_is_wrapped_below_itself() {
-        assert_eq!(hanging("12:00  ", "lost: a b c d e f", Some(20)), "12:00  lost: a b c d\n       e f\n");
-        assert_eq!(hanging("12:00  ", "lost: a b c d e f", None), "12:00  lost: a b c d e f\n");
+        assert_eq!(
+            hanging("12:00  ", "lost: a b c d e f", Some(20), Severity::None),
+            "12:00  lost: a b c d\n       e f\n"
+        );
+        assert_eq!(hanging("12:00  ", "lost: a b c d e f", None, Severity::None), "12:00  lost: a b c d e f\n");
     }
 }

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
+use anstream::adapter::strip_str;
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -48,13 +49,18 @@ impl Size {
 
     /// Returns how many rows the terminal needs for these lines. It breaks those that are too long.
     fn rows_of(self, lines: &str) -> usize {
-        lines.lines().map(|line| line.width().div_ceil(self.columns).max(1)).sum()
+        lines.lines().map(|line| seen(line).div_ceil(self.columns).max(1)).sum()
     }
 }
 
 /// Returns the columns for hints on a stream; `None` if it is not a terminal.
 pub(crate) fn hint_columns(stream: impl AsFd) -> Option<usize> {
     Size::of(stream).map(|size| size.columns.min(HINT_COLUMNS))
+}
+
+/// Returns the width of a text without its styles.
+fn seen(text: &str) -> usize {
+    if text.contains('\x1b') { strip_str(text).to_string().width() } else { text.width() }
 }
 
 /// Cuts a text to this width, with an ellipsis where text is missing.
@@ -87,7 +93,7 @@ pub(crate) fn wrapped_for_stdout(text: &str, indent: usize) -> String {
 fn wrapped_line(line: &str, columns: usize, indent: usize) -> String {
     let (mut text, mut width, mut begun) = (String::with_capacity(line.len()), 0, false);
     for word in line.split_inclusive(' ') {
-        let letters = word.trim_end().width();
+        let letters = seen(word.trim_end());
         if begun && letters > 0 && width + letters > columns {
             text.truncate(text.trim_end().len());
             text.push('\n');
@@ -95,7 +101,7 @@ fn wrapped_line(line: &str, columns: usize, indent: usize) -> String {
             width = indent;
         }
         text.push_str(word);
-        width += word.trim_end_matches('\n').width();
+        width += seen(word.trim_end_matches('\n'));
         begun |= letters > 0;
     }
     text
@@ -113,5 +119,6 @@ mod tests {
         assert_eq!(wrapped("one two\nthree four\n", 5, 0), "one\ntwo\nthree\nfour\n");
         assert_eq!(wrapped("夜間 索引", 8, 2), "夜間\n  索引");
         assert_eq!(wrapped("", 8, 2), "");
+        assert_eq!(wrapped("\x1b[31m!!\x1b[0m a b\n", 6, 3), "\x1b[31m!!\x1b[0m a b\n", "a style has no width");
     }
 }

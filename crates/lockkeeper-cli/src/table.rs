@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anstyle::{AnsiColor, Style};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper::engine::text::excerpt;
 use lockkeeper_observe::deadlock::Certainty;
 use lockkeeper_observe::table::{Row, State};
 use unicode_width::UnicodeWidthStr;
 
+use crate::colour::{Severity, bold};
 use crate::pastview::{self, short};
 use crate::screen::{Size, cut};
 use crate::text::{brief, counted, described, part, permits, plain, revocation, term, wanted};
@@ -28,21 +28,9 @@ const STATE: usize = 16;
 /// Returns the table. On a terminal, each line fits into its width, and the state has a colour.
 pub(crate) fn table(rows: &[Row<'_>], size: Option<Size>) -> String {
     let [head, lines @ ..] = &lines(rows, size.map(|size| size.columns))[..] else { return String::new() };
-    let styled = |[before, state]: &[String; 2], style: Style| {
-        // The reset of a style is no text.
-        let state = if state.is_empty() { String::new() } else { format!("{style}{state}{style:#}") };
-        format!("{before}{state}").trim_end().to_owned() + "\n"
-    };
-    let head = styled(head, Style::new().bold());
-    let lines = lines.iter().zip(rows).map(|(line, row)| {
-        let colour = match Severity::of(row) {
-            Severity::Serious => AnsiColor::Red,
-            Severity::Notice => AnsiColor::Yellow,
-            Severity::None => return styled(line, Style::new()),
-        };
-        styled(line, Style::new().fg_color(Some(colour.into())))
-    });
-    head + &lines.collect::<String>()
+    let line = |before: &str, state: String| format!("{before}{state}").trim_end().to_owned() + "\n";
+    let lines = lines.iter().zip(rows).map(|([before, state], row)| line(before, severity(row).paint(state)));
+    line(&head[0], bold(&head[1])) + &lines.collect::<String>()
 }
 
 /// Returns the lines of the table, the first one with the heads: each the text before its state, and the state. With a number of columns,
@@ -112,25 +100,11 @@ fn holder(lock: &LockInfo) -> String {
 }
 
 /// How serious the state of a lock is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Severity {
-    /// It stays as it is until somebody does something.
-    Serious,
-    /// It may be worth a look.
-    Notice,
-    /// There is nothing to say.
-    None,
-}
-
-impl Severity {
-    pub(crate) fn of(row: &Row<'_>) -> Self {
-        match row.states.first() {
-            Some(State::Deadlock { certainty: Certainty::Certain, .. } | State::Blocked | State::Gone) => {
-                Severity::Serious
-            }
-            None | Some(State::Leased | State::Deadlock { certainty: Certainty::Possible, .. }) => Severity::None,
-            Some(_) => Severity::Notice,
-        }
+pub(crate) fn severity(row: &Row<'_>) -> Severity {
+    match row.states.first() {
+        Some(State::Deadlock { certainty: Certainty::Certain, .. } | State::Blocked | State::Gone) => Severity::Serious,
+        None | Some(State::Leased | State::Deadlock { certainty: Certainty::Possible, .. }) => Severity::None,
+        Some(_) => Severity::Notice,
     }
 }
 

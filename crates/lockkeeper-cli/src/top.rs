@@ -234,7 +234,7 @@ impl App {
     fn ask(&mut self, breaks: bool) -> Reaction {
         self.question = self.target().map(|target| Question { breaks, target, confirms: None });
         if self.question.is_none() {
-            self.said = Some("no contender is chosen".to_owned());
+            self.said = Some("choose a lock first, in the table (ESC)".to_owned());
         }
         Reaction::Draw
     }

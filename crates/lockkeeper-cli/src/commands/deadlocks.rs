@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::advice::{Suggested, can_be_asked};
 use crate::args::ask::DeadlocksArgs;
+use crate::colour::Severity;
 use crate::commands::realms::ask_each;
 use crate::commands::show::inquire;
 use crate::exit::Failure;
@@ -71,7 +72,7 @@ pub(crate) async fn deadlocks(args: DeadlocksArgs, printer: &Printer) -> Result<
     } else {
         printer.scope(&source);
         let text: String = all.iter().enumerate().map(|(at, deadlock)| text(at + 1, deadlock, printer)).collect();
-        output::data(&text)?;
+        output::styled(&text)?;
     }
     answers.end(status, printer)
 }
@@ -100,25 +101,37 @@ fn view(deadlock: &Deadlock) -> DeadlockView<'_> {
 }
 
 fn text(number: usize, deadlock: &Deadlock, printer: &Printer) -> String {
-    let mut text = wrapped_for_stdout(&described_ring(number, deadlock), INDENT + 4);
-    if let Some(victim) = deadlock.victim() {
-        let node = victim.contender.node_path(&victim.path);
-        let options = ["--node", node.as_str(), "--reason", "deadlock"];
-        let (what, verb) = match can_be_asked(&victim.contender) {
-            true if victim.contender.owner.is_none() => {
-                ("ask one of them, a foreign client, which may not listen", "revoke")
-            }
-            true => ("ask one of them to release its lock", "revoke"),
-            false if victim.contender.revocation.is_some() => {
-                ("break the lock of one of them, which was asked and has not answered", "break")
-            }
-            false => ("break the lock of one of them, which understands no request", "break"),
-        };
-        let command = Suggested::new([verb, victim.path.as_str()]).with(options);
+    let colour = match deadlock.certainty {
+        Certainty::Certain => Severity::Serious,
+        Certainty::Likely => Severity::Notice,
+        Certainty::Possible => Severity::None,
+    };
+    let ring = described_ring(number, deadlock);
+    let (sure, rest) = ring.split_once(':').unwrap_or((&ring, ""));
+    let mut text = wrapped_for_stdout(&format!("{}:{rest}", colour.paint(sure)), INDENT + 4);
+    if let Some((what, command)) = cure(deadlock) {
         // A command is not broken, so that it can be copied. Writing to a string never fails.
         _ = writeln!(text, "  {what}\n    {}", printer.command(&command, std::io::stdout()));
     }
     text
+}
+
+/// Returns what ends a ring: what it does, and the command.
+pub(crate) fn cure(deadlock: &Deadlock) -> Option<(&'static str, Suggested)> {
+    let victim = deadlock.victim()?;
+    let node = victim.contender.node_path(&victim.path);
+    let options = ["--node", node.as_str(), "--reason", "deadlock"];
+    let (what, verb) = match can_be_asked(&victim.contender) {
+        true if victim.contender.owner.is_none() => {
+            ("ask one of them, a foreign client, which may not listen", "revoke")
+        }
+        true => ("ask one of them to release its lock", "revoke"),
+        false if victim.contender.revocation.is_some() => {
+            ("break the lock of one of them, which was asked and has not answered", "break")
+        }
+        false => ("break the lock of one of them, which understands no request", "break"),
+    };
+    Some((what, Suggested::new([verb, victim.path.as_str()]).with(options)))
 }
 
 /// Returns the lines about a ring: how sure it is, and each of its contenders.

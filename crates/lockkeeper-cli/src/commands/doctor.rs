@@ -23,6 +23,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::advice::Suggested;
 use crate::args::doctor::DoctorArgs;
+use crate::colour::Severity as Colour;
 use crate::commands::gc::{Group, time_of};
 use crate::commands::jobs;
 use crate::commands::show::{connect_running, connect_to_ask};
@@ -102,7 +103,7 @@ pub(crate) async fn doctor(args: DoctorArgs, printer: &Printer) -> Result<u8, Fa
             }
             text.push_str(&screen(part, facts, found, (columns, printer)));
         }
-        output::data(&text)?;
+        output::styled(&text)?;
     }
     Ok(status as u8)
 }
@@ -166,6 +167,9 @@ async fn examine(part: &Part, root: String) -> Result<Facts, Failure> {
         let sessions: Vec<_> = holders.map(|holder| holder.session).collect();
         if !sessions.is_empty() {
             let asked = servers::connections(&settings.builder(), servers, &sessions, None, ASKING).await?;
+            if asked.is_complete() {
+                facts.unconnected = sessions.into_iter().filter(|session| asked.of(*session).is_none()).collect();
+            }
             facts.without_cons = asked.refused;
         }
     }
@@ -381,6 +385,8 @@ fn lines(section: Section, part: &Part, facts: &Facts) -> Vec<String> {
         }
         Section::Servers => facts.servers.iter().filter_map(|report| server(report, &part.settings.place)).collect(),
         Section::Clock => match (facts.clock, &part.settings.place) {
+            // The finding says it.
+            (Some(apart), _) if apart.is_far() => Vec::new(),
             (Some(apart), _) => vec![apart.text()],
             (None, Place::Machine(_)) => vec!["this machine's own".to_owned()],
             (None, Place::Ensemble(_)) => none("the servers were not asked"),
@@ -450,13 +456,19 @@ fn screen(part: &Part, facts: &Facts, found: &[Finding], (columns, printer): (Op
     ];
     for (section, name) in sections {
         let mut name = name;
-        let mut line = |mark: &str, line: &str| {
-            let line = format!("{:<NAME$}{mark:<3}{line}\n", std::mem::take(&mut name));
+        let mut line = |severity: Option<Severity>, line: &str| {
+            let (mark, colour) = match severity {
+                Some(Severity::Serious) => ("!!", Colour::Serious),
+                Some(Severity::Notice) => ("!", Colour::Notice),
+                None => ("", Colour::None),
+            };
+            let (gap, mark) = (" ".repeat(INDENT - NAME - mark.len()), colour.paint(mark));
+            let line = format!("{:<NAME$}{mark}{gap}{line}\n", std::mem::take(&mut name));
             columns.map_or_else(|| line.clone(), |columns| wrapped(&line, columns, INDENT))
         };
-        text.extend(lines(section, part, facts).iter().map(|seen| line("", seen)));
+        text.extend(lines(section, part, facts).iter().map(|seen| line(None, seen)));
         for Finding { severity, text: what, command, .. } in found.iter().filter(|finding| finding.section == section) {
-            let mark = if *severity == Severity::Serious { "!!" } else { "!" };
+            let mark = Some(*severity);
             let command = command.as_ref().map(|command| printer.command(command, std::io::stdout()));
             let is_wide =
                 |command: &String| columns.is_some_and(|columns| INDENT + what.width() + 2 + command.width() > columns);

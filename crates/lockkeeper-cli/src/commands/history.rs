@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::advice::Suggested;
 use crate::args::history::HistoryArgs;
+use crate::colour::Severity;
 use crate::commands::realms::ask_each;
 use crate::commands::show::{connect_to_ask, inquire_of};
 use crate::exit::{Code, Failure};
@@ -97,12 +98,14 @@ async fn of_one(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u
     printer.scope(&settings.place);
     let mut text = pastview::table(rows, false, columns());
     if let Some(flapping) = &flapping {
-        text += &wrapped_for_stdout(&pastview::flapping(flapping), INDENT);
+        let told = pastview::flapping(flapping);
+        let (what, rest) = told.split_once(':').unwrap_or((&told, ""));
+        text += &wrapped_for_stdout(&format!("{}:{rest}", Severity::Serious.paint(what)), INDENT);
     }
     if kept >= KEPT && entries.len() == all {
         text += &wrapped_for_stdout("older holds are not kept\n", INDENT);
     }
-    output::data(&text)?;
+    output::styled(&text)?;
     Ok(0)
 }
 
@@ -154,7 +157,7 @@ async fn of_all(args: HistoryArgs, printer: &Printer) -> Result<u8, Failure> {
     } else {
         printer.scope(&source);
         let rows: Vec<_> = entries.iter().map(Row::of).collect();
-        output::data(&pastview::table(rows, true, columns()))?;
+        output::styled(&pastview::table(rows, true, columns()))?;
     }
     answers.end(0, printer)
 }
@@ -200,7 +203,7 @@ async fn follow(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u
             if printer.is_json() {
                 EntryView::of(entry).iter().try_for_each(output::document)?;
             } else {
-                output::data(&pastview::line(entry, columns()))?;
+                output::styled(&pastview::line(entry, columns()))?;
             }
         }
         if output::is_reader_gone() {

@@ -124,7 +124,7 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         printer.note(&format!("no job has run on {source}"));
     } else {
         printer.scope(&source);
-        output::data(&jobsview::table(&views, columns()))?;
+        output::styled(&jobsview::table(&views, columns()))?;
     }
     answers.end(status, printer)
 }

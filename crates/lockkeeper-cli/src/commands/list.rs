@@ -164,7 +164,7 @@ async fn watch(parts: &[Part], select: impl Fn(&mut Vec<Row<'_>>)) -> Result<u8,
         let mut rows = snapshot.rows();
         select(&mut rows);
         let size = Size::of(std::io::stdout());
-        let mut text = table(&rows, size);
+        let mut text = output::shown(&table(&rows, size), &std::io::stdout()).into_owned();
         if let Some(size) = size {
             // The last row is free, so that nothing scrolls.
             let kept: String = text.split_inclusive('\n').take(size.rows.saturating_sub(1)).collect();
@@ -174,7 +174,7 @@ async fn watch(parts: &[Part], select: impl Fn(&mut Vec<Row<'_>>)) -> Result<u8,
         for failure in &snapshot.failures {
             text.push_str(&format!("! {}\n", plain(failure)));
         }
-        output::styled(&text)?;
+        output::data(&text)?;
         if output::is_reader_gone() {
             return Ok(0);
         }

@@ -11,6 +11,7 @@ use lockkeeper::{Builder, Lockkeeper};
 use lockkeeper_work::jobs::JobsAdmin;
 
 use crate::args::ask::ShowArgs;
+use crate::colour::Severity;
 use crate::evidence;
 use crate::exit::Failure;
 use crate::jobsview;
@@ -65,7 +66,7 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
         };
         let whole = text(&lock) + &last;
         match Size::for_an_answer().filter(|_| !args.all) {
-            Some(room) if !room.takes(&whole, INDENT) => output::data(&first_screen(&lock, &last, room))?,
+            Some(room) if !room.takes(&whole, INDENT) => output::styled(&first_screen(&lock, &last, room))?,
             _ => output::lines(&whole, INDENT)?,
         }
     }
@@ -145,7 +146,7 @@ fn head(lock: &LockInfo) -> String {
     }
     if lock.holders.is_empty() {
         match stuck(lock) {
-            Some(stuck) => _ = writeln!(text, "  {stuck}"),
+            Some(stuck) => _ = writeln!(text, "  {}", Severity::Serious.paint(&stuck)),
             None if lock.lease.is_some() => text.push_str("  no holder at this moment\n"),
             None => text.push_str("  free\n"),
         }
@@ -189,7 +190,8 @@ fn text(lock: &LockInfo) -> String {
 /// The nodes that hold nothing and wait for nothing.
 fn others(lock: &LockInfo) -> impl Iterator<Item = String> {
     let sessionless = lock.sessionless.iter();
-    let sessionless = sessionless.map(|node| format!("  {SESSIONLESS}: {}\n", plain(&node.node_path(&lock.path))));
+    let sessionless = sessionless
+        .map(|node| format!("  {}: {}\n", Severity::Notice.paint(SESSIONLESS), plain(&node.node_path(&lock.path))));
     let unknown = lock.unknown.iter();
     sessionless.chain(unknown.map(|name| format!("  not a contender: {}/{}\n", plain(&lock.path), plain(name))))
 }
@@ -264,9 +266,10 @@ fn brief(contender: &ContenderInfo) -> ContenderInfo {
 fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInfo) {
     // Writing to a string never fails.
     _ = writeln!(text, "  {role} {}{}", plain(&contender.described), since(contender));
-    let detail = |text: &mut String, name: &str, value: &str| {
-        _ = writeln!(text, "    {name:<8} {}", plain(value));
+    let coloured = |text: &mut String, name: &str, value: &str, colour: Severity| {
+        _ = writeln!(text, "    {name:<8} {}", colour.paint(&plain(value)));
     };
+    let detail = |text: &mut String, name: &str, value: &str| coloured(text, name, value, Severity::None);
     if let Some(part) = part(contender) {
         detail(text, "as", &part);
     }
@@ -274,13 +277,13 @@ fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInf
         detail(text, "why", message);
     }
     if let Some(program) = contender.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
-        detail(text, "runs", program);
+        detail(text, if contender.abandoned { "ran" } else { "runs" }, program);
     }
     if contender.process_has_ended() {
-        detail(text, "gone", GONE);
+        coloured(text, "gone", GONE, Severity::Serious);
     }
     if let Some(request) = &contender.revocation {
-        detail(text, "told", &revocation(request));
+        coloured(text, "told", &revocation(request), Severity::Notice);
     }
     if let Some(token) = contender.token.filter(|_| contender.permits.is_none()) {
         detail(text, "token", &token.to_string());

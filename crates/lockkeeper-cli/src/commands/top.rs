@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use anstream::adapter::strip_str;
 use crossterm::event::{Event, EventStream};
 use futures_util::stream::StreamExt;
 use lockkeeper::Builder;
@@ -43,12 +44,16 @@ pub(crate) async fn top(args: TopArgs, printer: &Printer) -> Result<u8, Failure>
     }
     let parts = Settings::read(args.connect, printer)?.parts(&root).await?;
     let mut terminal = ratatui::try_init().map_err(|error| Failure::system("cannot use the terminal", error))?;
-    let ended = show(&parts, App::new(args.sort), &mut terminal).await;
+    let ended = show(&parts, App::new(args.sort), (&mut terminal, *printer)).await;
     ratatui::restore();
     ended
 }
 
-async fn show(parts: &[Part], mut app: App, terminal: &mut DefaultTerminal) -> Result<u8, Failure> {
+async fn show(
+    parts: &[Part],
+    mut app: App,
+    (terminal, printer): (&mut DefaultTerminal, Printer),
+) -> Result<u8, Failure> {
     let source = source(parts);
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let (told, mut snapshots) = watch::channel(None);
@@ -63,7 +68,7 @@ async fn show(parts: &[Part], mut app: App, terminal: &mut DefaultTerminal) -> R
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut details = None;
     loop {
-        let screen = Screen { app: &app, source: &source, details: details.as_ref(), colours };
+        let screen = Screen { app: &app, source: &source, details: details.as_ref(), colours, printer };
         terminal.draw(|frame| screen.draw(frame)).map_err(|error| Failure::system("cannot use the terminal", error))?;
         tokio::select! {
             biased;
@@ -144,7 +149,7 @@ async fn past(parts: &[Part], path: &str) -> Details {
     let rows: Vec<_> = held.clone().map(|it| Row::held_now(path, it, now)).chain(entries.iter().map(Row::of)).collect();
     let mut lines = vec!["nothing is recorded about it".to_owned()];
     if !rows.is_empty() {
-        lines = pastview::table(rows, false, None).lines().map(str::to_owned).collect();
+        lines = pastview::table(rows, false, None).lines().map(|line| strip_str(line).to_string()).collect();
     }
     if let Some(flapping) = Flapping::of(&entries, now) {
         lines.extend(pastview::flapping(&flapping).lines().map(str::to_owned));

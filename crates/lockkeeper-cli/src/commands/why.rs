@@ -17,6 +17,7 @@ use unicode_width::UnicodeWidthStr;
 use crate::advice::{LockCommands, Suggested, can_be_asked};
 use crate::args::ask::ShowArgs;
 use crate::atwork::AtWork;
+use crate::colour::Severity;
 use crate::commands::show::inquire_of;
 use crate::evidence::{Evidence, is_used};
 use crate::exit::{Failure, top};
@@ -135,7 +136,7 @@ pub(crate) async fn why(args: ShowArgs, mine: bool, printer: &Printer) -> Result
         let commands = LockCommands::new(&args.name, path.as_str(), used_as, job.as_ref());
         let job = job.as_ref().map(|job| of_job(job, &time));
         let known = Known { broken: &broken, entries: &entries, job: job.as_ref(), place: &settings.place };
-        output::data(&match &lock {
+        output::styled(&match &lock {
             Some(lock) => text(lock, known, commands, (&time, &evidence), (args.all, mine), printer),
             None => {
                 let free = free(path.as_str(), false, known) + &after(known);
@@ -283,7 +284,10 @@ fn text(
         }
     }
     let state = wrapped_for_stdout(&state, INDENT);
-    let recipes = recipes(lock, known.job, commands, screen.told);
+    let mut recipes = recipes(lock, known.job, commands, screen.told);
+    if !evidence.deadlocks.is_empty() {
+        recipes.insert(0, ("see what ends the deadlock", Suggested::new(["deadlocks", top(&lock.path)])));
+    }
     let after = wrapped_for_stdout(&after(known), INDENT) + &written(recipes, printer);
     let note = time.note.iter().map(|note| format!("lockkeeper: {note}\n")).collect::<String>();
     let room = screen.size.map(|size| size.less(&note).less(&state).less(&after));
@@ -306,6 +310,7 @@ fn state(
         [] if lock.lease.is_none() && lock.waiters.is_empty() => text.push_str(&free(&lock.path, true, known)),
         [] => {
             let stuck = stuck(lock)
+                .map(|stuck| Severity::Serious.paint(&stuck))
                 .unwrap_or_else(|| "has no holder at this moment; the next waiter is about to get it".to_owned());
             _ = writeln!(text, "{path} {stuck}");
         }
@@ -314,7 +319,8 @@ fn state(
                 let is = if at == 0 { format!("{path} is held by") } else { "and by".to_owned() };
                 _ = writeln!(text, "{is} {}", since(holder, time));
                 if let Some(program) = holder.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
-                    _ = writeln!(text, "  which runs {}", plain(&excerpt(program)));
+                    let runs = if holder.abandoned { "ran" } else { "runs" };
+                    _ = writeln!(text, "  which {runs} {}", plain(&excerpt(program)));
                 }
                 if let Some(session) = evidence.session(holder) {
                     _ = writeln!(text, "  {session}");
@@ -323,7 +329,7 @@ fn state(
                     _ = writeln!(text, "  in trace {}, span {}", traceparent.trace_id(), traceparent.span_id());
                 }
                 if holder.process_has_ended() {
-                    _ = writeln!(text, "  {GONE}");
+                    _ = writeln!(text, "  {}", Severity::Serious.paint(GONE));
                 }
                 // A word of a foreign client has no time.
                 let asked = holder.revocation.as_ref().filter(|request| request.at_ms > 0);
@@ -348,7 +354,7 @@ fn state(
         _ = writeln!(text, "{permits}");
     }
     for node in lock.sessionless.iter().take(told) {
-        _ = writeln!(text, "{SESSIONLESS}: {}", plain(&node.node_path(&lock.path)));
+        _ = writeln!(text, "{}: {}", Severity::Notice.paint(SESSIONLESS), plain(&node.node_path(&lock.path)));
     }
     text
 }
@@ -384,7 +390,7 @@ fn waiters(
     for (at, waiter) in lock.waiters.iter().take(most).enumerate() {
         let mut entry = format!("  {}. {}, {} ahead\n", at + 1, since(waiter, time), ahead(lock, at));
         if waiter.process_has_ended() {
-            entry.push_str(&format!("     {GONE}\n"));
+            entry.push_str(&format!("     {}\n", Severity::Serious.paint(GONE)));
         }
         let entry = wrapped_for_stdout(&entry, INDENT + 1);
         used += entry.lines().count();
@@ -439,6 +445,7 @@ fn recipes(
     } else if let Some(lease) = &lock.lease {
         // A lease has no queue: other contenders are refused until it is over.
         run("if the lease is over", &[]);
+        run("wait for the owner at most 10 min", &["--wait", "10m"]);
         let next = lease.requestor.as_ref().map_or(lease.priority, |next| next.priority.max(lease.priority));
         if let Some(higher) = next.checked_add(1) {
             run("preempt the owner", &["--priority", &higher.to_string()]);

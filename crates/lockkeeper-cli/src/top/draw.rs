@@ -7,14 +7,20 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
+use unicode_width::UnicodeWidthStr;
 
 use super::{App, CONFIRMED, Question, View};
+use crate::colour::Severity;
 use crate::commands::deadlocks;
 use crate::commands::list::order;
+use crate::output::Printer;
 use crate::pastview::{held, short};
 use crate::screen::cut;
-use crate::table::{Severity, lines};
+use crate::table::{lines, severity};
 use crate::text::{ahead, counted, plain, who};
+
+/// The least width of the name of the servers.
+const SOURCE: usize = 12;
 
 /// The width of the names of lanes.
 const NAMES: usize = 20;
@@ -45,6 +51,7 @@ pub(crate) struct Screen<'a> {
     pub source: &'a str,
     pub details: Option<&'a Details>,
     pub colours: bool,
+    pub printer: Printer,
 }
 
 impl Screen<'_> {
@@ -82,14 +89,16 @@ impl Screen<'_> {
             return cut(&format!("{}   reading", self.source), width.into());
         };
         let waited = snapshot.locks.iter().filter(|lock| !lock.waiters.is_empty()).count();
-        let mut text = format!("{}   {} in use, {waited} waited for", plain(self.source), snapshot.locks.len());
+        let mut text = format!("   {} in use, {waited} waited for", snapshot.locks.len());
         if !snapshot.deadlocks.is_empty() {
             text.push_str(&format!(", {}", counted(snapshot.deadlocks.len() as u64, "deadlock")));
         }
         for said in snapshot.failures.iter().map(String::as_str).chain(snapshot.note()) {
             text.push_str(&format!("   ! {}", plain(said)));
         }
-        cut(&text, width.into())
+        // A long list of servers says less than what follows.
+        let source = cut(&plain(self.source), usize::from(width).saturating_sub(text.width()).max(SOURCE));
+        cut(&(source + &text), width.into())
     }
 
     /// Returns the lines, and the place of the chosen one.
@@ -113,7 +122,7 @@ impl Screen<'_> {
             return (vec![Line::raw("no lock has a holder or a waiter")], None);
         }
         let chosen = rows.iter().position(|row| Some(&row.lock.path) == self.app.chosen.as_ref()).map(|at| at + 1);
-        let severities = std::iter::once(Severity::None).chain(rows.iter().map(Severity::of));
+        let severities = std::iter::once(Severity::None).chain(rows.iter().map(severity));
         let all = lines(&rows, Some(width)).into_iter().zip(severities).enumerate();
         let line = |(at, ([before, state], severity)): (usize, ([String; 2], Severity))| {
             let line = Line::from(vec![Span::raw(before), Span::styled(state, self.style(severity))]);
@@ -157,8 +166,13 @@ impl Screen<'_> {
 
     fn deadlocks(&self, width: usize) -> Vec<Line<'static>> {
         let Some(snapshot) = &self.app.snapshot else { return Vec::new() };
-        let texts: String =
-            snapshot.deadlocks.iter().enumerate().map(|(at, it)| deadlocks::described_ring(at + 1, it)).collect();
+        let text = |(at, it)| {
+            let cure = deadlocks::cure(it).map_or_else(String::new, |(what, command)| {
+                format!("  {what}:\n        {}\n", self.printer.command(&command, std::io::stdout()))
+            });
+            deadlocks::described_ring(at + 1, it) + &cure
+        };
+        let texts: String = snapshot.deadlocks.iter().enumerate().map(text).collect();
         if texts.is_empty() {
             return vec![Line::raw("no contenders wait for each other in a ring")];
         }
@@ -208,7 +222,7 @@ impl Screen<'_> {
                     Span::styled(text, self.style(if same[0].1 { Severity::Serious } else { Severity::None }))
                 });
                 let name = cut(&lane.who, NAMES);
-                let pad = " ".repeat(NAMES.saturating_sub(unicode_width::UnicodeWidthStr::width(&*name)) + 2);
+                let pad = " ".repeat(NAMES.saturating_sub(name.width()) + 2);
                 Line::from([Span::raw(name + &pad)].into_iter().chain(spans).collect::<Vec<_>>())
             })
             .collect();
@@ -243,7 +257,8 @@ fn asked(Question { breaks, target, confirms }: &Question, width: usize) -> Line
         None => (format!("reason to ask {who} to release: "), &target.reason),
     };
     let end: String = typed.chars().rev().take(width / 2).collect::<Vec<_>>().into_iter().rev().collect();
-    Line::raw(format!("{}{}_", cut(&question, width - width / 2 - 1), plain(&end)))
+    let end = plain(&end);
+    Line::raw(format!("{}{end}_", cut(&question, width.saturating_sub(end.width() + 1))))
 }
 
 const HELP: &[&str] = &[

@@ -57,6 +57,13 @@ fn sessions_are_seen(servers: &str) {
     runtime.block_on(client.create(node, b"10.0.3.7", &ephemeral.with_acls(Acls::anyone_all()))).unwrap();
     let text = why(&home, "stock");
     assert!(text.contains(" from 127.0.0.1:") && text.contains("\n  session 0x"), "{text}");
+    let doctor = || String::from_utf8(home.output(&["doctor"]).stdout).unwrap();
+    assert!(!doctor().contains("no server is connected to"));
+    // Its machine is gone; its session lives for a while.
+    drop(runtime);
+    let gone = "/locks/stock: no server is connected to 10.0.3.7, whose machine or network may be down";
+    until("doctor names it", || doctor().contains(gone));
+    drop(client);
 }
 
 #[test]

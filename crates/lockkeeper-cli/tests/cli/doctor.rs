@@ -428,6 +428,67 @@ fn apaches_ensemble_without_one_server_is_serious_and_its_locks_are_still_seen()
     });
 }
 
+/// Its followers keep on for 20 ticks, and no session opens meanwhile.
+#[cfg(deep)]
+#[test]
+fn a_leader_of_apaches_that_hangs_is_missed_by_doctor_and_by_the_verb_that_fails() {
+    use lockkeeper_testkit::apache::{Apache, Options};
+
+    let options = Options::default().tick(std::time::Duration::from_secs(1)).config("syncLimit", "20");
+    let apache = Apache::ensemble(3, options).unwrap();
+    let home = Home::with_servers(&apache.connect_string());
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let leader = apache.leader().unwrap();
+    apache.pause(leader);
+    let (code, found) = doctor(&home, &[]);
+    let list = home.output(&["list"]);
+    apache.resume(leader);
+    let serious = |text: &str| found.contains(&format!("servers serious {text}"));
+    assert!(code == 2 && serious("no leader among the servers that answer: no lock is granted now"), "{found:?}");
+    let hangs = format!("{} accepts connections and does not answer", apache.addr(leader));
+    assert!(serious(&hangs), "it is no spare server: {found:?}");
+    let (told, hint) = (String::from_utf8(list.stderr).unwrap(), "hint: see how each server is: lockkeeper doctor");
+    assert_eq!(list.status.code(), Some(69), "{told}");
+    let follows = "follows a leader and opens no session: does the leader answer?";
+    assert!(told.contains(follows) && told.contains(hint), "{told}");
+}
+
+/// Each grant waits for the disks of a majority.
+#[cfg(deep)]
+#[test]
+fn servers_of_apache_with_slow_disks_are_said_to_be_slow() {
+    use lockkeeper_testkit::apache::{Apache, Options};
+
+    let apache = Apache::ensemble(3, Options::default().tick(std::time::Duration::from_secs(1))).unwrap();
+    let home = Home::with_servers(&apache.connect_string());
+    let slow = apache.slow_fsync(std::time::Duration::from_millis(1_200)).unwrap();
+    let (code, found) = doctor(&home, &[]);
+    drop(slow);
+    let says = "servers notice these servers answer slowly: a write took ";
+    assert!(code == 1 && found.iter().any(|text| text.starts_with(says)), "{code} {found:?}");
+}
+
+#[cfg(deep)]
+#[test]
+fn a_server_of_apache_that_only_reads_is_said_to_be_one() {
+    use lockkeeper_testkit::apache::{Apache, Options};
+
+    let options = Options::default().property("readonlymode.enabled", "true");
+    let apache = Apache::ensemble(3, options).unwrap();
+    let home = Home::with_servers(&apache.connect_string());
+    let leader = apache.leader().unwrap();
+    apache.kill(leader);
+    apache.kill((leader + 1) % 3);
+    let last = apache.addr((leader + 2) % 3);
+    let says = format!("{last} is cut off from a majority of the servers, and answers stale reads only");
+    for verb in [&["list"][..], &["run", "a", "--wait", "2s", "--", "true"]] {
+        until("it reads only, and says so", || {
+            let output = home.output(verb);
+            output.status.code() == Some(69) && String::from_utf8_lossy(&output.stderr).contains(&says)
+        });
+    }
+}
+
 /// Where nothing could be looked at, nothing is known.
 #[test]
 fn a_state_directory_that_cannot_be_read_is_not_said_to_be_without_locks() {

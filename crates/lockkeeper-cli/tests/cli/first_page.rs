@@ -1,6 +1,8 @@
 //! The picture of the README, drawn from what the commands print. Hosts, pids, times and ages are replaced, because they differ each
 //! time.
 
+use anstream::adapter::strip_str;
+
 use crate::harness::{Home, Running, Served, until};
 use crate::pictures::{self, Svg, letter};
 use crate::terminal::Screen;
@@ -79,6 +81,7 @@ fn the_picture_of_the_readme_shows_what_a_terminal_shows() {
             &typed[11..]
         );
         let shown = Screen::with_columns(COLUMNS, &home, "sh", &["-c", &line]).rest();
+        let shown = strip_str(&shown).to_string();
         lines.push(format!("db1$ {typed}"));
         lines.extend(shown.lines().map(|line| steady(line.trim_end())));
     }

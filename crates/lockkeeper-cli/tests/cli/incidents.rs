@@ -198,7 +198,8 @@ fn a_ring_of_nested_runs(home: &Home) {
     }
     let doctor = said(home, &["doctor", "nested"], 2);
     names(&doctor, &["!! deadlock: "]);
-    names(&said(home, &["why", "nested/b"], 0), &["  deadlock: "]);
+    let why = said(home, &["why", "nested/b"], 0);
+    names(&why, &["  deadlock: ", "  see what ends the deadlock", "lockkeeper deadlocks /locks"]);
     let found = follow(home, &doctor, "deadlocks");
     assert_eq!(found.status.code(), Some(2), "{found:?}");
     let ring = String::from_utf8(found.stdout).unwrap();

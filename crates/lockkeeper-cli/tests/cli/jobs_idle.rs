@@ -34,6 +34,16 @@ fn a_job_that_was_refused_says_how_often_and_by_whom_until_it_runs() {
     let shown = job(&home, "nightly");
     assert_eq!((&shown["state"], &shown["asked"]), (&"never_ran".into(), &"refused".into()));
     assert_eq!(shown["refused"]["count"], 2);
+    // Another machine is refused, too.
+    if rustix::process::geteuid().is_root() {
+        let script = "hostname elsewhere && exec \"$0\" run nightly --once-per day --try -- true";
+        let mut other = std::process::Command::new("unshare");
+        other.args(["--uts", "sh", "-c", script, BINARY]);
+        home.prepare(&mut other);
+        assert_eq!(other.output().unwrap().status.code(), Some(75));
+        let text = table(&home);
+        assert!(text.contains("; refused 3 x on 2 machines, last on elsewhere at "), "{text}");
+    }
     holder.close_stdin();
     assert!(holder.wait().success());
     assert_eq!(ask(), Some(0));

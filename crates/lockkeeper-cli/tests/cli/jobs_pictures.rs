@@ -2,6 +2,7 @@
 //!
 //! The records have fixed times, and so have the clocks of server and command. `LOCKKEEPER_DRAW=1` draws the pictures again.
 
+use anstream::adapter::strip_str;
 use serde_json::{Value, json};
 use zookeeper_client as zk;
 
@@ -153,7 +154,7 @@ fn the_pictures_of_the_guide_show_what_a_terminal_shows() {
     let shown = screen.expect("1 min 35 s so far") + &screen.expect("\x1b[J");
     screen.press(INTERRUPT);
     let (_, shown) = shown.rsplit_once("\x1b[H").unwrap();
-    let shown = shown.replace("\x1b[K", "").replace("\x1b[J", "");
+    let shown = strip_str(shown).to_string();
     compare("jobs-watch", "lockkeeper jobs --watch", &shown);
     drop(client);
 }

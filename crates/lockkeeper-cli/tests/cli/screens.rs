@@ -5,6 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use anstream::adapter::strip_str;
 use lockkeeper_client::wire::{Acl, CreateMode};
 use lockkeeper_client::{Client, Config};
 use unicode_width::UnicodeWidthStr;
@@ -59,7 +60,7 @@ impl Drop for Crowd {
 fn shown(home: &Home, servers: &str, line: &str) -> Vec<String> {
     let script = format!("LOCKKEEPER_SERVERS='{servers}'; export LOCKKEEPER_SERVERS; {line}");
     let mut screen = Screen::with_columns(80, home, "sh", &["-c", &script]);
-    screen.rest().lines().map(str::to_owned).collect()
+    strip_str(&screen.rest()).to_string().lines().map(str::to_owned).collect()
 }
 
 fn fits(lines: &[String]) {
@@ -93,6 +94,24 @@ fn printed_commands_leave_out_what_variables_say_only_on_a_terminal() {
     assert!(shown("$lockkeeper show nowhere --json").contains(&place));
     holder.close_stdin();
     holder.wait();
+}
+
+#[test]
+fn trouble_has_a_colour_on_a_terminal_that_shows_them_and_nowhere_else() {
+    let home = Home::new();
+    assert_eq!(home.output(&["run", "nightly", "--once-per", "day", "--", "false"]).status.code(), Some(1));
+    let red = |text: &str| format!("\x1b[31m{text}\x1b[0m");
+    let cases = [("jobs", red("failed")), ("doctor", red("!!")), ("show a//b", "\x1b[31m".to_owned())];
+    for (verb, coloured) in cases {
+        let shown = |before: &str, after: &str| {
+            let line = format!("{before} $lockkeeper {verb} {after}");
+            Screen::with_columns(80, &home, "sh", &["-c", &line]).rest()
+        };
+        assert!(shown("", "").contains(&coloured), "{verb}: {:?}", shown("", ""));
+        for plain in [shown("NO_COLOR=1", ""), shown("", "2>&1 | cat")] {
+            assert!(!plain.contains('\x1b'), "{verb}: {plain:?}");
+        }
+    }
 }
 
 /// A finding is broken at words. Its command is whole, however long.
@@ -202,7 +221,7 @@ fn a_watched_table_that_is_taller_than_the_screen_stays_on_it_with_failures_firs
     let frame = text.rsplit("\x1b[H").next().unwrap();
     // Behind a whole line, the cursor still stands on the last column, so a row is cleared before it is written.
     assert!(frame.lines().all(|line| line.rfind("\x1b[K") == Some(0) || line.contains(" more, ")), "{frame:?}");
-    let lines: Vec<_> = frame.lines().map(|line| line.replace("\x1b[K", "").replace("\x1b[2J", "")).collect();
+    let lines: Vec<_> = frame.lines().map(|line| strip_str(line).to_string()).collect();
     assert!(lines.len() < 24, "{lines:?}");
     fits(&lines);
     assert!(lines[1].starts_with("zz-last  failed"), "{lines:?}");

@@ -502,9 +502,9 @@ fn the_table_of_jobs_follows_every_change() {
     assert_eq!(second.line(), "up");
     screen.expect("second  running");
     second.signal(rustix::process::Signal::KILL);
-    screen.expect("second  crashed");
+    screen.expect("second  \x1b[31mcrashed");
     assert!(home.output(&["jobs", "forget", "first"]).status.success());
-    assert!(!screen.expect("second  crashed").contains("first  ok"));
+    assert!(!screen.expect("second  \x1b[31mcrashed").contains("first  ok"));
     screen.press(INTERRUPT);
     assert_eq!(screen.end().code(), Some(0));
 }
@@ -517,10 +517,10 @@ fn the_table_of_jobs_shows_a_job_that_becomes_late() {
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
     let mut screen = Screen::start(&home, BINARY, &["jobs", "a", "--watch"]);
-    screen.expect("a    late ");
+    screen.expect("a    \x1b[33mlate");
     holder.close_stdin();
     assert!(holder.wait().success());
-    screen.expect("a    silent ");
+    screen.expect("a    \x1b[33msilent");
     screen.press(INTERRUPT);
     assert_eq!(screen.end().code(), Some(0));
 }

@@ -105,6 +105,7 @@ async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settin
                 // The cursor is below the text, so the last row stays free: otherwise the terminal scrolls.
                 let room = Size { rows: size.rows.saturating_sub(1), ..size }.less(&last);
                 let jobs = if views.is_empty() { String::new() } else { jobsview::screen(&views, room) };
+                let jobs = output::shown(&jobs, &std::io::stdout());
                 if let Err(failure) = output::data(&frame(&format!("{jobs}{last}"))) {
                     return failure;
                 }
