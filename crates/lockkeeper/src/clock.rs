@@ -11,7 +11,7 @@ use serde::Serializer;
 pub fn typed(time: Duration) -> String {
     let hours = time.as_secs() / 3600;
     // More than a day in whole hours: `26h`, as people write it.
-    if hours > 24 && hours < 100 && time == Duration::from_secs(hours * 3600) && hours % 24 != 0 {
+    if hours > 24 && hours < 100 && time == Duration::from_secs(hours * 3600) && !hours.is_multiple_of(24) {
         return format!("{hours}h");
     }
     humantime::format_duration(time).to_string().replace(' ', "")
