@@ -61,10 +61,10 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(waiting) = self.waiting.take() {
+        if self.waiting.is_some() {
             let waited = self.started.elapsed();
             self.meter.answered("dropped", waited);
-            drop(waiting);
+            self.waiting = None;
             self.span.end("dropped", waited, None);
         }
     }
