@@ -83,26 +83,35 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
             let now_ms = if jobs.is_empty() { 0 } else { keeper.admin().server_now_ms().await? };
             let note = ServerTime::answered_now(now_ms, sent).note.filter(|_| !jobs.is_empty());
             let asked = requests(&keeper, &jobs).await;
-            Ok::<_, Error>((jobs, now_ms, asked, note))
+            let refused = match &path {
+                Some(path) if jobs.is_empty() => refusals(&keeper, path).await,
+                _ => 0,
+            };
+            Ok::<_, Error>((jobs, now_ms, asked, note, refused))
         })
         .await
     })
     .await?;
     let source = answers.source();
     let now_ms = answers.from.iter().map(|(_, (_, now_ms, ..))| *now_ms).max().unwrap_or_default();
-    let views = answers.from.iter().flat_map(|(_, (jobs, now_ms, asked, _))| {
+    let views = answers.from.iter().flat_map(|(_, (jobs, now_ms, asked, ..))| {
         jobs.iter().map(|job| JobView::of(job, *now_ms, args.late).with_requests(asked.get(&job.path)))
     });
     let mut views: Vec<_> = views.collect();
     views.sort_by(|one, other| one.job.path.cmp(&other.job.path));
     if let (Some(path), []) = (&path, &views[..]) {
-        return Err(not_recorded(path).scoped(&parts[0].settings.place));
+        let refused = answers.from.iter().map(|(_, (.., refused))| refused).sum();
+        let failure = match refused {
+            0 => not_recorded(path),
+            _ => only_refused(path, refused),
+        };
+        return Err(failure.scoped(&parts[0].settings.place));
     }
     if let Some(file) = &args.prometheus {
         write_whole(file, &jobsview::prometheus(&views))?;
         return answers.end(0, printer);
     }
-    let mut notes: Vec<_> = answers.from.iter().filter_map(|(_, (.., note))| note.as_ref()).collect();
+    let mut notes: Vec<_> = answers.from.iter().filter_map(|(_, (_, _, _, note, _))| note.as_ref()).collect();
     notes.dedup();
     notes.iter().filter(|_| !printer.is_json()).for_each(|note| printer.note(note));
     let worst = views.iter().map(JobView::health).max().unwrap_or(Health::InOrder);
@@ -151,6 +160,23 @@ pub(crate) async fn requests(keeper: &Lockkeeper, jobs: &[JobStatus]) -> HashMap
         }
     });
     stream::iter(looks).buffered(LOOKS).filter_map(std::future::ready).collect().await
+}
+
+/// Returns how many requests for the lock were refused, as far as that can be read.
+async fn refusals(keeper: &Lockkeeper, path: &str) -> u32 {
+    let refused = History::new(keeper).refusals(&[path.to_owned()]).await.unwrap_or_default();
+    refused.iter().map(|refusal| refusal.count).sum()
+}
+
+fn only_refused(path: &str, refused: u32) -> Failure {
+    let requests = if refused == 1 {
+        "1 request for its lock was".to_owned()
+    } else {
+        format!("{refused} requests for its lock were")
+    };
+    Failure::new(Code::NoSuchLock, format!("no run of {path} as a job is recorded: {requests} refused"))
+        .advise("see who asked, and why each was refused", Suggested::new(["history", path]))
+        .advise("see which jobs there are", Suggested::new(["jobs"]))
 }
 
 fn not_recorded(path: &str) -> Failure {

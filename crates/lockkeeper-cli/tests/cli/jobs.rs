@@ -260,6 +260,26 @@ fn a_slot_that_succeeded_runs_again_when_a_person_says_so() {
     );
 }
 
+#[test]
+fn a_lock_whose_requests_were_only_refused_is_no_job_and_names_the_page_of_its_requests() {
+    let home = Home::new();
+    let mut holder = home.spawn("taken", &[], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    assert_eq!(run(&home, &["taken", "--try"], "true").0, Some(75));
+    let unknown = home.output(&["jobs", "taken"]);
+    let (code, line) = failure(&unknown);
+    assert_eq!(code, Some(1), "{line}");
+    assert!(
+        line.contains("no run of /locks/taken as a job is recorded: 1 request for its lock was refused (on "),
+        "{line}"
+    );
+    let told = String::from_utf8(unknown.stderr).unwrap();
+    assert!(
+        told.contains("  hint: see who asked, and why each was refused: lockkeeper history /locks/taken "),
+        "{told}"
+    );
+}
+
 /// A command that cannot be started is a run that failed, and an attempt without the lock is none.
 #[test]
 fn a_command_that_was_not_found_is_recorded_and_an_attempt_without_the_lock_is_not() {
