@@ -40,8 +40,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// When the requests of a turn were so much work, the next ones wait for the next turn: about 1 ms.
 const TURN: usize = 10_000;
-/// The most that later turns pay: one request of the most work.
+/// The most that later turns pay: more than one request of the most work.
 const MOST_DEBT: usize = 50 * TURN;
+
+/// A request of at most so many bytes waits for the disk only when the next batch has twice as many bytes as make others wait: a
+/// client that writes little does not wait in a row of clients that write much.
+const SHORT: u32 = 4 << 10;
 
 /// The socket of a new connection.
 pub(crate) enum Socket {
@@ -293,7 +297,7 @@ impl Receiving {
             if self.outbox.is_closing() {
                 return Poll::Ready(Ok(()));
             }
-            if self.must_wait() {
+            if self.must_wait(&self.rest) {
                 return Poll::Pending;
             }
             if self.is_turn_over() && !matches!(frame::first(&self.rest, self.max_frame), Ok(None)) {
@@ -319,14 +323,14 @@ impl Receiving {
         }
     }
 
-    /// Returns whether requests wait for room in the outbox or in the next batch, or because the server is frozen. The outbox
-    /// wakes this task afterwards.
-    fn must_wait(&self) -> bool {
+    /// Returns whether the request that begins with these bytes waits for room in the outbox or in the next batch, or because
+    /// the server is frozen. The outbox wakes this task afterwards.
+    fn must_wait(&self, request: &[u8]) -> bool {
         #[cfg(feature = "faults")]
         if self.engine.borrow().faults.is_frozen() {
             return true;
         }
-        self.outbox.is_full() || self.engine.borrow_mut().waits_for_the_disk(&self.outbox)
+        self.outbox.is_full() || self.engine.borrow_mut().waits_for_the_disk(&self.outbox, is_short(request))
     }
 
     /// Returns whether the next requests wait for the next turn.
@@ -360,7 +364,7 @@ impl Receiving {
     fn take_frames(&mut self, received: &[u8]) -> io::Result<usize> {
         let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, "malformed frame");
         let mut taken = 0;
-        while !self.must_wait()
+        while !self.must_wait(&received[taken..])
             && !self.is_turn_over()
             && let Some(frame) = frame::first(&received[taken..], self.max_frame).map_err(malformed)?
         {
@@ -388,6 +392,11 @@ impl Receiving {
     }
 }
 
+/// Returns whether the request that begins with these bytes is short, or they do not say its length yet.
+fn is_short(request: &[u8]) -> bool {
+    request.first_chunk().is_none_or(|len| u32::from_be_bytes(*len) <= SHORT)
+}
+
 #[cfg(test)]
 mod tests {
     use lockkeeper_wire::{Acl, ConnectRequest, OpCode, Request, request};
@@ -411,56 +420,103 @@ mod tests {
         tree.apply(&Txn { zxid: 1, time_ms: 0, session: 0, op }, &mut Vec::new());
     }
 
-    /// Else one read of short requests would hold up all other connections for seconds.
-    #[tokio::test]
-    async fn requests_that_count_many_nodes_do_not_share_a_turn() {
-        const NODES: usize = 1_000;
-        const REQUESTS: usize = 100;
+    const NODES: usize = 1_000;
+
+    /// Returns an engine with a subtree of [`NODES`] nodes, `/t`.
+    fn engine() -> Rc<RefCell<Engine>> {
         let mut tree = Tree::new();
         create(&mut tree, "/t");
         (0..NODES).for_each(|node| create(&mut tree, &format!("/t/{node}")));
         let clock = Clock::start();
         let machine = Machine::new(config(), tree, 1, clock.now());
-        let engine = Rc::new(RefCell::new(Engine::new(machine, clock, &Config::default(), None, false)));
+        Rc::new(RefCell::new(Engine::new(machine, clock, &Config::default(), None, false)))
+    }
+
+    /// Returns a connection, and the end of its client, which has sent its greeting and so many counts of the subtree.
+    async fn counting(engine: &Rc<RefCell<Engine>>, requests: usize) -> (Receiving, UnixStream) {
         let (stream, mut client) = UnixStream::pair().unwrap();
         let Opened { read, write, .. } = transport::local(stream, 0);
-        let peer = Peer::Local { uid: 0, pid: None };
-        let (id, outbox) = engine.borrow_mut().accept(peer, None, write, None);
-        let buffers = Rc::clone(engine.borrow().buffers());
-        let rest = BytesMut::new();
-        let greeting = None;
-        let mut receiving = Receiving {
-            engine: Rc::clone(&engine),
+        let (id, outbox) = engine.borrow_mut().accept(Peer::Local { uid: 0, pid: None }, None, write, None);
+        let (engine, buffers) = (Rc::clone(engine), Rc::clone(engine.borrow().buffers()));
+        let receiving = Receiving {
+            engine,
             id,
             outbox,
             buffers,
             read,
-            rest,
+            rest: BytesMut::new(),
             max_frame: 1_000,
             worked: 0,
             debt: 0,
             is_late: false,
-            greeting,
+            greeting: None,
         };
         let mut sent = BytesMut::new();
         request::encode_connect(&mut sent, &ConnectRequest::default());
-        for xid in 0..REQUESTS {
+        for xid in 0..requests {
             let count = Request::GetAllChildrenNumber { path: "/t".to_owned() };
             request::encode(&mut sent, i32::try_from(xid).unwrap(), &count);
         }
         assert!(sent.len() < READ_BYTES, "one read has all of them");
         client.write_all(&sent).await.unwrap();
+        (receiving, client)
+    }
+
+    /// Polls a connection once; returns how many subtrees all connections have counted until now.
+    async fn turn(receiving: &mut Receiving) -> usize {
+        let ended = poll_fn(|cx| Poll::Ready(receiving.poll(cx).is_ready())).await;
+        assert!(!ended);
+        let counts = receiving.engine.borrow().counters.snapshot().requests(OpCode::GetAllChildrenNumber);
+        usize::try_from(counts).unwrap()
+    }
+
+    /// Else one read of short requests would hold up all other connections for seconds.
+    #[tokio::test]
+    async fn requests_that_count_many_nodes_do_not_share_a_turn() {
+        const REQUESTS: usize = 100;
+        let engine = engine();
+        let (mut receiving, _client) = counting(&engine, REQUESTS).await;
         let (mut answered, mut most) = (0, 0);
         while answered < REQUESTS {
-            let ended = poll_fn(|cx| Poll::Ready(receiving.poll(cx).is_ready())).await;
-            assert!(!ended, "after {answered} requests");
-            let now = engine.borrow().counters.snapshot().requests(OpCode::GetAllChildrenNumber);
-            let now = usize::try_from(now).unwrap();
+            let now = turn(&mut receiving).await;
             most = most.max(now - answered);
             answered = now;
             engine.borrow_mut().work_in_the_background();
             yield_now().await;
         }
         assert!(most > 1 && most * NODES <= TURN, "{most} requests in one turn");
+    }
+
+    /// Else a client would wait for a turn of each of all greedy ones.
+    #[tokio::test]
+    async fn of_many_connections_with_long_requests_one_has_a_turn_when_all_others_had_theirs() {
+        const GREEDY: usize = 10;
+        let engine = engine();
+        let mut greedy = Vec::new();
+        for _ in 0..GREEDY {
+            greedy.push(counting(&engine, 50).await);
+        }
+        // The first turn of each, which is over after some requests.
+        let mut answered = 0;
+        while answered < 4 * GREEDY {
+            for (receiving, _) in &mut greedy {
+                answered = turn(receiving).await;
+            }
+            yield_now().await;
+        }
+        for round in 0..20 {
+            engine.borrow_mut().work_in_the_background();
+            let before = answered;
+            for (receiving, _) in &mut greedy {
+                answered = turn(receiving).await;
+            }
+            assert!((1..=4).contains(&(answered - before)), "{} requests in round {round}", answered - before);
+            // A client that asks for little has its turn in each round.
+            let (mut quiet, _client) = counting(&engine, 1).await;
+            while turn(&mut quiet).await == answered {
+                yield_now().await;
+            }
+            answered += 1;
+        }
     }
 }

@@ -401,10 +401,10 @@ impl Engine {
         }
     }
 
-    /// Returns whether requests wait, because the next batch is full. The outbox then wakes its task when the disk has taken
+    /// Returns whether a request waits, because the next batch is full. The outbox then wakes its task when the disk has taken
     /// that batch.
-    pub(crate) fn waits_for_the_disk(&mut self, outbox: &Rc<Outbox>) -> bool {
-        let waits = self.dirty.is_full();
+    pub(crate) fn waits_for_the_disk(&mut self, outbox: &Rc<Outbox>, is_short: bool) -> bool {
+        let waits = if is_short { self.dirty.is_overfull() } else { self.dirty.is_full() };
         if waits && outbox.wait_for_disk() {
             self.waits_for_disk.push(Rc::clone(outbox));
         }

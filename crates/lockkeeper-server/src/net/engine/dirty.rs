@@ -9,9 +9,9 @@ use crate::machine::path;
 use crate::machine::{Machine, Tree, TxnOp};
 use crate::store::{Batch, Totals};
 
-/// When the next batch has so many bytes, requests wait until the disk takes it. So a batch has at most these and those of one
-/// request, and a client waits no longer than the disk takes for two such batches.
-const FULL: usize = 4 << 20;
+/// When the next batch has so many bytes, requests wait until the disk takes it, and short ones when it has twice as many. So a batch
+/// has at most twice these and those of one request, and a client waits no longer than the disk takes for two such batches.
+const FULL: usize = 2 << 20;
 
 /// A record of a node or a session without its path and data, or a little more.
 const RECORD: usize = 128;
@@ -35,6 +35,11 @@ impl Dirty {
     /// Returns whether the next batch has as many bytes as it may have.
     pub(super) fn is_full(&self) -> bool {
         self.bytes >= FULL
+    }
+
+    /// Returns whether it has as many as it may have with short requests.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.bytes >= 2 * FULL
     }
 
     fn insert(&mut self, path: &Arc<str>, data: usize) {
@@ -225,14 +230,15 @@ mod tests {
         engine.take_batch(&mut Batch::default()).unwrap();
         let outbox = Rc::new(Outbox::default());
         let mut written = 0;
-        while !engine.waits_for_the_disk(&outbox) {
+        while !engine.waits_for_the_disk(&outbox, false) {
             request(&mut engine, set("/a/b", 1_000_000));
             written += 1;
         }
+        assert!(!engine.waits_for_the_disk(&outbox, true), "a short one has room");
         assert_eq!(written, FULL.div_ceil(1_000_000));
         assert!(!outbox.wait_for_disk(), "it is woken");
         assert!(engine.take_batch(&mut Batch::default()).unwrap().bytes.len() < 2 * FULL);
-        assert!(outbox.wait_for_disk() && !engine.waits_for_the_disk(&outbox));
+        assert!(outbox.wait_for_disk() && !engine.waits_for_the_disk(&outbox, false));
         // A node that is written again because of its children counts with its data.
         request(&mut engine, set("/a", 1_000_000));
         engine.take_batch(&mut Batch::default()).unwrap();
