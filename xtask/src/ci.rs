@@ -100,7 +100,7 @@ pub(crate) const DEEP: &[Step] = &[
     (0, 'a', 40, "figures", "xtask figures"),
     (0, 'a', 20, "healthy", "xtask healthy"),
     (0, 'a', 20, "crash", "xtask crash"),
-    // The longest wait of a quiet client, which only an optimised server can keep.
+    // For how long the server works while a quiet client waits: only an optimised one keeps the limit.
     (
         0,
         'a',
