@@ -50,6 +50,8 @@ fn the_picture_of_the_readme_shows_what_a_terminal_shows() {
     assert_eq!(holder.line(), "up");
     let mut waiter = start(&["-m", "by hand", "--quiet"]);
     until("it waits", || home.count("nightly") == (1, 1));
+    // Before that, no node says since when it holds the lock.
+    until("its grant is written", || !home.show("nightly")["holders"][0]["granted"].is_null());
 
     let lock = home.show("nightly");
     let person = |list: &str| {
