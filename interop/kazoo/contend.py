@@ -2,7 +2,7 @@
 
 contend.py SERVERS lock|rw PATH COUNTER ROUNDS
 contend.py SERVERS election PATH ID
-contend.py SERVERS nest
+contend.py SERVERS nest [ID]
 contend.py SERVERS short PATH ROUNDS
 
 A leader reads lines: "contenders", and "resign", after which it stands again. With "nest", each line is the path of a lock that
@@ -66,7 +66,7 @@ def nest():
     say("connected")
     with contextlib.ExitStack() as locks:
         for line in sys.stdin:
-            locks.enter_context(client.Lock(line.strip(), "kazoo"))
+            locks.enter_context(client.Lock(line.strip(), path or "kazoo"))
 
 
 def short(rounds):

@@ -36,6 +36,8 @@ enum With {
     Kafka,
     /// The statements of docs/guide/fencing.md, on `SQLite` and on a real `PostgreSQL`
     Postgres,
+    /// What `list`, `why` and `deadlocks` show of locks of Curator and Kazoo, and its picture; needs Java, Maven and Python 3 with venv
+    Look,
     /// The web page of `lockkeeper observe` in Chromium
     Page,
     /// Completion in bash, zsh and fish
@@ -72,6 +74,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let arguments = &options.arguments;
             let tests = cmd!(sh, "cargo test --quiet -p lockkeeper-example-sql -- {arguments...}");
             Ok(tests.env("RUSTC_WORKSPACE_WRAPPER", ".cargo/deep").run()?)
+        }
+        With::Look => {
+            sh.set_var("LOCKKEEPER_INTEROP_CURATOR", build(sh, "curator")?);
+            beside_ours(sh, &[("lockkeeper-cli", "cli")], "KAZOO", &kazoo_python(sh)?, &or("looking"))
         }
         With::Page => {
             tools::debian(sh, "chromium", "chromium")?;

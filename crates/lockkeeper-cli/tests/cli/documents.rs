@@ -9,8 +9,9 @@ use rustix::process::Signal;
 use crate::harness::{BINARY, Home, Running, until};
 
 /// Texts in a line that is only parsed, and why it is not run. A unit test of the definitions parses all lines.
-const ONLY_PARSED: [(&str, &str); 18] = [
-    ("lockkeeper observe", "it runs until it is stopped"),
+const ONLY_PARSED: [(&str, &str); 19] = [
+    ("lockkeeper observe", "it runs until it is stopped; the tests of `looking` run it"),
+    ("lockkeeper top", "it needs a terminal; the tests of `looking` run it"),
     ("zk1:", "it needs an ensemble"),
     ("--machine", "it needs the service of the machine, in a directory of root's"),
     ("…", "it is a pattern"),
@@ -64,7 +65,9 @@ fn home_with_scripts() -> (Home, String) {
     }
     home.script("scheduler", "exit 0");
     home.script("bin/make-report", "echo '{}'");
-    home.script("bin/make", "exit 0");
+    for name in ["make", "ansible-playbook", "terraform"] {
+        home.script(&format!("bin/{name}"), "exit 0");
+    }
     home.script("bin/less", "exec cat");
     std::fs::write(home.file("new.json"), "{}\n").unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
@@ -208,6 +211,33 @@ fn the_guides_options_for_timeout_are_accepted_as_they_are() {
     let words: Vec<_> = ["run", "a"].into_iter().chain(options).chain(["--", "true"]).collect();
     let output = home.output(&words);
     assert!(output.status.success(), "{output:?}");
+}
+
+/// A row of a page says which test shows it.
+#[test]
+fn the_tests_that_pages_for_newcomers_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (mut sources, mut directories) = (String::new(), vec![root.join("crates")]);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => directories.push(path),
+                Some("rs") => sources += &std::fs::read_to_string(path).unwrap(),
+                _ => {}
+            }
+        }
+    }
+    for page in ["look", "from-curator", "from-kazoo"] {
+        let text = std::fs::read_to_string(root.join(format!("docs/guide/{page}.md"))).unwrap();
+        let is_claim = |word: &&str| {
+            word.matches('_').count() > 3
+                && word.bytes().all(|b| b == b'_' || b.is_ascii_lowercase() || b.is_ascii_digit())
+        };
+        for name in text.split('`').skip(1).step_by(2).filter(is_claim) {
+            assert!(sources.contains(&format!("fn {name}(")), "{page}.md names {name}, which is no test");
+        }
+    }
 }
 
 /// Until the names are owned (docs/publishing.md), another project could publish something under them.

@@ -10,11 +10,12 @@ use crate::terminal::Screen;
 const FONT_SIZE: u8 = 14;
 const LINE: usize = 20;
 const EDGE: usize = 16;
-const COLUMNS: u16 = 104;
+/// The columns of a terminal whose lines a page can show.
+pub(crate) const COLUMNS: u16 = 104;
 
 /// The colours of the page, of the text, and of what is typed.
 const COLOURS: [(&str, [&str; 3]); 2] =
-    [("first-light", ["#f6f8fa", "#1f2328", "#0550ae"]), ("first-dark", ["#161b22", "#c9d1d9", "#79c0ff"])];
+    [("light", ["#f6f8fa", "#1f2328", "#0550ae"]), ("dark", ["#161b22", "#c9d1d9", "#79c0ff"])];
 
 /// Draws lines as a terminal shows them. Those with a prompt are typed.
 fn draw(lines: &[String], [page, text, typed]: [&str; 3]) -> String {
@@ -24,10 +25,25 @@ fn draw(lines: &[String], [page, text, typed]: [&str; 3]) -> String {
     let mut svg = Svg::new((width, height), FONT_SIZE, &page, &format!(" fill=\"{text}\""));
     let typed = format!(" fill=\"{typed}\" font-weight=\"bold\"");
     for (row, line) in lines.iter().enumerate() {
-        let attributes = if line.starts_with("db") { typed.as_str() } else { "" };
+        let attributes = if line.contains("$ lockkeeper ") { typed.as_str() } else { "" };
         svg.line((EDGE, EDGE + (row + 1) * LINE - 6), attributes, line);
     }
     svg.end()
+}
+
+/// Compares what a terminal shows with the two pictures of this name.
+pub(crate) fn compare(name: &str, lines: &[String]) {
+    for (colours, of) in COLOURS {
+        pictures::compare(&format!("{name}-{colours}"), &draw(lines, of), &lines.join("\n"));
+    }
+}
+
+/// Returns the lines that a command on a terminal shows.
+pub(crate) fn shown(home: &Home, servers: &str, typed: &str) -> Vec<String> {
+    let arguments = typed.strip_prefix("lockkeeper").unwrap();
+    let line = format!("LOCKKEEPER_SERVERS={servers}; export LOCKKEEPER_SERVERS; \"$lockkeeper\"{arguments}");
+    let shown = Screen::with_columns(COLUMNS, home, "sh", &["-c", &line]).rest();
+    strip_str(&shown).to_string().lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// Replaces what is between two texts, wherever they are in one line.
@@ -77,21 +93,12 @@ fn the_picture_of_the_readme_shows_what_a_terminal_shows() {
         "db2$ lockkeeper run nightly --message 'by hand' --quiet -- ./job.sh &".to_owned(),
     ];
     for typed in ["lockkeeper run nightly --try -- ./job.sh", "lockkeeper why nightly"] {
-        let line = format!(
-            "LOCKKEEPER_SERVERS={}; export LOCKKEEPER_SERVERS; \"$lockkeeper\" {}",
-            served.address,
-            &typed[11..]
-        );
-        let shown = Screen::with_columns(COLUMNS, &home, "sh", &["-c", &line]).rest();
-        let shown = strip_str(&shown).to_string();
         lines.push(format!("db1$ {typed}"));
-        lines.extend(shown.lines().map(|line| steady(line.trim_end())));
+        lines.extend(shown(&home, &served.address, typed).iter().map(|line| steady(line)));
     }
     for run in [&mut holder, &mut waiter] {
         run.close_stdin();
         assert!(run.wait().success());
     }
-    for (name, colours) in COLOURS {
-        pictures::compare(name, &draw(&lines, colours), &lines.join("\n"));
-    }
+    compare("first", &lines);
 }

@@ -38,6 +38,7 @@ mod kinds;
 mod leading;
 mod leasing;
 mod limits;
+mod looking;
 mod losing;
 mod moving;
 mod nested;

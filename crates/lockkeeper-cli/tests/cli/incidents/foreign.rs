@@ -92,9 +92,14 @@ impl Program {
     }
 
     pub(crate) fn kazoo(servers: &str) -> Self {
+        Program::kazoo_as(servers, "kazoo")
+    }
+
+    /// A program of Kazoo's with this identifier.
+    pub(crate) fn kazoo_as(servers: &str, identifier: &str) -> Self {
         let python = std::env::var("LOCKKEEPER_INTEROP_KAZOO").expect("run `cargo xtask interop kazoo`");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../interop/kazoo/contend.py");
-        Program::start("kazoo", std::process::Command::new(python).args([script, servers, "nest"]))
+        Program::start("kazoo", std::process::Command::new(python).args([script, servers, "nest", identifier]))
     }
 
     pub(crate) fn curator(servers: &str) -> Self {
