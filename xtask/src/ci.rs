@@ -128,6 +128,7 @@ pub(crate) const DEEP: &[Step] = &[
     (0, 'a', 15, "suites: Rust", "xtask peers rust"),
     (0, 'a', 30, "suites: ZooKeeper's Java client", "xtask peers zookeeper"),
     (0, 'a', 60, "suites: Curator", "xtask peers curator"),
+    (0, 'a', 5, "contrib: Prometheus and Kubernetes", "xtask contrib"),
     (0, 'a', 15, "site", "xtask site"),
     (0, 'a', 60, "packages", "xtask dist all"),
     (0, 'a', 30, "packages in clean roots", "xtask dist check"),

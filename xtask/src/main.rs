@@ -4,6 +4,7 @@
 
 mod acceptance;
 mod ci;
+mod contrib;
 mod crash;
 mod dist;
 mod interop;
@@ -52,6 +53,8 @@ enum Chore {
     Zookeeper(zookeeper::Command),
     /// Run our tests that need programs of other projects, such as foreign clients on the same nodes
     Interop(interop::Options),
+    /// Check the rules for Prometheus and the manifests for Kubernetes of contrib, by promtool and the schemas of Kubernetes
+    Contrib,
     /// Kill the embedded server while it works, and damage its data, many times
     Crash(crash::Options),
     /// Send invalid input to the embedded server, for as long as wanted
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Chore::Features(script) => script.run("features", &[]).map(|()| ExitCode::SUCCESS),
         Chore::Zookeeper(command) => zookeeper::run(command),
         Chore::Interop(options) => interop::run(&options).map(|()| ExitCode::SUCCESS),
+        Chore::Contrib => contrib::run().map(|()| ExitCode::SUCCESS),
         Chore::Crash(options) => shell().and_then(|sh| crash::run(&sh, &options)).map(|()| ExitCode::SUCCESS),
         Chore::Lab(profile) => {
             let command = || programs::command(&shell()?);

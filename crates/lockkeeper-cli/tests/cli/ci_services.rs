@@ -1,15 +1,17 @@
-//! The step for GitHub Actions and the job for GitLab CI, in contrib. Their shell lines are read from the files and run as the services
-//! run them.
+//! The step for GitHub Actions, the job for GitLab CI, the manifests for Kubernetes and the unit of the observer, in contrib. Their commands
+//! are read from the files and run as the services run them.
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Served};
+use rustix::process::Signal;
+
+use crate::harness::{BINARY, Home, Running, Served, text, until};
 
 fn yaml(file: &str) -> Value {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(file);
-    serde_saphyr::from_str(&crate::harness::text(&path)).unwrap()
+    serde_saphyr::from_str(&text(&path)).unwrap()
 }
 
 /// A runner: a machine with the command, and servers.
@@ -208,4 +210,104 @@ fn a_wrong_input_is_named_with_its_remedy() {
         assert_eq!(output.status.code(), Some(64));
         assert!(said(&output).contains("no program lockkeeper in PATH"), "{}", said(&output));
     }
+}
+
+/// Returns the first container of a manifest, and the words of its list.
+fn container(file: &str, list: &str) -> (Value, Vec<String>) {
+    let manifest = yaml(&format!("kubernetes/{file}.yaml"));
+    let job = &manifest["spec"]["jobTemplate"]["spec"];
+    let template = if job.is_null() { &manifest["spec"]["template"] } else { &job["template"] };
+    let container = template["spec"]["containers"][0].clone();
+    let words = container[list].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned());
+    let words = words.collect();
+    (container, words)
+}
+
+/// Starts words behind the program's name, with other texts in place of the directories of a container or a machine.
+fn start(home: &Home, words: &[String], instead: &[(&str, &str)]) -> Running {
+    let words: Vec<_> =
+        words.iter().map(|word| instead.iter().fold(word.clone(), |word, (from, to)| word.replace(from, to))).collect();
+    Running::start(&mut home.command(&words.iter().map(String::as_str).collect::<Vec<_>>()))
+}
+
+#[test]
+fn the_cron_job_of_kubernetes_runs_once_a_day_whatever_pod_starts_it() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let (_, words) = container("cronjob", "command");
+    assert_eq!(words[0], "lockkeeper");
+    let script = machine.file("job.sh").display().to_string();
+    machine.script("job.sh", &format!("echo ran >> {}", machine.file("ran").display()));
+    for _ in 0..2 {
+        let pod = Home::with_servers(&served.address);
+        let mut run = start(&pod, &words[1..], &[("/job.sh", &script)]);
+        assert!(run.wait().success());
+    }
+    assert_eq!(text(&machine.file("ran")), "ran\n");
+}
+
+#[test]
+fn one_replica_of_the_deployment_leads_and_is_ready_and_the_next_one_leads_when_it_is_drained() {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let (container, words) = container("lead", "command");
+    let probe = container["readinessProbe"]["exec"]["command"].as_array().unwrap();
+    assert_eq!(probe.iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>(), ["test", "-e", "/tmp/leads"]);
+    let pods = [(); 2].map(|()| Home::with_servers(&served.address));
+    let replicas = pods.iter().map(|pod| {
+        pod.script("scheduler", "exec sleep 1000");
+        let instead = [("/tmp/leads", pod.file("leads")), ("/scheduler", pod.file("scheduler"))];
+        let instead = instead.map(|(from, to)| (from, to.display().to_string()));
+        start(pod, &words[1..], &instead.each_ref().map(|(from, to)| (*from, to.as_str())))
+    });
+    let mut replicas: Vec<_> = replicas.collect();
+    let ready = || pods.each_ref().map(|pod| pod.file("leads").exists());
+    until("one leads and the other stands by", || ready().contains(&true) && pods[0].count("scheduler") == (1, 1));
+    let leader = ready().iter().position(|ready| *ready).unwrap();
+    assert!(!ready()[1 - leader]);
+    replicas[leader].signal(Signal::TERM);
+    assert!(replicas[leader].wait().success());
+    assert!(!ready()[leader]);
+    until("the other one leads", || ready()[1 - leader]);
+    replicas[1 - leader].signal(Signal::TERM);
+    assert!(replicas[1 - leader].wait().success());
+}
+
+/// Starts an observer of contrib, with a free port, and checks that it observes and keeps a journal.
+fn observes(words: &[String], journal: &str) {
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let own = home.file("journal").display().to_string();
+    let mut words = words.to_vec();
+    match words.iter().position(|word| word == "--listen") {
+        Some(at) => words[at + 1] = "127.0.0.1:0".to_owned(),
+        None => words.extend(["--listen", "127.0.0.1:0"].map(str::to_owned)),
+    }
+    assert_eq!(words[..2], ["observe", "/"]);
+    let mut observer = start(&home, &words, &[(journal, &own)]);
+    assert!(observer.line().starts_with("http://"));
+    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    until("the journal has the run", || {
+        std::fs::read_to_string(home.file("journal/history.jsonl")).is_ok_and(|journal| journal.contains("/locks/a"))
+    });
+    observer.signal(Signal::TERM);
+    assert!(observer.wait().success());
+}
+
+#[test]
+fn the_observer_of_the_manifest_keeps_a_journal() {
+    let (container, words) = container("observe", "args");
+    assert_eq!(words[2..4], ["--listen", "0.0.0.0:9750"]);
+    assert_eq!(container["ports"][0]["containerPort"], 9750);
+    observes(&words, "/journal");
+}
+
+#[test]
+fn the_observer_of_the_unit_keeps_a_journal_in_the_directory_that_systemd_makes_for_it() {
+    let unit = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/lockkeeper-observe.service");
+    let unit = text(&unit);
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/lockkeeper ")).unwrap();
+    assert!(unit.contains("\nStateDirectory=lockkeeper-observe\n"));
+    observes(&shlex::split(start).unwrap(), "/var/lib/lockkeeper-observe");
 }

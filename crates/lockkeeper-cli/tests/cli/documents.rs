@@ -228,7 +228,7 @@ fn the_tests_that_pages_for_newcomers_name_exist() {
             }
         }
     }
-    for page in ["look", "from-curator", "from-kazoo"] {
+    for page in ["look", "from-curator", "from-kazoo", "production", "kubernetes"] {
         let text = std::fs::read_to_string(root.join(format!("docs/guide/{page}.md"))).unwrap();
         let is_claim = |word: &&str| {
             word.matches('_').count() > 3
