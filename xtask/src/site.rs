@@ -272,4 +272,75 @@ mod tests {
             ["a/b.html: ../index.html#x", "a/b.html: q.svg", "a/index.html: #bottom", "a/index.html: ../c.html"];
         assert_eq!(broken, expected);
     }
+
+    /// The words of a text, in small letters.
+    fn words(text: &str) -> Vec<String> {
+        text.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|word| !word.is_empty())
+            .map(str::to_lowercase)
+            .collect()
+    }
+
+    /// How well a field fits a word, as the search of mdBook weighs it: more for more of the word, less for a longer field. The search finds
+    /// longer words that begin in the same way too.
+    fn weight(field: &[String], word: &str) -> f64 {
+        let hits = field.iter().filter(|other| other.starts_with(word)).count();
+        if hits == 0 { 0.0 } else { (hits as f64 / field.len() as f64).sqrt() }
+    }
+
+    /// Returns the pages in the order in which a search for this word finds their sections.
+    fn found(pages: &[(String, String)], word: &str) -> Vec<String> {
+        let mut sections = Vec::new();
+        for (page, text) in pages {
+            let title = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default();
+            for section in format!("\n{text}").split("\n#").skip(1) {
+                let (heading, body) = section.split_once('\n').unwrap_or((section, ""));
+                let crumbs = words(&format!("{title} {heading}"));
+                let score = 2.0 * weight(&words(heading), word) + weight(&crumbs, word) + weight(&words(body), word);
+                if score > 0.0 {
+                    sections.push((score, page));
+                }
+            }
+        }
+        sections.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut order: Vec<String> = Vec::new();
+        for (_, page) in sections {
+            if !order.contains(page) {
+                order.push(page.clone());
+            }
+        }
+        order
+    }
+
+    #[test]
+    fn a_search_for_the_word_of_a_newcomer_finds_its_page_among_the_first_three() {
+        let (root, mut files) = (root(), ROOT_PAGES.map(PathBuf::from).to_vec());
+        files_below(&root, Path::new("docs"), &mut files).unwrap();
+        let is_page = |file: &&PathBuf| file.extension().is_some_and(|kind| kind == "md") && *file != Path::new(MENU);
+        let read = |file: &PathBuf| (file.display().to_string(), fs::read_to_string(root.join(file)).unwrap());
+        let pages: Vec<_> = files.iter().filter(is_page).map(read).collect();
+        for (word, page) in [
+            ("mutex", "guide/exclusive.md"),
+            ("semaphore", "guide/permits.md"),
+            ("standby", "guide/election.md"),
+            ("failover", "guide/election.md"),
+            ("cron", "guide/from-cron-and-flock.md"),
+            ("flock", "guide/from-cron-and-flock.md"),
+            ("curator", "guide/from-curator.md"),
+            ("kazoo", "guide/from-kazoo.md"),
+            ("redis", "comparison.md"),
+            ("kubernetes", "guide/kubernetes.md"),
+            ("production", "guide/production.md"),
+            ("leader", "guide/election.md"),
+            ("performance", "performance.md"),
+            ("helix", "guide/helix.md"),
+            ("zkblockingwritelock", "guide/synchronized.md"),
+            ("helixdistributedlock", "guide/helix.md"),
+            ("zkdistributednonblockinglock", "guide/helix.md"),
+        ] {
+            let found = found(&pages, word);
+            let place = found.iter().position(|other| *other == format!("docs/{page}"));
+            assert!(place.is_some_and(|place| place < 3), "{word}: {:?}", &found[..found.len().min(6)]);
+        }
+    }
 }
