@@ -331,6 +331,7 @@ mod tests {
             ("redis", "comparison.md"),
             ("kubernetes", "guide/kubernetes.md"),
             ("production", "guide/production.md"),
+            ("outage", "guide/production.md"),
             ("leader", "guide/election.md"),
             ("performance", "performance.md"),
             ("helix", "guide/helix.md"),

@@ -41,4 +41,6 @@ mod guide {
     struct Errors;
     #[doc = include_str!("../../../docs/guide/fencing.md")]
     struct Fencing;
+    #[doc = include_str!("../../../docs/guide/from-kazoo.md")]
+    struct FromKazoo;
 }

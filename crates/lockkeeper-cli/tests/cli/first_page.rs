@@ -43,7 +43,14 @@ pub(crate) fn shown(home: &Home, servers: &str, typed: &str) -> Vec<String> {
     let arguments = typed.strip_prefix("lockkeeper").unwrap();
     let line = format!("LOCKKEEPER_SERVERS={servers}; export LOCKKEEPER_SERVERS; \"$lockkeeper\"{arguments}");
     let shown = Screen::with_columns(COLUMNS, home, "sh", &["-c", &line]).rest();
-    strip_str(&shown).to_string().lines().map(|line| line.trim_end().to_owned()).collect()
+    let text = strip_str(&shown).to_string();
+    let lines = text.lines().flat_map(|line| {
+        // A terminal breaks a longer line, which the command leaves whole, so that it can be copied.
+        let letters: Vec<_> = line.trim_end().chars().collect();
+        let parts = letters.chunks(usize::from(COLUMNS)).map(|part| part.iter().collect()).collect::<Vec<String>>();
+        if parts.is_empty() { vec![String::new()] } else { parts }
+    });
+    lines.collect()
 }
 
 /// Replaces what is between two texts, wherever they are in one line.
