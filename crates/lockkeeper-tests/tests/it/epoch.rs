@@ -1,7 +1,7 @@
 //! Tokens of a rebuilt ensemble: refused until the operator raises the epoch, and above all older tokens from then on.
 
 use lockkeeper::admin::TokenEpoch;
-use lockkeeper::error::{AcquireError, SessionError};
+use lockkeeper::error::{AcquireError, AdminError, SessionError};
 use lockkeeper::{FencingToken, Lockkeeper};
 use lockkeeper_fence::{Refused, TokenGate};
 use lockkeeper_helix::{AcquireLeaseError, HelixLock};
@@ -17,6 +17,7 @@ on_the_embedded_server!(
     an_epoch_costs_one_read_per_session_and_none_per_lock,
     raising_an_epoch_sends_the_read_with_the_write_before_it,
     an_epoch_belongs_to_the_whole_ensemble_whatever_the_chroot,
+    a_call_that_waits_for_the_epoch_of_its_session_ends_with_the_session,
     an_invalid_epoch_gives_no_tokens,
 );
 
@@ -161,6 +162,29 @@ async fn an_epoch_belongs_to_the_whole_ensemble_whatever_the_chroot(world: &Worl
         last = guard.token();
         guard.release().await.unwrap();
     }
+}
+
+/// The session has heard of a new epoch, and ends before it has read it.
+async fn a_call_that_waits_for_the_epoch_of_its_session_ends_with_the_session(world: &World) {
+    let (proxy, operator) = (world.proxy().await, world.keeper().await.admin());
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let guard = world.mutex(&keeper).acquire().await.unwrap();
+    let session = operator.show(world.lock()).await.unwrap().holders[0].session.0;
+    guard.release().await.unwrap();
+    let read = proxy.on(OpCode::Exists).path("/lockkeeper/epoch").hold_request();
+    let (events, before) = (proxy.hold_watch_events(), proxy.counts());
+    operator.raise_token_epoch(TokenEpoch::new(1).unwrap()).await.unwrap();
+    events.caught().await;
+    let admin = keeper.admin();
+    let asking = tokio::spawn(async move { admin.token_epoch().await });
+    // Its write, whose reply comes after the event.
+    proxy.wait_until(|counts| counts.since(&before).forwarded.of(OpCode::Check) == 1).await;
+    events.release();
+    read.caught().await;
+    assert!(world.embedded().faults().expire(session).await.unwrap());
+    eventually("the call has ended", async || asking.is_finished()).await;
+    let answer = asking.await.unwrap();
+    assert!(matches!(answer, Err(AdminError::Session(SessionError::ConnectionLost { .. }))), "{answer:?}");
 }
 
 /// An invalid epoch is not taken for epoch 0: a token that does not increase is worse than none. Permits have no tokens, so

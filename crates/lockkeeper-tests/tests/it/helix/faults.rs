@@ -1,13 +1,13 @@
 //! Races, lost replies, lost sessions, dropped calls, and wrong clocks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper::error::{ReleaseError, SessionError};
 use lockkeeper::guard::HoldState;
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_helix::{AcquireLeaseError, HelixLock, LeaseError, LockOperations, LockStatus};
 use lockkeeper_testkit::is_deep;
-use lockkeeper_testkit::proxy::OpCode;
+use lockkeeper_testkit::proxy::{Counts, OpCode};
 use lockkeeper_testkit::sim::{Settings, Sim};
 
 use super::{LONG, ask, info, lock, on_every_record_server, owned_by, requested_by, server_time, stored};
@@ -20,6 +20,8 @@ on_every_record_server!(
     a_second_request_that_is_dropped_leaves_the_hold,
     a_second_request_that_no_server_answers_leaves_the_hold,
     a_grant_whose_caller_has_gone_is_given_back,
+    a_grant_that_is_given_back_ends_the_hold_of_before_first,
+    a_heartbeat_does_not_prolong_a_kept_lease_whose_record_is_being_read,
     a_lost_reply_is_neither_an_error_nor_a_second_hold,
     a_renewal_whose_reply_is_lost_keeps_its_hold,
     a_record_is_read_behind_an_ordered_write_after_a_lost_reply,
@@ -174,6 +176,53 @@ async fn a_grant_whose_caller_has_gone_is_given_back(world: &World) {
         drop(witness);
         proxy.heal();
     }
+}
+
+/// The hold of before has not read yet that the record shows it no more, and others can get the lock.
+async fn a_grant_that_is_given_back_ends_the_hold_of_before_first(world: &World) {
+    let proxy = world.proxy().await;
+    let keeper = world.keeper_through(&proxy, STEADY).await;
+    let a = lock(world, &keeper, "a");
+    let guard = a.acquire().await.unwrap();
+    guard.verify().await.unwrap();
+    let (events, before) = (proxy.hold_watch_events(), proxy.counts());
+    // The event tells of its own write, whose reply comes after it.
+    let second = a.acquire().timeout(Duration::from_millis(300)).await;
+    assert!(second.is_err() && events.has_caught(), "{second:?}");
+    // Each of the two reads, before the write and for the withdrawal, reads the record and its parent.
+    proxy.wait_until(|counts| counts.since(&before).requested.of(OpCode::GetData) == 4).await;
+    let read = proxy.on(OpCode::GetData).path(world.lock()).hold_reply();
+    events.release();
+    eventually("the lock is free", async || stored(world).await.is_free()).await;
+    assert_eq!(guard.loss(), Some(Loss::Superseded));
+    read.release();
+}
+
+/// H-16: it was sent after the request of another client, whose notice began with that.
+async fn a_heartbeat_does_not_prolong_a_kept_lease_whose_record_is_being_read(world: &World) {
+    let proxy = world.proxy().await;
+    let (one, other) = (world.keeper_through(&proxy, Duration::from_secs(6)).await, world.keeper().await);
+    let brief = HelixLock::new(&one, world.lock(), Duration::from_millis(100)).user_id("a").skew(Duration::ZERO);
+    let guard = brief.acquire().await.unwrap();
+    let end = info(world).await.timeout;
+    eventually("the lease is over", async || server_time(world).await > end).await;
+    assert!(guard.is_held());
+    let events = proxy.hold_watch_events();
+    let asking = ask(&lock(world, &other, "b"));
+    events.caught().await;
+    // A heartbeat is sent when the one before is confirmed. So no other one is confirmed before the event arrives.
+    let sent = |counts: &Counts| counts.requested.of(OpCode::Check);
+    let counts = proxy.wait_until(|counts| sent(counts) > counts.delivered.of(OpCode::Check)).await;
+    let due = guard.valid_for();
+    let due = Instant::now() + due;
+    let read = proxy.on(OpCode::GetData).path(world.lock()).hold_reply();
+    events.release();
+    read.caught().await;
+    proxy.wait_until(|now| sent(now) > sent(&counts)).await;
+    let left = due.saturating_duration_since(Instant::now());
+    assert!(guard.valid_for() <= left, "{:?} instead of {left:?}", guard.valid_for());
+    read.release();
+    asking.granted().await.release().await.unwrap();
 }
 
 /// B14: for each of the requests.

@@ -15,6 +15,7 @@ on_every_record_server!(
     a_lock_without_an_owner_was_broken_unless_its_requestor_has_been_served,
     another_owner_of_the_same_priority_did_not_preempt,
     an_ended_lease_of_which_another_owner_took_the_lock_has_ended,
+    a_lease_is_kept_in_no_session_that_is_trusted_for_longer_than_its_notice,
     an_owner_is_told_of_a_preemption_once,
     a_hold_whose_record_is_overwritten_is_lost,
     a_hold_that_the_record_does_not_show_cannot_be_handed_over,
@@ -91,6 +92,22 @@ async fn an_ended_lease_of_which_another_owner_took_the_lock_has_ended(world: &W
         assert_eq!(guard.lost().await, loss);
         change(world, |record| record.owner = None).await;
     }
+}
+
+/// H-15, H-16: a hold that outlives its session may continue in one with a longer timeout, but a requestor waits for the notice
+/// that the record shows.
+async fn a_lease_is_kept_in_no_session_that_is_trusted_for_longer_than_its_notice(world: &World) {
+    let keeper = world.keeper().await;
+    let brief = HelixLock::new(&keeper, world.lock(), Duration::from_millis(100)).user_id("a").skew(Duration::ZERO);
+    let guard = brief.acquire().await.unwrap();
+    let owner = stored(world).await.owner.unwrap();
+    let timeout_ms = owner.notice_ms.unwrap();
+    assert_eq!(i64::try_from(guard.session_timeout().as_millis()), Ok(timeout_ms));
+    eventually("the lease is over", async || server_time(world).await > owner.until_ms).await;
+    guard.verify().await.unwrap();
+    change(world, |record| record.owner.as_mut().unwrap().notice_ms = Some(timeout_ms - 1)).await;
+    eventually("the hold is lost", async || guard.loss() == Some(Loss::LeaseEnded)).await;
+    change(world, |record| record.owner = None).await;
 }
 
 /// H-32: also if the next it sees of the record is the new owner.
