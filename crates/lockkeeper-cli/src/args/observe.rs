@@ -12,7 +12,7 @@ use crate::statuses::help;
 /// `lockkeeper observe`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help("observe", "\
-It needs ZooKeeper 3.6 or later, sees foreign clients too, and changes no lock.", "\
+It needs ZooKeeper 3.6 or later, sees foreign clients too, and changes nothing.", "\
 Examples:
   lockkeeper observe --servers zk1:2181,zk2:2181 --journal /var/lib/observe
   lockkeeper observe --alert 'held>1h' --alert gap --alert-command ./page.sh"))]

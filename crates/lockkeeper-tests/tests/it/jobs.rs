@@ -535,12 +535,17 @@ async fn following_jobs_reads_only_what_changed(world: &World) {
     let (proxy, chroot) = (world.proxy().await, world.path("chroot"));
     let one = world.connect(&format!("{}{chroot}", world.servers()), STEADY).await;
     let watcher = world.connect(&format!("{}{chroot}", proxy.connect_string()), STEADY).await;
+    let states = |jobs: Vec<JobStatus>| jobs.iter().map(|job| job.state).collect::<Vec<_>>();
+    // Before the first job, there is nothing to read, and nothing is created.
+    let mut early = JobsAdmin::new(&one).follow("/");
+    assert_eq!(states(early.next().await.unwrap()), []);
+    assert!(world.observer.check_stat(&format!("{chroot}/lockkeeper/jobs")).await.unwrap().is_none());
     let quiet = Job::new(&one, format!("{}/quiet", world.lock())).slot("1");
     for job in [&quiet, &build(world, &one, "1")] {
         claimed(job).await.finish(RunEnd::succeeded()).await.recorded.unwrap();
     }
+    while states(early.next().await.unwrap()) != [JobState::Ok, JobState::Ok] {}
     let mut follow = JobsAdmin::new(&watcher).follow(world.lock());
-    let states = |jobs: Vec<JobStatus>| jobs.iter().map(|job| job.state).collect::<Vec<_>>();
     assert_eq!(states(follow.next().await.unwrap()), [JobState::Ok, JobState::Ok]);
     let before = proxy.counts();
     let run = claimed(&build(world, &one, "2")).await;

@@ -53,13 +53,17 @@ pub(super) async fn paths(ensemble: &dyn Ensemble) -> Result<Vec<String>, OpErro
     Ok(names.iter().map(|name| records::lock_of(name)).collect())
 }
 
-/// As [`paths`], and watches for new jobs and forgotten ones.
+/// As [`paths`], and watches for new jobs and forgotten ones, or for the first one.
 pub(super) async fn watch(ensemble: &dyn Ensemble) -> Result<(Vec<String>, Watcher), OpError> {
     loop {
         match linearizable(ensemble, ensemble.list_and_watch(JOBS)).await {
             Ok((names, changed)) => return Ok((names.iter().map(|name| records::lock_of(name)).collect(), changed)),
             // A node that does not exist has no children to watch.
-            Err(OpError::NoNode) => records::make(ensemble, JOBS).await?,
+            Err(OpError::NoNode) => {
+                if let Some(created) = ensemble.watch_creation(JOBS).await? {
+                    return Ok((Vec::new(), created));
+                }
+            }
             Err(fault) => return Err(fault),
         }
     }
