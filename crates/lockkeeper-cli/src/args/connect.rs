@@ -36,7 +36,7 @@ pub(crate) struct ConnectArgs {
     /// Ask for this session timeout: after a crash of this process, its locks are free this much later
     /// [env: LOCKKEEPER_SESSION_TIMEOUT]
     ///
-    /// If the servers are away for less than a quarter of it, the command runs on. The default is 30s, and 10s with this user's own
+    /// If the servers are away for less than a third of it, the command runs on. The default is 30s, and 10s with this user's own
     /// server. If the servers grant another timeout, run reports it.
     #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub session_timeout: Option<Duration>,
