@@ -334,6 +334,7 @@ mod tests {
             ("outage", "guide/production.md"),
             ("leader", "guide/election.md"),
             ("performance", "performance.md"),
+            ("fast", "performance.md"),
             ("helix", "guide/helix.md"),
             ("zkblockingwritelock", "guide/synchronized.md"),
             ("helixdistributedlock", "guide/helix.md"),

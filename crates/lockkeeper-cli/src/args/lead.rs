@@ -24,7 +24,7 @@ As a service of systemd with Type=notify, it is ready when it stands by. Its sta
 
 const EXAMPLES: &str = "\
 Examples:
-  lockkeeper lead scheduler --servers zk1:2181,zk2:2181 -- ./scheduler
+  lockkeeper lead scheduler --servers zk1:2181,zk2:2181,zk3:2181 -- ./scheduler
   lockkeeper lead db --on-promote ./take-ip --on-demote ./drop-ip -- ./primary
   lockkeeper lead /election --format leader-latch -- ./beside-java";
 
