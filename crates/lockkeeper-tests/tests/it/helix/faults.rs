@@ -202,7 +202,7 @@ async fn a_grant_that_is_given_back_ends_the_hold_of_before_first(world: &World)
 async fn a_heartbeat_does_not_prolong_a_kept_lease_whose_record_is_being_read(world: &World) {
     let proxy = world.proxy().await;
     let (one, other) = (world.keeper_through(&proxy, Duration::from_secs(6)).await, world.keeper().await);
-    let brief = HelixLock::new(&one, world.lock(), Duration::from_millis(100)).user_id("a").skew(Duration::ZERO);
+    let brief = HelixLock::new(&one, world.lock(), Duration::from_secs(1)).user_id("a").skew(Duration::ZERO);
     let guard = brief.acquire().await.unwrap();
     let end = info(world).await.timeout;
     eventually("the lease is over", async || server_time(world).await > end).await;

@@ -75,7 +75,7 @@ async fn another_owner_of_the_same_priority_did_not_preempt(world: &World) {
 /// H-15: it was kept until somebody asked.
 async fn an_ended_lease_of_which_another_owner_took_the_lock_has_ended(world: &World) {
     let keeper = world.keeper().await;
-    let brief = HelixLock::new(&keeper, world.lock(), Duration::from_millis(100)).user_id("a").skew(Duration::ZERO);
+    let brief = HelixLock::new(&keeper, world.lock(), Duration::from_secs(1)).user_id("a").skew(Duration::ZERO);
     for (taken, loss) in [(true, Loss::LeaseEnded), (false, Loss::Removed)] {
         let guard = brief.acquire().await.unwrap();
         let until_ms = stored(world).await.owner.unwrap().until_ms;
@@ -98,7 +98,7 @@ async fn an_ended_lease_of_which_another_owner_took_the_lock_has_ended(world: &W
 /// that the record shows.
 async fn a_lease_is_kept_in_no_session_that_is_trusted_for_longer_than_its_notice(world: &World) {
     let keeper = world.keeper().await;
-    let brief = HelixLock::new(&keeper, world.lock(), Duration::from_millis(100)).user_id("a").skew(Duration::ZERO);
+    let brief = HelixLock::new(&keeper, world.lock(), Duration::from_secs(1)).user_id("a").skew(Duration::ZERO);
     let guard = brief.acquire().await.unwrap();
     let owner = stored(world).await.owner.unwrap();
     let timeout_ms = owner.notice_ms.unwrap();
