@@ -340,7 +340,7 @@ async fn the_same_id_is_the_same_owner_in_every_process(world: &World) {
 /// H-22: the result names the old owner.
 async fn any_client_may_free_an_ended_lease(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let short = Duration::from_millis(100);
+    let short = Duration::from_secs(1);
     let guard =
         HelixLock::new(&one, world.lock(), short).user_id("a").skew(Duration::ZERO).strict().acquire().await.unwrap();
     let b: HelixLock = lock(world, &other, "b");

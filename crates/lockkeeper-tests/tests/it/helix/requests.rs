@@ -48,7 +48,7 @@ async fn a_try_takes_a_free_lock_and_asks_no_owner(world: &World) {
 
 async fn a_try_does_not_end_a_lease_that_is_kept_after_its_end(world: &World) {
     let (one, other) = (world.keeper().await, world.keeper().await);
-    let short = Duration::from_millis(100);
+    let short = Duration::from_millis(500);
     let a = HelixLock::new(&one, world.lock(), short).user_id("a").skew(Duration::ZERO);
     let guard = a.acquire().await.unwrap();
     let b = lock(world, &other, "b").priority(5);

@@ -139,7 +139,7 @@ async fn only_a_client_with_the_owners_id_can_hand_a_lock_over(world: &World) {
     assert!(LockOperations::unlock(&lock(world, &other, "c")).await.unwrap());
     assert!(matches!(lock(world, &other, "c").transfer("d").await, Err(LeaseError::NotOwner { owner: None, .. })));
     // The ended lease of a strict owner cannot be handed over.
-    let brief = HelixLock::new(&one, world.lock(), Duration::from_millis(100)).user_id("a").strict();
+    let brief = HelixLock::new(&one, world.lock(), Duration::from_secs(1)).user_id("a").strict();
     let guard = brief.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::LeaseEnded);
     assert!(matches!(guard.transfer("b").await, Err(LeaseError::Lost { loss: Loss::LeaseEnded, .. })));
