@@ -25,6 +25,12 @@ impl Severity {
         }
     }
 
+    /// Returns the text with what stands before its first colon in this colour.
+    pub(crate) fn paint_head(self, text: &str) -> String {
+        let (head, _) = text.split_once(':').unwrap_or((text, ""));
+        self.paint(head) + &text[head.len()..]
+    }
+
     /// Returns the text in its colour. An empty text has none.
     pub(crate) fn paint(self, text: &str) -> String {
         painted(text, self.style())

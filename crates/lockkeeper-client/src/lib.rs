@@ -50,7 +50,7 @@ pub use helped::HelpedTask;
 pub use local::ShortPath;
 pub use lockkeeper_wire as wire;
 pub use problem::TlsProblem;
-pub use servers::{Connect, Connecting, InvalidServers, Searching, Servers, Stream};
+pub use servers::{Connect, Connecting, InvalidServers, Searching, Servers, Stream, is_close};
 pub use session::Session;
 #[cfg(feature = "tls")]
 pub use tls::{InvalidTls, Tls};

@@ -300,7 +300,7 @@ async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
 pub(crate) const CLOSED: &str = "closes the connection without an answer";
 
 /// Whether the server has closed the connection: Linux reports that as a reset, or as a pipe without a reader.
-pub(crate) fn is_close(error: &io::Error) -> bool {
+pub fn is_close(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 

@@ -22,10 +22,11 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
     let (all, place) = Settings::read_all(args.settings, printer)?;
     // Only a session needs a place.
     let place = if args.connect { Ok(place?) } else { place };
+    let settings_at =
+        |place: &Place| Settings { place: place.clone(), all: all.clone(), create_chroot, printer: *printer };
     let negotiated = match &place {
         Ok(place) if args.connect => {
-            let settings = Settings { place: place.clone(), all: all.clone(), create_chroot, printer: *printer }
-                .whole_servers()?;
+            let settings = settings_at(place).whole_servers()?;
             match inquire_session_timeout(&settings).await {
                 // The settings are the main output, so a missing session is only a note.
                 Err(failure) if failure.code == Code::Unreachable && matches!(settings.place, Place::Machine(_)) => {
@@ -48,12 +49,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         })?;
         return Ok(0);
     }
-    let settings = place.as_ref().ok().map(|place| Settings {
-        place: place.clone(),
-        all: all.clone(),
-        create_chroot,
-        printer: *printer,
-    });
+    let settings = place.as_ref().ok().map(settings_at);
     let has_realms = settings.as_ref().is_none_or(Settings::has_realms);
     let named = all.servers.is_given() && all.routing_directory().is_none();
     let machine = !named && !has_realms && matches!(&place, Ok(Place::Machine(home)) if home.is_shared());

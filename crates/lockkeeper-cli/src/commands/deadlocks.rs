@@ -106,9 +106,7 @@ fn text(number: usize, deadlock: &Deadlock, printer: &Printer) -> String {
         Certainty::Likely => Severity::Notice,
         Certainty::Possible => Severity::None,
     };
-    let ring = described_ring(number, deadlock);
-    let (sure, rest) = ring.split_once(':').unwrap_or((&ring, ""));
-    let mut text = wrapped_for_stdout(&format!("{}:{rest}", colour.paint(sure)), INDENT + 4);
+    let mut text = wrapped_for_stdout(&colour.paint_head(&described_ring(number, deadlock)), INDENT + 4);
     if let Some((what, command)) = cure(deadlock) {
         // A command is not broken, so that it can be copied. Writing to a string never fails.
         _ = writeln!(text, "  {what}\n    {}", printer.command(&command, std::io::stdout()));

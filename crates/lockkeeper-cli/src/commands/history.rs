@@ -98,9 +98,7 @@ async fn of_one(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u
     printer.scope(&settings.place);
     let mut text = pastview::table(rows, false, columns());
     if let Some(flapping) = &flapping {
-        let told = pastview::flapping(flapping);
-        let (what, rest) = told.split_once(':').unwrap_or((&told, ""));
-        text += &wrapped_for_stdout(&format!("{}:{rest}", Severity::Serious.paint(what)), INDENT);
+        text += &wrapped_for_stdout(&Severity::Serious.paint_head(&pastview::flapping(flapping)), INDENT);
     }
     if kept >= KEPT && entries.len() == all {
         text += &wrapped_for_stdout("older holds are not kept\n", INDENT);

@@ -29,6 +29,7 @@ use crate::output::{self, Printer};
 use crate::screen::Size;
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path, path_to_lock};
+use crate::text::counted;
 
 /// Maximum looks at locks in flight.
 const LOOKS: usize = 64;
@@ -46,6 +47,16 @@ pub(crate) async fn jobs(mut args: JobsArgs, printer: &Printer) -> Result<u8, Fa
         Some(JobsVerb::Forget(args)) => forget(args, printer).await,
         None => show(args, printer).await,
     }
+}
+
+/// What one realm answered.
+struct Seen {
+    jobs: Vec<JobStatus>,
+    now_ms: i64,
+    asked: HashMap<String, Requests>,
+    note: Option<String>,
+    /// How many requests were refused, if one lock was asked for and it has no job.
+    refused: u32,
 }
 
 #[derive(Serialize)]
@@ -87,20 +98,20 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
                 Some(path) if jobs.is_empty() => refusals(&keeper, path).await,
                 _ => 0,
             };
-            Ok::<_, Error>((jobs, now_ms, asked, note, refused))
+            Ok::<_, Error>(Seen { jobs, now_ms, asked, note, refused })
         })
         .await
     })
     .await?;
     let source = answers.source();
-    let now_ms = answers.from.iter().map(|(_, (_, now_ms, ..))| *now_ms).max().unwrap_or_default();
-    let views = answers.from.iter().flat_map(|(_, (jobs, now_ms, asked, ..))| {
+    let now_ms = answers.from.iter().map(|(_, seen)| seen.now_ms).max().unwrap_or_default();
+    let views = answers.from.iter().flat_map(|(_, Seen { jobs, now_ms, asked, .. })| {
         jobs.iter().map(|job| JobView::of(job, *now_ms, args.late).with_requests(asked.get(&job.path)))
     });
     let mut views: Vec<_> = views.collect();
     views.sort_by(|one, other| one.job.path.cmp(&other.job.path));
     if let (Some(path), []) = (&path, &views[..]) {
-        let refused = answers.from.iter().map(|(_, (.., refused))| refused).sum();
+        let refused = answers.from.iter().map(|(_, seen)| seen.refused).sum();
         let failure = match refused {
             0 => not_recorded(path),
             _ => only_refused(path, refused),
@@ -111,7 +122,7 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         write_whole(file, &jobsview::prometheus(&views))?;
         return answers.end(0, printer);
     }
-    let mut notes: Vec<_> = answers.from.iter().filter_map(|(_, (_, _, _, note, _))| note.as_ref()).collect();
+    let mut notes: Vec<_> = answers.from.iter().filter_map(|(_, seen)| seen.note.as_ref()).collect();
     notes.dedup();
     notes.iter().filter(|_| !printer.is_json()).for_each(|note| printer.note(note));
     let worst = views.iter().map(JobView::health).max().unwrap_or(Health::InOrder);
@@ -169,12 +180,9 @@ async fn refusals(keeper: &Lockkeeper, path: &str) -> u32 {
 }
 
 fn only_refused(path: &str, refused: u32) -> Failure {
-    let requests = if refused == 1 {
-        "1 request for its lock was".to_owned()
-    } else {
-        format!("{refused} requests for its lock were")
-    };
-    Failure::new(Code::NoSuchLock, format!("no run of {path} as a job is recorded: {requests} refused"))
+    let (requests, were) = (counted(refused, "request"), if refused == 1 { "was" } else { "were" });
+    let message = format!("no run of {path} as a job is recorded: {requests} for its lock {were} refused");
+    Failure::new(Code::NoSuchLock, message)
         .advise("see who asked, and why each was refused", Suggested::new(["history", path]))
         .advise("see which jobs there are", Suggested::new(["jobs"]))
 }

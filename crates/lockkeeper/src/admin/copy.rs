@@ -328,9 +328,9 @@ impl Copying {
         Ok(match self.target.whole(path).await? {
             None => CopyStep::Create,
             Some(there) if there.same_content(whole) => CopyStep::Same,
-            // Never replace an ephemeral node: it belongs to a session.
             // The records of holds that the target had itself stay.
             Some(_) if is_below(path, HISTORY) => CopyStep::Same,
+            // Never replace an ephemeral node: it belongs to a session.
             Some(there) if self.overwrite && !there.ephemeral => CopyStep::Replace,
             Some(_) => CopyStep::Conflict,
         })

@@ -1,11 +1,11 @@
 //! The states of servers that accept no session: without a majority, at their limit of connections, or hanging.
 
 use std::collections::HashMap;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper_client::{Connect, TlsProblem, ask};
+use lockkeeper_client::{Connect, TlsProblem, ask, is_close};
 use tokio::time::timeout;
 
 use crate::ensemble::each::HALF_A_HANDSHAKE;
@@ -44,7 +44,7 @@ fn state(answer: Option<io::Result<String>>) -> Option<&'static str> {
     match answer {
         None => Some("does not answer"),
         // A connection that is closed as soon as it is open may not open at all.
-        Some(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => Some(CLOSES),
+        Some(Err(error)) if is_close(&error) => Some(CLOSES),
         // The next attempt of the session has the same error.
         Some(Err(_)) => None,
         Some(Ok(answer)) if TlsProblem::is_tls(answer.as_bytes()) => Some(TlsProblem::PortWithTls.text()),
@@ -62,6 +62,8 @@ fn state(answer: Option<io::Result<String>>) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
 
     #[test]
