@@ -16,7 +16,7 @@ use lockkeeper::admin::ContenderInfo;
 use lockkeeper::embedded::{Home, MACHINE_DIR};
 use lockkeeper::engine::queue::ForeignSemaphore;
 use lockkeeper_config::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
-use lockkeeper_observe::history::LockUse;
+use lockkeeper_history::LockUse;
 use lockkeeper_work::jobs::{JobStatus, Rule, Schedule};
 
 use crate::args::connect::ConnectArgs;

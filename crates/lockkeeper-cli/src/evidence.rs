@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper::engine::text::spell;
 use lockkeeper::{Error, Lockkeeper};
+use lockkeeper_history::{Entry, Habits, History, PastHold};
 use lockkeeper_observe::deadlock::{Certainty, Deadlock, confirmed};
-use lockkeeper_observe::history::{Entry, Habits, History, PastHold};
 use lockkeeper_observe::servers::{SessionConnection, SessionConnections};
 
 use crate::atwork::AtWork;

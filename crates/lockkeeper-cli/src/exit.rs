@@ -16,7 +16,7 @@ use lockkeeper::error::{
 };
 use lockkeeper::{Error, Loss, NodeFormat};
 use lockkeeper_helix::{AcquireLeaseError, LeaseError};
-use lockkeeper_observe::history::LockUse;
+use lockkeeper_history::LockUse;
 use lockkeeper_server::ServerError;
 use lockkeeper_work::jobs::JobError;
 use lockkeeper_work::retry::{Cause, NotGranted};

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{ContenderInfo, LockInfo, SessionId};
 use lockkeeper::engine::text::spell;
+use lockkeeper_gc::Leftovers;
 use lockkeeper_helix::TransferRequest;
+use lockkeeper_history::{Flapping, Habits};
 use lockkeeper_observe::deadlock::{Certainty, Deadlock};
-use lockkeeper_observe::history::{Flapping, Habits};
-use lockkeeper_observe::leftovers::Leftovers;
 use lockkeeper_observe::servers::{Limits, ServerMode, ServerReport, ServerState};
 use lockkeeper_observe::table::{Row, State};
 use lockkeeper_work::jobs::JobStatus;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::engine::text::spell;
-use lockkeeper_observe::history::Refusal;
+use lockkeeper_history::Refusal;
 use lockkeeper_observe::watch::{JobHealth, JobLine};
 use lockkeeper_work::jobs::{EndKind, JobState, JobStatus, Resolution, RunEnd, RunRecord};
 use serde::Serialize;

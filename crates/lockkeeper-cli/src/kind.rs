@@ -2,7 +2,7 @@
 
 use lockkeeper::{Acquire, Class, Holding, Lockkeeper, NodeFormat};
 use lockkeeper_config::settings::Settings;
-use lockkeeper_observe::history::LockUse;
+use lockkeeper_history::LockUse;
 
 use crate::args::run::KindArgs;
 use crate::exit::{Code, Failure};

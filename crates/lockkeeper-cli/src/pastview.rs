@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::admin::{ContenderInfo, Held, LOCKS, Owner, Revoked};
 use lockkeeper::engine::text::{excerpt, spell};
-use lockkeeper_observe::history::{Entry, Flapping, HoldEnd, LikelyCause, PastHold, Refusal, RefusalReason};
+use lockkeeper_history::{Entry, Flapping, HoldEnd, LikelyCause, PastHold, Refusal, RefusalReason};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

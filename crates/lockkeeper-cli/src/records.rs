@@ -7,9 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::{LockPath, Lockkeeper};
-use lockkeeper_observe::history::{
-    Ending, LockUse, NewRefusal, Recorder, Recording, RefusalReason, Unrecorded, refused,
-};
+use lockkeeper_history::{Ending, LockUse, NewRefusal, Recorder, Recording, RefusalReason, Unrecorded, refused};
 use lockkeeper_work::retry::Cause;
 use tokio::time::{Instant, timeout_at};
 

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use lockkeeper::LockPath;
 use lockkeeper::embedded::Home;
 use lockkeeper::engine::process::open_own;
-use lockkeeper_observe::history::KeptHold;
+use lockkeeper_history::KeptHold;
 use serde::{Deserialize, Serialize};
 
 /// The name of the file.

@@ -2,10 +2,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod deadlock;
-pub mod history;
 #[cfg(feature = "http")]
 pub mod http;
-pub mod leftovers;
 mod millis;
 #[cfg(feature = "http")]
 pub mod page;

@@ -6,8 +6,8 @@ use lockkeeper::admin::{ContenderInfo, Held, LockInfo};
 use serde::{Serialize, Serializer};
 
 use crate::deadlock::{Certainty, Deadlock};
-use crate::history::{Flapping, Habits};
 use crate::millis::millis;
+use lockkeeper_history::{Flapping, Habits};
 
 /// A hold that is this many times as long as usual is worth a look.
 const UNUSUAL: u32 = 10;

@@ -11,7 +11,7 @@ use lockkeeper::engine::ensemble::above;
 use lockkeeper::engine::text::spell;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_observe::leftovers::{Cleanup, Leftover, LeftoverKind, Leftovers, cleanups, survey, sweep};
+use lockkeeper_gc::{Cleanup, Leftover, LeftoverKind, Leftovers, cleanups, survey, sweep};
 use serde::Serialize;
 
 use crate::advice::Suggested;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_observe::history::{Entry, Flapping, Habits, History};
+use lockkeeper_history::{Entry, Flapping, Habits, History};
 use serde::Serialize;
 
 use crate::advice::Suggested;

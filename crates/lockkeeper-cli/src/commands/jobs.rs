@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 use lockkeeper::embedded::Home;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_observe::history::History;
+use lockkeeper_history::History;
 use lockkeeper_work::jobs::{Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule};
 use serde::Serialize;
 

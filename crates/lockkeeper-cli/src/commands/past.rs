@@ -11,7 +11,7 @@ use lockkeeper::Error;
 use lockkeeper::admin::{ContenderInfo, Grant, LockInfo};
 use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
-use lockkeeper_observe::history::{Entry, History, HoldEnd, LockUse, PastHold, Refusal};
+use lockkeeper_history::{Entry, History, HoldEnd, LockUse, PastHold, Refusal};
 use lockkeeper_work::jobs::{JobStatus, JobsAdmin, RunRecord};
 use serde::Serialize;
 

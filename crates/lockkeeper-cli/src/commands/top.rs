@@ -8,7 +8,7 @@ use crossterm::event::{Event, EventStream};
 use futures_util::stream::StreamExt;
 use lockkeeper::Builder;
 use lockkeeper::admin::{Admin, Owner};
-use lockkeeper_observe::history::{Entry, Flapping};
+use lockkeeper_history::{Entry, Flapping};
 use lockkeeper_observe::servers;
 use ratatui::DefaultTerminal;
 use tokio::sync::{mpsc, watch};

@@ -20,7 +20,7 @@ use lockkeeper::error::SessionError;
 use super::fact::{GapCause, Moment};
 use super::observation::{Observation, Tree};
 use super::tracker::{Survey, Wanted, may_hide_locks};
-use crate::history::RecordedEnd;
+use lockkeeper_history::RecordedEnd;
 
 /// How many events wait for the observer before it misses some: about 10 MB of paths.
 const EVENTS: usize = 65_536;
@@ -120,7 +120,7 @@ impl Observer {
     /// # Cost
     ///
     /// At the start and after each gap, one listing for each node that is no contender, and one read for each contender. Then one read for
-    /// each new contender, for each change of the data of a node, and for each record of a hold ([`history`](crate::history)). Once in 5 s a write that changes nothing: the events about all
+    /// each new contender, for each change of the data of a node, and for each record of a hold ([`history`](lockkeeper_history)). Once in 5 s a write that changes nothing: the events about all
     /// earlier writes come before its answer, so a gap begins when the last one was sent that was answered.
     ///
     /// # Errors

@@ -20,9 +20,9 @@ use lockkeeper::engine::queue::{
 use lockkeeper::engine::registers::{OURS, leased};
 
 use super::fact::{End, Fact, GapCause, Moment, What};
-use crate::history::RecordedEnd;
 use ends::{Ending, Unexplained};
 use lock::{Entry, Lock, MarkerState, ReadState};
+use lockkeeper_history::RecordedEnd;
 pub use state::{ContenderState, LockState, Since, Totals};
 
 /// How long the end of a hold waits for evidence of how it ended: the other events of the same transaction, and reads.

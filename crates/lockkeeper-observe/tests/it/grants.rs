@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper::{Lockkeeper, NodeFormat};
-use lockkeeper_observe::history::{Entry, Habits, History, HoldEnd, Recorder};
+use lockkeeper_history::{Entry, Habits, History, HoldEnd, Recorder};
 use lockkeeper_observe::table::Row;
 use lockkeeper_observe::watch::{Observation, Observer, Options};
 use lockkeeper_server::Server;

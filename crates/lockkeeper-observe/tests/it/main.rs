@@ -4,8 +4,6 @@
 
 mod browser;
 mod grants;
-mod history;
-mod leftovers;
 mod observer;
 mod servers;
 mod tracker;

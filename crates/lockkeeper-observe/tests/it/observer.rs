@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper_observe::history::Recorder;
+use lockkeeper_history::Recorder;
 use lockkeeper_observe::watch::{Journal, LockState, Notice, Observation, Observer, Options, Snapshot, Totals};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};

@@ -11,7 +11,7 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use lockkeeper::admin::Follow;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_observe::history::{FollowRefusals, History};
+use lockkeeper_history::{FollowRefusals, History};
 use lockkeeper_work::jobs::{JobStatus, JobsAdmin};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use jiff::Timestamp;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_observe::history::{History, Refusal};
+use lockkeeper_history::{History, Refusal};
 use lockkeeper_observe::watch::{Jobs, Observation};
 use lockkeeper_work::jobs::{JobStatus, JobsAdmin};
 use tokio::time::{Instant, sleep, sleep_until};

@@ -9,7 +9,7 @@ use lockkeeper::engine::queue::{Tombstone, attempt_of, created_by};
 use super::super::fact::{Contender, End, Fact, Moment, What};
 use super::lock::{Entry, grant, named, node_of};
 use super::{MAX_UNEXPLAINED, SETTLE, Tracker};
-use crate::history::{HoldEnd, RecordedEnd};
+use lockkeeper_history::{HoldEnd, RecordedEnd};
 
 /// How far apart the events of one transaction may arrive, in milliseconds. A client needs longer for two releases, one after the other,
 /// unless its server is on the same machine and writes no disk.

@@ -1,5 +1,7 @@
 //! What is left of locks is found and deleted on the embedded server, by its own client.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
@@ -7,7 +9,7 @@ use lockkeeper::embedded::{Server, server_config};
 use lockkeeper::engine::ensemble::NodeKind;
 use lockkeeper::engine::session::context;
 use lockkeeper::error::AdminError;
-use lockkeeper_observe::leftovers::{Leftover, LeftoverKind, cleanups, survey, sweep};
+use lockkeeper_gc::{Leftover, LeftoverKind, cleanups, survey, sweep};
 
 /// A server and a client of it.
 async fn site() -> (Server, Lockkeeper) {

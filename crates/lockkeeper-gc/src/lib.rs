@@ -15,9 +15,7 @@ use lockkeeper::engine::registers::{JOBS, REQUESTS, STATISTICS, journal, leased}
 use lockkeeper::engine::session::{context, known_server_now_ms};
 use lockkeeper::error::AdminError;
 use lockkeeper::{Lockkeeper, NodeFormat};
-use serde::Serialize;
-
-use crate::millis::whole_ms;
+use serde::{Serialize, Serializer};
 
 mod sweep;
 
@@ -25,6 +23,11 @@ pub use sweep::{Cleanup, Swept, cleanups, sweep};
 
 /// The trees of the servers and of Lockkeeper, which contain no locks.
 const NO_LOCKS: [&str; 2] = ["/zookeeper", "/lockkeeper"];
+
+/// A duration in whole milliseconds, in JSON.
+fn whole_ms<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
 
 /// What is left of locks below a root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -313,6 +316,11 @@ fn kind(name: &str, node: &Node, names: &Names) -> Option<LeftoverKind> {
         _ => Some(LeftoverKind::Empty),
     }
 }
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(test)]
 mod tests;

@@ -87,7 +87,7 @@ pub struct RecordedEnd {
 
 impl RecordedEnd {
     /// Reads the record in a node below the side tree of the history; `None` if it has none of a hold.
-    pub(crate) fn read(node: &str, data: &[u8]) -> Option<Self> {
+    pub fn read(node: &str, data: &[u8]) -> Option<Self> {
         let (lock, slot) = node.strip_prefix(HISTORY)?.strip_prefix('/')?.split_once('/')?;
         let StoredHold { owner, token, end, loss, reason, .. } =
             is_slot(slot).then(|| StoredHold::read(data)).flatten()?;
@@ -95,7 +95,7 @@ impl RecordedEnd {
     }
 
     /// Whether it is that of the hold of this contender. Permits have no tokens; then it is that of the owner.
-    pub(crate) fn is_of(&self, lock: &str, contender: &ContenderInfo) -> bool {
+    pub fn is_of(&self, lock: &str, contender: &ContenderInfo) -> bool {
         self.path == lock
             && match self.token {
                 Some(_) => same(self.token, contender.token),
@@ -227,7 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::history::Habits;
+    use crate::Habits;
 
     fn names() -> impl Strategy<Value = String> {
         prop_oneof![

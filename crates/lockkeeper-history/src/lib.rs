@@ -10,7 +10,7 @@
 //!
 //! ```no_run
 //! # async fn example(keeper: lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
-//! use lockkeeper_observe::history::{History, Recorder};
+//! use lockkeeper_history::{History, Recorder};
 //!
 //! let guard = keeper.mutex("/locks/nightly").acquire().await?;
 //! Recorder::new(&keeper).message("nightly index").record(&guard);
@@ -41,6 +41,7 @@ mod habits;
 mod kept;
 mod lock_use;
 mod merge;
+mod millis;
 mod read;
 mod record;
 mod recorder;
@@ -57,3 +58,8 @@ pub use read::{Follow, FollowRefusals, History, HistoryError};
 pub use record::{HoldEnd, RefusalReason};
 pub use recorder::{Ending, Recorder, Recording, Unrecorded};
 pub use refusals::{NewRefusal, refused};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

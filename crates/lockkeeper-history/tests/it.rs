@@ -1,5 +1,7 @@
 //! The history of holds, on the embedded server.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use lockkeeper::engine::ensemble::{Ensemble, NodeKind};
 use lockkeeper::engine::registers::HISTORY;
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper, Loss};
-use lockkeeper_observe::history::{
+use lockkeeper_history::{
     Ending, Entry, History, HoldEnd, NewRefusal, PastHold, Recorder, Recording, Refusal, RefusalReason, refused,
 };
 use lockkeeper_server::{OpCode as Op, Server, Stats};
