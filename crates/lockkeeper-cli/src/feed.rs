@@ -22,6 +22,7 @@ use crate::evidence::Overview;
 use crate::exit::Failure;
 use crate::servertime::ServerTime;
 use crate::settings::Part;
+use crate::table::recorded;
 
 /// The shortest time between two reads.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -85,7 +86,7 @@ impl Snapshot {
     /// Returns the row of each lock.
     pub(crate) fn rows(&self) -> Vec<Row<'_>> {
         let now = self.now();
-        let row = |lock| Row::of(lock, now, self.habits.get(&lock.path), &self.deadlocks);
+        let row = |lock| Row::of(lock, now, recorded(self.habits.get(&lock.path)), &self.deadlocks);
         self.locks.iter().map(row).collect()
     }
 }

@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::advice::Suggested;
 use crate::jobsview::{Health, JobView, Requests};
 use crate::liveline::whole;
+use crate::table::recorded;
 use crate::text::{counted, moment, plain, revocation, who};
 
 /// A session timeout from this one on is taken for five ticks of the servers, unless they grant more than requested.
@@ -188,7 +189,7 @@ pub(crate) fn all(facts: &Facts, late: Option<Duration>) -> Vec<Finding> {
         found.extend(about(lock, facts.now));
         found.extend(unconnected(lock, &facts.unconnected));
         let habits = facts.habits.get(&lock.path);
-        found.extend(long(&Row::of(lock, facts.now, habits, &[])));
+        found.extend(long(&Row::of(lock, facts.now, recorded(habits), &[])));
         let flapping = habits.and_then(|habits| habits.flapping.as_ref());
         found.extend(flapping.map(|it| flaps(&lock.path, it)));
     }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper::engine::text::excerpt;
+use lockkeeper_history::Habits;
 use lockkeeper_observe::deadlock::Certainty;
-use lockkeeper_observe::table::{Row, State};
+use lockkeeper_observe::table::{Recorded, Row, State};
 use unicode_width::UnicodeWidthStr;
 
 use crate::colour::{Severity, bold};
@@ -24,6 +25,13 @@ const NARROW: [usize; 2] = [16, 14];
 
 /// The least width of the last column before the first two are cut.
 const STATE: usize = 16;
+
+/// What the row of a lock says about its records.
+pub(crate) fn recorded(habits: Option<&Habits>) -> Recorded {
+    let Some(habits) = habits else { return Recorded::default() };
+    let flapping = habits.flapping.as_ref().map(|it| (it.changes, it.losses));
+    Recorded { usual: habits.usual(), is_enough: habits.usual_of_enough().is_some(), flapping }
+}
 
 /// Returns the table. On a terminal, each line fits into its width, and the state has a colour.
 pub(crate) fn table(rows: &[Row<'_>], size: Option<Size>) -> String {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::admin::{Broken, ContenderInfo, Owner, Revoked};
+use lockkeeper::admin::{Broken, Owner, Revoked};
 use lockkeeper::engine::registers::{HISTORY, records};
 use lockkeeper::{FencingToken, Loss};
 
@@ -86,7 +86,10 @@ pub struct RecordedEnd {
 }
 
 impl RecordedEnd {
-    /// Reads the record in a node below the side tree of the history; `None` if it has none of a hold.
+    /// The tree of the records: each is two levels below.
+    pub const ROOT: &str = HISTORY;
+
+    /// Reads the record in a node below [`RecordedEnd::ROOT`]; `None` if it has none of a hold.
     pub fn read(node: &str, data: &[u8]) -> Option<Self> {
         let (lock, slot) = node.strip_prefix(HISTORY)?.strip_prefix('/')?.split_once('/')?;
         let StoredHold { owner, token, end, loss, reason, .. } =
@@ -94,13 +97,9 @@ impl RecordedEnd {
         Some(RecordedEnd { path: records::lock_of(lock), owner, token, end, loss, reason })
     }
 
-    /// Whether it is that of the hold of this contender. Permits have no tokens; then it is that of the owner.
-    pub fn is_of(&self, lock: &str, contender: &ContenderInfo) -> bool {
-        self.path == lock
-            && match self.token {
-                Some(_) => same(self.token, contender.token),
-                None => contender.owner.as_ref() == Some(&self.owner),
-            }
+    /// Who asked for it and why, or how it was lost; empty if that is not recorded.
+    pub fn why(&self) -> String {
+        self.reason.clone().or_else(|| Some(self.loss?.to_string())).unwrap_or_default()
     }
 }
 

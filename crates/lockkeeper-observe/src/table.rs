@@ -7,13 +7,23 @@ use serde::{Serialize, Serializer};
 
 use crate::deadlock::{Certainty, Deadlock};
 use crate::millis::millis;
-use lockkeeper_history::{Flapping, Habits};
 
 /// A hold that is this many times as long as usual is worth a look.
 const UNUSUAL: u32 = 10;
 
 /// A shorter hold is never called long.
 const SHORT: Duration = Duration::from_secs(60);
+
+/// What records of the holds of a lock show. The default: nothing is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// How long half of the holds have taken at most.
+    pub usual: Option<Duration>,
+    /// Whether enough of them are recorded to compare another hold with them.
+    pub is_enough: bool,
+    /// How many holds ended within the last hour and how many of them were lost, if its holders lose it again and again.
+    pub flapping: Option<(usize, usize)>,
+}
 
 /// What is known about one lock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -105,15 +115,13 @@ fn ms<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok
 }
 
 impl<'a> Row<'a> {
-    /// Returns the row of a lock. `now` is the servers' time, if it is known; `habits` what its records show. `deadlocks` are those
-    /// among all locks.
-    pub fn of(lock: &'a LockInfo, now: Option<SystemTime>, habits: Option<&Habits>, deadlocks: &[Deadlock]) -> Self {
+    /// Returns the row of a lock. `now` is the servers' time, if it is known. `deadlocks` are those among all locks.
+    pub fn of(lock: &'a LockInfo, now: Option<SystemTime>, recorded: Recorded, deadlocks: &[Deadlock]) -> Self {
         let ago = |then: SystemTime| now?.duration_since(then).ok();
         let held = lock.holders.first().and_then(|holder| Some(holder.grant()?.held(now?)));
         let oldest = lock.waiters.iter().map(|waiter| waiter.since).min().and_then(ago);
-        let usual = habits.and_then(Habits::usual);
-        let flapping = habits.and_then(|habits| habits.flapping.as_ref());
-        let compared = held.map(|held| held.at_least).zip(habits.and_then(Habits::usual_of_enough));
+        let Recorded { usual, is_enough, flapping } = recorded;
+        let compared = held.map(|held| held.at_least).zip(usual.filter(|_| is_enough));
         let states = states(lock, compared, flapping, deadlocks);
         Row { lock, held, usual, oldest, per_hour: now.and_then(|now| per_hour(lock, now)), states }
     }
@@ -142,7 +150,7 @@ fn per_hour(lock: &LockInfo, now: SystemTime) -> Option<f64> {
 fn states(
     lock: &LockInfo,
     held: Option<(Duration, Duration)>,
-    flapping: Option<&Flapping>,
+    flapping: Option<(usize, usize)>,
     deadlocks: &[Deadlock],
 ) -> Vec<State> {
     let mut states = Vec::new();
@@ -173,7 +181,7 @@ fn states(
     if !lock.sessionless.is_empty() {
         states.push(State::Garbage { nodes: lock.sessionless.len() });
     }
-    states.extend(flapping.map(|it| State::Flapping { changes: it.changes, losses: it.losses }));
+    states.extend(flapping.map(|(changes, losses)| State::Flapping { changes, losses }));
     states.extend(lock.lease.is_some().then_some(State::Leased));
     states.sort();
     states

@@ -18,6 +18,7 @@ mod observation;
 mod observer;
 #[cfg(feature = "http")]
 pub(crate) mod recent;
+mod records;
 mod rules;
 mod tracker;
 
@@ -31,5 +32,6 @@ pub(crate) use observation::glance::tests::busy;
 pub(crate) use observation::glance::{Glance, LockGlance};
 pub use observation::{AlertNotice, Notice, Observation, Options, Snapshot, TreeState};
 pub use observer::{ObserveError, Observer};
+pub use records::RecordedEnd;
 pub use rules::{Alert, InvalidRule, Rule};
 pub use tracker::{ContenderState, Limits, LockState, Since, Survey, Totals, Tracker, Wanted};

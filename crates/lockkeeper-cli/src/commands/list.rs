@@ -20,7 +20,7 @@ use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::screen::{INDENT, Size};
 use crate::settings::{Part, Settings, list_root};
-use crate::table::table;
+use crate::table::{recorded, table};
 use crate::text::{broken_line, counted, plain};
 use crate::views::{BrokenView, LockView};
 #[cfg(feature = "top")]
@@ -83,8 +83,9 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
     for (_, found) in &answers.from {
         // Each realm has its own deadlocks; a number names one of all.
         rows.extend(found.locks.iter().map(|lock| {
-            Row::of(lock, found.overview.time.now, found.overview.habits.get(&lock.path), &found.overview.deadlocks)
-                .after(numbered)
+            let overview = &found.overview;
+            let recorded = recorded(overview.habits.get(&lock.path));
+            Row::of(lock, overview.time.now, recorded, &overview.deadlocks).after(numbered)
         }));
         numbered += found.overview.deadlocks.len();
     }

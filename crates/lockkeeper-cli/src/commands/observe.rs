@@ -11,9 +11,11 @@ use futures_util::future::{BoxFuture, FutureExt, OptionFuture, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
 use lockkeeper::engine::text::{excerpt, spell};
+use lockkeeper_history::HoldEnd;
 use lockkeeper_observe::deadlock;
 use lockkeeper_observe::watch::{
-    AlertNotice, GapCause, Journal, Limits, Notice, Observation, ObserveError, Observer, Options, Rule,
+    AlertNotice, End, GapCause, Journal, Limits, Notice, Observation, ObserveError, Observer, Options, RecordedEnd,
+    Rule,
 };
 use lockkeeper_observe::{http, page};
 use tokio::net::TcpListener;
@@ -169,6 +171,7 @@ fn observer(
 ) -> Result<BoxFuture<'static, Failure>, Failure> {
     let place = part.settings.place.clone();
     let observer = Observer::new(keeper, &part.root, part.others(), observation).map_err(failure)?;
+    let observer = observer.with_records(lockkeeper_history::RecordedEnd::ROOT, recorded_end);
     if !is_reached {
         observer.begin_unreached();
     }
@@ -179,6 +182,18 @@ fn observer(
         }
     };
     Ok(failed.boxed())
+}
+
+/// Reads how the owner of a hold has recorded its end.
+fn recorded_end(node: &str, data: &[u8]) -> Option<RecordedEnd> {
+    let record = lockkeeper_history::RecordedEnd::read(node, data)?;
+    let how = match record.end {
+        HoldEnd::Released => End::Released,
+        HoldEnd::Revoked => End::Revoked { by: record.why() },
+        HoldEnd::Lost => End::Lost { why: record.why() },
+        _ => End::Unknown,
+    };
+    Some(RecordedEnd { path: record.path, owner: record.owner, token: record.token, how })
 }
 
 fn failure(error: ObserveError) -> Failure {

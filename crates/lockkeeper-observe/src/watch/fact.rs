@@ -106,7 +106,7 @@ pub enum End {
         /// The reason.
         reason: String,
     },
-    /// Its owner lost it, and has recorded that ([`history`](lockkeeper_history)).
+    /// Its owner lost it, and has recorded that ([`RecordedEnd`](super::RecordedEnd)).
     Lost {
         /// The cause.
         why: String,

@@ -13,14 +13,14 @@ use lockkeeper::engine::ensemble::{
     Children, Ensemble, Node, OpError, READS_IN_FLIGHT, TreeChange, TreeEvent, TreeWatch,
 };
 use lockkeeper::engine::queue::place_of;
-use lockkeeper::engine::registers::{HISTORY, OURS, journal};
+use lockkeeper::engine::registers::{OURS, journal};
 use lockkeeper::engine::session::{Context, Session, context};
 use lockkeeper::error::SessionError;
 
 use super::fact::{GapCause, Moment};
 use super::observation::{Observation, Tree};
+use super::records::{RecordedEnd, Records};
 use super::tracker::{Survey, Wanted, may_hide_locks};
-use lockkeeper_history::RecordedEnd;
 
 /// How many events wait for the observer before it misses some: about 10 MB of paths.
 const EVENTS: usize = 65_536;
@@ -37,8 +37,8 @@ const PROOFS: Duration = Duration::from_secs(5);
 /// How many events of the journal of breaks wait for the observer.
 const JOURNAL_EVENTS: usize = 1_024;
 
-/// How many events of the history wait for the observer. Those that it misses leave ends unexplained.
-const HISTORY_EVENTS: usize = 16_384;
+/// How many events of the records of ends wait for the observer. Those that it misses leave ends unexplained.
+const RECORD_EVENTS: usize = 16_384;
 
 /// What explains how a hold ended.
 enum Explanation {
@@ -69,6 +69,8 @@ pub struct Observer {
     context: Context,
     tree: Tree,
     excluded: Arc<[String]>,
+    /// Where owners record how their holds ended.
+    records: Option<Records>,
 }
 
 /// The end of a session's service.
@@ -104,7 +106,20 @@ impl Observer {
         let root = if root == "/" { root.to_owned() } else { context.path(root)? };
         let servers = context.servers().to_string();
         let tree = observation.add_tree(&root, excluded.clone(), servers);
-        Ok(Observer { context, tree, excluded: excluded.into() })
+        Ok(Observer { context, tree, excluded: excluded.into(), records: None })
+    }
+
+    /// Lets the observer read how owners record the ends of their holds, in the nodes below `root`. `read` gets the path and the data of
+    /// such a node, and returns the end that it records, if any. The servers' events do not tell a release from a loss, so without
+    /// records more holds end in a way that is [`End::Unknown`](super::End::Unknown). No request before [`Observer::run`].
+    #[must_use]
+    pub fn with_records(
+        mut self,
+        root: impl Into<String>,
+        read: impl Fn(&str, &[u8]) -> Option<RecordedEnd> + Send + Sync + 'static,
+    ) -> Self {
+        self.records = Some(Records::new(root.into(), read));
+        self
     }
 
     /// Notes that the servers were not reached at the start: a gap begins, and [`Observer::run`] ends it when it reaches them. Give it a
@@ -120,7 +135,7 @@ impl Observer {
     /// # Cost
     ///
     /// At the start and after each gap, one listing for each node that is no contender, and one read for each contender. Then one read for
-    /// each new contender, for each change of the data of a node, and for each record of a hold ([`history`](lockkeeper_history)). Once in 5 s a write that changes nothing: the events about all
+    /// each new contender, for each change of the data of a node, and for each record of a hold ([`Observer::with_records`]). Once in 5 s a write that changes nothing: the events about all
     /// earlier writes come before its answer, so a gap begins when the last one was sent that was answered.
     ///
     /// # Errors
@@ -169,7 +184,10 @@ impl Observer {
             ensemble,
             events: set(self.tree.root(), EVENTS).await?,
             journal: set(journal::ROOT, JOURNAL_EVENTS).await?,
-            history: set(HISTORY, HISTORY_EVENTS).await?,
+            recorded: match &self.records {
+                Some(records) => Some((records, set(&records.root, RECORD_EVENTS).await?)),
+                None => None,
+            },
             reads: FuturesUnordered::new(),
             wanted: VecDeque::new(),
             entries: FuturesUnordered::new(),
@@ -193,8 +211,8 @@ struct Serving<'a> {
     events: TreeWatch,
     /// The journal of breaks, which says why a contender went.
     journal: TreeWatch,
-    /// The records of holds, in which owners say how their holds ended.
-    history: TreeWatch,
+    /// The records in which owners say how their holds ended.
+    recorded: Option<(&'a Records, TreeWatch)>,
     reads: FuturesUnordered<BoxFuture<'static, (Wanted, Result<Node, OpError>)>>,
     wanted: VecDeque<Wanted>,
     entries: FuturesUnordered<BoxFuture<'static, Option<Explanation>>>,
@@ -232,6 +250,7 @@ impl Serving<'_> {
         }
         let settles = if self.entries.is_empty() { self.tree.settles_at() } else { None };
         let settled = OptionFuture::from(settles.map(|at| tokio::time::sleep_until(at.into())));
+        let recorded = OptionFuture::from(self.recorded.as_mut().map(|(_, events)| events.next()));
         let is_proving = self.proof.is_some();
         let proved = OptionFuture::from(self.proof.as_mut().map(|(_, answer)| answer));
         tokio::select! {
@@ -242,7 +261,7 @@ impl Serving<'_> {
                 self.take(first)?;
             }
             event = self.journal.next() => self.take_journal(event.ok_or(Interrupted::Over)?),
-            event = self.history.next() => self.take_record(event.ok_or(Interrupted::Over)?),
+            Some(event) = recorded => self.take_record(event.ok_or(Interrupted::Over)?),
             Some(entry) = self.entries.next() => match entry {
                 Some(Explanation::Broken(broken)) => self.tree.change(|tracker, now| tracker.broke(&broken, now)),
                 Some(Explanation::Recorded(end)) => self.tree.change(|tracker, now| tracker.recorded(end, now)),
@@ -340,13 +359,14 @@ impl Serving<'_> {
         }
     }
 
-    /// Handles an event of the history. A record is written into a node that exists.
+    /// Handles an event of the records. A record is written into a node that exists.
     fn take_record(&mut self, event: TreeEvent) {
         if let TreeEvent::Changed { path, change: TreeChange::Written, .. } = event
-            && path.matches('/').count() > HISTORY.matches('/').count() + 1
+            && let Some((records, _)) = &self.recorded
+            && records.may_be_at(&path)
         {
-            let read = self.ensemble.read(&path);
-            let entry = async move { RecordedEnd::read(&path, &read.await.ok()?.data).map(Explanation::Recorded) };
+            let (read, records) = (self.ensemble.read(&path), Records::clone(records));
+            let entry = async move { records.read(&path, &read.await.ok()?.data).map(Explanation::Recorded) };
             self.entries.push(entry.boxed());
         }
     }

@@ -20,9 +20,9 @@ use lockkeeper::engine::queue::{
 use lockkeeper::engine::registers::{OURS, leased};
 
 use super::fact::{End, Fact, GapCause, Moment, What};
+use super::records::RecordedEnd;
 use ends::{Ending, Unexplained};
 use lock::{Entry, Lock, MarkerState, ReadState};
-use lockkeeper_history::RecordedEnd;
 pub use state::{ContenderState, LockState, Since, Totals};
 
 /// How long the end of a hold waits for evidence of how it ended: the other events of the same transaction, and reads.
@@ -287,7 +287,7 @@ impl Tracker {
     pub fn recorded(&mut self, end: RecordedEnd, at: Moment) {
         let known = self.unexplained.iter().position(|hold| end.is_of(&hold.contender.lock, &hold.info));
         if let Some(hold) = known.and_then(|known| self.unexplained.remove(known)) {
-            let what = What::Explained { contender: hold.contender, how: ends::of_record(&end) };
+            let what = What::Explained { contender: hold.contender, how: end.how };
             self.facts.push(Fact { at, what, about: false });
             return;
         }

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
-use lockkeeper_history::Recorder;
-use lockkeeper_observe::watch::{Journal, LockState, Notice, Observation, Observer, Options, Snapshot, Totals};
+use lockkeeper_history::{HoldEnd, Recorder};
+use lockkeeper_observe::watch::{
+    End, Journal, LockState, Notice, Observation, Observer, Options, RecordedEnd, Snapshot, Totals,
+};
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
 use lockkeeper_wire::ErrorCode;
@@ -20,6 +22,17 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 const CURATOR: &str = "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lock-";
 const KAZOO: &str = "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__";
+
+/// Reads what owners have recorded with the history.
+fn recorded_end(node: &str, data: &[u8]) -> Option<RecordedEnd> {
+    let record = lockkeeper_history::RecordedEnd::read(node, data)?;
+    let how = match record.end {
+        HoldEnd::Released => End::Released,
+        HoldEnd::Lost => End::Lost { why: record.why() },
+        end => panic!("{end:?}"),
+    };
+    Some(RecordedEnd { path: record.path, owner: record.owner, token: record.token, how })
+}
 
 /// An observer, and what it has written.
 struct Watching {
@@ -39,6 +52,7 @@ impl Watching {
         let observation = Observation::new(Options { rules, journal, ..Options::default() });
         let keeper = Lockkeeper::connect(servers).await.unwrap();
         let observer = Observer::new(&keeper, "/locks", [""; 0], &observation).unwrap();
+        let observer = observer.with_records(lockkeeper_history::RecordedEnd::ROOT, recorded_end);
         let task = tokio::spawn(async move {
             let ended = observer.run().await;
             panic!("{ended:?}");

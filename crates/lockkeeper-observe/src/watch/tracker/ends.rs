@@ -9,7 +9,6 @@ use lockkeeper::engine::queue::{Tombstone, attempt_of, created_by};
 use super::super::fact::{Contender, End, Fact, Moment, What};
 use super::lock::{Entry, grant, named, node_of};
 use super::{MAX_UNEXPLAINED, SETTLE, Tracker};
-use lockkeeper_history::{HoldEnd, RecordedEnd};
 
 /// How far apart the events of one transaction may arrive, in milliseconds. A client needs longer for two releases, one after the other,
 /// unless its server is on the same machine and writes no disk.
@@ -32,17 +31,6 @@ pub(super) struct Ending {
 pub(super) struct Unexplained {
     pub(super) contender: Arc<Contender>,
     pub(super) info: ContenderInfo,
-}
-
-/// How a hold ended, by the record of its owner.
-pub(super) fn of_record(record: &RecordedEnd) -> End {
-    let why = || record.reason.clone().or_else(|| Some(record.loss?.to_string())).unwrap_or_default();
-    match record.end {
-        HoldEnd::Released => End::Released,
-        HoldEnd::Revoked => End::Revoked { by: why() },
-        HoldEnd::Lost => End::Lost { why: why() },
-        _ => End::Unknown,
-    }
 }
 
 impl Ending {
@@ -123,7 +111,7 @@ impl Tracker {
             return broken.clone();
         }
         if let Some(record) = self.record_of(ending).and_then(|at| self.recorded.get(at)) {
-            return of_record(record);
+            return record.how.clone();
         }
         let lock = self.locks.get(&ending.lock);
         let Some(info) = &ending.info else { return End::Unknown };
