@@ -60,8 +60,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         With::Helix => beside_ours(sh, &[("lockkeeper-helix", "interop")], "HELIX", &build(sh, "helix")?, &or("")),
         With::Kafka => {
             let jars = build(sh, "kafka")?;
-            for (package, target) in [("lockkeeper-work", LIB), ("lockkeeper-cli", "cli")] {
-                let tests = Tests { package, target, features: "lockkeeper-work/kafka,lockkeeper-cli/kafka" };
+            for (package, target) in [("lockkeeper-letters", LIB), ("lockkeeper-cli", "cli")] {
+                let tests = Tests { package, target, features: "lockkeeper-letters/kafka,lockkeeper-cli/kafka" };
                 tests.run(sh, &or("kafka"), [(ENV_JARS, (&jars).into())])?;
             }
             Ok(())

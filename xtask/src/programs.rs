@@ -22,7 +22,7 @@ pub(crate) struct Tests {
     pub package: &'static str,
     /// [`LIB`], or the name of a test program.
     pub target: &'static str,
-    /// The features that they need, such as `lockkeeper-work/kafka`. Tests that need real servers are always compiled.
+    /// The features that they need, such as `lockkeeper-letters/kafka`. Tests that need real servers are always compiled.
     pub features: &'static str,
 }
 

@@ -17,7 +17,7 @@ use lockkeeper::embedded::{Home, MACHINE_DIR};
 use lockkeeper::engine::queue::ForeignSemaphore;
 use lockkeeper_config::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
 use lockkeeper_history::LockUse;
-use lockkeeper_work::jobs::{JobStatus, Rule, Schedule};
+use lockkeeper_jobs::{JobStatus, Rule, Schedule};
 
 use crate::args::connect::ConnectArgs;
 use crate::text::is_active;

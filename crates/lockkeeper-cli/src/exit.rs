@@ -17,9 +17,9 @@ use lockkeeper::error::{
 use lockkeeper::{Error, Loss, NodeFormat};
 use lockkeeper_helix::{AcquireLeaseError, LeaseError};
 use lockkeeper_history::LockUse;
+use lockkeeper_jobs::JobError;
+use lockkeeper_letters::retry::{Cause, NotGranted};
 use lockkeeper_server::ServerError;
-use lockkeeper_work::jobs::JobError;
-use lockkeeper_work::retry::{Cause, NotGranted};
 
 use crate::advice::{Suggested, can_be_asked};
 use crate::place::Place;

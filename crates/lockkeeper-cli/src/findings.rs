@@ -9,10 +9,10 @@ use lockkeeper::engine::text::spell;
 use lockkeeper_gc::Leftovers;
 use lockkeeper_helix::TransferRequest;
 use lockkeeper_history::{Flapping, Habits};
+use lockkeeper_jobs::JobStatus;
 use lockkeeper_observe::deadlock::{Certainty, Deadlock};
 use lockkeeper_observe::servers::{Limits, ServerMode, ServerReport, ServerState};
 use lockkeeper_observe::table::{Row, State};
-use lockkeeper_work::jobs::JobStatus;
 use serde::Serialize;
 
 use crate::advice::Suggested;

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::engine::text::spell;
 use lockkeeper_history::Refusal;
+use lockkeeper_jobs::{EndKind, JobState, JobStatus, Resolution, RunEnd, RunRecord};
 use lockkeeper_observe::watch::{JobHealth, JobLine};
-use lockkeeper_work::jobs::{EndKind, JobState, JobStatus, Resolution, RunEnd, RunRecord};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

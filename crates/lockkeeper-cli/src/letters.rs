@@ -12,9 +12,9 @@ use lockkeeper::engine::process::read_credentials;
 #[cfg(feature = "kafka")]
 use lockkeeper_config::settings::KafkaSettings;
 use lockkeeper_config::settings::Key;
-use lockkeeper_work::deadletter::{FileSink, Sink};
+use lockkeeper_letters::{FileSink, Sink};
 #[cfg(feature = "kafka")]
-use lockkeeper_work::deadletter::{KafkaAddress, KafkaSecurity, KafkaSink, SaslMechanism};
+use lockkeeper_letters::{KafkaAddress, KafkaSecurity, KafkaSink, SaslMechanism};
 use serde::{Deserialize, Serialize};
 
 use crate::advice::absolute;
@@ -81,9 +81,9 @@ pub(crate) fn open(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Fa
 
 #[cfg(feature = "kafka")]
 fn kafka(place: &str, settings: &Settings) -> Result<Arc<dyn Sink>, Failure> {
-    let address: KafkaAddress = place.parse().map_err(|error: lockkeeper_work::deadletter::KafkaAddressError| {
-        Failure::new(Code::Usage, error.to_string())
-    })?;
+    let address: KafkaAddress = place
+        .parse()
+        .map_err(|error: lockkeeper_letters::KafkaAddressError| Failure::new(Code::Usage, error.to_string()))?;
     // Each topic has its own spool, so the whole address is the name.
     let name = address.to_string().replace('%', "%25").replace('/', "%2F");
     let spool = state_dir(&settings.all)?.join(SPOOL).join(name);

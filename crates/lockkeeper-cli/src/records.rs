@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::{LockPath, Lockkeeper};
 use lockkeeper_history::{Ending, LockUse, NewRefusal, Recorder, Recording, RefusalReason, Unrecorded, refused};
-use lockkeeper_work::retry::Cause;
+use lockkeeper_letters::retry::Cause;
 use tokio::time::{Instant, timeout_at};
 
 use crate::child::CommandEnd;

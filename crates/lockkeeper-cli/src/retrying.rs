@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lockkeeper::MultiGuard;
 use lockkeeper::engine::text::spell;
-use lockkeeper_work::contentserv::TASK_TIMEOUT;
-use lockkeeper_work::deadletter::Sink;
-use lockkeeper_work::retry::{About, Kept, Operation, Retrying};
+use lockkeeper_contentserv::TASK_TIMEOUT;
+use lockkeeper_letters::Sink;
+use lockkeeper_letters::retry::{About, Kept, Operation, Retrying};
 
 use crate::advice::Suggested;
 use crate::args::run::RunArgs;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use lockkeeper::Revocation;
 use lockkeeper::admin::{Asked, Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, Proof, Revoked, TraceParent};
 use lockkeeper_helix::TransferFacts;
-use lockkeeper_work::jobs::RunRecord;
+use lockkeeper_jobs::RunRecord;
 use serde::Serialize;
 
 use crate::text::{ahead, node_path};

@@ -62,9 +62,9 @@ pub use crate::settings::error::{Fault, Origin, SettingsError};
 use lockkeeper::error::EmbeddedError;
 use lockkeeper::error::{ConnectError, Misuse};
 use lockkeeper::{Builder, Error, Lockkeeper};
+use lockkeeper_contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
 use lockkeeper_helix::routing::RoutingData;
-use lockkeeper_work::contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
-pub use lockkeeper_work::jobs::Rule;
+pub use lockkeeper_jobs::Rule;
 
 /// The settings of the whole machine.
 const MACHINE: &str = "/etc/lockkeeper/config.toml";
@@ -329,7 +329,7 @@ impl Settings {
         Misuse::new("servers", problem).remedy(TAKE_THE_HANDLE)
     }
 
-    /// Returns the two classes for [`MonitorLock::classes`](lockkeeper_work::contentserv::MonitorLock::classes); a class
+    /// Returns the two classes for [`MonitorLock::classes`](lockkeeper_contentserv::MonitorLock::classes); a class
     /// without a timeout gets the specification's 2000 ms.
     pub fn task_classes(&self) -> TaskClasses {
         let class =

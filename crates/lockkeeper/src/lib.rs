@@ -98,7 +98,7 @@
 //! The items of [`engine`] may change in any release. So may [`Lockkeeper::own_mutex`] and [`Lockkeeper::close_unconfirmed`]. All other
 //! items change as semantic versioning says. Some of them are types of `lockkeeper-core`, `lockkeeper-client` and `lockkeeper-server`;
 //! all crates of Lockkeeper are released together, with one version. The features `http` of `lockkeeper-observe` and `kafka` of
-//! `lockkeeper-work`, and `Observer::into_stream` of `lockkeeper-election`, show types of foreign crates below 1.0.
+//! `lockkeeper-letters`, and `Observer::into_stream` of `lockkeeper-election`, show types of foreign crates below 1.0.
 //!
 //! # Guide
 //!

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use lockkeeper_config::settings::{IfUnreachable, JobSettings, output_size};
-use lockkeeper_work::jobs::{Rule, Slot};
+use lockkeeper_jobs::{Rule, Slot};
 
 use super::connect::ConnectArgs;
 use super::values::{Completes, positive_duration, time_zone};

@@ -17,7 +17,7 @@ use clap::{ArgMatches, FromArgMatches};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, complete};
 use futures_util::future::join_all;
 use lockkeeper::admin::LOCKS;
-use lockkeeper_work::jobs::JobsAdmin;
+use lockkeeper_jobs::JobsAdmin;
 
 use crate::args::connect::ConnectArgs;
 use crate::args::values::Completes;

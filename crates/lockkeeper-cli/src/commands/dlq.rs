@@ -14,9 +14,7 @@ use lockkeeper::admin::REPLAYS;
 use lockkeeper::engine::text::spell;
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Holding, LockPath, Lockkeeper};
-use lockkeeper_work::deadletter::{
-    Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold,
-};
+use lockkeeper_letters::{Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold};
 use serde::Serialize;
 use tokio::time::timeout;
 use unicode_width::UnicodeWidthStr;

@@ -14,10 +14,10 @@ use lockkeeper::{Builder, Error, Lockkeeper};
 use lockkeeper_config::settings::Origin;
 use lockkeeper_gc::survey;
 use lockkeeper_helix::HelixAdmin;
+use lockkeeper_jobs::JobsAdmin;
+use lockkeeper_letters::fold;
 use lockkeeper_observe::deadlock::confirmed;
 use lockkeeper_observe::servers::{self, ServerMode, ServerReport, Vitals};
-use lockkeeper_work::deadletter::fold;
-use lockkeeper_work::jobs::JobsAdmin;
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

@@ -13,7 +13,7 @@ use lockkeeper::embedded::Home;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::History;
-use lockkeeper_work::jobs::{Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule};
+use lockkeeper_jobs::{Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule};
 use serde::Serialize;
 
 use crate::advice::Suggested;

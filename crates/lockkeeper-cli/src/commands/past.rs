@@ -12,7 +12,7 @@ use lockkeeper::admin::{ContenderInfo, Grant, LockInfo};
 use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
 use lockkeeper_history::{Entry, History, HoldEnd, LockUse, PastHold, Refusal};
-use lockkeeper_work::jobs::{JobStatus, JobsAdmin, RunRecord};
+use lockkeeper_jobs::{JobStatus, JobsAdmin, RunRecord};
 use serde::Serialize;
 
 use crate::advice::{LockCommands, Suggested};
@@ -378,7 +378,7 @@ fn ran(hold: &PastHold) -> String {
 fn run_at(job: &JobStatus, at: SystemTime) -> String {
     let at = ms(at);
     let around = i64::try_from(AROUND.as_millis()).unwrap_or(i64::MAX);
-    let covers = |run: &&lockkeeper_work::jobs::RunRecord| {
+    let covers = |run: &&lockkeeper_jobs::RunRecord| {
         run.slot.start_ms <= at && run.slot.end_ms.is_some_and(|end| at < end)
             || run.start_ms.is_some_and(|start| start - around <= at && at <= run.end_ms.unwrap_or(start) + around)
     };

@@ -18,7 +18,7 @@ use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::{Misuse, ReleaseError};
 use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard};
 use lockkeeper_helix::{HelixLock, LeaseError};
-use lockkeeper_work::jobs::check_slot;
+use lockkeeper_jobs::check_slot;
 use tokio::time::{Instant, sleep, timeout};
 
 #[cfg(feature = "webhook")]

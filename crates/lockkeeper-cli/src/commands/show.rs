@@ -8,7 +8,7 @@ use lockkeeper::embedded::Home;
 use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
 use lockkeeper::{Builder, Lockkeeper};
-use lockkeeper_work::jobs::JobsAdmin;
+use lockkeeper_jobs::JobsAdmin;
 
 use crate::args::ask::ShowArgs;
 use crate::colour::Severity;

@@ -8,9 +8,9 @@ use lockkeeper::engine::text::excerpt;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{Entry, Habits, History, LockUse};
+use lockkeeper_jobs::{JobState, JobStatus, JobsAdmin};
 use lockkeeper_observe::deadlock::{Certainty, confirmed};
 use lockkeeper_observe::servers::{self, SessionConnection, SessionConnections, Silence};
-use lockkeeper_work::jobs::{JobState, JobStatus, JobsAdmin};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper_work::jobs::records::{DEFAULT_RUNS, MAX_OUTPUT_BYTES, MAX_RUNS, MAX_SLOTS_BACK};
-use lockkeeper_work::jobs::{Rule, RuleError};
+use lockkeeper_jobs::records::{DEFAULT_RUNS, MAX_OUTPUT_BYTES, MAX_RUNS, MAX_SLOTS_BACK};
+use lockkeeper_jobs::{Rule, RuleError};
 
 use super::keys::Key;
 use super::layers::{Given, Layers};

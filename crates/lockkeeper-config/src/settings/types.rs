@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lockkeeper::Class;
-use lockkeeper_work::jobs::Rule;
+use lockkeeper_jobs::Rule;
 
 use crate::settings::error::{Fault, Origin};
 use lockkeeper::acl::LockAcl;

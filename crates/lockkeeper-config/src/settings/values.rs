@@ -16,7 +16,7 @@ use lockkeeper::Builder;
 use lockkeeper::acl::{AclError, LockAcl};
 use lockkeeper::engine::ensemble::check_servers;
 use lockkeeper::engine::text::typed;
-use lockkeeper_work::contentserv::TASK_TIMEOUT;
+use lockkeeper_contentserv::TASK_TIMEOUT;
 
 /// Below the minimum, an ordinary delay of a machine looks like a crash.
 const SESSION_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(24 * 3600));

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{Error, ErrorKind};
-use lockkeeper_server::Server as EmbeddedServer;
-use lockkeeper_testkit::proxy::{Cut, Hold, OpCode, Proxy, What};
-use lockkeeper_work::jobs::{
+use lockkeeper_jobs::{
     Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, NotRecorded, Ran, Resolve, Rule, Run,
     RunEnd, Schedule, Skipped, Slot,
 };
+use lockkeeper_server::Server as EmbeddedServer;
+use lockkeeper_testkit::proxy::{Cut, Hold, OpCode, Proxy, What};
 use zookeeper_client::{Acl, Acls, AuthId, Client, Permission};
 
 use crate::support::{STEADY, World, asked, block_on, config, eventually, for_kinds, watched};

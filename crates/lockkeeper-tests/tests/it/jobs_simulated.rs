@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
+use lockkeeper_jobs::{Claim, EndKind, Job, JobsAdmin, Rule, RunEnd, Skipped, Slot};
 use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::sim::{Settings, Sim, Trouble};
 use lockkeeper_testkit::worlds::{SESSION_TIMEOUT, simulate};
-use lockkeeper_work::jobs::{Claim, EndKind, Job, JobsAdmin, Rule, RunEnd, Skipped, Slot};
 
 const JOB: &str = "/jobs/simulated";
 const HOSTS: usize = 4;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockkeeper::error::AcquireError;
-use lockkeeper_work::contentserv::{MonitorError, MonitorLock};
-use lockkeeper_work::deadletter::{FileSink, Filed, Letter, Sink, fold};
-use lockkeeper_work::retry::{GivenUp, Kept, Operation, Retrying, RunError};
+use lockkeeper_contentserv::{MonitorError, MonitorLock};
+use lockkeeper_letters::retry::{GivenUp, Kept, Operation, Retrying, RunError};
+use lockkeeper_letters::{FileSink, Filed, Letter, Sink, fold};
 use serde_json::json;
 use tempfile::TempDir;
 use zookeeper_client as zk;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lockkeeper::Class;
 use lockkeeper::error::{ConnectError, SessionError};
 use lockkeeper_config::settings::{Key, Origin, Settings, Sources};
+use lockkeeper_contentserv::{MonitorError, MonitorLock};
 use lockkeeper_testkit::proxy::Cut;
-use lockkeeper_work::contentserv::{MonitorError, MonitorLock};
 use tempfile::TempDir;
 use tokio::time::Instant;
 

@@ -12,7 +12,7 @@ use lockkeeper::admin::Follow;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{FollowRefusals, History};
-use lockkeeper_work::jobs::{JobStatus, JobsAdmin};
+use lockkeeper_jobs::{JobStatus, JobsAdmin};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};

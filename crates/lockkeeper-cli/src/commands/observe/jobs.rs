@@ -9,8 +9,8 @@ use futures_util::future::OptionFuture;
 use jiff::Timestamp;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{History, Refusal};
+use lockkeeper_jobs::{JobStatus, JobsAdmin};
 use lockkeeper_observe::watch::{Jobs, Observation};
-use lockkeeper_work::jobs::{JobStatus, JobsAdmin};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::jobsview::{JobView, Requests, is_idle, lines};

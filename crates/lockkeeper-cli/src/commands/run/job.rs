@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use lockkeeper::engine::text::spell;
 use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
 use lockkeeper_config::settings::IfUnreachable;
-use lockkeeper_work::jobs::{
+use lockkeeper_jobs::{
     Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NotRecorded, Rule, Run, RunEnd, RunRecord, Skipped,
 };
 use tokio::time::{Instant, timeout, timeout_at};

@@ -8,7 +8,7 @@ use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
 use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper_history::LockUse;
-use lockkeeper_work::retry::{About, Cause};
+use lockkeeper_letters::retry::{About, Cause};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 

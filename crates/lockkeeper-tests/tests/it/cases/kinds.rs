@@ -7,14 +7,14 @@ use std::time::Duration;
 use lockkeeper::error::AcquireError;
 use lockkeeper::guard::{Permit, UpgradeableGuard};
 use lockkeeper::{DistributedLock, Guard, Holding, Lockkeeper, NodeFormat, WriteGuard};
+use lockkeeper_contentserv::MonitorLock;
 use lockkeeper_election::{Candidate, Election};
 use lockkeeper_helix::HelixLock;
+use lockkeeper_jobs::{Job, JobError, Run, RunEnd};
+use lockkeeper_letters::retry::Retrying;
 use lockkeeper_server::Server;
 use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::proxy::OpCode;
-use lockkeeper_work::contentserv::MonitorLock;
-use lockkeeper_work::jobs::{Job, JobError, Run, RunEnd};
-use lockkeeper_work::retry::Retrying;
 
 use crate::support::{Kind, STEADY, World, block_on, config, eventually, for_every_kind, for_every_kind_embedded};
 

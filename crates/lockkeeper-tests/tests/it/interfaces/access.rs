@@ -7,8 +7,8 @@ use lockkeeper::admin::{SetUp, SharedNode};
 use lockkeeper::error::{AcquireError, AdminError, ConnectError, Error, Misuse, SessionError};
 use lockkeeper::{Lockkeeper, NodeFormat};
 use lockkeeper_helix::HelixLock;
+use lockkeeper_jobs::{Job, JobError, JobState, JobsAdmin, Ran};
 use lockkeeper_testkit::proxy::OpCode;
-use lockkeeper_work::jobs::{Job, JobError, JobState, JobsAdmin, Ran};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use super::on_every_server;

@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::error::{AcquireError, Error, Mismatch};
 use lockkeeper::{Acquire, DistributedLock, Holding, Lockkeeper, NodeFormat};
+use lockkeeper_contentserv::MonitorLock;
 use lockkeeper_testkit::proxy::{OpCode, Record, What};
-use lockkeeper_work::contentserv::MonitorLock;
 use zookeeper_client as zk;
 
 use super::on_every_server;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lockkeeper::error::AcquireError;
 use lockkeeper::{DistributedLock, Holding, Lockkeeper};
+use lockkeeper_contentserv::MonitorLock;
 use lockkeeper_helix::{HelixLock, LockOperations, QueueLock};
-use lockkeeper_work::contentserv::MonitorLock;
 use metrics::Unit;
 
 use super::on_every_server;

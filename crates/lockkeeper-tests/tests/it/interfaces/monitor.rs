@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lockkeeper::Loss;
 use lockkeeper::error::{AcquireError, Error};
+use lockkeeper_contentserv::{MonitorError, MonitorLock, TASK_TIMEOUT, TaskClasses};
 use lockkeeper_testkit::proxy::OpCode;
-use lockkeeper_work::contentserv::{MonitorError, MonitorLock, TASK_TIMEOUT, TaskClasses};
 use tokio::time::Instant;
 
 use super::on_every_server;

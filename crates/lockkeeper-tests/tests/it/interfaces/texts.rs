@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use lockkeeper::Loss;
 use lockkeeper::guard::{HoldState, OnLost};
 use lockkeeper_helix::HelixLock;
-use lockkeeper_work::jobs::JobsAdmin;
+use lockkeeper_jobs::JobsAdmin;
 
 use crate::support::{STEADY, World, on_the_embedded_server_for};
 

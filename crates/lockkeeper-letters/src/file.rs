@@ -256,7 +256,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::deadletter::{Letter, LetterEvent, Mark};
+    use crate::{Letter, LetterEvent, Mark};
 
     fn letter(operation: &str) -> LetterRecord {
         LetterRecord::Letter(Box::new(Letter::new(operation, "P1", "/P1")))
@@ -359,7 +359,7 @@ mod tests {
         let limited = std::process::Command::new("sh")
             .args(["-c", r#"trap "" XFSZ; ulimit -f 8 && exec "$@""#, "sh"])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "deadletter::file::tests::a_record_that_does_not_fit_leaves_nothing_of_itself"])
+            .args(["--exact", "file::tests::a_record_that_does_not_fit_leaves_nothing_of_itself"])
             .env(FILE, sink.path())
             .output()
             .unwrap();

@@ -21,7 +21,7 @@ pub struct Records {
     pub foreign: Vec<String>,
 }
 
-/// A place for dead letters. [This module](crate::deadletter) describes what it must guarantee.
+/// A place for dead letters. [This crate](crate) describes what it must guarantee.
 pub trait Sink: fmt::Debug + Send + Sync {
     /// Returns its name for people: `file:/var/lib/app/dead-letters.jsonl`.
     fn name(&self) -> String;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use lockkeeper::admin::Owner;
-use lockkeeper_work::jobs::records::{
+use lockkeeper_jobs::records::{
     Begin, ClaimTerms, EndKind, JobLog, NoRerun, Rule, RunEnd, RunSlot, Schedule, Slot, SlotDecision,
 };
 use proptest::prelude::*;

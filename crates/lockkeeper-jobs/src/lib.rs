@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! # async fn example(keeper: lockkeeper::Lockkeeper) -> Result<(), Box<dyn std::error::Error>> {
-//! use lockkeeper_work::jobs::{Job, Ran, Slot};
+//! use lockkeeper_jobs::{Job, Ran, Slot};
 //!
 //! let job = Job::new(&keeper, "/jobs/nightly").once_per(Slot::Day).time_zone("Europe/Berlin");
 //! match job.run(async |run| make_report(&run.slot().name).await).await? {
@@ -40,6 +40,8 @@
 //! Each job has one persistent node below `/lockkeeper/jobs`, of at most 256 KiB. The lock's own node has only contenders, as other
 //! locks have. A later version's records are never overwritten.
 
+#![warn(missing_docs)]
+
 mod admin;
 mod calendar;
 mod claim;
@@ -63,3 +65,12 @@ pub use self::records::{
 };
 pub use self::run::{FinishedRun, NotRecorded, Run};
 pub use self::work::Ran;
+
+/// Compiles the examples of the README and of the guide.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/guide/jobs-library.md")]
+    struct Guide;
+}

@@ -5,6 +5,8 @@
 //! `unlock` on an object, the task timeouts of the two classes, and errors that name the monitor object and the
 //! requestor's text.
 
+#![warn(missing_docs)]
+
 use std::io;
 use std::time::Duration;
 
@@ -346,7 +348,7 @@ impl MonitorLock {
     /// ```
     /// # use std::time::Duration;
     /// # use lockkeeper::Lockkeeper;
-    /// use lockkeeper_work::contentserv::MonitorLock;
+    /// use lockkeeper_contentserv::MonitorLock;
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// # let dir = tempfile::tempdir()?;
@@ -415,17 +417,26 @@ impl MonitorLock {
     /// As [`MonitorLock::lock_with_timeout`] and [`MonitorLock::unlock`].
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
         self.lock_with_timeout().await?;
-        self.work(work).await
+        self.run_locked(work).await
     }
 
-    /// What it requests, for dead letters.
-    pub(crate) fn about(&self) -> About {
+    /// Returns what it requests, for a dead letter.
+    pub fn about(&self) -> About {
         let (monitor_object, lock_info) = self.names();
         About { monitor_object, lock_info: Some(lock_info), ..engine::queue::about(&self.lock.acquire()) }
     }
 
-    /// Runs `work` under the hold, and unlocks.
-    pub(crate) async fn work<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
+    /// Runs `work` under the hold that a call of `lock` has acquired, and unlocks. `work` is dropped at its next await if the lock is
+    /// lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`. The object then keeps the lock until it is unlocked or dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`MonitorLock::unlock`], and for a lock that was lost meanwhile.
+    pub async fn run_locked<T>(&self, work: impl Future<Output = T>) -> Result<T, MonitorError> {
         // It follows the hold if the work makes way.
         let done = run_until(self.slot.lost(), work).await;
         let unlocked = self.unlock().await;
@@ -526,12 +537,16 @@ impl MonitorLock {
     }
 }
 
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::retry::NotGranted;
 
-    /// A caller with one error type for all calls gets back what a call of a monitor lock returned, and repeats what it would repeat.
+    /// A caller with one error type for all calls gets back what a call of a monitor lock returned.
     #[test]
     fn the_error_of_a_monitor_lock_is_found_in_an_error_of_the_library() {
         let (path, text) = (|| "/P1".to_owned(), || "Bulk Propagation".to_owned());
@@ -545,7 +560,7 @@ mod tests {
         for (own, kind) in [(timeout, ErrorKind::Taken), (lost, ErrorKind::Unavailable)] {
             let error = Error::from(own.clone());
             assert_eq!((error.to_string(), error.hint()), (own.to_string(), own.hint()));
-            assert_eq!((own.kind(), own.cause()), (kind, error.cause()));
+            assert_eq!((own.kind(), error.kind()), (kind, kind));
             let Error::Product(error) = error else { panic!("{error:?}") };
             assert!(error.get::<MonitorError>().is_some());
         }

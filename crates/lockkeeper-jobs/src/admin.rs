@@ -393,7 +393,7 @@ async fn read(ensemble: &dyn Ensemble, path: &str, changes: Option<&mut Vec<Watc
 
 #[cfg(test)]
 mod tests {
-    use crate::jobs::records::{Begin, RunEnd, RunSlot};
+    use crate::records::{Begin, RunEnd, RunSlot};
 
     use super::*;
     use lockkeeper::admin::this_process;

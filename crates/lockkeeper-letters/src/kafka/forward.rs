@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::failure::ForwardFailure;
 use super::shared::Shared;
 use super::topic::{DEADLINE, TopicSender};
-use crate::deadletter::LetterRecord;
+use crate::LetterRecord;
 
 /// How many records go in one transaction.
 const BATCH: usize = 500;

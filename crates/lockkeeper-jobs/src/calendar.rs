@@ -3,7 +3,7 @@
 //! Each time belongs to exactly one slot, also when clocks change. On the night in autumn, the hour that is shown twice is two
 //! slots, and the day has 25 hours. On the night in spring, the skipped hour has no slot, and the day has 23 hours.
 
-use crate::jobs::records::{RunSlot, Slot};
+use crate::records::{RunSlot, Slot};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};

@@ -18,7 +18,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::failure::ForwardFailure;
 use super::security::KafkaSecurity;
 use super::spool::{Intent, SpoolEntry};
-use crate::deadletter::LetterRecord;
+use crate::LetterRecord;
 
 /// The time limit of a call: longer than brokers need to elect a leader, shorter than people wait.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);

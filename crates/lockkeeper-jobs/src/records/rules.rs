@@ -138,7 +138,7 @@ pub enum Rule {
     /// The slot is over; the next run is that of the next slot. After a crash: the work is done at most once.
     #[default]
     Next,
-    /// The next host that asks in the slot, or later with [`Job::catch_up`](crate::jobs::Job::catch_up), runs it again. After a crash
+    /// The next host that asks in the slot, or later with [`Job::catch_up`](crate::Job::catch_up), runs it again. After a crash
     /// without a limit: the work is then done at least once.
     Retry {
         /// The maximum number of retries per slot; `None` means no limit.

@@ -43,7 +43,7 @@ impl FromStr for SaslMechanism {
 /// With TLS, a broker must prove the name or the address by which the sink reaches it.
 ///
 /// ```
-/// use lockkeeper_work::deadletter::{KafkaSecurity, SaslMechanism};
+/// use lockkeeper_letters::{KafkaSecurity, SaslMechanism};
 ///
 /// let security = KafkaSecurity::tls()
 ///     .authorities("/etc/kafka/ca.pem")

@@ -9,9 +9,9 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //! use lockkeeper::Lockkeeper;
-//! use lockkeeper_work::contentserv::MonitorLock;
-//! use lockkeeper_work::deadletter::FileSink;
-//! use lockkeeper_work::retry::{Operation, Retrying};
+//! use lockkeeper_contentserv::MonitorLock;
+//! use lockkeeper_letters::FileSink;
+//! use lockkeeper_letters::retry::{Operation, Retrying};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! # let dir = tempfile::tempdir()?;
@@ -44,9 +44,9 @@ use lockkeeper::error::{AcquireError, Error, ErrorKind};
 pub use lockkeeper::request::About;
 use lockkeeper_helix::AcquireLeaseError;
 
-use crate::contentserv::{MonitorError, MonitorLock};
-use crate::deadletter::{Letter, LetterRecord, Sink, SinkError};
+use crate::{Letter, LetterRecord, Sink, SinkError};
 use lockkeeper::Acquire;
+use lockkeeper_contentserv::{MonitorError, MonitorLock};
 
 /// The longest pause between two attempts, unless the first is longer.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -198,6 +198,7 @@ impl NotGranted for MonitorError {
             MonitorError::ConnectionLoss { .. } => Cause::ConnectionLoss,
             MonitorError::NoNode { .. } => Cause::Mistake,
             MonitorError::Other { source, .. } => source.cause(),
+            _ => Cause::Other,
         }
     }
 
@@ -363,7 +364,7 @@ impl Retrying {
         work: impl Future<Output = T>,
     ) -> Result<T, RunError> {
         self.lock(operation, lock).await.map_err(RunError::GivenUp)?;
-        lock.work(work).await.map_err(RunError::Lost)
+        lock.run_locked(work).await.map_err(RunError::Lost)
     }
 
     /// Makes attempts of any kind until one is granted or the retries are used up.
@@ -484,7 +485,7 @@ mod tests {
     use lockkeeper::error::{EmbeddedError, Mismatch, SessionError};
 
     use super::*;
-    use crate::deadletter::FileSink;
+    use crate::FileSink;
 
     /// A service spawns its background work.
     #[test]

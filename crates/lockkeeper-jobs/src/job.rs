@@ -4,7 +4,7 @@ use std::mem::discriminant;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::jobs::records::{DEFAULT_RUNS, MAX_RUNS, MAX_SLOTS_BACK, Rule, Schedule, Slot};
+use crate::records::{DEFAULT_RUNS, MAX_RUNS, MAX_SLOTS_BACK, Rule, Schedule, Slot};
 use lockkeeper::{LockPath, error::PathError};
 
 use super::calendar::Calendar;
@@ -20,7 +20,7 @@ use lockkeeper::error::Misuse;
 /// # Examples
 ///
 /// ```
-/// use lockkeeper_work::jobs::{Job, Ran, Slot};
+/// use lockkeeper_jobs::{Job, Ran, Slot};
 ///
 /// # async fn example(keeper: &lockkeeper::Lockkeeper) -> Result<(), lockkeeper::Error> {
 /// let job = Job::new(keeper, "/jobs/nightly-index").once_per(Slot::Day);

@@ -1,7 +1,7 @@
 //! Records on this machine's disk until they are in the topic: a directory with one file for each.
 //!
 //! A file is written under another name, synced and renamed, so there are only complete files. Many processes add at
-//! once and none waits for another. This is not the file of a [`FileSink`](crate::deadletter::FileSink), from
+//! once and none waits for another. This is not the file of a [`FileSink`](crate::FileSink), from
 //! which a record could not be removed. A process that removes records holds the spool's lock.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::deadletter::LetterRecord;
+use crate::LetterRecord;
 
 /// The ending of a record's file; other files are not records.
 const ENTRY: &str = "record";
@@ -186,7 +186,7 @@ fn private() -> OpenOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deadletter::Letter;
+    use crate::Letter;
 
     #[test]
     fn added_records_are_read_in_order_until_they_are_removed() {

@@ -126,7 +126,7 @@ impl Job {
     /// If the lock is not granted in time because another host runs, the result is [`Skipped::Running`].
     ///
     /// ```no_run
-    /// # async fn example(job: lockkeeper_work::jobs::Job) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(job: lockkeeper_jobs::Job) -> Result<(), Box<dyn std::error::Error>> {
     /// // Does not wait for a host that runs now.
     /// let claim = job.claim_with(|acquire| acquire.timeout(std::time::Duration::ZERO)).await?;
     /// # Ok(())

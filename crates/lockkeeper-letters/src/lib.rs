@@ -1,6 +1,6 @@
 //! Dead letters: work that was never granted its lock, kept until an operator handles it.
 //!
-//! A lock call is one attempt; callers that want more use [`crate::retry`]. When the retries are used up too, the
+//! A lock call is one attempt; callers that want more use [`retry`]. When the retries are used up too, the
 //! operation must not vanish: it becomes a [`Letter`] in a [`Sink`]. Letters wait there until they are read, replayed
 //! or dropped.
 //!
@@ -18,12 +18,20 @@
 //!   [`Records::foreign`] says so, because a replay runs what a letter contains.
 //!
 //! [`FileSink`] is always available. Another sink needs only these two methods and a name.
+//!
+//! # Features
+//!
+//! - `kafka`: dead letters in a Kafka topic, with `KafkaSink`. Builds librdkafka, which needs a C compiler and make.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(missing_docs)]
 
 mod file;
 mod fold;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod record;
+pub mod retry;
 mod sink;
 
 pub use self::file::FileSink;
@@ -34,3 +42,13 @@ pub use self::kafka::{Address as KafkaAddress, AddressError as KafkaAddressError
 pub use self::kafka::{KafkaSecurity, KafkaSecurityError, SaslMechanism};
 pub use self::record::{Letter, LetterEvent, LetterRecord, Mark};
 pub use self::sink::{Records, Sink, SinkError};
+
+/// Compiles the examples of the README and of the guide.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[cfg(feature = "kafka")]
+    #[doc = include_str!("../../../docs/guide/dead-letters.md")]
+    struct Guide;
+}

@@ -11,7 +11,7 @@ use lockkeeper_testkit::kafka::Broker;
 use super::failure::ForwardFailure;
 use super::forward::{Moment, pass};
 use super::*;
-use crate::deadletter::{Letter, LetterEvent, Mark, fold};
+use crate::{Letter, LetterEvent, Mark, fold};
 
 /// The time limit for anything that must happen.
 const LONG: Duration = Duration::from_secs(120);
