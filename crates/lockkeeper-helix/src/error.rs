@@ -129,6 +129,16 @@ impl AcquireLeaseError {
         };
         Some(hint.to_owned())
     }
+
+    /// Who owns the lock, or will own it next.
+    fn holder(&self) -> Option<String> {
+        match self {
+            AcquireLeaseError::Outranked { by: owner, .. }
+            | AcquireLeaseError::Preempted { by: owner, .. }
+            | AcquireLeaseError::CleanupUnfinished { owner, .. } => Some(owner.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// Why a leased lock was not renewed, handed over, unlocked, read or closed, or why a request about it was not decided. An acquire
@@ -228,6 +238,14 @@ impl LeaseError {
             _ => None,
         }
     }
+
+    /// Who owns the lock.
+    fn holder(&self) -> Option<String> {
+        match self {
+            LeaseError::NotOwner { owner, .. } => owner.clone(),
+            _ => None,
+        }
+    }
 }
 
 /// The conversions of both types. What every call can meet becomes the same variant of [`Error`], whichever call returned
@@ -239,7 +257,10 @@ macro_rules! conversions {
                 match error {
                     $error::Misuse(error) => Error::Misuse(error),
                     $error::Session(error) => Error::Session(error),
-                    error => Error::Product(ProductError::new(error.kind(), error.hint(), error)),
+                    error => {
+                        let (kind, hint, holder) = (error.kind(), error.hint(), error.holder());
+                        Error::Product(ProductError::new(kind, hint, error).with_holder(holder))
+                    }
                 }
             }
         }

@@ -3,13 +3,12 @@
 //! This is not a part of the locks: a lock call is one attempt, with one deadline and one node. Between two attempts
 //! there is no node, so no contender waits behind a pausing one. Only the acquire is repeated, never the work. Work
 //! that lost its lock may be half done, and only its owner knows whether it may be done again. Work that makes way in between
-//! ([`MonitorLock::yield_lock`]) was granted the lock: it uses up no retry, and no dead letter is kept for it.
+//! was granted the lock: it uses up no retry, and no dead letter is kept for it.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //! use lockkeeper::Lockkeeper;
-//! use lockkeeper_contentserv::MonitorLock;
 //! use lockkeeper_letters::FileSink;
 //! use lockkeeper_letters::retry::{Operation, Retrying};
 //!
@@ -19,9 +18,11 @@
 //! let letters = FileSink::new(dir.path().join("dead-letters.jsonl"));
 //! let retrying = Retrying::new(&keeper, 5).delay(Duration::from_millis(500)).dead_letters(Arc::new(letters));
 //!
-//! let lock = MonitorLock::new("Bulk Propagation", &keeper, "P1").background();
+//! let lock = keeper.priority_lock("/P1").background();
 //! let operation = Operation::new("propagation-4711-P1").payload(serde_json::json!({ "article": "P1", "price": 7 }));
-//! retrying.run(&operation, &lock, async { /* change P1 */ }).await?;
+//! let guard = retrying.acquire(&operation, || lock.acquire().timeout(Duration::from_secs(2))).await?;
+//! // Change P1.
+//! guard.release().await?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -42,11 +43,9 @@ use lockkeeper::engine::session::Timer;
 use lockkeeper::engine::text::wall_clock_ms;
 use lockkeeper::error::{AcquireError, Error, ErrorKind};
 pub use lockkeeper::request::About;
-use lockkeeper_helix::AcquireLeaseError;
 
 use crate::{Letter, LetterRecord, Sink, SinkError};
 use lockkeeper::Acquire;
-use lockkeeper_contentserv::{MonitorError, MonitorLock};
 
 /// The longest pause between two attempts, unless the first is longer.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -125,89 +124,65 @@ pub trait NotGranted: fmt::Display {
     fn behind(&self) -> Option<String>;
 }
 
-impl NotGranted for Error {
+/// Also the errors of products, such as those of leased locks and of monitor locks: what counts is the error of the library that they
+/// come from.
+impl<E: Clone + fmt::Display + Into<Error>> NotGranted for E {
     fn cause(&self) -> Cause {
-        if let Error::Product(error) = self
-            && let Some(error) = error.get::<MonitorError>()
-        {
-            return error.cause();
-        }
-        match self.kind() {
-            ErrorKind::Taken => Cause::InstanceLock,
-            ErrorKind::Unavailable => match self {
-                Error::Acquire(AcquireError::SessionLost { loss, .. }) if *loss != Loss::Unreachable => {
-                    Cause::SessionExpired
-                }
-                _ => Cause::ConnectionLoss,
-            },
-            ErrorKind::Cancelled | ErrorKind::Misuse => Cause::Mistake,
-            // It states something else than the lock, such as another number of permits.
-            _ if matches!(self, Error::Acquire(AcquireError::Mismatch(_))) => Cause::Mistake,
-            _ => Cause::Other,
-        }
+        cause(&self.clone().into())
     }
 
     fn behind(&self) -> Option<String> {
-        let error = match self {
-            Error::Acquire(error) => error,
-            Error::Product(error) => {
-                let leased = error.get::<AcquireLeaseError>().and_then(NotGranted::behind);
-                return leased.or_else(|| error.get::<MonitorError>().and_then(NotGranted::behind));
+        behind(&self.clone().into())
+    }
+}
+
+fn cause(error: &Error) -> Cause {
+    let origin = origin(error);
+    let error = origin.as_ref().unwrap_or(error);
+    match error.kind() {
+        ErrorKind::Taken => Cause::InstanceLock,
+        ErrorKind::Unavailable => match error {
+            Error::Acquire(AcquireError::SessionLost { loss, .. }) if *loss != Loss::Unreachable => {
+                Cause::SessionExpired
             }
-            _ => return None,
-        };
-        match error {
-            AcquireError::Timeout { holder, .. } | AcquireError::Held { holder, .. } => {
-                holder.as_ref().map(ToString::to_string)
-            }
-            _ => None,
-        }
+            _ => Cause::ConnectionLoss,
+        },
+        ErrorKind::Cancelled | ErrorKind::Misuse => Cause::Mistake,
+        // It states something else than the lock, such as another number of permits.
+        _ if matches!(error, Error::Acquire(AcquireError::Mismatch(_))) => Cause::Mistake,
+        _ => Cause::Other,
     }
 }
 
-impl NotGranted for AcquireError {
-    fn cause(&self) -> Cause {
-        Error::from(self.clone()).cause()
-    }
-
-    fn behind(&self) -> Option<String> {
-        Error::from(self.clone()).behind()
+fn behind(error: &Error) -> Option<String> {
+    match error {
+        Error::Acquire(AcquireError::Timeout { holder, .. } | AcquireError::Held { holder, .. }) => {
+            holder.as_ref().map(ToString::to_string)
+        }
+        Error::Product(product) => product.holder().or_else(|| behind(&origin(error)?)),
+        _ => None,
     }
 }
 
-impl NotGranted for AcquireLeaseError {
-    fn cause(&self) -> Cause {
-        Error::from(self.clone()).cause()
-    }
-
-    fn behind(&self) -> Option<String> {
-        match self {
-            AcquireLeaseError::Outranked { by: owner, .. }
-            | AcquireLeaseError::Preempted { by: owner, .. }
-            | AcquireLeaseError::CleanupUnfinished { owner, .. } => Some(owner.clone()),
-            _ => None,
+/// Returns the error of the library that a product's error comes from, if it does.
+fn origin(error: &Error) -> Option<Error> {
+    let Error::Product(product) = error else { return None };
+    let mut source = std::error::Error::source(product);
+    while let Some(error) = source {
+        if let Some(own) = unboxed::<Error>(error) {
+            return Some(own.clone());
         }
+        if let Some(own) = unboxed::<AcquireError>(error) {
+            return Some(own.clone().into());
+        }
+        source = error.source();
     }
+    None
 }
 
-impl NotGranted for MonitorError {
-    fn cause(&self) -> Cause {
-        match self {
-            MonitorError::InstanceLock { .. } => Cause::InstanceLock,
-            MonitorError::SessionExpired { .. } => Cause::SessionExpired,
-            MonitorError::ConnectionLoss { .. } => Cause::ConnectionLoss,
-            MonitorError::NoNode { .. } => Cause::Mistake,
-            MonitorError::Other { source, .. } => source.cause(),
-            _ => Cause::Other,
-        }
-    }
-
-    fn behind(&self) -> Option<String> {
-        match self {
-            MonitorError::InstanceLock { source, .. } => source.behind(),
-            _ => None,
-        }
-    }
+/// Returns the error if it is of this type. A large one is in a box, which is another type.
+fn unboxed<'e, E: std::error::Error + 'static>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e E> {
+    error.downcast_ref().or_else(|| error.downcast_ref::<Box<E>>().map(|own| &**own))
 }
 
 /// An operation that was given up. It has not begun.
@@ -325,46 +300,50 @@ impl Retrying {
         }
     }
 
-    /// Locks a monitor object until it is granted or the retries are used up. Each attempt is limited by the task
-    /// timeout.
+    /// Locks an object that keeps its guard inside, such as a monitor lock, until it is granted or the retries are used up: calls `lock`
+    /// for each attempt. Set a timeout on it, as for [`Retrying::acquire`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the queue and keeps no letter.
+    /// Dropping the future drops the attempt and keeps no letter.
     ///
     /// # Errors
     ///
     /// [`GivenUp`] with the last attempt's error.
-    pub async fn lock(&self, operation: &Operation, lock: &MonitorLock) -> Result<(), GivenUp<MonitorError>> {
-        let mut attempts = Attempts::begin(self, operation, lock.about());
+    pub async fn lock<E: NotGranted, F: Future<Output = Result<(), E>>>(
+        &self,
+        operation: &Operation,
+        about: About,
+        mut lock: impl FnMut() -> F,
+    ) -> Result<(), GivenUp<E>> {
+        let mut attempts = Attempts::begin(self, operation, about);
         loop {
             let since = Instant::now();
-            match lock.lock_with_timeout().await {
+            match lock().await {
                 Ok(()) => return Ok(()),
                 Err(error) => attempts.failed(since, error).await?,
             }
         }
     }
 
-    /// Runs [`Retrying::lock`], the work, and [`MonitorLock::unlock`]. The work begins only after a grant, and is
-    /// dropped at its next await if the lock is lost. Work that has begun is never retried.
+    /// Runs [`Retrying::lock`], and then `work`, which runs under the lock and unlocks. Work that has begun is never retried.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the queue, or drops the work. The object then keeps the lock until it is unlocked or
-    /// dropped.
+    /// Dropping the future drops the attempt, or the work.
     ///
     /// # Errors
     ///
     /// [`RunError::GivenUp`] if the work has not begun, [`RunError::Lost`] if it has.
-    pub async fn run<T>(
+    pub async fn run<T, E: NotGranted, F: Future<Output = Result<(), E>>>(
         &self,
         operation: &Operation,
-        lock: &MonitorLock,
-        work: impl Future<Output = T>,
-    ) -> Result<T, RunError> {
-        self.lock(operation, lock).await.map_err(RunError::GivenUp)?;
-        lock.run_locked(work).await.map_err(RunError::Lost)
+        about: About,
+        lock: impl FnMut() -> F,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, RunError<E>> {
+        self.lock(operation, about, lock).await.map_err(RunError::GivenUp)?;
+        work.await.map_err(RunError::Lost)
     }
 
     /// Makes attempts of any kind until one is granted or the retries are used up.
@@ -468,16 +447,16 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// Why work under a monitor object did not finish.
+/// Why work under a lock object did not finish.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RunError {
+pub enum RunError<E> {
     /// It has not begun.
     #[error(transparent)]
-    GivenUp(GivenUp<MonitorError>),
+    GivenUp(GivenUp<E>),
     /// It has begun, or was even done, and the lock was lost meanwhile: it may have overlapped with other work.
     #[error(transparent)]
-    Lost(MonitorError),
+    Lost(E),
 }
 
 #[cfg(test)]
@@ -493,8 +472,8 @@ mod tests {
         fn spawned<T: Send>(_: impl FnOnce() -> T) {}
         async fn run(keeper: Lockkeeper) {
             let (retrying, operation) = (Retrying::new(&keeper, 5), Operation::new("propagation"));
-            let lock = MonitorLock::new("Bulk Propagation", &keeper, "P1");
-            _ = retrying.run(&operation, &lock, async {}).await;
+            let (lock, work) = (|| async { Ok::<_, AcquireError>(()) }, async { Ok(()) });
+            _ = retrying.run(&operation, About::default(), lock, work).await;
             _ = retrying.acquire(&operation, || keeper.mutex("/a").acquire()).await;
         }
         let keeper: Option<Lockkeeper> = None;
@@ -547,14 +526,6 @@ mod tests {
             let caller = matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::Misuse)
                 || matches!(error, AcquireError::Mismatch(_));
             assert_eq!(error.cause() == Cause::Mistake, caller, "{error:?}");
-        }
-        let leased = [
-            AcquireLeaseError::Outranked { path: path(), by: text(), priority: 1, message: None, lease_left: None },
-            AcquireLeaseError::Preempted { path: path(), by: text(), priority: 1 },
-            AcquireLeaseError::Timeout { path: path(), waited },
-        ];
-        for error in leased {
-            assert!(error.cause().is_passing(), "{error:?}");
         }
     }
 }

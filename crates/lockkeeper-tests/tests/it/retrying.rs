@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockkeeper::error::AcquireError;
+use lockkeeper::error::{AcquireError, Error, Mismatch, SessionError};
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_contentserv::{MonitorError, MonitorLock};
-use lockkeeper_letters::retry::{GivenUp, Kept, Operation, Retrying, RunError};
+use lockkeeper_helix::AcquireLeaseError;
+use lockkeeper_letters::retry::{Cause, GivenUp, Kept, NotGranted, Operation, Retrying, RunError};
 use lockkeeper_letters::{FileSink, Filed, Letter, Sink, fold};
 use serde_json::json;
 use tempfile::TempDir;
@@ -70,7 +72,8 @@ async fn an_operation_that_is_never_granted_is_retried_as_configured_and_kept_on
     let lock = MonitorLock::new("Bulk Propagation", &keeper, &scene.object).background().task_timeout(SHORT * 8);
     let retrying = Retrying::new(&keeper, 2).delay(Duration::from_millis(10)).dead_letters(scene.sink());
     let operation = Operation::new("op-1").payload(json!({ "price": 7 }));
-    let outcome = retrying.run(&operation, &lock, async { panic!("the protected code runs") }).await;
+    let work = lock.run_locked(async { panic!("the protected code runs") });
+    let outcome = retrying.run(&operation, lock.about(), || lock.lock_with_timeout(), work).await;
     let Err(RunError::GivenUp(GivenUp { error: MonitorError::InstanceLock { .. }, attempts: 3, letter, .. })) = outcome
     else {
         panic!("{outcome:?}");
@@ -116,7 +119,10 @@ async fn between_attempts_there_is_no_node(world: &World) {
         }
         seen
     };
-    let (outcome, seen) = tokio::join!(retrying.lock(&operation, &lock), tokio::time::timeout(PATIENCE, seen));
+    let (outcome, seen) = tokio::join!(
+        retrying.lock(&operation, lock.about(), || lock.lock_with_timeout()),
+        tokio::time::timeout(PATIENCE, seen)
+    );
     assert!(outcome.is_err());
     let seen = seen.expect("three attempts");
     for attempt in seen.chunks(2) {
@@ -179,7 +185,8 @@ async fn an_invalid_operation_is_neither_retried_nor_kept(world: &World) {
     let scene = Scene::new(world);
     let keeper = world.keeper().await;
     let retrying = Retrying::new(&keeper, 5).dead_letters(scene.sink());
-    let outcome = retrying.lock(&Operation::unique(), &MonitorLock::new("x", &keeper, "")).await;
+    let lock = MonitorLock::new("x", &keeper, "");
+    let outcome = retrying.lock(&Operation::unique(), lock.about(), || lock.lock_with_timeout()).await;
     assert!(matches!(outcome, Err(GivenUp { attempts: 1, letter: Kept::Nowhere, .. })), "{outcome:?}");
     let outcome = retrying.acquire(&Operation::unique(), || keeper.mutex("no path").acquire()).await;
     assert!(matches!(outcome, Err(GivenUp { error: AcquireError::Misuse(_), attempts: 1, .. })), "{outcome:?}");
@@ -217,7 +224,7 @@ async fn an_ended_session_is_retried(world: &World) {
         world.keeper().await.admin().show(&scene.path).await.unwrap().waiters.remove(0)
     };
     let operation = Operation::unique();
-    let (outcome, ()) = tokio::join!(retrying.lock(&operation, &lock), async {
+    let (outcome, ()) = tokio::join!(retrying.lock(&operation, lock.about(), || lock.lock_with_timeout()), async {
         let first = waits(0).await;
         assert!(world.embedded().faults().expire(first.session.0).await.unwrap());
         let number: usize = first.node["B-".len()..].parse().unwrap();
@@ -243,7 +250,8 @@ async fn work_that_started_is_never_retried(world: &World) {
         assert!(world.embedded().faults().expire(shown.holders[0].session.0).await.unwrap());
         std::future::pending::<()>().await;
     };
-    let outcome = retrying.run(&Operation::unique(), &lock, work).await;
+    let outcome =
+        retrying.run(&Operation::unique(), lock.about(), || lock.lock_with_timeout(), lock.run_locked(work)).await;
     assert!(matches!(outcome, Err(RunError::Lost(MonitorError::SessionExpired { .. }))), "{outcome:?}");
     assert_eq!((begun.into_inner(), scene.letters().await), (1, vec![]));
     scene.end(world).await;
@@ -271,7 +279,8 @@ async fn work_that_makes_way_is_no_failed_attempt_and_leaves_no_dead_letter(worl
         assert!(lock.is_held() && lock.token() > first);
         42
     };
-    let outcome = retrying.run(&Operation::unique(), &lock, work).await;
+    let outcome =
+        retrying.run(&Operation::unique(), lock.about(), || lock.lock_with_timeout(), lock.run_locked(work)).await;
     assert!(matches!(outcome, Ok(42)), "{outcome:?}");
     assert!(scene.letters().await.is_empty());
     scene.end(world).await;
@@ -290,9 +299,81 @@ async fn work_that_made_way_is_dropped_when_its_later_hold_is_lost(world: &World
         std::future::pending::<()>().await;
     };
     let operation = Operation::unique();
-    let outcome = retrying.run(&operation, &lock, work);
+    let outcome = retrying.run(&operation, lock.about(), || lock.lock_with_timeout(), lock.run_locked(work));
     let outcome = tokio::time::timeout(PATIENCE, outcome).await.expect("the work goes on without the lock");
     assert!(matches!(outcome, Err(RunError::Lost(MonitorError::NoNode { .. }))), "{outcome:?}");
     assert!(scene.letters().await.is_empty());
     scene.end(world).await;
+}
+
+/// A service spawns its background work.
+#[test]
+fn retried_work_under_a_monitor_lock_can_be_spawned() {
+    fn spawned<T: Send>(_: impl FnOnce() -> T) {}
+    async fn work(keeper: Lockkeeper) {
+        let lock = MonitorLock::new("Bulk Propagation", &keeper, "P1");
+        let (retrying, operation) = (Retrying::new(&keeper, 5), Operation::new("propagation"));
+        let work = lock.run_locked(async {});
+        _ = retrying.run(&operation, lock.about(), || lock.lock_with_timeout(), work).await;
+    }
+    let keeper: Option<Lockkeeper> = None;
+    spawned(|| keeper.map(work));
+}
+
+/// C-45, C-47: a letter names the reason by the specification, whether the caller has the lock's own error or one of the library.
+#[test]
+fn a_products_error_has_the_cause_of_the_error_that_it_comes_from() {
+    let (text, path) = (|| "Bulk Propagation".to_owned(), || "/P1".to_owned());
+    let lost = |loss| Box::new(AcquireError::SessionLost { path: path(), loss }.into());
+    let (monitor_object, lock_info) = (path, text);
+    let of_monitor_lock = [
+        (
+            MonitorError::InstanceLock {
+                monitor_object: monitor_object(),
+                lock_info: lock_info(),
+                source: Box::new(AcquireError::Held { path: path(), holder: None, ahead: None }),
+            },
+            Cause::InstanceLock,
+        ),
+        (
+            MonitorError::SessionExpired {
+                monitor_object: monitor_object(),
+                lock_info: lock_info(),
+                source: lost(Loss::SessionExpired),
+            },
+            Cause::SessionExpired,
+        ),
+        (
+            MonitorError::ConnectionLoss {
+                monitor_object: monitor_object(),
+                lock_info: lock_info(),
+                source: Box::new(SessionError::ConnectionLost { path: path() }.into()),
+            },
+            Cause::ConnectionLoss,
+        ),
+        (
+            MonitorError::Other {
+                monitor_object: monitor_object(),
+                lock_info: lock_info(),
+                source: Box::new(AcquireError::from(Mismatch::NotARecord { path: path(), problem: text() }).into()),
+            },
+            Cause::Mistake,
+        ),
+    ];
+    for (error, cause) in of_monitor_lock {
+        assert_eq!(error.cause(), cause, "{error:?}");
+        assert_eq!(Error::from(error).cause(), cause);
+    }
+    let of_leased_lock = [
+        (
+            AcquireLeaseError::Outranked { path: path(), by: text(), priority: 1, message: None, lease_left: None },
+            Some(text()),
+        ),
+        (AcquireLeaseError::Preempted { path: path(), by: text(), priority: 1 }, Some(text())),
+        (AcquireLeaseError::Timeout { path: path(), waited: SHORT }, None),
+    ];
+    for (error, behind) in of_leased_lock {
+        assert!(error.cause().is_passing(), "{error:?}");
+        assert_eq!((error.behind(), Error::from(error).behind()), (behind.clone(), behind));
+    }
 }

@@ -12,12 +12,20 @@ pub struct ProductError {
     error: Arc<dyn std::error::Error + Send + Sync>,
     kind: ErrorKind,
     hint: Option<String>,
+    holder: Option<String>,
 }
 
 impl ProductError {
     /// Wraps an error. `kind` is what a caller does about it; `hint` suggests that in one line.
     pub fn new(kind: ErrorKind, hint: Option<String>, error: impl std::error::Error + Send + Sync + 'static) -> Self {
-        ProductError { error: Arc::new(error), kind, hint }
+        ProductError { error: Arc::new(error), kind, hint, holder: None }
+    }
+
+    /// Names the holder of the lock, if the product knows it.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Option<String>) -> Self {
+        self.holder = holder;
+        self
     }
 
     /// Returns the product's own error if it is of this type.
@@ -33,6 +41,11 @@ impl ProductError {
     /// Returns a one-line suggestion of what to do, if there is one.
     pub fn hint(&self) -> Option<String> {
         self.hint.clone()
+    }
+
+    /// Returns the holder of the lock, if the product knows it.
+    pub fn holder(&self) -> Option<String> {
+        self.holder.clone()
     }
 }
 
