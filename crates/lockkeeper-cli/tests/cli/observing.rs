@@ -74,6 +74,9 @@ fn runs_are_counted_and_their_facts_are_in_the_journal() {
         assert_eq!(observing.metric(&series.replace("hold", "wait")), holds);
     }
     assert_eq!(observing.metric("lockkeeper_empty{root=\"/locks\"}"), 2.0);
+    // Only the records of the history say that: each run ends its session.
+    let released = || observing.get("/history.jsonl").1.matches("\"end\":\"released\"").count();
+    until("each is known to be released", || released() == 5);
     let served_journal = observing.get("/history.jsonl").1;
     assert_eq!(observing.get_as("/metrics", "evil.example").0, 421);
     observing.running.signal(Signal::TERM);
