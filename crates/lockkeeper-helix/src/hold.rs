@@ -13,7 +13,7 @@ use futures_channel::mpsc::{UnboundedReceiver, unbounded};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::engine::ensemble::{OpError, Watcher};
-use lockkeeper::engine::hold::{Hold, HoldOptions, HoldRequest, Trust, guard_of};
+use lockkeeper::engine::hold::{Hold, HoldOptions, HoldRequest, Leaving, Trust, guard_of};
 use lockkeeper::engine::registers::leased::{Held, Record};
 use lockkeeper::engine::session::{Context, KeepTrusted};
 use lockkeeper::engine::wait::or_never;
@@ -87,6 +87,8 @@ pub(super) struct LeaseTask {
     cleaning: Option<CleanupAccount>,
     /// The note about the hold.
     note: Option<LeaseNote>,
+    /// Dropped when the hold is released.
+    _leaving: Leaving,
 }
 
 /// What woke the task.
@@ -123,6 +125,7 @@ impl LeaseTask {
         let (request, requests) = unbounded();
         let (order, orders) = mpsc::unbounded_channel();
         let (preemption, preempted) = watch::channel(None);
+        let leaving = hold.leaving();
         let guard = guard_of(hold.clone(), request);
         status.send_replace(LockStatus::Locked);
         tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
@@ -154,6 +157,7 @@ impl LeaseTask {
             account: Some(account),
             cleaning: None,
             note: None,
+            _leaving: leaving,
         };
         (task, guard)
     }

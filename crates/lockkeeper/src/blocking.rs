@@ -7,9 +7,9 @@
 //!
 //! `realms` and `settings` connect with async calls only: make them on a runtime of your own.
 //!
-//! A guard that is dropped is released, also at the end of `main`. There are exceptions, such as a lock with classes, a leased lock
-//! and a `DistributedLock` in its default format: if the process ends then, they stay taken until the session expires.
-//! [`Holding`](crate::Holding) has the full list. Release the guard or close the handle before `main` returns, as below.
+//! A guard that is dropped is released, also at the end of `main`: the process then waits for the servers, but no longer than 100 ms.
+//! [`Holding`](crate::Holding) lists the exceptions. To know that the lock is free, release the guard or close the handle before
+//! `main` returns, as below.
 //!
 //! ```no_run
 //! let keeper = lockkeeper::blocking::connect("127.0.0.1:2181")?;

@@ -122,6 +122,7 @@ pub mod hold {
     pub use crate::meters::{Group, Meter};
     pub use crate::queue::acquire::MIN_HOLD;
     pub use crate::recipes::distributed::GuardSlot;
+    pub use crate::session::exit::Leaving;
 
     /// Creates the guard of a hold that is not a node of a session ([`Hold::trusting`]). The task of the hold receives its requests.
     ///

@@ -320,10 +320,6 @@ pub const READS_IN_FLIGHT: usize = 64;
 pub trait Ensemble: Send + Sync + 'static {
     /// The session's id.
     fn session(&self) -> SessionId;
-    /// Runs `make`, and writes the requests that it makes on this thread, as far as the connection takes them without waiting.
-    fn flush_after(&self, make: &mut dyn FnMut()) {
-        make();
-    }
     /// Returns the age of the oldest request that was sent and not answered; zero without one, and without a connection.
     fn unanswered_for(&self) -> Duration {
         Duration::ZERO

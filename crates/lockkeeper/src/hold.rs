@@ -29,6 +29,7 @@ use crate::latest;
 use crate::meters::Meter;
 use crate::session::Session;
 use crate::session::callbacks;
+use crate::session::exit::{Departure, Leaving};
 use crate::session::on_lost::{LostCallback, LostLock, OnLost};
 use crate::session::watchdog::{Expiring, Registration};
 use crate::wait::or_never;
@@ -138,8 +139,8 @@ pub struct Hold {
     pub(crate) contended: latest::Sender<bool>,
     /// Whether an upgrade is known to wait for readers ahead of it.
     pub(crate) waits_for_readers: AtomicBool,
-    /// Whether its guard was dropped. A task that runs sees this before the end of its channel wakes it.
-    pub(crate) dropped: AtomicBool,
+    /// What a process that exits waits for.
+    pub(crate) departure: Departure,
     /// Whether its owner has asked for the release.
     pub(crate) released: AtomicBool,
     /// Notified when the program has missed its liveness limit: the driver gives the lock up.
@@ -209,7 +210,7 @@ impl Hold {
             asked: latest::Sender::new(None),
             contended: latest::Sender::new(false),
             waits_for_readers: AtomicBool::new(false),
-            dropped: AtomicBool::new(false),
+            departure: Departure::default(),
             released: AtomicBool::new(false),
             unattended: Notify::new(),
             writes: AtomicUsize::new(0),
@@ -448,13 +449,10 @@ impl Hold {
         self.writes.load(Ordering::Acquire) > 0
     }
 
-    /// Resolves when its guard was dropped. That does not wake the task: the drop continues it, or the end of the channel
-    /// wakes it.
-    pub(crate) fn was_dropped(&self) -> impl Future<Output = ()> + '_ {
-        std::future::poll_fn(|_| match self.dropped.load(Ordering::Acquire) {
-            true => std::task::Poll::Ready(()),
-            false => std::task::Poll::Pending,
-        })
+    /// Returns what its task keeps until it has released the hold: a process that exits waits for a guard that was dropped until then,
+    /// but no longer than 100 ms.
+    pub fn leaving(&self) -> Leaving {
+        self.departure.task()
     }
 
     /// The program is at work.

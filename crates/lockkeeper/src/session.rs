@@ -10,6 +10,7 @@
 pub(crate) mod callbacks;
 pub(crate) mod context;
 pub(crate) mod epoch;
+pub(crate) mod exit;
 pub(crate) mod lag;
 pub(crate) mod local;
 pub(crate) mod on_lost;
@@ -22,7 +23,6 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lockkeeper_client::HelpedTask;
 use lockkeeper_core::{Link, LinkState, Loss, NodeFormat, SessionClock, SessionId, Ticks, TokenEpoch, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -50,6 +50,7 @@ pub(crate) struct Io {
 
 impl Io {
     pub(crate) fn thread() -> Result<Arc<Io>, SessionError> {
+        exit::prepare();
         let watchdog = Some(Watchdog::start().map_err(SessionError::thread)?);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(SessionError::thread)?;
@@ -308,23 +309,6 @@ impl Session {
     /// Runs a contender; the session does not close before it ends.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.contenders.spawn_on(task, &self.io.handle);
-    }
-
-    /// Runs a contender as [`Session::spawn`] does. The guards that it makes can continue it ([`Session::hurry`]).
-    pub(crate) fn spawn_helped(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.spawn(HelpedTask::new(self.io.handle.clone(), task).run());
-    }
-
-    /// Continues a task of this session on this thread, and writes what the task sends, as far as the connection takes it
-    /// without waiting. Does nothing in a simulation, which has one thread.
-    pub(crate) fn hurry(&self, task: &HelpedTask) {
-        if self.io.watchdog.is_some() {
-            let mut help = || _ = task.help(|| true);
-            match self.ensemble() {
-                Some(ensemble) => ensemble.flush_after(&mut help),
-                None => help(),
-            }
-        }
     }
 
     /// The contenders of this session whose nodes have this format.

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use futures_channel::mpsc;
 use futures_util::FutureExt;
-use lockkeeper_client::HelpedTask;
 use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust, node_path};
 use tokio::sync::oneshot;
 
@@ -57,38 +56,27 @@ impl fmt::Display for HoldState {
 ///
 /// # Dropping
 ///
-/// Dropping works on any thread, in and outside of runtimes, and while a panic unwinds. It does not wait for a server.
-/// When it returns, the kernel has the request to delete the node if the session is connected and the connection takes
-/// the request at once. So a program that drops its guard may end right after: by a return from `main`, an early return
-/// with `?`, a panic that unwinds, or `std::process::exit`. While the process lives, the delete is repeated until it is
-/// confirmed or the session is over.
+/// Dropping works on any thread, in and outside of runtimes, and while a panic unwinds. It waits for nothing: it wakes the library's
+/// thread, which deletes the node, and repeats the delete until it is confirmed or the session is over.
 ///
-/// The lock stays held until the session expires if the process ends in one of these ways:
+/// A program that drops its guard may end right after: by a return from `main`, an early return with `?`, a panic that unwinds, or
+/// `std::process::exit`. When a process exits, it waits until the servers have confirmed the deletes for the guards that were dropped,
+/// but no longer than 100 ms.
 ///
-/// - Without a drop: `std::process::exit` while a variable still has the guard, `abort`, a panic with `panic = "abort"`,
-///   a signal, or a guard in a `static` or in a value that was forgotten or leaked. Drop or release the guard first.
-/// - Right after the drop, while the connection is lost or does not take bytes. Only the confirmation shows that the
-///   servers have the request: call [`Holding::release`], or [`Lockkeeper::close`](crate::Lockkeeper::close) for all
-///   locks of a handle.
-/// - Right after the drop, if another request about the hold has no answer yet. The delete is sent after that answer,
-///   about one round trip later. This concerns the first moment after the grant of a lock that was waited for, and a lock
-///   with a lock delay. Call [`Holding::release`].
-/// - Right after the drop, while other calls of the same handle acquire locks, or the node of such a call whose future was dropped
-///   is still being deleted: the delete may be sent together with their next requests, about one round trip later. Call
-///   [`Holding::release`].
-/// - Right after the drop, however old the hold is, of a lock whose release begins with a read. The delete is sent after the
-///   answer. These are locks with classes ([`PriorityLock`](crate::PriorityLock)), and locks in the node formats
-///   [`Recipe`](crate::NodeFormat::Recipe) and [`Numbered`](crate::NodeFormat::Numbered), which is the default of
-///   [`DistributedLock`](crate::DistributedLock); also in a [`MultiGuard`](crate::MultiGuard). Call [`Holding::release_within`], or
-///   [`Lockkeeper::close_within`](crate::Lockkeeper::close_within), before the process ends.
-/// - Right after the drop of a leased lock, whose release begins with a read: call its `release`.
+/// The lock stays held until the session expires, and a leased lock until its lease ends, if the process ends in one of these ways:
+///
+/// - Without a drop: `std::process::exit` while a variable still has the guard, or a guard in a `static` or in a value that
+///   was forgotten or leaked. Drop or release the guard first.
+/// - Without an exit: a signal, `abort`, a panic with `panic = "abort"`, or `_exit`.
+/// - Right after the drop, in an outage. Call [`Holding::release`], which waits for the confirmation, or
+///   [`Lockkeeper::close`](crate::Lockkeeper::close) for all locks of a handle.
+/// - Right after the drop, if an answer of the servers takes longer than 100 ms, and the delete is sent after one. A release begins with
+///   a read if the lock is leased, has classes ([`PriorityLock`](crate::PriorityLock)), or has the node format
+///   [`Recipe`](crate::NodeFormat::Recipe) or [`Numbered`](crate::NodeFormat::Numbered), which is the default of
+///   [`DistributedLock`](crate::DistributedLock). While two writes of a handle have no answer, further deletes wait for one. Call
+///   [`Holding::release`] or [`Lockkeeper::close`](crate::Lockkeeper::close).
 /// - After the drop of a lock that the process [keeps](crate::Mutex::keep), which stays held: call
 ///   [`Mutex::give_up`](crate::Mutex::give_up).
-/// - Right after the drop, if the process itself hosts the embedded server: call
-///   [`Lockkeeper::close`](crate::Lockkeeper::close).
-///
-/// A drop takes about as long as a write to a socket. If the library's thread is at work on the same session at this
-/// moment, the drop waits for its current step, but no longer than 200 ms.
 ///
 /// # Forks
 ///
@@ -102,8 +90,6 @@ pub struct Holding {
 struct Parts {
     hold: Arc<Hold>,
     requests: mpsc::UnboundedSender<HoldRequest>,
-    /// The task of the hold, if a drop can continue it.
-    task: Option<HelpedTask>,
     /// If this is one of several uses of the hold: it ends in place of the hold.
     part: Option<Box<dyn Use>>,
     /// The span of the time that this guard has, if a program subscribes to it.
@@ -117,9 +103,9 @@ pub(crate) trait Use: Send + Sync {
 }
 
 impl Holding {
-    /// Creates the guard of this hold, in the task that receives the requests.
+    /// Creates the guard of this hold, whose task receives the requests.
     pub(crate) fn new(hold: Arc<Hold>, requests: mpsc::UnboundedSender<HoldRequest>) -> Self {
-        Self::of(Parts { hold, requests, task: HelpedTask::current(), part: None, span: OnceLock::new() })
+        Self::of(Parts { hold, requests, part: None, span: OnceLock::new() })
     }
 
     fn of(parts: Parts) -> Self {
@@ -134,7 +120,7 @@ impl Holding {
     /// The guard of one of several uses of this hold.
     pub(crate) fn with_use(&self, part: Box<dyn Use>) -> Self {
         let (hold, requests) = (self.parts.hold.clone(), self.parts.requests.clone());
-        Self::of(Parts { hold, requests, task: None, part: Some(part), span: OnceLock::new() })
+        Self::of(Parts { hold, requests, part: Some(part), span: OnceLock::new() })
     }
 
     /// Ends this span with this guard, or with the loss.
@@ -734,28 +720,13 @@ impl Drop for Holding {
         if !self.parts.is_ours() {
             return;
         }
-        self.request_release();
+        // One of several uses ends with its value, below.
+        if self.parts.part.is_none() {
+            self.parts.hold.report_duration();
+            // The end of the channel, below, wakes the task.
+            self.parts.hold.departure.begin();
+        }
         self.parts.span.get().into_iter().for_each(|span| span.guard_ended(self.parts.hold.loss()));
-    }
-}
-
-impl Holding {
-    /// Requests the release. The delete leaves here, not on the library's thread, because the process may end next.
-    fn request_release(&self) {
-        // The use ends with its value, below.
-        if self.parts.part.is_some() {
-            return;
-        }
-        self.parts.hold.report_duration();
-        // The receiver is gone after a release and after a loss.
-        if self.parts.requests.is_closed() {
-            return;
-        }
-        // If the task does not see this now, the end of the channel wakes it.
-        self.parts.hold.dropped.store(true, Ordering::Release);
-        if let Some(task) = &self.parts.task {
-            self.parts.hold.session().hurry(task);
-        }
     }
 }
 

@@ -659,8 +659,8 @@ impl Lockkeeper {
     /// the same address. Everything acknowledged is on disk, and sessions have their full timeout after a restart, so
     /// holders and waiters continue. This is one machine with one disk, not an ensemble.
     ///
-    /// Call [`Lockkeeper::close`] before the process ends. A process that hosts the server may otherwise end before the
-    /// server has carried out the last releases, and its locks stay held until the sessions expire.
+    /// Call [`Lockkeeper::close`] before the process ends. It returns when the server has carried out the last releases. Without it, a
+    /// process that exits waits for them no longer than 100 ms, and locks that are not released then stay held until the sessions expire.
     ///
     /// # Cancel safety
     ///

@@ -782,7 +782,7 @@ impl CallOptions {
             options,
         };
         let runner = session.clone();
-        runner.spawn_helped(drive(attempt, contender, session, caller));
+        runner.spawn(drive(attempt, contender, session, caller));
     }
 }
 

@@ -39,6 +39,7 @@ use crate::hold::AcquireReply;
 use crate::hold::AtRelease;
 use crate::hold::spans::waits_behind;
 use crate::session::epoch;
+use crate::session::exit::Leaving;
 use crate::session::local::LocalRegistration;
 use crate::session::{KeepTrusted, Session};
 use crate::wait::or_never;
@@ -78,6 +79,8 @@ struct Driver {
     lingered: bool,
     /// When the hold is old enough to make way.
     yield_at: Option<Instant>,
+    /// Kept while there is a hold to release.
+    leaving: Option<Leaving>,
 }
 
 /// Returns the task that runs one attempt to its end, and sends the outcome to `answer`.
@@ -114,6 +117,7 @@ pub(crate) fn drive(
         broken: None,
         lingered: false,
         yield_at: None,
+        leaving: None,
     });
     async move {
         let end = driver.run().await;

@@ -241,10 +241,6 @@ impl Ensemble for Operations {
         self.session
     }
 
-    fn flush_after(&self, make: &mut dyn FnMut()) {
-        self.client.flush_after(make);
-    }
-
     fn unanswered_for(&self) -> Duration {
         self.client.unanswered_for()
     }

@@ -31,7 +31,7 @@ impl Holding {
         let request = YieldRequest { reply, span: call.span() };
         _ = self.parts.requests.unbounded_send(HoldRequest::Yield(Box::new(request)));
         self.parts.span.get().into_iter().for_each(|span| span.released(&Ok(())));
-        // The task takes the request before it sees that the guard is dropped.
+        // The task takes the request before the end of the channel.
         drop(self);
         call.end(granted.await.unwrap_or(Err(SessionError::Closed.into())), |holding| holding)
     }

@@ -41,6 +41,7 @@ impl Driver {
         self.yield_at = self.attempt.options.min_hold.and_then(|after| Instant::now().checked_add(after));
         // The revocation may have come while the grant waited for its heartbeat.
         hold.asked.send_replace(self.contender.revocation().filter(|asked| asked.refused.is_none()).cloned());
+        self.leaving = Some(hold.leaving());
         self.caller = Caller::Holding { hold: hold.clone(), requests };
         // If the caller no longer listens, the guard is dropped here, which requests the release.
         _ = caller.send(Ok(Holding::new(hold, sender)));
@@ -132,7 +133,7 @@ impl Driver {
             // The caller has not released.
             return self.contender.handle(lockkeeper_core::Event::Lost);
         }
-        self.caller = Caller::Waiting(reply);
+        (self.caller, self.leaving) = (Caller::Waiting(reply), None);
         self.attempt.span = span;
         (self.attempt.started, self.attempt.timeout, self.attempt.deadline) = (Instant::now(), None, None);
         (self.change, self.yield_at) = (HoldChange::default(), None);

@@ -47,7 +47,6 @@ impl Caller {
                 tokio::select! {
                     biased;
                     request = requests.next() => request.map_or(Wake::CallerGone, Wake::Requested),
-                    () = hold.was_dropped() => Wake::CallerGone,
                     () = hold.unattended.notified() => Wake::Unattended,
                 }
             }
