@@ -12,8 +12,6 @@ use tokio::sync::{mpsc, oneshot};
 use crate::chroot::Chroot;
 use crate::driver::{Driver, SharedState, WatchSender};
 use crate::feed::{FeedEvent, FeedReceiver, feed};
-use crate::flush::flush_after;
-use crate::helped::HelpedTask;
 use crate::servers::{Connect, Servers};
 use crate::session::Session;
 use crate::types::{Config, ConnectionState, RequestError, RequestId, Resume, WatchEvent};
@@ -42,7 +40,6 @@ pub struct Client {
 
 struct Handle {
     shared: Arc<SharedState>,
-    driver: HelpedTask,
 }
 
 impl Drop for Handle {
@@ -87,9 +84,8 @@ impl Client {
         let (states, receiver) = mpsc::unbounded_channel();
         let session = Session::new(config, connect.servers(), fastrand::u64(..), Duration::ZERO);
         let (driver, shared) = Driver::new(session, connect, states);
-        let driver = HelpedTask::new(tokio::runtime::Handle::current(), driver.run());
         tokio::spawn(driver.run());
-        (Client { handle: Arc::new(Handle { shared, driver }), chroot }, receiver)
+        (Client { handle: Arc::new(Handle { shared }), chroot }, receiver)
     }
 
     /// Sends a request as it is on the wire. The future resolves to the reply. The typed calls such as [`Client::get`] do
@@ -242,15 +238,6 @@ impl Client {
     /// the latest after the session timeout.
     pub fn close(&self) {
         self.handle.shared.change(Session::close);
-    }
-
-    /// Runs `make`, and writes the requests that it makes on this thread. When it returns, the kernel has them if the session is
-    /// connected and the connection takes them without waiting. Otherwise the driver writes them later, as it does without
-    /// this call. So it does with deletes that gather behind creates and lists ([`Session::request_batched`]).
-    ///
-    /// If the driver is at work at this moment, the call waits for its current step, but no longer than 100 ms.
-    pub fn flush_after(&self, make: impl FnOnce()) {
-        flush_after(&self.handle.shared, &self.handle.driver, make);
     }
 
     /// Passes a request to the session. The future resolves to the reply.

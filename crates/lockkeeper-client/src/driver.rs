@@ -1,10 +1,8 @@
 //! The task that runs a session over TCP, and the state that it shares with the handles.
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -162,21 +160,11 @@ impl SharedState {
         // A request that is not sent has an event, or it waits for a connection, or for the answer to another one.
         let silent = !inner.session.has_outgoing() && inner.session.held_back() == 0;
         inner.changed |= silent;
-        // The driver knows already of what it has to send, or this thread continues it.
-        if (silent || idle && inner.session.has_outgoing()) && !Unwoken::is_under_way(self) {
+        // The driver knows already of what it has to send.
+        if silent || idle && inner.session.has_outgoing() {
             wake(inner);
         }
         (id, received)
-    }
-
-    /// Lets deletes leave that wait for the answers to other deletes.
-    pub(crate) fn send_deletes(&self) {
-        self.lock().session.send_deletes();
-    }
-
-    /// Wakes the driver if it waits.
-    pub(crate) fn wake_driver(&self) {
-        wake(self.lock());
     }
 
     /// Removes a watch that has no receiver any more.
@@ -194,34 +182,8 @@ impl SharedState {
     }
 }
 
-thread_local! {
-    /// The session whose driver this thread does not wake.
-    static UNWOKEN: Cell<*const SharedState> = const { Cell::new(ptr::null()) };
-}
-
 /// Longer than any process lives.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-/// The requests that this thread makes for a session do not wake the driver until this is dropped.
-pub(crate) struct Unwoken {
-    before: *const SharedState,
-}
-
-impl Unwoken {
-    pub(crate) fn begin(shared: &SharedState) -> Unwoken {
-        Unwoken { before: UNWOKEN.try_with(|unwoken| unwoken.replace(shared)).unwrap_or(ptr::null()) }
-    }
-
-    fn is_under_way(shared: &SharedState) -> bool {
-        UNWOKEN.try_with(|unwoken| ptr::eq(unwoken.get(), shared)).unwrap_or(false)
-    }
-}
-
-impl Drop for Unwoken {
-    fn drop(&mut self) {
-        _ = UNWOKEN.try_with(|unwoken| unwoken.set(self.before));
-    }
-}
 
 /// Releases the mutex, then wakes the driver if it waits.
 fn wake(mut inner: MutexGuard<'_, Inner>) {

@@ -30,8 +30,6 @@ mod chroot;
 mod client;
 mod driver;
 mod feed;
-mod flush;
-mod helped;
 mod local;
 mod problem;
 mod servers;
@@ -45,8 +43,6 @@ mod words;
 pub use calls::{MultiError, Watched};
 pub use client::{Client, PersistentWatcher, WatchFeed, Watcher};
 pub use feed::FeedEvent;
-#[doc(hidden)]
-pub use helped::HelpedTask;
 pub use local::ShortPath;
 pub use lockkeeper_wire as wire;
 pub use problem::TlsProblem;

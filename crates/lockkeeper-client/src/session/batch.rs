@@ -123,23 +123,6 @@ impl Session {
         if self.under_way.writes < UNDER_WAY { 0 } else { self.gathered.len }
     }
 
-    /// Lets deletes leave that would gather until others are answered, unless creates or lists are under way or gather, too: the
-    /// callers of these are at work, and the deletes leave with their next ones.
-    pub fn send_deletes(&mut self) {
-        let are_deletes = |ops: &[WriteOp]| ops.iter().all(|op| matches!(op, WriteOp::Delete(_)));
-        let is_at_work = |sent: &Sent| match &sent.purpose {
-            Purpose::Batch(Batch::Write(_)) => sent.opcode != OpCode::Delete,
-            Purpose::Batch(Batch::Writes { ops, .. }) => !are_deletes(ops),
-            Purpose::Batch(Batch::Parents(..) | Batch::Lists { .. }) => true,
-            _ => false,
-        };
-        let Gathered { writes, lists, .. } = &self.gathered;
-        let gathers = !lists.is_empty() || writes.iter().any(|Writes { ops, .. }| !are_deletes(ops));
-        if !gathers && !self.sent.iter().any(is_at_work) {
-            self.leave_together();
-        }
-    }
-
     /// Returns whether there is something to send now.
     pub(crate) fn has_outgoing(&self) -> bool {
         !self.outgoing.is_empty() || self.gathered.len > self.held_back()

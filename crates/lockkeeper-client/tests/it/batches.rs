@@ -502,25 +502,3 @@ async fn tasks_of_one_session_get_from_apaches_servers_what_each_would_get_alone
         check_that_each_task_gets_what_it_would_get_alone(&servers).await;
     }
 }
-
-/// The process may end right after the deletes of several dropped guards. Other tasks' requests still leave together with them.
-#[test]
-fn deletes_that_gather_leave_on_request_unless_creates_or_lists_are_under_way() {
-    let nothing: fn(&mut Stage) = |_| {};
-    let others: [fn(&mut Stage); 2] = [|stage| _ = stage.create("/b"), |stage| _ = stage.list("/b")];
-    let cases = others.into_iter().flat_map(|other| [(other, nothing, 0), (nothing, other, 0)]);
-    for (sent_before, gathering, leave) in cases.chain([(nothing, nothing, 1)]) {
-        let mut stage = Stage::connected();
-        sent_before(&mut stage);
-        stage.sent();
-        for node in 0..2 {
-            stage.delete(&format!("/a/{node}"));
-            stage.sent();
-        }
-        gathering(&mut stage);
-        (2..4).for_each(|node| _ = stage.delete(&format!("/a/{node}")));
-        stage.sent();
-        stage.0.send_deletes();
-        assert_eq!(stage.sent().len(), leave);
-    }
-}
